@@ -1,4 +1,6 @@
-"""The description of the package on an index: the README without what only leads somewhere in a checkout."""
+"""The description of the package on an index: the README without what only leads somewhere in a
+checkout.
+"""
 
 import re
 from pathlib import Path
@@ -9,4 +11,7 @@ README = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
 PICTURE = re.compile(r"^!\[[^\]]*\]\((?!https?:)[^)]*\)\n*", re.MULTILINE)
 LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]*\)")
 
-setup(long_description=LINK.sub(r"\1", PICTURE.sub("", README)), long_description_content_type="text/markdown")
+setup(
+    long_description=LINK.sub(r"\1", PICTURE.sub("", README)),
+    long_description_content_type="text/markdown",
+)

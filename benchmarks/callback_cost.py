@@ -1,7 +1,9 @@
-"""Measure the cost of one callback more per step, over the four events of a step, in both libraries' handlers.
+"""Measure the cost of one callback more per step, over the four events of a step, in both
+libraries' handlers.
 
-Promised is under 2 us for a callback that does nothing: one that overrides no event, and one whose events are empty.
-For comparison one whose events do the least there is to do, which Python itself takes most of the time to call.
+Promised is under 2 us for a callback that does nothing: one that overrides no event, and one whose
+events are empty. For comparison one whose events do the least there is to do, which Python itself
+takes most of the time to call.
 """
 
 import time
@@ -24,7 +26,9 @@ class Arguments:
 
 def callback_module(name: str):
     """Return the module in which a library has its callbacks."""
-    return library("transformers.trainer_callback" if name == "transformers" else "lightrainer.callbacks")
+    return library(
+        "transformers.trainer_callback" if name == "transformers" else "lightrainer.callbacks"
+    )
 
 
 def classes(api) -> dict[str, type]:
@@ -48,13 +52,21 @@ def classes(api) -> dict[str, type]:
 
     bare = type("Bare", (api.TrainerCallback,), {})
     counting = type("Counting", (api.TrainerCallback,), dict.fromkeys(EVENTS, count))
-    return {"no event overridden": bare, "four empty events": Overriding, "four events that do a little": counting}
+    return {
+        "no event overridden": bare,
+        "four empty events": Overriding,
+        "four events that do a little": counting,
+    }
 
 
 def seconds_per_step(api, callbacks: list) -> float:
     """Processor time of the events of a step, which other programs disturb less."""
     handler = api.CallbackHandler([api.DefaultFlowCallback(), *callbacks], None, None, None, None)
-    state, control, args = api.TrainerState(max_steps=10**9, global_step=3), api.TrainerControl(), Arguments()
+    state, control, args = (
+        api.TrainerState(max_steps=10**9, global_step=3),
+        api.TrainerControl(),
+        Arguments(),
+    )
     handlers = [getattr(handler, event) for event in EVENTS]
     begin = time.thread_time()
     for _ in range(STEPS):
@@ -71,7 +83,9 @@ def main() -> list[Figure]:
         kinds = {"none": None, **classes(api)}
         for kind, cls in kinds.items():
             callbacks = [] if cls is None else [cls() for _ in range(MANY)]
-            candidates[f"{name}, {kind}"] = lambda api=api, callbacks=callbacks: seconds_per_step(api, callbacks)
+            candidates[f"{name}, {kind}"] = lambda api=api, callbacks=callbacks: seconds_per_step(
+                api, callbacks
+            )
     rounds = interleaved(ROUNDS, candidates)
     # Disturbances only ever add time, so the quickest round is the nearest to the truth.
     best = {name: min(values) for name, values in rounds.items()}

@@ -1,20 +1,22 @@
 """How long training stands still for checkpoints of 240 MB: lightrainer / reference, in one run.
 
-A model of 20 million parameters with AdamW. Reference and lightrainer train in turns, save every few steps, and after
-the last one. By the clock on the wall, as training waits for the disk too:
+A model of 20 million parameters with AdamW. Reference and lightrainer train in turns, save every
+few steps, and after the last one. By the clock on the wall, as training waits for the disk too:
 
-- the standstill of a periodic checkpoint: the time between the end of its step and the beginning of the next one,
-  beyond that between other steps;
-- the wait at the end: from the end of the last step until `train()` returns, with the last checkpoint in it;
+- the standstill of a periodic checkpoint: the time between the end of its step and the beginning of
+  the next one, beyond that between other steps;
+- the wait at the end: from the end of the last step until `train()` returns, with the last
+  checkpoint in it;
 - all of a run: the sum of both.
 
-By the time of the processor: what all threads took beside the steps, for each checkpoint, and what the wait at the end
-took. A thread that writes and one that trains slow each other down, above all where two processors share a core: the
-first figure has that of the writing in it, that of the steps is shown beside it; the second is the writing alone.
-Flushing to the disk is in all of them.
+By the time of the processor: what all threads took beside the steps, for each checkpoint, and what
+the wait at the end took. A thread that writes and one that trains slow each other down, above all
+where two processors share a core: the first figure has that of the writing in it, that of the steps
+is shown beside it; the second is the writing alone. Flushing to the disk is in all of them.
 
-Between two checkpoints of a training lie minutes, and what was memory for the one is given to others meanwhile, by a
-virtual machine even to its host. As that costs time the next time, a pause of seconds stands for these minutes here.
+Between two checkpoints of a training lie minutes, and what was memory for the one is given to
+others meanwhile, by a virtual machine even to its host. As that costs time the next time, a pause
+of seconds stands for these minutes here.
 """
 
 import contextlib
@@ -32,7 +34,8 @@ from .common import LIBRARIES, Figure, interleaved, library, medians, quiet_argu
 
 WIDTH = 2236
 BATCH = 32
-EVERY = 10  # steps of a tenth of a second or so: as long as the reference takes for a checkpoint, and longer
+# steps of a tenth of a second or so: as long as the reference takes for a checkpoint, and longer
+EVERY = 10
 CHECKPOINTS = 4  # and one more after the last step
 FIRST = 3  # steps that warm up
 PAUSE = 3  # seconds before the step that a checkpoint follows: see above
@@ -54,7 +57,9 @@ class FourLayers(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(4)))
+        self.layers = nn.Sequential(
+            *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(4))
+        )
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the mean of the outputs, for `x` of shape (batch, width)."""
@@ -94,11 +99,16 @@ class Times:
         """
         last = EVERY * (CHECKPOINTS + 1)
         saved = [EVERY * number for number in range(1, CHECKPOINTS + 1)]
-        between = {step: self.begins[step].since(self.ends[step]) for step in self.ends if step in self.begins}
+        between = {
+            step: self.begins[step].since(self.ends[step])
+            for step in self.ends
+            if step in self.begins
+        }
         steps = {step: self.ends[step].since(self.begins[step - 1]).thread for step in self.ends}
         usual = [each for step, each in between.items() if step not in saved]
         wait, own = (
-            statistics.median(values) for values in zip(*((one.wall, one.thread) for one in usual), strict=True)
+            statistics.median(values)
+            for values in zip(*((one.wall, one.thread) for one in usual), strict=True)
         )
         standstills = [between[step].wall - wait for step in saved]
         end, training = returned.since(self.ends[last]), self.ends[last].since(self.ends[EVERY])
@@ -132,9 +142,15 @@ def training(name: str, dataset: list[dict[str, torch.Tensor]]) -> dict[str, flo
     with tempfile.TemporaryDirectory(dir=".") as folder, contextlib.redirect_stdout(io.StringIO()):
         saving = {"save_strategy": "steps", "save_steps": EVERY, "save_total_limit": 2}
         steps = EVERY * (CHECKPOINTS + 1)
-        arguments = quiet_arguments(name, folder, per_device_train_batch_size=BATCH, max_steps=steps, **saving)
+        arguments = quiet_arguments(
+            name, folder, per_device_train_batch_size=BATCH, max_steps=steps, **saving
+        )
         trainer: Any = api.Trainer(
-            FourLayers(), arguments, train_dataset=dataset, data_collator=default_collate, callbacks=[Clock()]
+            FourLayers(),
+            arguments,
+            train_dataset=dataset,
+            data_collator=default_collate,
+            callbacks=[Clock()],
         )
         trainer.train()
         return times.costs(Clocks.now())
@@ -144,21 +160,31 @@ def main() -> list[Figure]:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     dataset = [{"x": x} for x in torch.randn(4 * BATCH, WIDTH, generator=generator)]
-    measured = interleaved(ROUNDS, {name: lambda name=name: training(name, dataset) for name in LIBRARIES})
+    measured = interleaved(
+        ROUNDS, {name: lambda name=name: training(name, dataset) for name in LIBRARIES}
+    )
     rows: list[tuple[str, str]] = []
     results: dict[str, Any] = {}
     for what, (label, unit) in LABELS.items():
         rounds = {name: [each[what] for each in values] for name, values in measured.items()}
         seconds = medians(rounds)
         ratio = seconds["lightrainer"] / seconds["transformers"]
-        rows += [(f"{name}, {label}", f"{value * 1e3:6.0f} {unit}") for name, value in seconds.items()]
+        rows += [
+            (f"{name}, {label}", f"{value * 1e3:6.0f} {unit}") for name, value in seconds.items()
+        ]
         rows.append((f"lightrainer / transformers, {label}", f"{ratio:.2f}"))
         results[what] = {"seconds": seconds, "ratio": ratio, "rounds": rounds}
     figures = [
-        Figure("training stands still for a checkpoint of 240 MB", results["standstill"]["ratio"], 0.2),
-        Figure("all standstill of a run with five of them, its end too", results["all"]["ratio"], 0.2),
+        Figure(
+            "training stands still for a checkpoint of 240 MB", results["standstill"]["ratio"], 0.2
+        ),
+        Figure(
+            "all standstill of a run with five of them, its end too", results["all"]["ratio"], 0.2
+        ),
         Figure("wait for the last checkpoint at the end of train()", results["end"]["ratio"], 0.7),
-        Figure("processor time of a checkpoint while training goes on", results["cost"]["ratio"], 1.5),
+        Figure(
+            "processor time of a checkpoint while training goes on", results["cost"]["ratio"], 1.5
+        ),
         Figure("processor time of the last checkpoint", results["last"]["ratio"], 1.5),
     ]
     return report("checkpoint", rows, results, figures)

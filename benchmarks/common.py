@@ -1,4 +1,6 @@
-"""Parts that the benchmarks share: the tiny model, quiet arguments, interleaved rounds, the table and the JSON line."""
+"""Parts that the benchmarks share: the tiny model, quiet arguments, interleaved rounds, the
+table and the JSON line.
+"""
 
 import gc
 import importlib
@@ -25,10 +27,17 @@ class TinyModel(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1), nn.Flatten(0)
+            nn.Linear(16, 32),
+            nn.ReLU(),
+            nn.Linear(32, 32),
+            nn.ReLU(),
+            nn.Linear(32, 1),
+            nn.Flatten(0),
         )
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         """Return the squared error and the prediction, for `x` of shape (batch, 16)."""
         prediction = self.layers(x)
         if labels is None:
@@ -53,7 +62,9 @@ def library(name: str) -> Any:
 
 
 def quiet_arguments(name: str, output_dir: str, **changes: Any) -> Any:
-    """`TrainingArguments` of that library: fused AdamW, clipping at 1, linear schedule, nothing shown or saved."""
+    """`TrainingArguments` of that library: fused AdamW, clipping at 1, linear schedule, nothing
+    shown or saved.
+    """
     arguments = {
         "per_device_train_batch_size": 8,
         "optim": "adamw_torch_fused",
@@ -74,7 +85,9 @@ def quiet_arguments(name: str, output_dir: str, **changes: Any) -> Any:
 
 
 def interleaved(rounds: int, candidates: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:
-    """Measure A B C A B C ...: what slows the machine down for a while then slows all of them down."""
+    """Measure A B C A B C ...: what slows the machine down for a while then slows all of them
+    down.
+    """
     measured: dict[str, list[Any]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, candidate in candidates.items():
@@ -95,12 +108,19 @@ def versions() -> dict[str, Any]:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = None
-    return {**found, "python": platform.python_version(), "cpus": os.cpu_count(), "threads": torch.get_num_threads()}
+    return {
+        **found,
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that is promised, most often a ratio to the reference, and the most that it may be."""
+    """A number that is promised, most often a ratio to the reference, and the most that it may
+    be.
+    """
 
     what: str
     value: float
@@ -115,8 +135,12 @@ class Figure:
 def report(
     name: str, rows: list[tuple[str, str]], results: dict[str, Any], figures: Sequence[Figure] = ()
 ) -> list[Figure]:
-    """Print the table, the versions, and everything again as one line of JSON; returns the figures."""
-    rows = rows + [(each.what, f"{each.value:.2f}, goal {each.goal:g}: {each.verdict}") for each in figures]
+    """Print the table, the versions, and everything again as one line of JSON; returns the
+    figures.
+    """
+    rows = rows + [
+        (each.what, f"{each.value:.2f}, goal {each.goal:g}: {each.verdict}") for each in figures
+    ]
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         print(f"  {label:{width}}  {value}")

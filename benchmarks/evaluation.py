@@ -1,8 +1,10 @@
-"""Evaluations whose predictions are large: time, its growth, memory; and what an evaluation of a tiny model costs.
+"""Evaluations whose predictions are large: time, its growth, memory; and what an evaluation of a
+tiny model costs.
 
-Logits of 4,000 classes in batches of 8, which `compute_metrics` wants to see, or a torchmetrics metric. Linear growth
-is a factor of 2. Memory is measured in a process of its own: how far it grows beyond what it had before the evaluation,
-against the size of the arrays. The overhead is that of a batch beyond a bare loop, as in `step_overhead`.
+Logits of 4,000 classes in batches of 8, which `compute_metrics` wants to see, or a torchmetrics
+metric. Linear growth is a factor of 2. Memory is measured in a process of its own: how far it grows
+beyond what it had before the evaluation, against the size of the arrays. The overhead is that of a
+batch beyond a bare loop, as in `step_overhead`.
 """
 
 import contextlib
@@ -22,7 +24,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, default_collate
 
-from .common import LIBRARIES, Figure, TinyModel, interleaved, library, medians, quiet_arguments, report, tiny_dataset
+from .common import (
+    LIBRARIES,
+    Figure,
+    TinyModel,
+    interleaved,
+    library,
+    medians,
+    quiet_arguments,
+    report,
+    tiny_dataset,
+)
 
 CLASSES = 4000
 BATCH = 8
@@ -49,13 +61,18 @@ class Wide(nn.Module):
 
 
 class Ragged(Wide):
-    """Its logits are up to an eighth shorter, another length for each batch; the first ones are the shortest."""
+    """Its logits are up to an eighth shorter, another length for each batch; the first ones are
+    the shortest.
+    """
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         """Logits of shape (batch, up to classes)."""
         outputs = super().forward(x, labels)
         shorter = CLASSES // 8 - int(x[0]) // BATCH * 7919 % (CLASSES // 8)
-        return {"loss": outputs["loss"], "logits": outputs["logits"][:, : CLASSES - shorter].clone()}
+        return {
+            "loss": outputs["loss"],
+            "logits": outputs["logits"][:, : CLASSES - shorter].clone(),
+        }
 
 
 def wide_trainer(name: str, folder: str, megabytes: int, kind: str) -> Any:
@@ -77,11 +94,15 @@ def wide_trainer(name: str, folder: str, megabytes: int, kind: str) -> Any:
 def wide_dataset(megabytes: int) -> list[dict[str, torch.Tensor]]:
     """Return the samples with so many megabytes of logits."""
     count = megabytes * 2**20 // (4 * CLASSES)
-    return [{"x": torch.tensor(float(i)), "labels": torch.tensor(i % CLASSES)} for i in range(count)]
+    return [
+        {"x": torch.tensor(float(i)), "labels": torch.tensor(i % CLASSES)} for i in range(count)
+    ]
 
 
 def evaluation(name: str, megabytes: int) -> float:
-    """Return the seconds of the processor of one `evaluate`; `bare` is the shortest loop that keeps the same arrays."""
+    """Return the seconds of the processor of one `evaluate`; `bare` is the shortest loop that
+    keeps the same arrays.
+    """
     if name == "bare":
         return bare_evaluation(wide_dataset(megabytes))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -94,12 +115,16 @@ def evaluation(name: str, megabytes: int) -> float:
 
 
 def bare_evaluation(dataset: list) -> float:
-    """Return the seconds of the processor of a loop that writes logits and labels to arrays of their final size."""
+    """Return the seconds of the processor of a loop that writes logits and labels to arrays of
+    their final size.
+    """
     model, losses = Wide().eval(), []
     begin = time.process_time()
     logits, labels = np.empty((len(dataset), CLASSES), np.float32), np.empty(len(dataset), np.int64)
     with torch.no_grad():
-        for number, batch in enumerate(DataLoader(dataset, batch_size=BATCH, collate_fn=default_collate)):
+        for number, batch in enumerate(
+            DataLoader(dataset, batch_size=BATCH, collate_fn=default_collate)
+        ):
             outputs, rows = model(**batch), slice(number * BATCH, (number + 1) * BATCH)
             losses.append(outputs["loss"].item())
             logits[rows], labels[rows] = outputs["logits"].numpy(), batch["labels"].numpy()
@@ -118,7 +143,8 @@ def measure_memory(name: str, megabytes: int, kind: str) -> dict[str, float]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         trainer = wide_trainer(name, folder, megabytes, kind)
-        trainer.predict(trainer.eval_dataset[: 4 * BATCH])  # what is loaded or made once is there from now on
+        # what is loaded or made once is there from now on
+        trainer.predict(trainer.eval_dataset[: 4 * BATCH])
         with peak_growth() as growth:
             if kind in ("predict", "lengths"):
                 logits = trainer.predict(trainer.eval_dataset).predictions.nbytes
@@ -130,7 +156,9 @@ def measure_memory(name: str, megabytes: int, kind: str) -> dict[str, float]:
 
 @contextlib.contextmanager
 def peak_growth() -> Iterator[list[float]]:
-    """Return the most bytes of resident memory that the process has more, meanwhile, than at the beginning."""
+    """Return the most bytes of resident memory that the process has more, meanwhile, than at the
+    beginning.
+    """
     import psutil
 
     process, done = psutil.Process(), threading.Event()
@@ -169,7 +197,9 @@ def tiny_evaluation(trainer: Any) -> float:
 
 
 def overhead() -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """Measure the cost of a batch of a tiny model beyond a bare loop, with the loss alone and with predictions."""
+    """Measure the cost of a batch of a tiny model beyond a bare loop, with the loss alone and
+    with predictions.
+    """
     dataset = tiny_dataset(TINY_BATCHES * BATCH)
     rows, results = [], {}
     for what, metrics in (("loss", None), ("predictions", lambda prediction: {})):
@@ -177,29 +207,49 @@ def overhead() -> tuple[list[tuple[str, str]], dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             for name in LIBRARIES:
                 arguments = quiet_arguments(name, folder, per_device_eval_batch_size=BATCH)
-                made = {"eval_dataset": dataset, "data_collator": default_collate, "compute_metrics": metrics}
+                made = {
+                    "eval_dataset": dataset,
+                    "data_collator": default_collate,
+                    "compute_metrics": metrics,
+                }
                 trainer = library(name).Trainer(TinyModel(), arguments, **made)
                 candidates[name] = lambda trainer=trainer: tiny_evaluation(trainer)
             # The shortest of many rounds: what else runs on the machine only adds to it.
-            batch = {name: min(values) * 1e6 for name, values in interleaved(TINY_ROUNDS, candidates).items()}
+            batch = {
+                name: min(values) * 1e6
+                for name, values in interleaved(TINY_ROUNDS, candidates).items()
+            }
         ratio = (batch["lightrainer"] - batch["bare"]) / (batch["transformers"] - batch["bare"])
-        rows += [(f"{name}, one batch of a tiny model, {what}", f"{value:5.0f} us") for name, value in batch.items()]
+        rows += [
+            (f"{name}, one batch of a tiny model, {what}", f"{value:5.0f} us")
+            for name, value in batch.items()
+        ]
         rows.append((f"(lightrainer - bare) / (transformers - bare), {what}", f"{ratio:.2f}"))
         results[what] = {"microseconds": batch, "ratio": ratio}
     return rows, results
 
 
 def memory_growth() -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """Measure how far memory grows; for the reference once and with less data, for it takes long."""
+    """Measure how far memory grows; for the reference once and with less data, for it takes
+    long.
+    """
     (small, large), rows, results = MEGABYTES, [], {}
-    cases = [("transformers", "predict", small), *(("lightrainer", kind, large) for kind in ARRAYS)]
+    cases = [
+        ("transformers", "predict", small),
+        *(("lightrainer", kind, large) for kind in ARRAYS),
+    ]
     for name, kind, size in cases:
         found = results[f"{name}, {kind}"] = memory(name, size, kind)
         times = f"{found['growth'] / found['logits']:.2f} times the arrays"
         rows.append((f"{name}, growth of memory at {size} MB, {ARRAYS[kind]}", times))
     for size in MEGABYTES:
         found = results[f"lightrainer, metric, {size} MB"] = memory("lightrainer", size, "metric")
-        rows.append((f"lightrainer, growth of memory at {size} MB, torchmetrics", f"{found['growth']:.1f} MB"))
+        rows.append(
+            (
+                f"lightrainer, growth of memory at {size} MB, torchmetrics",
+                f"{found['growth']:.1f} MB",
+            )
+        )
     return rows, results
 
 
@@ -208,23 +258,39 @@ def main() -> list[Figure]:
     keys = {f"{name}, {size} MB": (name, size) for size in MEGABYTES for name in LIBRARIES}
     small, large = MEGABYTES
     evaluation("lightrainer", small)  # the first one loads what it needs
-    # Before the reference: the system takes back and gives again the gigabytes that it goes through.
-    near = interleaved(WIDE_ROUNDS, {f"{side}, {large} MB": partial(evaluation, side, large) for side in QUICK})
+    # Before the reference: the system takes back and gives again the gigabytes that it goes
+    # through.
+    near = interleaved(
+        WIDE_ROUNDS, {f"{side}, {large} MB": partial(evaluation, side, large) for side in QUICK}
+    )
     measured = interleaved(ROUNDS, {key: lambda of=of: evaluation(*of) for key, of in keys.items()})
     seconds = medians({**measured, **near})
     beside_bare = seconds[f"lightrainer, {large} MB"] / seconds[f"bare, {large} MB"]
-    growth = {name: seconds[f"{name}, {large} MB"] / seconds[f"{name}, {small} MB"] for name in LIBRARIES}
+    growth = {
+        name: seconds[f"{name}, {large} MB"] / seconds[f"{name}, {small} MB"] for name in LIBRARIES
+    }
     ratio = seconds[f"lightrainer, {large} MB"] / seconds[f"transformers, {large} MB"]
     rows = [(f"{key} of logits", f"{value:6.3f} s") for key, value in seconds.items()]
-    rows += [(f"{name}, twice the data", f"{value:.1f} times the time") for name, value in growth.items()]
+    rows += [
+        (f"{name}, twice the data", f"{value:.1f} times the time") for name, value in growth.items()
+    ]
     rows.append((f"lightrainer / transformers at {large} MB", f"{ratio:.3f}"))
     memory_rows, of_memory = memory_growth()
     tiny_rows, tiny = overhead()
-    results = {"seconds": seconds, "growth": growth, "ratio": ratio, "memory": of_memory, "tiny": tiny}
+    results = {
+        "seconds": seconds,
+        "growth": growth,
+        "ratio": ratio,
+        "memory": of_memory,
+        "tiny": tiny,
+    }
     figures = [
         Figure(f"evaluation with {large} MB of logits", ratio, 1.0),
         Figure(f"evaluation with {large} MB of logits, against a bare loop", beside_bare, 1.3),
-        *(Figure(f"an evaluation batch beyond a bare loop, {what}", each["ratio"], 0.6) for what, each in tiny.items()),
+        *(
+            Figure(f"an evaluation batch beyond a bare loop, {what}", each["ratio"], 0.6)
+            for what, each in tiny.items()
+        ),
     ]
     return report("evaluation", rows + memory_rows + tiny_rows, results, figures)
 

@@ -1,6 +1,8 @@
-"""The time of a training step of a GPT of 6 million parameters, in batches of 4, against a bare loop.
+"""The time of a training step of a GPT of 6 million parameters, in batches of 4, against a bare
+loop.
 
-Nearly all of such a step is the model, so that the trainer may add next to nothing: the goal is 1.02.
+Nearly all of such a step is the model, so that the trainer may add next to nothing: the goal is
+1.02.
 """
 
 import torch
@@ -26,7 +28,9 @@ class Gpt(nn.Module):
     def __init__(self, width: int = 256, layers: int = 8):
         super().__init__()
         self.tokens, self.places = nn.Embedding(TOKENS, width), nn.Embedding(LENGTH, width)
-        layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, TOKENS)
 
@@ -34,7 +38,9 @@ class Gpt(nn.Module):
         """Return the cross-entropy of the next tokens, for ids of shape (batch, length)."""
         length = input_ids.shape[1]
         mask = nn.Transformer.generate_square_subsequent_mask(length)
-        hidden = self.layers(self.tokens(input_ids) + self.places.weight[:length], mask=mask, is_causal=True)
+        hidden = self.layers(
+            self.tokens(input_ids) + self.places.weight[:length], mask=mask, is_causal=True
+        )
         logits = self.head(hidden)[:, :-1].flatten(0, 1)
         return {"loss": nn.functional.cross_entropy(logits, labels[:, 1:].flatten())}
 
@@ -56,7 +62,9 @@ def main() -> list[Figure]:
     items = token_rows(STEPS.all * BATCH, LENGTH)
     candidates = {"bare": lambda: bare(items)}
     options = {"model": Gpt, "per_device_train_batch_size": BATCH}
-    candidates |= {name: lambda name=name: trainer_loop(name, items, STEPS, **options) for name in LIBRARIES}
+    candidates |= {
+        name: lambda name=name: trainer_loop(name, items, STEPS, **options) for name in LIBRARIES
+    }
     processor = list(CLOCKS).index("processor")
     measured = interleaved(ROUNDS, candidates)
     rounds = {name: [values[processor] * 1e3 for values in each] for name, each in measured.items()}
@@ -65,7 +73,9 @@ def main() -> list[Figure]:
         (f"{name}, one step", f"{value:7.1f} ms, {value / step['bare']:.3f} of the bare loop")
         for name, value in step.items()
     ]
-    figures = [Figure("a step of a GPT, against a bare loop", step["lightrainer"] / step["bare"], 1.02)]
+    figures = [
+        Figure("a step of a GPT, against a bare loop", step["lightrainer"] / step["bare"], 1.02)
+    ]
     return report("gpt_steps", rows, {"milliseconds": step, "rounds": rounds}, figures)
 
 

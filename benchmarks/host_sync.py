@@ -1,8 +1,9 @@
-"""How often the host waits for the device in a step between two logs, and for a batch of an evaluation.
+"""How often the host waits for the device in a step between two logs, and for a batch of an
+evaluation.
 
-Each wait may leave the device without work. They are counted on a pretended device, which `docs/develop/gpu.md`
-describes, in the settings of `tests/shared/counted_waits.py`. `python -m benchmarks.host_sync publish` writes the table
-into that page.
+Each wait may leave the device without work. They are counted on a pretended device, which
+`docs/develop/gpu.md` describes, in the settings of `tests/shared/counted_waits.py`.
+`python -m benchmarks.host_sync publish` writes the table into that page.
 """
 
 import logging
@@ -25,7 +26,9 @@ COUNT = 4
 """Steps, and batches, in which waits are counted."""
 
 Waits = dict[str, Counter[tuple[str, str]]]
-"""Operations and lines that waited, by the library; one that does not have the setting is left out."""
+"""Operations and lines that waited, by the library; one that does not have the setting is left
+out.
+"""
 
 
 def waits_of_steps() -> dict[str, Waits]:
@@ -40,10 +43,15 @@ def waits_of_evaluations() -> dict[str, Waits]:
     """Return the waits of batches of an evaluation, by setting."""
     import counted_waits as cases
 
-    return _counted(cases.EVALUATIONS, lambda api, setting: cases.waits_of_batches(api, setting, "evaluate", COUNT))
+    return _counted(
+        cases.EVALUATIONS,
+        lambda api, setting: cases.waits_of_batches(api, setting, "evaluate", COUNT),
+    )
 
 
-def _counted(settings: dict[str, Any], count: Callable[[Any, Any], Counter[tuple[str, str]]]) -> dict[str, Waits]:
+def _counted(
+    settings: dict[str, Any], count: Callable[[Any, Any], Counter[tuple[str, str]]]
+) -> dict[str, Waits]:
     import pretended_cuda
 
     found: dict[str, Waits] = {}
@@ -60,7 +68,9 @@ def table(waits: dict[str, Waits], unit: str) -> list[str]:
     """Return the lines of the table in Markdown, with the lines of lightrainer that waited."""
     rows = [f"| {unit} | transformers | lightrainer | where |", "|---|---|---|---|"]
     for title, by_library in waits.items():
-        lines = ", ".join(sorted({f"`{line.split(':')[0]}`" for _, line in by_library["lightrainer"]}))
+        lines = ", ".join(
+            sorted({f"`{line.split(':')[0]}`" for _, line in by_library["lightrainer"]})
+        )
         counts = [_per_unit(by_library.get(name)) for name in LIBRARIES]
         rows.append(f"| {title} | {' | '.join(counts)} | {lines} |")
     return rows
@@ -92,24 +102,34 @@ def main() -> list[Figure]:
 
     rows = []
     for title, by_library in {**steps, **evaluations}.items():
-        counts = ", ".join(f"{name} {waits.total() / COUNT:g}" for name, waits in by_library.items())
+        counts = ", ".join(
+            f"{name} {waits.total() / COUNT:g}" for name, waits in by_library.items()
+        )
         rows.append((title, counts))
     results = {"steps": _summary(steps), "evaluations": _summary(evaluations)}
-    usual = {name: waits["lightrainer"].total() / COUNT for name, waits in {**steps, **evaluations}.items()}
+    usual = {
+        name: waits["lightrainer"].total() / COUNT
+        for name, waits in {**steps, **evaluations}.items()
+    }
     most = max(usual[name] for name in evaluations)
     figures = [
-        Figure("host synchronisations in a step between two logs, by default", usual["defaults"], 0),
+        Figure(
+            "host synchronisations in a step between two logs, by default", usual["defaults"], 0
+        ),
         Figure("host synchronisations for a batch of an evaluation, at most", most, 1),
     ]
     if "publish" in sys.argv:
-        publish([*table(steps, "in a step"), "", *table(evaluations, "for a batch of an evaluation")])
+        publish(
+            [*table(steps, "in a step"), "", *table(evaluations, "for a batch of an evaluation")]
+        )
     return report("host_sync", rows, results, figures)
 
 
 def _summary(waits: dict[str, Waits]) -> dict[str, Any]:
     return {
         title: {
-            name: {f"{what} {line}": count for (what, line), count in found.items()} for name, found in each.items()
+            name: {f"{what} {line}": count for (what, line), count in found.items()}
+            for name, found in each.items()
         }
         for title, each in waits.items()
     }

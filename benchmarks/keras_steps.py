@@ -1,10 +1,12 @@
-"""The time of a step of a Keras model: on torch and over the bridge to TensorFlow, against Keras on TensorFlow.
+"""The time of a step of a Keras model: on torch and over the bridge to TensorFlow, against Keras on
+TensorFlow.
 
 `bare` is a loop around Keras on torch without a Trainer: what Keras costs there by itself.
 
-Three layers of a width, in batches of 32, trained with Adam. Each side is a process of its own, as Keras computes in
-one library for good, and they take their turns. The goals are 1.0 of TensorFlow's time for Keras on torch and 1.3 for
-the bridge, at width 512. TensorFlow has to be there: `make test-tf` puts it aside.
+Three layers of a width, in batches of 32, trained with Adam. Each side is a process of its own, as
+Keras computes in one library for good, and they take their turns. The goals are 1.0 of TensorFlow's
+time for Keras on torch and 1.3 for the bridge, at width 512. TensorFlow has to be there:
+`make test-tf` puts it aside.
 """
 
 import importlib.util
@@ -27,8 +29,16 @@ FEATURES, CLASSES, BATCH = 32, 10, 32
 GOALS = {"torch": 1.0, "bridge": 1.3}
 SKIPPED, STEPS = 20, 150
 ROUNDS = 9
-BACKENDS = {"fit": "tensorflow", "loop": "tensorflow", "bridge": "tensorflow", "bare": "torch", "torch": "torch"}
-"""The sides, with what Keras computes in; `fit` and `loop` are TensorFlow's own, `bare` is a loop of torch."""
+BACKENDS = {
+    "fit": "tensorflow",
+    "loop": "tensorflow",
+    "bridge": "tensorflow",
+    "bare": "torch",
+    "torch": "torch",
+}
+"""The sides, with what Keras computes in; `fit` and `loop` are TensorFlow's own, `bare` is a
+loop of torch.
+"""
 
 
 class Clock:
@@ -49,14 +59,18 @@ class Clock:
 def samples() -> tuple[np.ndarray, np.ndarray]:
     state = np.random.RandomState(0)
     count = (SKIPPED + STEPS) * BATCH
-    return state.standard_normal((count, FEATURES)).astype("float32"), state.randint(0, CLASSES, count)
+    return state.standard_normal((count, FEATURES)).astype("float32"), state.randint(
+        0, CLASSES, count
+    )
 
 
 def network(width: int) -> Any:
     import keras
 
     hidden = [keras.layers.Dense(width, activation="relu") for _ in range(3)]
-    model = keras.Sequential([keras.layers.Input((FEATURES,)), *hidden, keras.layers.Dense(CLASSES)])
+    model = keras.Sequential(
+        [keras.layers.Input((FEATURES,)), *hidden, keras.layers.Dense(CLASSES)]
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=keras.optimizers.Adam(1e-3), loss=loss)
     return model
@@ -102,7 +116,9 @@ def bare(width: int, clock: Clock) -> None:
     import torch
 
     model = network(width)
-    optimizer = torch.optim.AdamW([variable.value for variable in model.trainable_variables], lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(
+        [variable.value for variable in model.trainable_variables], lr=1e-3, fused=True
+    )
     features, labels = samples()
     data = torch.utils.data.TensorDataset(torch.from_numpy(features), torch.from_numpy(labels))
     for x, y in torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True):
@@ -121,9 +137,19 @@ def ours(data: Any, width: int, clock: Clock) -> None:
             clock.tick()
 
     with tempfile.TemporaryDirectory() as folder:
-        quiet = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no", "logging_steps": 10**6}
+        quiet = {
+            "report_to": "none",
+            "disable_tqdm": True,
+            "save_strategy": "no",
+            "logging_steps": 10**6,
+        }
         args = TFTrainingArguments(
-            folder, per_device_train_batch_size=BATCH, num_train_epochs=1, use_cpu=True, log_level="error", **quiet
+            folder,
+            per_device_train_batch_size=BATCH,
+            num_train_epochs=1,
+            use_cpu=True,
+            log_level="error",
+            **quiet,
         )
         TFTrainer(network(width), args, data, callbacks=[Ticking()]).train()
 
@@ -165,7 +191,12 @@ def started(side: str, aside: str) -> Any:
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.keras_steps", side]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+        "text": True,
+    }
     return subprocess.Popen(command, env={**os.environ, **variables}, **pipes)
 
 
@@ -181,7 +212,9 @@ def main() -> list[Figure]:
         print("  TensorFlow is not there: `make test-tf` puts it aside.")
         return []
     processes = {side: started(side, str(aside) if aside.is_dir() else "") for side in SIDES}
-    measured: dict[str, list[float]] = {f"{side} {width}": [] for side, width in itertools.product(SIDES, WIDTHS)}
+    measured: dict[str, list[float]] = {
+        f"{side} {width}": [] for side, width in itertools.product(SIDES, WIDTHS)
+    }
     for _, width, side in itertools.product(range(ROUNDS), WIDTHS, SIDES):
         measured[f"{side} {width}"].append(ask(processes[side], width))
     for process in processes.values():
@@ -196,10 +229,16 @@ def show(steps: dict[str, float]) -> list[Figure]:
         native = min(steps[f"{side} {width}"] for side in ("fit", "loop"))
         for side in SIDES:
             ratios[f"{side} {width}"] = ratio = steps[f"{side} {width}"] / native
-            rows.append((f"{side}, width {width}", f"{steps[f'{side} {width}']:8.0f} us   {ratio:.2f}"))
+            rows.append(
+                (f"{side}, width {width}", f"{steps[f'{side} {width}']:8.0f} us   {ratio:.2f}")
+            )
     named = {"torch": "Keras on torch", "bridge": "a model that computes in TensorFlow"}
     figures = [
-        Figure(f"step of {what}, width 512, against TensorFlow's own", ratios[f"{side} 512"], GOALS[side])
+        Figure(
+            f"step of {what}, width 512, against TensorFlow's own",
+            ratios[f"{side} 512"],
+            GOALS[side],
+        )
         for side, what in named.items()
     ]
     return report("keras_steps", rows, {"steps_us": steps, "ratios": ratios}, figures)

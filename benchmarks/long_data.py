@@ -1,7 +1,9 @@
-"""The order of very long data: time to the first step and memory, for 20 million samples against the reference.
+"""The order of very long data: time to the first step and memory, for 20 million samples against
+the reference.
 
-Each in a fresh process. Trainings: shuffled, seeded, grouped by length. Loaders: process 1 of 2, and the middle of an
-epoch. `python -m benchmarks.long_data billion` reads the first batch of a billion samples in one process of eight.
+Each in a fresh process. Trainings: shuffled, seeded, grouped by length. Loaders: process 1 of 2,
+and the middle of an epoch. `python -m benchmarks.long_data billion` reads the first batch of a
+billion samples in one process of eight.
 """
 
 import contextlib
@@ -55,7 +57,11 @@ def training(name: str, case: str, folder: str) -> Callable[[], Any]:
     arguments = quiet_arguments(name, folder, max_steps=1, **changes)
     trainer_class = used.Trainer
     if case == "grouped":
-        home = "transformers.trainer_pt_utils" if name == "transformers" else "lightrainer.lightning_modules"
+        home = (
+            "transformers.trainer_pt_utils"
+            if name == "transformers"
+            else "lightrainer.lightning_modules"
+        )
         # The reference measures each sample otherwise, and wants a list.
         given: Any = lengths().tolist() if name == "transformers" else lengths()
         sampler = library(home).LengthGroupedSampler(BATCH, lengths=given)
@@ -72,14 +78,23 @@ def loader(name: str, case: str) -> Callable[[], Any]:
         from lightrainer.lightning_modules import build_loader
 
         made: Any = build_loader(
-            data, batch_size=BATCH, sampler=RandomSampler(data), seed=1, rank=processes - 1, world_size=processes
+            data,
+            batch_size=BATCH,
+            sampler=RandomSampler(data),
+            seed=1,
+            rank=processes - 1,
+            world_size=processes,
         )
         made.skip(MIDDLE if case == "middle" else 0)
     else:
         from accelerate.data_loader import prepare_data_loader, skip_first_batches
 
         plain = DataLoader(data, batch_size=BATCH, shuffle=True)
-        ways: dict[str, Any] = {"num_processes": processes, "process_index": processes - 1, "data_seed": 1}
+        ways: dict[str, Any] = {
+            "num_processes": processes,
+            "process_index": processes - 1,
+            "data_seed": 1,
+        }
         made = prepare_data_loader(plain, put_on_device=False, use_seedable_sampler=True, **ways)
         made = skip_first_batches(made, MIDDLE) if case == "middle" else made
     return lambda: next(iter(made))
@@ -94,10 +109,17 @@ def measure(name: str, case: str) -> tuple[float, float]:
 
 
 def measured(run: Callable[[], Any], count: int) -> tuple[float, float]:
-    resident = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
+    resident = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmRSS:")
+    )
     begin = time.process_time()
     run()
-    return time.process_time() - begin, (largest_of_this_process() - float(resident.split()[1])) * 1024 / count
+    return (
+        time.process_time() - begin,
+        (largest_of_this_process() - float(resident.split()[1])) * 1024 / count,
+    )
 
 
 def in_process(name: str, case: str) -> tuple[float, float]:
@@ -112,7 +134,9 @@ def billion() -> None:
 
     torch.set_num_threads(1)
     data = Rows(10**9)
-    made = build_loader(data, batch_size=BATCH, sampler=RandomSampler(data), seed=1, rank=7, world_size=8)
+    made = build_loader(
+        data, batch_size=BATCH, sampler=RandomSampler(data), seed=1, rank=7, world_size=8
+    )
     batches = iter(made)
     seconds, grown = measured(lambda: next(batches), 1)
     print(f"{seconds:.0f} s to the first batch; {grown / 1e9:.2f} GB more")
@@ -125,14 +149,20 @@ def main() -> list[Figure]:
     for case, what in CASES.items():
         found = interleaved(ROUNDS, {name: partial(in_process, name, case) for name in LIBRARIES})
         seconds, grown = (
-            {name: float(np.median([each[part] for each in found[name]])) for name in found} for part in (0, 1)
+            {name: float(np.median([each[part] for each in found[name]])) for name in found}
+            for part in (0, 1)
         )
         results[case] = {"seconds": seconds, "bytes a sample": grown}
         rows += [
-            (f"{name}, {what}", f"{seconds[name]:6.2f} s, {grown[name]:5.1f} bytes a sample") for name in LIBRARIES
+            (f"{name}, {what}", f"{seconds[name]:6.2f} s, {grown[name]:5.1f} bytes a sample")
+            for name in LIBRARIES
         ]
         figures.append(
-            Figure(f"first step of 20 million samples, {what}", seconds["lightrainer"] / seconds["transformers"], 0.5)
+            Figure(
+                f"first step of 20 million samples, {what}",
+                seconds["lightrainer"] / seconds["transformers"],
+                0.5,
+            )
         )
     return report("long_data", rows, results, figures)
 

@@ -1,7 +1,9 @@
-"""50,000 steps with `logging_steps=1`: what grows, and whether the last steps take as long as the first.
+"""50,000 steps with `logging_steps=1`: what grows, and whether the last steps take as long as the
+first.
 
-Nothing may grow but the list of logs. The steps are timed by the processor, a thousand at a time, and so is some work
-that is always the same: within a minute the machine itself becomes slower or quicker by more than what is looked for.
+Nothing may grow but the list of logs. The steps are timed by the processor, a thousand at a time,
+and so is some work that is always the same: within a minute the machine itself becomes slower or
+quicker by more than what is looked for.
 """
 
 import contextlib
@@ -23,7 +25,9 @@ STEPS, WINDOW, WARM = 50_000, 1_000, 5_000
 
 def size_of(logs: list) -> int:
     """Return the bytes of the logs, keys aside, which all of them share."""
-    return sys.getsizeof(logs) + sum(sys.getsizeof(log) + sum(map(sys.getsizeof, log.values())) for log in logs)
+    return sys.getsizeof(logs) + sum(
+        sys.getsizeof(log) + sum(map(sys.getsizeof, log.values())) for log in logs
+    )
 
 
 def fixed_work() -> float:
@@ -53,13 +57,27 @@ def main() -> list[Figure]:
                     "bytes": process.memory_info().rss,
                     "files": process.num_fds(),
                     "threads": process.num_threads(),
-                    "logs": size_of(state.log_history) + sys.getsizeof(times) + sum(map(sys.getsizeof, times)),
+                    "logs": (
+                        size_of(state.log_history)
+                        + sys.getsizeof(times)
+                        + sum(map(sys.getsizeof, times))
+                    ),
                 }
 
     arguments = {"max_steps": STEPS, "logging_steps": 1, "per_device_train_batch_size": 8}
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        made = {"train_dataset": tiny_dataset(8_000), "data_collator": default_collate, "callbacks": [Watch()]}
-        api.Trainer(TinyModel(), quiet_arguments("lightrainer", folder, **arguments), **made).train()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
+        made = {
+            "train_dataset": tiny_dataset(8_000),
+            "data_collator": default_collate,
+            "callbacks": [Watch()],
+        }
+        api.Trainer(
+            TinyModel(), quiet_arguments("lightrainer", folder, **arguments), **made
+        ).train()
     first, last = window(times, WARM), window(times, STEPS - WINDOW)
     machine = work[STEPS - WINDOW - 1] / work[WARM - 1]
     grown = {name: there[STEPS][name] - there[WARM][name] for name in there[STEPS]}
@@ -69,22 +87,36 @@ def main() -> list[Figure]:
         ("time of the same work then, against early on", f"{machine:.2f}"),
         (
             "growth of memory",
-            f"{grown['bytes'] / 2**20:.1f} MB, of which the logs, and these times, are {grown['logs'] / 2**20:.1f} MB",
+            (
+                f"{grown['bytes'] / 2**20:.1f} MB, of which the logs, and these times, are "
+                f"{grown['logs'] / 2**20:.1f} MB"
+            ),
         ),
         ("more open files, threads", f"{grown['files']}, {grown['threads']}"),
     ]
     figures = [
-        Figure("the last thousand of 50,000 steps, against early ones", last / first / machine, 1.02),
-        Figure("growth of memory beyond the logs, MB", (grown["bytes"] - grown["logs"]) / 2**20, 4.0),
+        Figure(
+            "the last thousand of 50,000 steps, against early ones", last / first / machine, 1.02
+        ),
+        Figure(
+            "growth of memory beyond the logs, MB", (grown["bytes"] - grown["logs"]) / 2**20, 4.0
+        ),
         Figure("more open files after 50,000 steps", grown["files"], 0),
         Figure("more threads after 50,000 steps", grown["threads"], 0),
     ]
-    return report("long_run", rows, {"seconds": {"first": first, "last": last}, "work": work, "growth": grown}, figures)
+    return report(
+        "long_run",
+        rows,
+        {"seconds": {"first": first, "last": last}, "work": work, "growth": grown},
+        figures,
+    )
 
 
 def window(times: list[float], begin: int) -> float:
     """Return the median of the seconds that a step took, over a thousand steps."""
-    return statistics.median(times[step + 1] - times[step] for step in range(begin - 1, begin + WINDOW - 1))
+    return statistics.median(
+        times[step + 1] - times[step] for step in range(begin - 1, begin + WINDOW - 1)
+    )
 
 
 if __name__ == "__main__":

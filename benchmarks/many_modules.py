@@ -1,7 +1,9 @@
-"""The time of a training step beyond that of a bare loop, as `step_overhead`, for a model of 450 modules.
+"""The time of a training step beyond that of a bare loop, as `step_overhead`, for a model of 450
+modules.
 
-150 blocks of a linear layer of width 8 and a LayerNorm, 602 parameters: walking them takes a millisecond, so that what
-walks a model at every step shows here. The goal is 1.1 of what the reference takes beyond the bare loop: both walk it.
+150 blocks of a linear layer of width 8 and a LayerNorm, 602 parameters: walking them takes a
+millisecond, so that what walks a model at every step shows here. The goal is 1.1 of what the
+reference takes beyond the bare loop: both walk it.
 """
 
 import torch
@@ -60,8 +62,15 @@ def main() -> list[Figure]:
     items = dataset(STEPS.all * BATCH)
     candidates = {"bare": lambda: bare(items)}
     options = {"model": ManyModules, "per_device_train_batch_size": BATCH}
-    candidates |= {name: lambda name=name: trainer_loop(name, items, STEPS, **options) for name in LIBRARIES}
-    return show("many_modules", interleaved(ROUNDS, candidates), "a step of 450 modules, beyond a bare loop", 1.1)
+    candidates |= {
+        name: lambda name=name: trainer_loop(name, items, STEPS, **options) for name in LIBRARIES
+    }
+    return show(
+        "many_modules",
+        interleaved(ROUNDS, candidates),
+        "a step of 450 modules, beyond a bare loop",
+        1.1,
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Collectives of a start, a step, an evaluation and a save for 2 to 1,024 processes, and their time for 2, 4 and 8.
+"""Collectives of a start, a step, an evaluation and a save for 2 to 1,024 processes, and their time
+for 2, 4 and 8.
 
-Counted in one process: a process group that stands for the others, all of which send what this one sends. So each
-world is as cheap as a process. Timed over gloo, in as many real processes, against the reference in the same run.
+Counted in one process: a process group that stands for the others, all of which send what this one
+sends. So each world is as cheap as a process. Timed over gloo, in as many real processes, against
+the reference in the same run.
 """
 
 import collections
@@ -23,15 +25,28 @@ import torch.distributed as dist
 from torch.futures import Future
 from torch.utils.data import Dataset, default_collate
 
-from .common import LIBRARIES, Figure, TinyModel, interleaved, library, quiet_arguments, report, tiny_dataset
+from .common import (
+    LIBRARIES,
+    Figure,
+    TinyModel,
+    interleaved,
+    library,
+    quiet_arguments,
+    report,
+    tiny_dataset,
+)
 
 COUNTED = (2, 8, 64, 1024)
 TIMED = (2, 4, 8)
 ROUNDS = 3
-STEPS, EVALUATED, SAVED = 60, 30, 45  # the last and the only other evaluation and save come after these steps
+# the last and the only other evaluation and save come after these steps
+STEPS, EVALUATED, SAVED = 60, 30, 45
 SECONDS = 600
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "user" / "scaling.md"
-BEGIN, END = "<!-- collectives: python -m benchmarks many_processes -->\n", "<!-- end of collectives -->\n"
+BEGIN, END = (
+    "<!-- collectives: python -m benchmarks many_processes -->\n",
+    "<!-- end of collectives -->\n",
+)
 PHASES = {
     "start": "up to the first step",
     "step": "a step",
@@ -59,7 +74,8 @@ class Rows(Dataset):
 
 
 class Mirror(dist.ProcessGroup):
-    """A process group of any size in one process: each other rank is taken to send what this one does.
+    """A process group of any size in one process: each other rank is taken to send what this one
+    does.
 
     Args:
         rank: of this process.
@@ -93,7 +109,9 @@ class Mirror(dist.ProcessGroup):
         """Leave the tensors as they are."""
         return self._done(tensors, tensors)
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any = None) -> Any:
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any = None
+    ) -> Any:
         """Copy the input for each rank."""
         for found, sent in zip(outputs, inputs, strict=True):
             for place in found:
@@ -113,17 +131,23 @@ class Mirror(dist.ProcessGroup):
 
 @contextlib.contextmanager
 def mirrored(size: int, counters: dict[str, collections.Counter]) -> Any:
-    """Put a `Mirror` in place of the process group; groups that are made later count as `signals`."""
+    """Put a `Mirror` in place of the process group; groups that are made later count as
+    `signals`.
+    """
 
     def create(store: Any, rank: int, size: int, timeout: Any) -> Mirror:
         return Mirror(rank, size, counters["signals" if dist.is_initialized() else "all"])
 
     dist.Backend.register_backend("mirror", create, devices=["cpu"])
-    os.environ.update({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": "1"})
+    os.environ.update(
+        {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": "1"}
+    )
     os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
     dist.init_process_group("mirror", rank=0, world_size=size, store=dist.HashStore())
     new_group = dist.new_group
-    dist.new_group = lambda ranks=None, timeout=None, backend=None, **options: new_group(ranks, backend="mirror")
+    dist.new_group = lambda ranks=None, timeout=None, backend=None, **options: new_group(
+        ranks, backend="mirror"
+    )
     dist.destroy_process_group = lambda *arguments: None
     yield
 
@@ -158,7 +182,9 @@ def training(name: str, size: int, folder: str, marks: list[tuple[str, Any]], lo
             ddp_find_unused_parameters=False,
         )
         rows = {"train_dataset": Rows(8 * size * STEPS), "eval_dataset": Rows(16 * size)}
-        api.Trainer(TinyModel(), arguments, **rows, data_collator=default_collate, callbacks=[Marks()]).train()
+        api.Trainer(
+            TinyModel(), arguments, **rows, data_collator=default_collate, callbacks=[Marks()]
+        ).train()
 
 
 def count(name: str, size: int) -> Counts:
@@ -166,14 +192,25 @@ def count(name: str, size: int) -> Counts:
     counters = {"all": collections.Counter(), "signals": collections.Counter()}
     marks: list[tuple[str, Any]] = []
     with mirrored(size, counters), tempfile.TemporaryDirectory() as folder:
-        training(name, size, folder, marks, lambda: {of: dict(counter) for of, counter in counters.items()})
+        training(
+            name,
+            size,
+            folder,
+            marks,
+            lambda: {of: dict(counter) for of, counter in counters.items()},
+        )
     found: Counts = {}
     before = {"all": {}, "signals": {}}
     for phase, now in marks:
-        own = {kind: now["all"].get(kind, 0) - before["all"].get(kind, 0) for kind in ("calls", "bytes")}
+        own = {
+            kind: now["all"].get(kind, 0) - before["all"].get(kind, 0)
+            for kind in ("calls", "bytes")
+        }
         own["signals"] = now["signals"].get("calls", 0) - before["signals"].get("calls", 0)
         found[phase] = (
-            own if phase != "step" or "step" not in found or own["calls"] < found[phase]["calls"] else found[phase]
+            own
+            if phase != "step" or "step" not in found or own["calls"] < found[phase]["calls"]
+            else found[phase]
         )
         before = now
     return found
@@ -194,23 +231,35 @@ def counted(name: str, size: int) -> Counts:
     command = [sys.executable, "-m", "benchmarks.many_processes", "count", name, str(size)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     if done.returncode:
-        raise RuntimeError(f"{name} with {size} processes ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        raise RuntimeError(
+            f"{name} with {size} processes ended with {done.returncode}:\n{done.stderr[-3000:]}"
+        )
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def times(size: int) -> dict[str, dict[str, float]]:
     """Return the median seconds of each phase, by library, in so many processes."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={size}", "--rdzv-backend=c10d"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nproc_per_node={size}",
+        "--rdzv-backend=c10d",
+    ]
     command += ["--rdzv-endpoint=localhost:0", "-m", "benchmarks.many_processes", "time"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([*command, folder], env=environment, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            [*command, folder], env=environment, capture_output=True, text=True, timeout=SECONDS
+        )
     if done.returncode:
         raise RuntimeError(f"{size} processes ended with {done.returncode}:\n{done.stderr[-3000:]}")
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
 
 
-def table(counts: dict[str, dict[int, Counts]], seconds: dict[int, dict[str, dict[str, float]]]) -> str:
+def table(
+    counts: dict[str, dict[int, Counts]], seconds: dict[int, dict[str, dict[str, float]]]
+) -> str:
     """Return the tables of the page."""
     lines = ["| | processes | transformers | here |", "|---|---|---|---|"]
     for phase, label in PHASES.items():
@@ -219,7 +268,10 @@ def table(counts: dict[str, dict[int, Counts]], seconds: dict[int, dict[str, dic
     lines += ["", "| | processes | time here, of transformers' |", "|---|---|---|"]
     for phase, label in PHASES.items():
         for size, found in seconds.items():
-            lines.append(f"| {label} | {size} | {found['lightrainer'][phase] / found['transformers'][phase]:.2f} |")
+            lines.append(
+                f"| {label} | {size} | "
+                f"{found['lightrainer'][phase] / found['transformers'][phase]:.2f} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -228,7 +280,9 @@ def _grouped(counts: dict[str, dict[int, Counts]], phase: str) -> dict[str, list
     found: dict[str, list[int]] = collections.defaultdict(list)
     for size in COUNTED:
         sides = (counts[name][size][phase] for name in LIBRARIES)
-        found[" | ".join(f"{each['calls']} ({each['bytes']:,} bytes)" for each in sides)].append(size)
+        found[" | ".join(f"{each['calls']} ({each['bytes']:,} bytes)" for each in sides)].append(
+            size
+        )
     return found
 
 
@@ -260,7 +314,9 @@ def _main(words: list[str]) -> None:
         print(json.dumps(count(words[1], int(words[2]))))
     elif words[:1] == ["time"]:
         dist.init_process_group("gloo")
-        candidates = {name: lambda name=name: timed(name, os.path.join(words[1], name)) for name in LIBRARIES}
+        candidates = {
+            name: lambda name=name: timed(name, os.path.join(words[1], name)) for name in LIBRARIES
+        }
         for candidate in candidates.values():  # imports, and all that is done once in a process
             candidate()
         measured = interleaved(ROUNDS, candidates)

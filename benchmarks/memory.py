@@ -1,8 +1,9 @@
-"""The most memory that training steps and a resumption take, of a GPT of 10 million parameters with AdamW.
+"""The most memory that training steps and a resumption take, of a GPT of 10 million parameters with
+AdamW.
 
-Each in a fresh process, against the reference: of the tensors that `train` allocates, which is the same in each run,
-and of the whole process, libraries included. How far the process grows in `train` would tell nothing: that depends on
-what the imports before it left free.
+Each in a fresh process, against the reference: of the tensors that `train` allocates, which is the
+same in each run, and of the whole process, libraries included. How far the process grows in `train`
+would tell nothing: that depends on what the imports before it left free.
 """
 
 import contextlib
@@ -26,7 +27,11 @@ from .gpt_steps import Gpt, token_rows
 
 LENGTH, BATCH = 64, 4
 ROUNDS = {"tensors": 1, "process": 3}
-CASES = {"steps": "a training step", "accumulated": "a step of 4 accumulated batches", "resume": "a resumption"}
+CASES = {
+    "steps": "a training step",
+    "accumulated": "a step of 4 accumulated batches",
+    "resume": "a resumption",
+}
 
 
 def trainer(name: str, folder: str, **changes: Any) -> Any:
@@ -57,7 +62,9 @@ def measure(name: str, case: str, what: str) -> float:
         if what == "process":
             train(name, case, folder, contextlib.nullcontext())
             return largest_of_this_process() / 2**10
-        profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+        profile = torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+        )
         train(name, case, folder, profile)
         trace = Path(folder, "trace.json")
         profile.export_chrome_trace(str(trace))
@@ -69,12 +76,20 @@ def largest_of_this_process() -> float:
     status = Path("/proc/self/status")
     if not status.is_file():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return next(float(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+    return next(
+        float(line.split()[1])
+        for line in status.read_text().splitlines()
+        if line.startswith("VmHWM:")
+    )
 
 
 def highest(events: list[dict[str, Any]]) -> int:
-    """Return the most bytes that are there at once, of a trace with all that was taken and given back."""
-    moves = sorted((each for each in events if each.get("name") == "[memory]"), key=lambda each: each["ts"])
+    """Return the most bytes that are there at once, of a trace with all that was taken and given
+    back.
+    """
+    moves = sorted(
+        (each for each in events if each.get("name") == "[memory]"), key=lambda each: each["ts"]
+    )
     return max(itertools.accumulate(each["args"]["Bytes"] for each in moves))
 
 
@@ -95,9 +110,13 @@ def main() -> list[Figure]:
     figures = []
     for case, of_case in CASES.items():
         for what, rounds in ROUNDS.items():
-            measured = interleaved(rounds, {name: partial(in_process, name, case, what) for name in LIBRARIES})
+            measured = interleaved(
+                rounds, {name: partial(in_process, name, case, what) for name in LIBRARIES}
+            )
             peak = results[f"{case}, {what}"] = medians(measured)
-            rows += [(f"{name}, {of_case}, {what}", f"{value:6.1f} MB") for name, value in peak.items()]
+            rows += [
+                (f"{name}, {of_case}, {what}", f"{value:6.1f} MB") for name, value in peak.items()
+            ]
             ratio = peak["lightrainer"] / peak["transformers"]
             figures.append(Figure(f"peak of memory, {of_case}, {what}", ratio, 1.0))
     return report("memory", rows, {"megabytes": results}, figures)

@@ -1,6 +1,8 @@
-"""Tokens a second of a tiny GPT on documents of skewed lengths: padded, batches of a number of tokens, packed.
+"""Tokens a second of a tiny GPT on documents of skewed lengths: padded, batches of a number of
+tokens, packed.
 
-The three train one epoch on the same documents, in batches of about the same memory; tokens of padding do not count.
+The three train one epoch on the same documents, in batches of about the same memory; tokens of
+padding do not count.
 """
 
 import tempfile
@@ -16,7 +18,9 @@ ROUNDS = 5
 
 
 def documents() -> list[dict[str, list[int]]]:
-    """Documents of a log-normal number of tokens: half of them have fewer than 40, few have hundreds."""
+    """Documents of a log-normal number of tokens: half of them have fewer than 40, few have
+    hundreds.
+    """
     torch.manual_seed(0)
     lengths = torch.empty(DOCUMENTS).log_normal_(3.7, 0.9).long().clamp(4, LONGEST)
     return [{"input_ids": torch.randint(1, 256, (length,)).tolist()} for length in lengths.tolist()]
@@ -27,7 +31,13 @@ def gpt() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"n_embd": 128, "n_layer": 4, "n_head": 4, "n_positions": LONGEST, "vocab_size": 256}
+    sizes: dict[str, Any] = {
+        "n_embd": 128,
+        "n_layer": 4,
+        "n_head": 4,
+        "n_positions": LONGEST,
+        "vocab_size": 256,
+    }
     return GPT2LMHeadModel(GPT2Config(**sizes, attn_implementation="sdpa"))
 
 
@@ -40,7 +50,9 @@ def padded(samples: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
 def seconds(items: list[dict[str, list[int]]], collator: Any, **ways: Any) -> float:
     with tempfile.TemporaryDirectory() as folder:
         made = {"args": quiet_arguments("lightrainer", folder, num_train_epochs=1, **ways)}
-        trainer = library("lightrainer").Trainer(gpt(), train_dataset=items, data_collator=collator, **made)
+        trainer = library("lightrainer").Trainer(
+            gpt(), train_dataset=items, data_collator=collator, **made
+        )
         began = time.perf_counter()
         trainer.train()
         return time.perf_counter() - began
@@ -61,14 +73,22 @@ def main() -> list[Figure]:
     measured = interleaved(ROUNDS, candidates)
     taken = medians(measured)
     rows = [
-        (name, f"{tokens / value:8.0f} tokens a second, {taken['padding'] / value:.2f} times those of padding")
+        (
+            name,
+            (
+                f"{tokens / value:8.0f} tokens a second, {taken['padding'] / value:.2f} times "
+                "those of padding"
+            ),
+        )
         for name, value in taken.items()
     ]
     figures = [
         Figure(f"time of a token with {name}, against padding", taken[name] / taken["padding"], 0.8)
         for name in ("token budget", "packing")
     ]
-    return report("packing", rows, {"seconds": taken, "rounds": measured, "tokens": tokens}, figures)
+    return report(
+        "packing", rows, {"seconds": taken, "rounds": measured, "tokens": tokens}, figures
+    )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,9 @@ def environment() -> dict[str, str]:
 
 
 def spent_by(words: Sequence[object]) -> Spent:
-    """Run Python with these words to its good end, in a folder of its own; what it says is only shown if it fails."""
+    """Run Python with these words to its good end, in a folder of its own; what it says is only
+    shown if it fails.
+    """
     command = [sys.executable, "-W", "ignore", *map(str, words)]
     with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "said.txt", "w+b") as said:
         begin = time.perf_counter()
@@ -39,5 +41,7 @@ def spent_by(words: Sequence[object]) -> Spent:
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             said.seek(0)
-            raise RuntimeError(f"{command} ended with {process.returncode}:\n{said.read().decode()}")
+            raise RuntimeError(
+                f"{command} ended with {process.returncode}:\n{said.read().decode()}"
+            )
     return Spent(usage.ru_utime + usage.ru_stime, wall)

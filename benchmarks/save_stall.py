@@ -1,8 +1,9 @@
 """Time that checkpoints of 0.2 to 240 MB add to a training: lightrainer / reference, in one run.
 
-The standstill of a save is the time of `train()` with saves minus that of the same training without, divided by their
-number; the end of `train()` is part of both. Two cases: saves a second apart, and one after every third step of some
-milliseconds. The second between two saves is slept in the step before the save, and subtracted as it was measured.
+The standstill of a save is the time of `train()` with saves minus that of the same training
+without, divided by their number; the end of `train()` is part of both. Two cases: saves a second
+apart, and one after every third step of some milliseconds. The second between two saves is slept in
+the step before the save, and subtracted as it was measured.
 """
 
 import contextlib
@@ -34,7 +35,9 @@ class Layers(nn.Module):
     def __init__(self, megabytes: float):
         super().__init__()
         self.width = math.isqrt(int(megabytes * 1e6 / 48))
-        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(self.width, self.width), nn.ReLU()) for _ in range(4)))
+        self.layers = nn.Sequential(
+            *(nn.Sequential(nn.Linear(self.width, self.width), nn.ReLU()) for _ in range(4))
+        )
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the mean of the outputs, for `x` of shape (batch, width)."""
@@ -58,9 +61,17 @@ def training(name: str, megabytes: float, case: str, *, saves: bool) -> float:
     model = Layers(megabytes)
     dataset = [{"x": x} for x in torch.randn(8 * EVERY, model.width)]
     with tempfile.TemporaryDirectory(dir=".") as folder, contextlib.redirect_stdout(io.StringIO()):
-        saving = {"save_strategy": "steps" if saves else "no", "save_steps": EVERY, "save_total_limit": 2}
+        saving = {
+            "save_strategy": "steps" if saves else "no",
+            "save_steps": EVERY,
+            "save_total_limit": 2,
+        }
         arguments = quiet_arguments(name, folder, max_steps=EVERY * SAVES[case], **saving)
-        made: dict[str, Any] = {"train_dataset": dataset, "data_collator": default_collate, "callbacks": [Pause()]}
+        made: dict[str, Any] = {
+            "train_dataset": dataset,
+            "data_collator": default_collate,
+            "callbacks": [Pause()],
+        }
         trainer = api.Trainer(model, arguments, **made)
         begin = time.perf_counter()
         trainer.train()
@@ -68,17 +79,23 @@ def training(name: str, megabytes: float, case: str, *, saves: bool) -> float:
 
 
 def standstills(megabytes: float, case: str) -> dict[str, list[float]]:
-    """Return the seconds of standstill for each save, by library, one for each round; the first round warms up."""
+    """Return the seconds of standstill for each save, by library, one for each round; the first
+    round warms up.
+    """
     kinds = {
         (name, saves): partial(training, name, megabytes, case, saves=saves)
         for name in LIBRARIES
         for saves in (True, False)
     }
-    measured = interleaved(ROUNDS + 1, {f"{name} {saves}": run for (name, saves), run in kinds.items()})
+    measured = interleaved(
+        ROUNDS + 1, {f"{name} {saves}": run for (name, saves), run in kinds.items()}
+    )
     return {
         name: [
             (with_saves - without) / SAVES[case]
-            for with_saves, without in zip(measured[f"{name} True"], measured[f"{name} False"], strict=True)
+            for with_saves, without in zip(
+                measured[f"{name} True"], measured[f"{name} False"], strict=True
+            )
         ][1:]
         for name in LIBRARIES
     }
@@ -94,9 +111,13 @@ def main(sizes: tuple[float, ...] = SIZES) -> list[Figure]:
             rounds = standstills(megabytes, case)
             seconds = {name: statistics.median(values) for name, values in rounds.items()}
             what = f"standstill for a checkpoint of {megabytes:g} MB, {case}"
-            rows += [(f"{name}, {what}", f"{value * 1e3:6.1f} ms") for name, value in seconds.items()]
+            rows += [
+                (f"{name}, {what}", f"{value * 1e3:6.1f} ms") for name, value in seconds.items()
+            ]
             results[f"{megabytes:g} MB, {case}"] = {"seconds": seconds, "rounds": rounds}
-            figures.append(Figure(what, seconds["lightrainer"] / seconds["transformers"], GOALS[case]))
+            figures.append(
+                Figure(what, seconds["lightrainer"] / seconds["transformers"], GOALS[case])
+            )
     return report("save_stall", rows, results, figures)
 
 

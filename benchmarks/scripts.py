@@ -1,7 +1,8 @@
-"""Each of `examples/scripts/` as a whole, unchanged: plain Python with the reference against `python -m lightrainer`.
+"""Each of `examples/scripts/` as a whole, unchanged: plain Python with the reference against
+`python -m lightrainer`.
 
-With models of transformers, three epochs, evaluations, checkpoints. Each is run both ways in turns; the smaller of the
-times counts, as what else runs on the machine only adds to it.
+With models of transformers, three epochs, evaluations, checkpoints. Each is run both ways in turns;
+the smaller of the times counts, as what else runs on the machine only adds to it.
 """
 
 from functools import partial
@@ -13,7 +14,10 @@ from .processes import Spent, spent_by
 
 ROUNDS = 2
 SCRIPTS = Path(__file__).parents[1] / "examples" / "scripts"
-OPTIONS = "--output_dir out --do_train --do_eval --eval_strategy epoch --save_strategy epoch --logging_steps 1"
+OPTIONS = (
+    "--output_dir out --do_train --do_eval --eval_strategy epoch --save_strategy epoch "
+    "--logging_steps 1"
+)
 OPTIONS += " --report_to none --use_cpu"
 FURTHER = {"image_classification": ["--remove_unused_columns", "False"]}
 WAYS = {"transformers": [], "the runner": ["-m", "lightrainer"]}
@@ -36,9 +40,14 @@ def main() -> list[Figure]:
         seconds = {way: vars(spent) for way, spent in least.items()}
         ours, theirs = least["the runner"], least["transformers"]
         results[script.stem] = seconds
-        times = f"{theirs.wall:.1f} s, {ours.wall:.1f} s; processor {ours.processor / theirs.processor:.2f}"
+        times = (
+            f"{theirs.wall:.1f} s, {ours.wall:.1f} s; processor "
+            f"{ours.processor / theirs.processor:.2f}"
+        )
         rows.append((script.stem, times))
-        figures.append(Figure(f"whole script {script.stem}, wall time", ours.wall / theirs.wall, 1.0))
+        figures.append(
+            Figure(f"whole script {script.stem}, wall time", ours.wall / theirs.wall, 1.0)
+        )
     return report("scripts", rows, {"seconds": results}, figures)
 
 

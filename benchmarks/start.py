@@ -1,7 +1,8 @@
-"""The processor time of a whole process that builds a tiny trainer and finishes its first step, against the reference.
+"""The processor time of a whole process that builds a tiny trainer and finishes its first step,
+against the reference.
 
-Once with `from lightrainer import`, and once as an unchanged script: plain Python against `python -m lightrainer`. All
-modules are compiled before, as those of an installed package are.
+Once with `from lightrainer import`, and once as an unchanged script: plain Python against
+`python -m lightrainer`. All modules are compiled before, as those of an installed package are.
 """
 
 import tempfile
@@ -40,7 +41,9 @@ assert output.global_step == 1
 
 def main() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
-        scripts = {name: Path(folder, f"with_{name}.py") for name in ("transformers", "lightrainer")}
+        scripts = {
+            name: Path(folder, f"with_{name}.py") for name in ("transformers", "lightrainer")
+        }
         for name, script in scripts.items():
             script.write_text(SCRIPT.format(library=name), encoding="utf-8")
         commands = {
@@ -50,13 +53,24 @@ def main() -> list[Figure]:
         }
         for words in commands.values():
             spent_by(words)  # fills the disk cache and compiles the modules
-        candidates = {name: lambda words=words: spent_by(words).processor for name, words in commands.items()}
+        candidates = {
+            name: lambda words=words: spent_by(words).processor for name, words in commands.items()
+        }
         measured = interleaved(ROUNDS, candidates)
     seconds = medians(measured)
-    rows = [(f"{name}, process with one step", f"{value:5.2f} s of the processor") for name, value in seconds.items()]
+    rows = [
+        (f"{name}, process with one step", f"{value:5.2f} s of the processor")
+        for name, value in seconds.items()
+    ]
     figures = [
-        Figure("start to the end of the first step", seconds["lightrainer"] / seconds["transformers"], 0.65),
-        Figure("start of an unchanged script", seconds["the runner"] / seconds["transformers"], 0.9),
+        Figure(
+            "start to the end of the first step",
+            seconds["lightrainer"] / seconds["transformers"],
+            0.65,
+        ),
+        Figure(
+            "start of an unchanged script", seconds["the runner"] / seconds["transformers"], 0.9
+        ),
     ]
     return report("start", rows, {"seconds": seconds, "rounds": measured}, figures)
 

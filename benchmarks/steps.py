@@ -19,7 +19,9 @@ CLOCKS: dict[str, Callable[[], float]] = {
     "processor": time.process_time,
     "thread": time.thread_time,
 }
-"""Of the processor's time the last one leaves out that of threads in which processes exchange something."""
+"""Of the processor's time the last one leaves out that of threads in which processes exchange
+something.
+"""
 
 Rounds = dict[str, list[list[float]]]
 """Seconds per step by each clock, of each round, by the name of who takes the steps."""
@@ -34,7 +36,10 @@ class Steps:
 
     def per_step(self, begin: list[float], end: list[float]) -> list[float]:
         """Return the seconds per measured step, by each clock."""
-        return [(last - first) / (self.all - self.skipped) for first, last in zip(begin, end, strict=True)]
+        return [
+            (last - first) / (self.all - self.skipped)
+            for first, last in zip(begin, end, strict=True)
+        ]
 
 
 def now() -> list[float]:
@@ -45,7 +50,9 @@ def now() -> list[float]:
 def bare_loop(model: nn.Module, loader: Iterable, steps: Steps) -> list[float]:
     """Return the seconds per step of the shortest loop that does the same work."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps.all))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: max(0.0, 1 - step / steps.all)
+    )
     total = torch.tensor(0.0)
     begin = now()
     for step, batch in enumerate(loader, start=1):
@@ -62,7 +69,11 @@ def bare_loop(model: nn.Module, loader: Iterable, steps: Steps) -> list[float]:
 
 
 def trainer_loop(
-    name: str, dataset: list, steps: Steps, model: Callable[[], nn.Module] = TinyModel, **options: object
+    name: str,
+    dataset: list,
+    steps: Steps,
+    model: Callable[[], nn.Module] = TinyModel,
+    **options: object,
 ) -> list[float]:
     """Return the seconds per step of a library's trainer, between two calls of `on_step_end`."""
     api = library(name)
@@ -88,7 +99,8 @@ def trainer_loop(
 
 
 def show(benchmark: str, measured: Rounds, what: str, goal: float) -> list[Figure]:
-    """Print the medians by each clock, and the ratio of what the libraries take beyond the bare loop.
+    """Print the medians by each clock, and the ratio of what the libraries take beyond the bare
+    loop.
 
     Args:
         benchmark: its name.
@@ -98,11 +110,17 @@ def show(benchmark: str, measured: Rounds, what: str, goal: float) -> list[Figur
     """
     rows, results = [], {}
     for position, clock in enumerate(CLOCKS):
-        rounds = {name: [values[position] * 1e6 for values in each] for name, each in measured.items()}
+        rounds = {
+            name: [values[position] * 1e6 for values in each] for name, each in measured.items()
+        }
         step = medians(rounds)
         ratio = (step["lightrainer"] - step["bare"]) / (step["transformers"] - step["bare"])
-        rows += [(f"{name}, one step, {clock} clock", f"{value:7.1f} us") for name, value in step.items()]
-        rows.append((f"(lightrainer - bare) / (transformers - bare), {clock} clock", f"{ratio:.2f}"))
+        rows += [
+            (f"{name}, one step, {clock} clock", f"{value:7.1f} us") for name, value in step.items()
+        ]
+        rows.append(
+            (f"(lightrainer - bare) / (transformers - bare), {clock} clock", f"{ratio:.2f}")
+        )
         results[clock] = {"microseconds": step, "ratio": ratio, "rounds": rounds}
     figure = Figure(what, results["processor"]["ratio"], goal)
     return report(benchmark, rows, results, [figure])

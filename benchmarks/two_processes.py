@@ -1,10 +1,12 @@
-"""The time of a step of two processes beyond that of a bare DDP loop: (lightrainer - bare) / (reference - bare).
+"""The time of a step of two processes beyond that of a bare DDP loop: (lightrainer - bare) /
+(reference - bare).
 
-As `step_overhead`, but with DistributedDataParallel over gloo: under torchrun, bare loop, reference and lightrainer
-take turns in the same two processes. The goal is 0.5.
+As `step_overhead`, but with DistributedDataParallel over gloo: under torchrun, bare loop, reference
+and lightrainer take turns in the same two processes. The goal is 0.5.
 
-Each process has the time of its processor measured too, and that of the thread which takes the steps: other programs,
-and waiting for the other process, disturb these less. Shown is the average of both processes.
+Each process has the time of its processor measured too, and that of the thread which takes the
+steps: other programs, and waiting for the other process, disturb these less. Shown is the average
+of both processes.
 """
 
 import json
@@ -34,7 +36,11 @@ def bare(dataset: list) -> list[float]:
     torch.manual_seed(0)
     model = DistributedDataParallel(TinyModel().train())
     sampler = DistributedSampler(dataset, shuffle=True)
-    return bare_loop(model, DataLoader(dataset, batch_size=BATCH, sampler=sampler, collate_fn=default_collate), STEPS)
+    return bare_loop(
+        model,
+        DataLoader(dataset, batch_size=BATCH, sampler=sampler, collate_fn=default_collate),
+        STEPS,
+    )
 
 
 def measure(folder: Path) -> None:
@@ -44,7 +50,9 @@ def measure(folder: Path) -> None:
     dataset = tiny_dataset(STEPS.all * BATCH * PROCESSES)
     as_bare = {"ddp_find_unused_parameters": False}  # all are used
     candidates = {"bare": lambda: bare(dataset)}
-    candidates |= {name: lambda name=name: trainer_loop(name, dataset, STEPS, **as_bare) for name in LIBRARIES}
+    candidates |= {
+        name: lambda name=name: trainer_loop(name, dataset, STEPS, **as_bare) for name in LIBRARIES
+    }
     for candidate in candidates.values():  # imports, and all that is done once in a process
         candidate()
     measured = interleaved(ROUNDS, candidates)
@@ -67,13 +75,27 @@ def average(processes: list[Rounds]) -> Rounds:
 def main() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={PROCESSES}"]
-        command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "-m", "benchmarks.two_processes", folder]
+        command += [
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=localhost:0",
+            "-m",
+            "benchmarks.two_processes",
+            folder,
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=SECONDS
+        )
         if done.returncode != 0:
-            raise RuntimeError(f"the processes ended with {done.returncode}:\n{done.stderr[-4000:]}")
-        processes = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
-    return show("two_processes", average(processes), "a step in two processes, beyond bare DDP", 0.5)
+            raise RuntimeError(
+                f"the processes ended with {done.returncode}:\n{done.stderr[-4000:]}"
+            )
+        processes = [
+            json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(PROCESSES)
+        ]
+    return show(
+        "two_processes", average(processes), "a step in two processes, beyond bare DDP", 0.5
+    )
 
 
 if __name__ == "__main__":

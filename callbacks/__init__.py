@@ -1,6 +1,7 @@
 """The `TrainerCallback` family: events of a training run, and the callbacks that come with it.
 
-Modules are imported when a name of theirs is used, and import what they need when a callback is used.
+Modules are imported when a name of theirs is used, and import what they need when a callback is
+used.
 """
 
 import lazy_loader

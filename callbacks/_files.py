@@ -14,8 +14,8 @@ logger = logging.getLogger(__name__)
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     """Write `content` to `path` so that a reader sees the old file or the new one, never a part.
 
-    The bytes go to a neighbour of `path` first, are flushed to the disk, and take the final name in one step. If
-    anything fails, the neighbour is removed and what stood at `path` is untouched.
+    The bytes go to a neighbour of `path` first, are flushed to the disk, and take the final name in
+    one step. If anything fails, the neighbour is removed and what stood at `path` is untouched.
     """
     target = Path(os.path.realpath(path))
     neighbour = target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
@@ -33,7 +33,11 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 
 def is_folder_name(name: Any) -> bool:
     """Return whether a name is a single path component that stays inside its parent folder."""
-    return isinstance(name, str) and name.strip() not in ("", ".", "..") and not set(name) & set("/\\\0")
+    return (
+        isinstance(name, str)
+        and name.strip() not in ("", ".", "..")
+        and not set(name) & set("/\\\0")
+    )
 
 
 def trial_folder(folder: str | os.PathLike[str], state: Any) -> str:
@@ -46,6 +50,10 @@ def trial_folder(folder: str | os.PathLike[str], state: Any) -> str:
     if not state.is_hyper_param_search or not state.trial_name:
         return os.fspath(folder)
     if not is_folder_name(state.trial_name):
-        logger.warning("trial_name is %r, which cannot name a folder: %s is used itself.", state.trial_name, folder)
+        logger.warning(
+            "trial_name is %r, which cannot name a folder: %s is used itself.",
+            state.trial_name,
+            folder,
+        )
         return os.fspath(folder)
     return os.path.join(folder, state.trial_name)

@@ -9,16 +9,21 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_f
 
 
 def flop_counter() -> FlopCounterMode:
-    """Return a context that counts operations; as torch's, which does not count attention on the CPU."""
+    """Return a context that counts operations; as torch's, which does not count attention on the
+    CPU.
+    """
     counter = FlopCounterMode(display=False)
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     counter.flop_registry[attention] = sdpa_flop
-    counter.flop_registry[torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward] = sdpa_backward_flop
+    counter.flop_registry[torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward] = (
+        sdpa_backward_flop
+    )
     return counter
 
 
-# FLOP/s of dense matrices (makers also print twice as many, for sparse ones), sums kept in float32. One column each for
-# float16 and bfloat16, for float32 where TF32 may stand in for it, and for float32 itself. The first match counts.
+# FLOP/s of dense matrices (makers also print twice as many, for sparse ones), sums kept in float32.
+# One column each for float16 and bfloat16, for float32 where TF32 may stand in for it, and for
+# float32 itself. The first match counts.
 _TERA_FLOPS: tuple[tuple[str, float, float, float], ...] = (
     (r"GB200|GB300", 2500, 1250, 80),
     (r"B200|B300", 2250, 1125, 75),
@@ -53,7 +58,8 @@ _TERA_FLOPS: tuple[tuple[str, float, float, float], ...] = (
 
 
 def peak_flops(device_name: str, kind: str, *, tf32: bool = True) -> float | None:
-    """Return the peak FLOP/s of a device in dense matrix products; None where device or type is unknown.
+    """Return the peak FLOP/s of a device in dense matrix products; None where device or type is
+    unknown.
 
     Args:
         device_name: as `torch.cuda.get_device_name()` returns it.
@@ -68,7 +74,9 @@ def peak_flops(device_name: str, kind: str, *, tf32: bool = True) -> float | Non
 
 
 def may_use_tf32() -> bool:
-    """Return whether float32 matmuls may use TF32; True where torch cannot tell, so that the MFU is not overstated."""
+    """Return whether float32 matmuls may use TF32; True where torch cannot tell, so that the MFU
+    is not overstated.
+    """
     try:
         return torch.get_float32_matmul_precision() != "highest"
     except RuntimeError:  # scripts that mix torch's older and newer settings

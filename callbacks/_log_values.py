@@ -14,7 +14,8 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def going_on(owner: Any, what: str) -> Iterator[None]:
-    """Turn exceptions inside the block into warnings: a display that fails must not end the training.
+    """Turn exceptions inside the block into warnings: a display that fails must not end the
+    training.
 
     Args:
         owner: the callback; it warns once of each `what`.
@@ -26,18 +27,24 @@ def going_on(owner: Any, what: str) -> Iterator[None]:
         warned: set[str] = owner.__dict__.setdefault("_warned_of", set())
         if what not in warned:
             warned.add(what)
-            logger.warning("%s failed; training continues: %s: %.300s", what, type(error).__name__, error)
+            logger.warning(
+                "%s failed; training continues: %s: %.300s", what, type(error).__name__, error
+            )
 
 
 def number_of(value: Any) -> float | None:
-    """Return a logged value as a number, NumPy and torch scalars included; None for everything else."""
+    """Return a logged value as a number, NumPy and torch scalars included; None for everything
+    else.
+    """
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         value = value.item()
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def numbers_in(log_history: Iterable[dict[str, Any]]) -> Iterator[tuple[float, dict[str, float]]]:
-    """Yield the step of each entry with its numbers by name; entries without a step are left out."""
+    """Yield the step of each entry with its numbers by name; entries without a step are left
+    out.
+    """
     for entry in log_history:
         step = number_of(entry.get("step"))
         if step is not None:
@@ -52,16 +59,21 @@ def shortened(value: Any, most: int = 200) -> str:
 
 
 def is_training_log(logs: Any) -> bool:
-    """Return whether these are logs of training steps, and not of an evaluation, of the end, or of a script."""
+    """Return whether these are logs of training steps, and not of an evaluation, of the end, or
+    of a script.
+    """
     return bool(logs) and "loss" in logs
 
 
-def split_history(log_history: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Split the logs of a training from those of evaluations after its end, which may measure another model.
+def split_history(
+    log_history: Iterable[dict[str, Any]],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Split the logs of a training from those of evaluations after its end, which may measure
+    another model.
 
     Args:
-        log_history: of a `TrainerState`. A training ends with the entry that has `train_runtime`; steps that are logged
-            after it are those of one that was resumed.
+        log_history: of a `TrainerState`. A training ends with the entry that has `train_runtime`;
+            steps that are logged after it are those of one that was resumed.
 
     Returns:
         The entries of the training, and those after it.
@@ -78,7 +90,8 @@ def split_history(log_history: Iterable[dict[str, Any]]) -> tuple[list[dict[str,
 def add_to_logs(logs: dict[str, Any], state: TrainerState, values: dict[str, float]) -> None:
     """Add values to the logs of an `on_log`: for the callbacks that come later, and in the history.
 
-    Such a callback sets `adds_to_logs = True`, so that the handler calls it before those that only read.
+    Such a callback sets `adds_to_logs = True`, so that the handler calls it before those that only
+    read.
 
     Args:
         logs: what `on_log` was given.

@@ -1,4 +1,6 @@
-"""Agree across ranks on a signal or an elapsed time limit, without synchronizing the accelerator."""
+"""Agree across ranks on a signal or an elapsed time limit, without synchronizing the
+accelerator.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from typing import Any
 class SignalExchange:
     """Shares a signal among all ranks with asynchronous all-reduces over gloo.
 
-    All ranks call `exchange` at the same places; a value sent in one call is received in the next. An exchange takes
-    some tenths of a millisecond, so short steps skip it: each exchange also agrees on the call that does the next one.
+    All ranks call `exchange` at the same places; a value sent in one call is received in the next.
+    An exchange takes some tenths of a millisecond, so short steps skip it: each exchange also
+    agrees on the call that does the next one.
     """
 
     seconds = 0.025
@@ -30,7 +33,9 @@ class SignalExchange:
         self.agreed = 0
 
     def exchange(self, number: int, now: bool) -> int:
-        """Send this rank's signal, 0 for none, and return the one agreed on last time, or with `now` this time."""
+        """Send this rank's signal, 0 for none, and return the one agreed on last time, or with
+        `now` this time.
+        """
         if self.agreed:
             return self.agreed
         self._calls += 1
@@ -61,11 +66,14 @@ class SignalExchange:
 
         clock = time.perf_counter()
         each = (clock - self._clock) / max(self._calls - self._sent_at, 1)
-        wanted = int(min(self.seconds / max(each, 1e-9), 2 * self._interval))  # the first steps may not be like others
+        # the first steps may not be like others
+        wanted = int(min(self.seconds / max(each, 1e-9), 2 * self._interval))
         self._clock = clock
         self._sent_at = self._calls
         self._values = torch.tensor([number, -max(wanted, 1)], dtype=torch.int32, device="cpu")
-        self._under_way = dist.all_reduce(self._values, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._under_way = dist.all_reduce(
+            self._values, dist.ReduceOp.MAX, group=self._group, async_op=True
+        )
 
     def _receive(self) -> None:
         under_way = self._under_way

@@ -12,8 +12,8 @@ from .state import TrainerState
 class Stretch:
     """Time, steps, samples and tokens since `begin`, over all processes.
 
-    Never synchronizes a device. Samples follow from the part of the epoch that was done, where the size of the
-    data is known, and otherwise from the size of a batch.
+    Never synchronizes a device. Samples follow from the part of the epoch that was done, where the
+    size of the data is known, and otherwise from the size of a batch.
     """
 
     def __init__(self) -> None:
@@ -71,8 +71,13 @@ def length(sized: Any) -> int | None:
 
 
 def is_compiled(args: Any, model: Any) -> bool:
-    """Return whether the model is compiled in place, by `torch_compile` or `model.compile()`: hooks are traced then."""
-    return bool(getattr(args, "torch_compile", False)) or getattr(model, "_compiled_call_impl", None) is not None
+    """Return whether the model is compiled in place, by `torch_compile` or `model.compile()`:
+    hooks are traced then.
+    """
+    return (
+        bool(getattr(args, "torch_compile", False))
+        or getattr(model, "_compiled_call_impl", None) is not None
+    )
 
 
 def clock(seconds: float) -> str:

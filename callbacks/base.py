@@ -31,26 +31,29 @@ Reply: TypeAlias = "TrainerControl | None"
 
 
 class TrainerCallback:
-    """As `transformers.TrainerCallback`: override the events you care about; the others cost next to nothing.
+    """As `transformers.TrainerCallback`: override the events you care about; the others cost next
+    to nothing.
 
     Every event is called as `event(args, state, control, **kwargs)`:
 
     - `args`: the `TrainingArguments`, to read.
     - `state`: the `TrainerState`, to read.
-    - `control`: the `TrainerControl`, whose switches an event may set, in place or on an object that it returns.
-      Returning `None` keeps the present one.
-    - `kwargs`: always `model`, `processing_class`, `optimizer`, `lr_scheduler`, `train_dataloader` and
-      `eval_dataloader`, each possibly `None`; `metrics` in `on_evaluate` and `on_predict`, `logs` in `on_log`.
-      Name those you need in the signature and end it with `**kwargs`.
+    - `control`: the `TrainerControl`, whose switches an event may set, in place or on an object
+      that it returns. Returning `None` keeps the present one.
+    - `kwargs`: always `model`, `processing_class`, `optimizer`, `lr_scheduler`, `train_dataloader`
+      and `eval_dataloader`, each possibly `None`; `metrics` in `on_evaluate` and `on_predict`,
+      `logs` in `on_log`. Name those you need in the signature and end it with `**kwargs`.
 
-    The order of a run: `on_init_end`, once; `on_train_begin`; per epoch `on_epoch_begin`, the steps,
-    `on_epoch_end`; `on_train_end`. A step: `on_step_begin`, `on_substep_end` after each micro-batch but the last,
-    `on_pre_optimizer_step`, `on_optimizer_step`, `on_step_end`. After `on_step_end` and `on_epoch_end` the switches
-    are looked at, which gives `on_log`, `on_evaluate` and `on_save`, in this order.
+    The order of a run: `on_init_end`, once; `on_train_begin`; per epoch `on_epoch_begin`, the
+    steps, `on_epoch_end`; `on_train_end`. A step: `on_step_begin`, `on_substep_end` after each
+    micro-batch but the last, `on_pre_optimizer_step`, `on_optimizer_step`, `on_step_end`. After
+    `on_step_end` and `on_epoch_end` the switches are looked at, which gives `on_log`, `on_evaluate`
+    and `on_save`, in this order.
 
-    Beyond the reference: a class that changes `logs` in `on_log` may say `adds_to_logs = True`, and is then called
-    before those that only read them. One that has `state_dict()` and `load_state_dict(state_dict)`, of tensors and
-    plain values, gets its state back when a training resumes from a checkpoint.
+    Beyond the reference: a class that changes `logs` in `on_log` may say `adds_to_logs = True`, and
+    is then called before those that only read them. One that has `state_dict()` and
+    `load_state_dict(state_dict)`, of tensors and plain values, gets its state back when a training
+    resumes from a checkpoint.
     """
 
     def record(self, **values: Any) -> None:
@@ -63,84 +66,134 @@ class TrainerCallback:
         advice = ""
         if name in ("setup", "teardown", "state_key") or name.startswith("on_"):
             advice = f". To a lightning.Trainer pass callbacks=[LightningBridge({kind}())]"
-        raise AttributeError(f"{kind!r} object has no attribute {name!r}{advice}", name=name, obj=self)
+        raise AttributeError(
+            f"{kind!r} object has no attribute {name!r}{advice}", name=name, obj=self
+        )
 
-    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
-        """Fire once, when the trainer has been constructed; no optimizer or dataloader exists yet."""
+    def on_init_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
+        """Fire once, when the trainer has been constructed; no optimizer or dataloader exists
+        yet.
+        """
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
-        """Fire before the first step of a run, with optimizer, scheduler and dataloader made and a resume loaded.
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
+        """Fire before the first step of a run, with optimizer, scheduler and dataloader made and a
+        resume loaded.
 
         `should_training_stop` has just been taken down.
         """
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
-        """Fire after the last step, when the final logs are out and the best model, if asked for, is loaded."""
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
+        """Fire after the last step, when the final logs are out and the best model, if asked
+        for, is loaded.
+        """
 
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
-        """Fire before the first batch of an epoch is drawn; `should_epoch_stop` has just been taken down."""
+    def on_epoch_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
+        """Fire before the first batch of an epoch is drawn; `should_epoch_stop` has just been
+        taken down.
+        """
 
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
         """Fire after the last step of an epoch.
 
         May raise `should_log`, `should_evaluate` and `should_save`, which are obeyed at once, and
         `should_training_stop`.
         """
 
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
+    def on_step_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
         """Fire before the first micro-batch of a step.
 
         `should_log`, `should_evaluate` and `should_save` have just been taken down.
         """
 
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
+    def on_pre_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
         """Fire when the gradients are summed and clipped and the weights are still the old ones."""
 
-    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
+    def on_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
         """Fire when the weights are new and the gradients are still there."""
 
-    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
-        """Fire after a micro-batch that is not the last of its step; never without gradient accumulation."""
+    def on_substep_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
+        """Fire after a micro-batch that is not the last of its step; never without gradient
+        accumulation.
+        """
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
         """Fire after each step; `state.global_step` and `state.epoch` already count it.
 
         May raise `should_log`, `should_evaluate` and `should_save`, which are obeyed at once, and
         `should_epoch_stop` and `should_training_stop`.
         """
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
         """Fire after an evaluation, with its `metrics`; with several evaluation sets, after each.
 
         `state.best_metric` does not yet count this evaluation. May raise `should_training_stop`.
         """
 
     def on_predict(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float], **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
     ) -> Reply:
         """Fire after `predict`, with its `metrics`."""
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
+    def on_save(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
         """Fire after a checkpoint was written, in every process.
 
-        A class that overrides this without looking at the files may say `reads_checkpoints = False`: then they may
-        still be on their way to the disk when it is called.
+        A class that overrides this without looking at the files may say
+        `reads_checkpoints = False`: then they may still be on their way to the disk when it is
+        called.
         """
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
-        """Fire after `logs` were added to `state.log_history`; what is changed in `logs` is seen by later callbacks."""
+    def on_log(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
+        """Fire after `logs` were added to `state.log_history`; what is changed in `logs` is seen
+        by later callbacks.
+        """
 
-    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
+    def on_prediction_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
         """Fire after each batch of an evaluation or a prediction."""
 
-    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
+    def on_push_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
         """Fire before a model is pushed to a hub."""
 
 
 def reads_checkpoints(callback: Any) -> bool:
     """Return whether a callback may read the files of a checkpoint in `on_save`.
 
-    True for any callback that overrides `on_save`, unless its class says `reads_checkpoints = False`.
+    True for any callback that overrides `on_save`, unless its class says
+    `reads_checkpoints = False`.
     """
     on_save = getattr(callback, "on_save", None)
     if on_save is None or getattr(on_save, "__qualname__", "") == "TrainerCallback.on_save":

@@ -19,23 +19,26 @@ logger = logging.getLogger(__name__)
 class EMACallback(TrainerCallback):
     """No counterpart in transformers: keeps an exponential moving average of the weights.
 
-    After every `update_every`-th step each trained weight's average becomes `decay * average + (1 - decay) * weight`.
-    It stays on the device of the weight, in float32 if the weight is less precise, and the device is not synchronized.
-    Buffers, such as the statistics of batch normalization, are not averaged. The training itself is not changed by a
-    bit. Checkpoints hold the average (in `callback_states.pt`), and a resumed training continues with it exactly.
+    After every `update_every`-th step each trained weight's average becomes
+    `decay * average + (1 - decay) * weight`. It stays on the device of the weight, in float32 if
+    the weight is less precise, and the device is not synchronized. Buffers, such as the statistics
+    of batch normalization, are not averaged. The training itself is not changed by a bit.
+    Checkpoints hold the average (in `callback_states.pt`), and a resumed training continues with it
+    exactly.
 
     Args:
         decay: share of the average kept at an update, from 0 to below 1.
-        warmup: begin with less: at most (1 + n) / (10 + n) at the n-th update, counted from 0, so that the first
-            weights do not stay in the average for long.
+        warmup: begin with less: at most (1 + n) / (10 + n) at the n-th update, counted from 0, so
+            that the first weights do not stay in the average for long.
         update_every: steps between two updates.
-        evaluate: evaluations and predictions in the training are those of the average. The weights change places for
-            each forward pass in evaluation mode, without being copied.
+        evaluate: evaluations and predictions in the training are those of the average. The weights
+            change places for each forward pass in evaluation mode, without being copied.
         at_end: when training ends, the model gets the average, so that `save_model` saves it. With
             `load_best_model_at_end` it is the average of the best checkpoint.
 
     Raises:
-        ValueError: a parameter is out of its range. When training begins: the model is spread over processes.
+        ValueError: a parameter is out of its range. When training begins: the model is spread over
+            processes.
     """
 
     reads_checkpoints = False
@@ -67,14 +70,21 @@ class EMACallback(TrainerCallback):
         self._swap: _Swap | None = None
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: Any,
     ) -> None:
         """Begin with the weights as they are, or with the average of the checkpoint."""
         self._end_swapping()
         if model is None:
             return
         _require_whole(model)
-        self._weights = {name: weight for name, weight in model.named_parameters() if _is_averaged(weight)}
+        self._weights = {
+            name: weight for name, weight in model.named_parameters() if _is_averaged(weight)
+        }
         self.updates = 0
         self.averages = {name: _precise(weight) for name, weight in self._weights.items()}
         if state.global_step > 0:
@@ -82,7 +92,9 @@ class EMACallback(TrainerCallback):
         if self.evaluate:
             self._swap = _Swap(model, self._weights, self.averages)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Update the average."""
         if not self.averages or state.global_step % self.update_every:
             return
@@ -98,7 +110,9 @@ class EMACallback(TrainerCallback):
         if self._swap is not None:
             self._swap.forget()
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Give the average to the model, if that is asked for."""
         self._end_swapping()
         self._resumed = None
@@ -115,12 +129,17 @@ class EMACallback(TrainerCallback):
             RuntimeError: training has not begun.
         """
         if not self.averages:
-            raise RuntimeError("EMACallback has averages only after a training has begun: call trainer.train() first.")
+            raise RuntimeError(
+                "EMACallback has averages only after a training has begun: call trainer.train() "
+                "first."
+            )
         self._copy_to(dict(model.named_parameters()))
 
     @contextlib.contextmanager
     def applied_to(self, model: Any) -> Iterator[None]:
-        """Give a model the average inside a `with`, for example to save it, and its own weights after it."""
+        """Give a model the average inside a `with`, for example to save it, and its own weights
+        after it.
+        """
         weights = dict(model.named_parameters())
         swap = _Swap(None, {name: weights[name] for name in self.averages}, self.averages)
         swap.change()
@@ -130,13 +149,17 @@ class EMACallback(TrainerCallback):
             swap.change()
 
     def evaluated_weights(self) -> list[tuple[Any, Any]]:
-        """Return each weight with its average, where evaluations of this training used it in the weight's place."""
+        """Return each weight with its average, where evaluations of this training used it in the
+        weight's place.
+        """
         if self._swap is None or not self._swap.is_used:
             return []
         return [(weight, self.averages[name]) for name, weight in self._weights.items()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the averages, not copies of them, and the number of updates."""
+        """Return the state for a checkpoint: the averages, not copies of them, and the number of
+        updates.
+        """
         return {"updates": self.updates, "averages": dict(self.averages)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -154,7 +177,8 @@ class EMACallback(TrainerCallback):
         """Go on with the average of a checkpoint."""
         if self._resumed is None:
             logger.warning(
-                "EMACallback starts from the present weights: the checkpoint at step %s has no average.",
+                "EMACallback starts from the present weights: the checkpoint at step %s has no "
+                "average.",
                 state.global_step,
             )
             return
@@ -164,29 +188,43 @@ class EMACallback(TrainerCallback):
     def _fill(self, stored: dict[str, Any]) -> None:
         shapes = {name: average.shape for name, average in self.averages.items()}
         stored_shapes = {name: average.shape for name, average in stored.items()}
-        wrong = [name for name in {**shapes, **stored_shapes} if shapes.get(name) != stored_shapes.get(name)]
+        wrong = [
+            name
+            for name in {**shapes, **stored_shapes}
+            if shapes.get(name) != stored_shapes.get(name)
+        ]
         if wrong:
             raise ValueError(
-                f"EMACallback: its average in the checkpoint and the model differ in {', '.join(wrong[:3])}."
+                "EMACallback: its average in the checkpoint and the model differ in "
+                f"{', '.join(wrong[:3])}."
             )
         for name, average in self.averages.items():
             average.copy_(stored[name])
 
     def _take_best(self, args: Any, state: TrainerState) -> None:
         """Take the average of the best checkpoint, where that is what the model is set back to."""
-        best = state.best_model_checkpoint if getattr(args, "load_best_model_at_end", False) else None
+        best = (
+            state.best_model_checkpoint if getattr(args, "load_best_model_at_end", False) else None
+        )
         path = None if best is None else os.path.join(best, CALLBACK_STATES_NAME)
         if path is None:
             return
         if not os.path.isfile(path):
-            logger.warning("%s is missing: the model gets the last average of its weights, not the best.", path)
+            logger.warning(
+                "%s is missing: the model gets the last average of its weights, not the best.",
+                path,
+            )
             return
         import torch
 
         try:
-            states = torch.load(path, map_location="cpu", weights_only=True).get(type(self).__name__)
+            states = torch.load(path, map_location="cpu", weights_only=True).get(
+                type(self).__name__
+            )
         except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-            raise ValueError(f"{path} is damaged, or holds other objects than states, and is not read.") from error
+            raise ValueError(
+                f"{path} is damaged, or holds other objects than states, and is not read."
+            ) from error
         if states:
             self._fill(states[0]["averages"])
 
@@ -199,8 +237,9 @@ class EMACallback(TrainerCallback):
 class _Swap:
     """Swaps averaged weights into a model for each forward pass in evaluation mode.
 
-    Exchanges only the storage behind the parameters, so it takes microseconds and optimizers and wrappers keep the same
-    parameter objects. The weights are swapped back even if the forward pass fails.
+    Exchanges only the storage behind the parameters, so it takes microseconds and optimizers and
+    wrappers keep the same parameter objects. The weights are swapped back even if the forward pass
+    fails.
     """
 
     def __init__(self, model: Any, weights: dict[str, Any], averages: dict[str, Any]) -> None:
@@ -210,7 +249,9 @@ class _Swap:
         self._others: list[Any] | None = None
         self._depth = 0
         self.is_used = False
-        """Whether the model was called in evaluation mode; a LightningModule may call its parts instead."""
+        """Whether the model was called in evaluation mode; a LightningModule may call its parts
+        instead.
+        """
         self._hooks: list[Any] = []
         if model is not None:
             before = model.register_forward_pre_hook(self._before)
@@ -267,8 +308,14 @@ def _require_whole(model: Any) -> None:
     """Refuse models whose parameters are sharded."""
     for name, weight in model.named_parameters():
         if _is_spread(weight):
-            raise ValueError(f"EMACallback cannot average {name}, which is spread over processes. Leave it out.")
+            raise ValueError(
+                f"EMACallback cannot average {name}, which is spread over processes. Leave it out."
+            )
 
 
 def _is_spread(weight: Any) -> bool:
-    return hasattr(weight, "full_tensor") or type(weight).__name__ == "FlatParameter" or hasattr(weight, "ds_id")
+    return (
+        hasattr(weight, "full_tensor")
+        or type(weight).__name__ == "FlatParameter"
+        or hasattr(weight, "ds_id")
+    )

@@ -12,11 +12,16 @@ from .state import TrainerControl, TrainerState
 class DefaultFlowCallback(TrainerCallback):
     """As `transformers.DefaultFlowCallback`: decides when to log, evaluate, save and stop.
 
-    It reads the strategies from the arguments and the intervals from the state. It only sets flags, and clears none.
+    It reads the strategies from the arguments and the intervals from the state. It only sets flags,
+    and clears none.
     """
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
-        """Set the flags that are due by steps; stop, and with `save_strategy="steps"` save, at the last step."""
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
+        """Set the flags that are due by steps; stop, and with `save_strategy="steps"` save, at
+        the last step.
+        """
         step = state.global_step
         is_last = step >= state.max_steps
         saves_by_steps = args.save_strategy == "steps"
@@ -25,7 +30,11 @@ class DefaultFlowCallback(TrainerCallback):
         ):
             control.should_log = True
         ends = is_last and followed().evaluates_last_step
-        if args.eval_strategy == "steps" and args.eval_delay <= step and (ends or _is_due(step, state.eval_steps)):
+        if (
+            args.eval_strategy == "steps"
+            and args.eval_delay <= step
+            and (ends or _is_due(step, state.eval_steps))
+        ):
             control.should_evaluate = True
         if saves_by_steps and (is_last or _is_due(step, state.save_steps)):
             control.should_save = True
@@ -33,7 +42,9 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_training_stop = True
         return control
 
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Reply:
         """Set the flags that are due by epochs."""
         if args.logging_strategy == "epoch":
             control.should_log = True

@@ -15,15 +15,18 @@ _LAYER = re.compile(r"^(.*?\.?\d+)(?:\.|$)")
 
 
 class GradientNormCallback(TrainerCallback):
-    """No counterpart in transformers, which logs one norm: adds `grad_norm/<layer>` to the logs, for each layer.
+    """No counterpart in transformers, which logs one norm: adds `grad_norm/<layer>` to the logs,
+    for each layer.
 
-    It is the 2-norm of the layer's gradients in the step that is logged, before they are clipped, so the squares of
-    all layers add up to the square of `grad_norm` in the same log. Norms are computed on the device, in steps that
-    `logging_steps` will log (in every step where another setting decides), and fetched when the log is written.
+    It is the 2-norm of the layer's gradients in the step that is logged, before they are clipped,
+    so the squares of all layers add up to the square of `grad_norm` in the same log. Norms are
+    computed on the device, in steps that `logging_steps` will log (in every step where another
+    setting decides), and fetched when the log is written.
 
     Args:
-        layer_of: the name of a parameter -> the name of its layer, or `None` to leave the parameter out. By default the
-            name up to its first number, as `transformer.h.0`, or else the module's.
+        layer_of: the name of a parameter -> the name of its layer, or `None` to leave the parameter
+            out. By default the name up to its first number, as `transformer.h.0`, or else the
+            module's.
     """
 
     adds_to_logs = True
@@ -34,12 +37,19 @@ class GradientNormCallback(TrainerCallback):
         self._layers: list[str] = []
         self._step = -1
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Forget the norms of an earlier training."""
         self._norms = None
 
     def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: Any,
     ) -> None:
         """Compute the norm of each gradient, if this step is going to be logged."""
         if model is None or not _may_be_logged(args, state, control):
@@ -50,19 +60,31 @@ class GradientNormCallback(TrainerCallback):
         found = [(layer, grad) for layer, grad in named if layer is not None and grad is not None]
         self._layers = [layer for layer, _ in found]
         self._norms = [
-            torch.linalg.vector_norm(_dense(grad), dtype=torch.promote_types(grad.dtype, torch.float32))
+            torch.linalg.vector_norm(
+                _dense(grad), dtype=torch.promote_types(grad.dtype, torch.float32)
+            )
             for _, grad in found
         ]
         self._step = state.global_step + 1
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Add the norms of the layers."""
         if is_training_log(logs) and self._norms and self._step == state.global_step:
             undone = _clipped_by(logs.get("grad_norm"), getattr(args, "max_grad_norm", 0))
             squares: dict[str, float] = {}
             for layer, norm in zip(self._layers, _fetched(self._norms), strict=True):
                 squares[layer] = squares.get(layer, 0.0) + norm * norm
-            norms = {f"grad_norm/{layer}": math.sqrt(square) * undone for layer, square in squares.items()}
+            norms = {
+                f"grad_norm/{layer}": math.sqrt(square) * undone
+                for layer, square in squares.items()
+            }
             add_to_logs(logs, state, norms)
         self._norms = None
 
@@ -77,13 +99,17 @@ def layer_name(parameter: str) -> str:
 
 
 def _may_be_logged(args: Any, state: TrainerState, control: TrainerControl) -> bool:
-    """Return whether a log may be due after the coming step; only logs by interval are known in advance."""
+    """Return whether a log may be due after the coming step; only logs by interval are known in
+    advance.
+    """
     strategy = getattr(args, "logging_strategy", None)
     step = state.global_step + 1
     every = state.logging_steps
     if control.should_log or strategy != "steps":
         return control.should_log or strategy != "no"
-    return (step == 1 and bool(getattr(args, "logging_first_step", False))) or (every > 0 and step % every == 0)
+    return (step == 1 and bool(getattr(args, "logging_first_step", False))) or (
+        every > 0 and step % every == 0
+    )
 
 
 def _dense(gradient: Any) -> Any:

@@ -24,9 +24,13 @@ _NOT_OVERRIDDEN = {getattr(TrainerCallback, event) for event in EVENTS}
 
 
 def _forwarded(event: str, *cleared: str) -> Any:
-    """Return a method of the handler that clears switches of the control and forwards an event to all callbacks."""
+    """Return a method of the handler that clears switches of the control and forwards an event
+    to all callbacks.
+    """
 
-    def forward(self: Any, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+    def forward(
+        self: Any, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
         for switch in cleared:
             setattr(control, switch, False)
         return self.call_event(event, args, state, control, **kwargs)
@@ -37,26 +41,32 @@ def _forwarded(event: str, *cleared: str) -> Any:
 
 
 class CallbackHandler(TrainerCallback):
-    """As `transformers.CallbackHandler`, but events that a callback does not override are not called.
+    """As `transformers.CallbackHandler`, but events that a callback does not override are not
+    called.
 
     Args:
-        callbacks: instances, or classes that can be constructed without arguments. An object that is no
-            `TrainerCallback` but has some of its events may be given, too.
+        callbacks: instances, or classes that can be constructed without arguments. An object that
+            is no `TrainerCallback` but has some of its events may be given, too.
         model: passed to every event, as are the next three.
         processing_class: the tokenizer or other processor.
         optimizer: may be `None` until training begins.
         lr_scheduler: may be `None` until training begins.
 
-    All of these are attributes that can be replaced at any time, as are `train_dataloader` and `eval_dataloader`;
-    callbacks may also be appended to `callbacks`. All events go through `call_event`. `unlisted` maps events to
-    methods of the Trainer itself, which are called after the callbacks. `setters`, where there is one, notes which
-    callback sets a switch of the control.
+    All of these are attributes that can be replaced at any time, as are `train_dataloader` and
+    `eval_dataloader`; callbacks may also be appended to `callbacks`. All events go through
+    `call_event`. `unlisted` maps events to methods of the Trainer itself, which are called after
+    the callbacks. `setters`, where there is one, notes which callback sets a switch of the control.
     """
 
     setters: SwitchSetters | None = None
 
     def __init__(
-        self, callbacks: Iterable[Any], model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any
+        self,
+        callbacks: Iterable[Any],
+        model: Any,
+        processing_class: Any,
+        optimizer: Any,
+        lr_scheduler: Any,
     ) -> None:
         self.callbacks: list[Any] = []
         self.unlisted: dict[str, Any] = {}
@@ -70,15 +80,16 @@ class CallbackHandler(TrainerCallback):
         self.eval_dataloader: Any = None
         if not any(isinstance(cb, DefaultFlowCallback) for cb in self.callbacks):
             logger.warning(
-                "DefaultFlowCallback is missing: the logging, evaluation and save intervals have no effect unless "
-                "another callback applies them. The callbacks are: %s",
+                "DefaultFlowCallback is missing: the logging, evaluation and save intervals have "
+                "no effect unless another callback applies them. The callbacks are: %s",
                 self._names(),
             )
 
     def add_callback(self, callback: Any) -> None:
         """Append a callback, or an instance of a callback class.
 
-        Warns if there is one of the same class already, and of a method whose name is nearly that of an event.
+        Warns if there is one of the same class already, and of a method whose name is nearly that
+        of an event.
 
         Raises:
             TypeError: it has none of the events, or it is a callback of Lightning.
@@ -87,10 +98,20 @@ class CallbackHandler(TrainerCallback):
         _check_is_callback(added)
         _warn_of_misspelt_events(type(added))
         if any(type(present) is type(added) for present in self.callbacks):
-            logger.warning("There is already one %s: both will be called. There were: %s", type(added), self._names())
+            logger.warning(
+                "There is already one %s: both will be called. There were: %s",
+                type(added),
+                self._names(),
+            )
         replaced = getattr(added, "takes_place_of", ())
-        self.callbacks[:] = [present for present in self.callbacks if not isinstance(present, replaced)]
-        place = self._first_reader_of_logs() if getattr(added, "adds_to_logs", False) else len(self.callbacks)
+        self.callbacks[:] = [
+            present for present in self.callbacks if not isinstance(present, replaced)
+        ]
+        place = (
+            self._first_reader_of_logs()
+            if getattr(added, "adds_to_logs", False)
+            else len(self.callbacks)
+        )
         self.callbacks.insert(place, added)
 
     def pop_callback(self, callback: Any) -> Any | None:
@@ -106,15 +127,16 @@ class CallbackHandler(TrainerCallback):
     def remove_callback(self, callback: Any) -> None:
         """Remove a callback.
 
-        A class stands for the first callback of that class or of a subclass; without one nothing happens, so
-        that a default callback can be removed without asking whether it is in use.
+        A class stands for the first callback of that class or of a subclass; without one nothing
+        happens, so that a default callback can be removed without asking whether it is in use.
 
         Raises:
             ValueError: this instance is not in the list.
         """
         if self.pop_callback(callback) is None and not isinstance(callback, type):
             raise ValueError(
-                f"{callback!r} is not among the callbacks: {self._names()}. Pass one of them, or its class."
+                f"{callback!r} is not among the callbacks: {self._names()}. Pass one of them, or "
+                "its class."
             )
 
     @property
@@ -159,12 +181,14 @@ class CallbackHandler(TrainerCallback):
                 if returned is not None:
                     if not hasattr(returned, "should_training_stop"):
                         raise TypeError(
-                            f"{type(callback).__name__}.{event} returned {returned!r}, not the control or None."
+                            f"{type(callback).__name__}.{event} returned {returned!r}, not the "
+                            "control or None."
                         )
                     control = returned
                 if self.setters is not None:
                     self.setters.note(control, type(callback), event)
-                if index >= len(callbacks) or callbacks[index] is not callback:  # it has changed the list
+                # it has changed the list
+                if index >= len(callbacks) or callbacks[index] is not callback:
                     start = _index_after(callback, index, callbacks)
                     break
             else:
@@ -188,7 +212,12 @@ class CallbackHandler(TrainerCallback):
     on_push_begin: Any = _forwarded("on_push_begin")
 
     def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Any = None,
+        **kwargs: Any,
     ) -> TrainerControl:
         """Clear `should_evaluate` and forward the event with the `metrics`."""
         control.should_evaluate = False
@@ -201,7 +230,12 @@ class CallbackHandler(TrainerCallback):
         return self.call_event("on_predict", args, state, control, metrics=metrics, **kwargs)
 
     def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **kwargs: Any,
     ) -> TrainerControl:
         """Clear `should_log` and forward the event with the `logs`."""
         control.should_log = False
@@ -221,11 +255,15 @@ class CallbackHandler(TrainerCallback):
 
     def _check_is_defined(self, event: str) -> None:
         if not any(hasattr(cb, event) for cb in self.callbacks):
-            raise AttributeError(f"No callback defines the event {event!r}.{did_you_mean(event, EVENTS)}")
+            raise AttributeError(
+                f"No callback defines the event {event!r}.{did_you_mean(event, EVENTS)}"
+            )
 
 
 def _index_after(callback: Any, index: int, callbacks: list[Any]) -> int:
-    """Return the next index after `callback`, called at `index`, which may have changed the list."""
+    """Return the next index after `callback`, called at `index`, which may have changed the
+    list.
+    """
     if index < len(callbacks) and callbacks[index] is callback:
         return index + 1
     moved = [place for place, present in enumerate(callbacks) if present is callback]
@@ -240,10 +278,13 @@ def _check_is_callback(candidate: Any) -> None:
         theirs = getattr(sys.modules.get(package), "Callback", None)
         if theirs is not None and isinstance(candidate, theirs):
             raise TypeError(
-                f"{type(candidate).__name__} is a callback of Lightning: pass it in `callbacks` of the Trainer."
+                f"{type(candidate).__name__} is a callback of Lightning: pass it in `callbacks` of "
+                "the Trainer."
             )
     if not any(hasattr(candidate, event) for event in EVENTS):
-        raise TypeError(f"{candidate!r} is not a callback: it has none of the events {', '.join(EVENTS)}.")
+        raise TypeError(
+            f"{candidate!r} is not a callback: it has none of the events {', '.join(EVENTS)}."
+        )
 
 
 @functools.lru_cache(maxsize=256)  # once for each class
@@ -252,13 +293,15 @@ def _warn_of_misspelt_events(kind: type) -> None:
     if any("lightning" in base.__module__ and base.__name__ == "Callback" for base in kind.__mro__):
         return  # its other `on_` methods may be hooks of Lightning
     own = [base for base in kind.__mro__ if base not in (TrainerCallback, object)]
-    methods = [name for base in own for name, part in vars(base).items() if isinstance(part, FunctionType)]
+    methods = [
+        name for base in own for name, part in vars(base).items() if isinstance(part, FunctionType)
+    ]
     for name in dict.fromkeys(methods):
         near = None if name in _EVENTS else _event_like(name)
         if near is not None and name.startswith("on"):
             logger.warning(
-                "%s.%s is never called: it is not an event. Did you mean %r? If it is a method of your own, give "
-                "it a name that does not begin with 'on_'.",
+                "%s.%s is never called: it is not an event. Did you mean %r? If it is a method of "
+                "your own, give it a name that does not begin with 'on_'.",
                 kind.__name__,
                 name,
                 near,

@@ -25,10 +25,11 @@ _REQUEST = 1 << 16
 
 
 class CheckpointManager:
-    """As `transformers.trainer_jit_checkpoint.CheckpointManager`: asks for a checkpoint, `kill_wait` after a SIGTERM.
+    """As `transformers.trainer_jit_checkpoint.CheckpointManager`: asks for a checkpoint,
+    `kill_wait` after a SIGTERM.
 
-    A manager that a script puts into `jit_manager` replaces the listening of the callback, which is its own manager
-    otherwise.
+    A manager that a script puts into `jit_manager` replaces the listening of the callback, which is
+    its own manager otherwise.
 
     Args:
         trainer: the Trainer whose state is written.
@@ -59,27 +60,32 @@ class CheckpointManager:
 
 
 class JITCheckpointCallback(TrainerCallback):
-    """As the class of that name in `transformers`, but a run stopped by a signal does not end like a finished one.
+    """As the class of that name in `transformers`, but a run stopped by a signal does not end like
+    a finished one.
 
-    From `on_train_begin` on, a signal asks for a checkpoint at the end of the step: one with everything that is due at
-    that step, so that a resumed run has the numbers of one that was never stopped. Then training stops. It does
-    not wait first (the reference waits three seconds); a second SIGINT (Ctrl-C) interrupts at once, other signals are
-    ignored; and the previous handlers are restored after the training, however it ends.
+    From `on_train_begin` on, a signal asks for a checkpoint at the end of the step: one with
+    everything that is due at that step, so that a resumed run has the numbers of one that was never
+    stopped. Then training stops. It does not wait first (the reference waits three seconds); a
+    second SIGINT (Ctrl-C) interrupts at once, other signals are ignored; and the previous handlers
+    are restored after the training, however it ends.
 
-    With several processes it does not matter which of them gets the signal. All exchange signals at every step or,
-    where steps are short, every few milliseconds, and get the result at the next step. So all of them stop at the same
-    one, a step or a few later.
+    With several processes it does not matter which of them gets the signal. All exchange signals at
+    every step or, where steps are short, every few milliseconds, and get the result at the next
+    step. So all of them stop at the same one, a step or a few later.
 
-    The callback itself sets `should_save` and `should_training_stop`, so it works with any loop that has these events.
-    `Trainer.train` does two things more: it calls `stop_listening`, and `pass_on` at the very end.
+    The callback itself sets `should_save` and `should_training_stop`, so it works with any loop
+    that has these events. `Trainer.train` does two things more: it calls `stop_listening`, and
+    `pass_on` at the very end.
 
     Args:
-        signals: what to listen to, SIGTERM by default. Python handles signals in the main thread only, so in a
-            training in another thread nothing is listened to.
-        save: writes a checkpoint of the present state. With it, a signal in the middle of an evaluation saves at once,
-            and once more after the evaluation; and one after the last step saves what would be lost otherwise.
-        insisted_on: those among `signals` that were asked for by name, by default all. They are handled
-            although the process ignores them, and if they cannot be, a warning says so; the others stay ignored.
+        signals: what to listen to, SIGTERM by default. Python handles signals in the main thread
+            only, so in a training in another thread nothing is listened to.
+        save: writes a checkpoint of the present state. With it, a signal in the middle of an
+            evaluation saves at once, and once more after the evaluation; and one after the last
+            step saves what would be lost otherwise.
+        insisted_on: those among `signals` that were asked for by name, by default all. They are
+            handled although the process ignores them, and if they cannot be, a warning says so; the
+            others stay ignored.
         on_change: called with whether signals are listened to, when that changes.
     """
 
@@ -100,7 +106,9 @@ class JITCheckpointCallback(TrainerCallback):
         self.leaving = False
         """True while this callback stops the training, or saves in the middle of it."""
         self.told = False
-        """True once the first process has logged that this callback stops the present or the last training."""
+        """True once the first process has logged that this callback stops the present or the
+        last training.
+        """
         self.received: int | None = None
         """The signal that this process, or with several of them any process, got, or `_REQUEST`."""
         self._previous: dict[int, Any] = {}
@@ -114,10 +122,14 @@ class JITCheckpointCallback(TrainerCallback):
         self.trainer: Any = None
         """The Trainer, once `set_trainer` was called."""
         self.jit_manager: CheckpointManager | JITCheckpointCallback | None = None
-        """As in the reference, set by `set_trainer` where `enable_jit_checkpoint` is set: the callback itself."""
+        """As in the reference, set by `set_trainer` where `enable_jit_checkpoint` is set: the
+        callback itself.
+        """
 
     def set_trainer(self, trainer: Any) -> None:
-        """As in the reference: called by the Trainer that listens with this callback, before a training."""
+        """As in the reference: called by the Trainer that listens with this callback, before a
+        training.
+        """
         self.trainer = trainer
         if not trainer.args.enable_jit_checkpoint:
             return
@@ -127,7 +139,9 @@ class JITCheckpointCallback(TrainerCallback):
 
     @property
     def is_checkpoint_requested(self) -> bool:
-        """True after a signal. Setting it to True requests a checkpoint too, but `train` then returns normally."""
+        """True after a signal. Setting it to True requests a checkpoint too, but `train` then
+        returns normally.
+        """
         return self.received is not None
 
     @is_checkpoint_requested.setter
@@ -151,7 +165,9 @@ class JITCheckpointCallback(TrainerCallback):
         """Return whether this callback handles the signals of this process."""
         return self._listening_in == os.getpid()
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Begin to listen; a training that starts over keeps listening."""
         if not self.is_listening and self._foreign_manager() is None:
             self.leaving = False
@@ -162,24 +178,32 @@ class JITCheckpointCallback(TrainerCallback):
             self._speaks = state.is_world_process_zero
             self.start_listening()
 
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Note that the end of the epoch before is over."""
         self._at_epoch_end = False
 
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Save and stop, where a manager of the script's own asks for it."""
         self._obey(control)
 
     on_pre_optimizer_step = on_step_begin
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Save and stop, unless the epoch ends here as well: then that has to come first."""
         if self._obey(control):
             control.should_save = False
         elif self._asked() and (self.leaving or not ends_epoch(state, control)):
             self._leave(state, control)
 
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Save and stop; after a stop in the middle of the epoch, nothing is due here."""
         self._at_epoch_end = True
         asked = self._asked()
@@ -190,10 +214,13 @@ class JITCheckpointCallback(TrainerCallback):
         elif asked:
             self._leave(state, control)
 
-    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_prediction_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Save at once, as an evaluation may take longer than there is time; then let it continue.
 
-        Ctrl-C interrupts the evaluation after saving; a resumed training starts with that evaluation.
+        Ctrl-C interrupts the evaluation after saving; a resumed training starts with that
+        evaluation.
 
         Raises:
             KeyboardInterrupt: see above.
@@ -209,21 +236,31 @@ class JITCheckpointCallback(TrainerCallback):
                 self._give_up()
                 raise KeyboardInterrupt
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Save and stop, with the evaluation done."""
         if self._asked():
             self._leave(state, control)
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Stop after a checkpoint that was written anyway."""
         if getattr(args, "save_only_model", False) and not self.leaving:
             return
         self._saved = (state.global_step, True)
-        if self._asked() and not self.leaving and (self._at_epoch_end or not ends_epoch(state, control)):
+        if (
+            self._asked()
+            and not self.leaving
+            and (self._at_epoch_end or not ends_epoch(state, control))
+        ):
             self._warn(state)
             self.leaving = control.should_training_stop = True
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Stop listening; a signal that came after the last step still gets its checkpoint."""
         manager = self._foreign_manager()
         if manager is not None and manager._original_sigterm_handler is not None:
@@ -238,27 +275,43 @@ class JITCheckpointCallback(TrainerCallback):
         self.stop_listening()
 
     def start_listening(self) -> None:
-        """Take the signals over; in the main thread only, and only from handlers that can be put back."""
+        """Take the signals over; in the main thread only, and only from handlers that can be put
+        back.
+        """
         level = logging.WARNING if self.insisted_on else logging.DEBUG
         try:
             self._exchange = SignalExchange() if processes() > 1 else None
         except RuntimeError as error:
-            logger.warning("Signals are not listened to, as the processes cannot tell each other over gloo: %s", error)
+            logger.warning(
+                "Signals are not listened to, as the processes cannot tell each other over "
+                "gloo: %s",
+                error,
+            )
             return
         self._listening_in = os.getpid()
         if threading.current_thread() is not threading.main_thread():
-            logger.log(level, "Signals are not listened to, as training is not in the main thread of the process.")
+            logger.log(
+                level,
+                "Signals are not listened to, as training is not in the main thread of the "
+                "process.",
+            )
             return
         for number in self.signals:
             handler = signal.getsignal(number)
             if handler is None:
-                logger.log(level, "%s is not handled: a library has installed its own handler.", _name(number))
+                logger.log(
+                    level,
+                    "%s is not handled: a library has installed its own handler.",
+                    _name(number),
+                )
             elif handler != signal.SIG_IGN or number in self.insisted_on:
                 self._previous[number] = signal.signal(number, self._receive)
         self.on_change(True)
 
     def stop_listening(self) -> None:
-        """Put back the handlers that were there, where they have not been replaced since; twice is fine."""
+        """Put back the handlers that were there, where they have not been replaced since; twice
+        is fine.
+        """
         self._let_go()
         if self._exchange is not None:
             self._exchange.leave()
@@ -267,8 +320,9 @@ class JITCheckpointCallback(TrainerCallback):
     def pass_on(self) -> None:
         """Pass a signal that stopped the training on to its previous handler.
 
-        That is the handler that was there before; where there was none, so that the signal would have ended the
-        process, the interpreter exits with 128 plus the number of the signal, by way of a `SystemExit`.
+        That is the handler that was there before; where there was none, so that the signal would
+        have ended the process, the interpreter exits with 128 plus the number of the signal, by way
+        of a `SystemExit`.
 
         Raises:
             SystemExit: see above.
@@ -286,7 +340,8 @@ class JITCheckpointCallback(TrainerCallback):
 
     def _receive(self, number: int, frame: Any) -> None:
         """Record the signal only: a handler runs between arbitrary instructions of the training."""
-        if self._listening_in != os.getpid():  # a process that was forked off, which is to end as any other
+        # a process that was forked off, which is to end as any other
+        if self._listening_in != os.getpid():
             signal.signal(number, self._previous.get(number, _DEFAULT.get(number, signal.SIG_DFL)))
             signal.raise_signal(number)
         elif number == signal.SIGINT and self._interrupted:
@@ -297,7 +352,8 @@ class JITCheckpointCallback(TrainerCallback):
             if number == signal.SIGINT:
                 self._interrupted = True
                 if self._speaks and logger.isEnabledFor(logging.WARNING):
-                    # On file descriptor 2, as the buffer of `sys.stderr` may be in the middle of a line.
+                    # On file descriptor 2, as the buffer of `sys.stderr` may be in the middle of a
+                    # line.
                     with contextlib.suppress(OSError):
                         os.write(2, _INTERRUPTED)
 
@@ -322,7 +378,9 @@ class JITCheckpointCallback(TrainerCallback):
         return None if self.jit_manager is self else self.jit_manager
 
     def _obey(self, control: TrainerControl) -> bool:
-        """Save and stop at once where the script's own manager requests it, as the reference does."""
+        """Save and stop at once where the script's own manager requests it, as the reference
+        does.
+        """
         manager = self._foreign_manager()
         if manager is None or not manager.is_checkpoint_requested:
             return False
@@ -342,7 +400,8 @@ class JITCheckpointCallback(TrainerCallback):
 
     def _leave(self, state: TrainerState, control: TrainerControl) -> None:
         control.should_training_stop = True
-        if self.leaving and state.global_step > self._left_at:  # Lightning goes on up to `min_epochs` and `min_steps`
+        # Lightning goes on up to `min_epochs` and `min_steps`
+        if self.leaving and state.global_step > self._left_at:
             return
         if not self.leaving:
             self._warn(state)

@@ -15,13 +15,14 @@ _GIB = 2**30
 
 
 class MemoryCallback(TrainerCallback):
-    """No counterpart in transformers, whose `skip_memory_metrics=False` measures a whole run: memory, in each log.
+    """No counterpart in transformers, whose `skip_memory_metrics=False` measures a whole run:
+    memory, in each log.
 
     Added to each log of the training, of this process, in GiB:
 
     - `host_memory_gib`: main memory that the process holds now (resident set).
-    - `device_memory_peak_gib`: the most that tensors held on the accelerator since the process began, where there is
-      one. The peak is never reset, as other code may be measuring too.
+    - `device_memory_peak_gib`: the most that tensors held on the accelerator since the process
+      began, where there is one. The peak is never reset, as other code may be measuring too.
 
     The device is not synchronized.
 
@@ -33,9 +34,18 @@ class MemoryCallback(TrainerCallback):
 
     def __init__(self) -> None:
         if host_memory() is None:
-            raise ImportError("MemoryCallback needs psutil on this system: pip install 'lightrainer[memory]'.")
+            raise ImportError(
+                "MemoryCallback needs psutil on this system: pip install 'lightrainer[memory]'."
+            )
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Add the memory in use."""
         if is_training_log(logs):
             add_to_logs(logs, state, memory_in_use())

@@ -29,48 +29,62 @@ class NaNGuardError(FloatingPointError):
 
 
 class NaNGuardCallback(TrainerCallback):
-    """No counterpart in transformers: leaves out an optimizer step whose loss or gradients are NaN or infinite.
+    """No counterpart in transformers: leaves out an optimizer step whose loss or gradients are NaN
+    or infinite.
 
-    Checks the gradients as the optimizer would get them, summed over the micro-batches, and the losses that the model
-    returned; all ranks decide the same. A skipped step counts in `global_step` and for the schedule, but weights,
-    optimizer state and running statistics (those of batch norm) are unchanged, bit for bit. A warning names each one,
-    with losses and parameters; clipping by norm has spread one NaN to all of them by then.
+    Checks the gradients as the optimizer would get them, summed over the micro-batches, and the
+    losses that the model returned; all ranks decide the same. A skipped step counts in
+    `global_step` and for the schedule, but weights, optimizer state and running statistics (those
+    of batch norm) are unchanged, bit for bit. A warning names each one, with losses and parameters;
+    clipping by norm has spread one NaN to all of them by then.
 
-    Under fp16, infinite gradients adjust the loss scale, and the scaler skips such steps anyway: there only the losses
-    count.
+    Under fp16, infinite gradients adjust the loss scale, and the scaler skips such steps anyway:
+    there only the losses count.
 
-    This reads all gradients once, and synchronizes the device once a step. It has to be every step: one later, the
-    weights are NaN.
+    This reads all gradients once, and synchronizes the device once a step. It has to be every step:
+    one later, the weights are NaN.
 
     Args:
-        action: "stop" ends the training normally, "raise" with an error, "skip" continues with the next step,
-            "go_back" too, but with weights and optimizer of the newest checkpoint of this training, as if all steps
-            since then had been skipped.
-        patience: with both, steps in a row that may be skipped before the training ends; None for any number.
-        spikes: `SpikeDetection` of `lightning.pytorch.callbacks`, of which the settings count: steps whose loss, the
-            mean that the model returns over micro-batches and ranks, is a spike by them count as bad, too. No file is
-            written; the window of losses is in checkpoints.
+        action: "stop" ends the training normally, "raise" with an error, "skip" continues with the
+            next step, "go_back" too, but with weights and optimizer of the newest checkpoint of
+            this training, as if all steps since then had been skipped.
+        patience: with both, steps in a row that may be skipped before the training ends; None for
+            any number.
+        spikes: `SpikeDetection` of `lightning.pytorch.callbacks`, of which the settings count:
+            steps whose loss, the mean that the model returns over micro-batches and ranks, is a
+            spike by them count as bad, too. No file is written; the window of losses is in
+            checkpoints.
 
     Attributes:
         skipped: the skipped steps of this training, the one that ended it included.
 
     Raises:
-        ValueError: `action` is unknown, `patience` is not positive, with `spikes` the model returns no loss, or with
-            "go_back" no checkpoints are written.
+        ValueError: `action` is unknown, `patience` is not positive, with `spikes` the model returns
+            no loss, or with "go_back" no checkpoints are written.
     """
 
     def __init__(
-        self, action: Action = "stop", patience: int | None = 10, spikes: SpikeDetection | None = None
+        self,
+        action: Action = "stop",
+        patience: int | None = 10,
+        spikes: SpikeDetection | None = None,
     ) -> None:
         if action not in get_args(Action):
-            raise ValueError(f"action is {action!r}. It has to be one of {', '.join(map(repr, get_args(Action)))}.")
+            raise ValueError(
+                f"action is {action!r}. It has to be one of "
+                f"{', '.join(map(repr, get_args(Action)))}."
+            )
         if patience is not None and patience < 1:
-            raise ValueError(f"patience is {patience}, but counts steps: give 1 or more, or None for no limit.")
+            raise ValueError(
+                f"patience is {patience}, but counts steps: give 1 or more, or None for no limit."
+            )
         self.action = action
         self.patience = patience
         self.spikes = spikes
         self.skipped: list[int] = []
-        self._window: deque[float] = deque(maxlen=0 if spikes is None else spikes.running_mean.window)
+        self._window: deque[float] = deque(
+            maxlen=0 if spikes is None else spikes.running_mean.window
+        )
         self._resumed = False
         self._in_a_row = 0
         self._losses: list[torch.Tensor] = []
@@ -80,7 +94,12 @@ class NaNGuardCallback(TrainerCallback):
         self._groups_before: list[dict[str, Any]] = []
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: Any,
     ) -> None:
         """Record the losses that the model returns from now on."""
         self._let_go()
@@ -98,13 +117,18 @@ class NaNGuardCallback(TrainerCallback):
         self._statistics = _running_statistics(model)
         self._statistics_before = [buffer.clone() for buffer in self._statistics]
 
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Copy the running statistics: the forward pass changes them before the loss is known."""
         self._losses = []
         _copy(self._statistics_before, self._statistics)
 
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Check losses and gradients, and drop the gradients if any is bad, so that the optimizer does nothing.
+    def on_pre_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Check losses and gradients, and drop the gradients if any is bad, so that the optimizer
+        does nothing.
 
         Raises:
             NaNGuardError: with the action "raise".
@@ -117,7 +141,11 @@ class NaNGuardCallback(TrainerCallback):
         self._losses = []
 
         # All ranks decide by the same values.
-        gradients = [] if has_loss_scaler else [weight.grad for weight in parameters if weight.grad is not None]
+        gradients = (
+            []
+            if has_loss_scaler
+            else [weight.grad for weight in parameters if weight.grad is not None]
+        )
         is_bad = _is_bad(losses, gradients)
         loss = 0.0 if self.spikes is None else _mean(losses)
         if processes() > 1:
@@ -126,11 +154,15 @@ class NaNGuardCallback(TrainerCallback):
             self._in_a_row = 0
             return
 
-        # Without gradients the optimizer does nothing. A loss scaler skips the step itself where it sees bad ones.
+        # Without gradients the optimizer does nothing. A loss scaler skips the step itself where it
+        # sees bad ones.
         names = _names_of_bad(model, parameters)
         text = _description(state.global_step + 1, losses, names)
         if not is_bad:
-            text += f" That is a spike: the usual loss is {sum(self._window) / max(len(self._window), 1):.4g}."
+            text += (
+                " That is a spike: the usual loss is "
+                f"{sum(self._window) / max(len(self._window), 1):.4g}."
+            )
         if not (has_loss_scaler and names):
             for weight in parameters:
                 weight.grad = None
@@ -138,15 +170,21 @@ class NaNGuardCallback(TrainerCallback):
         self._groups_before = [dict(group) for group in getattr(optimizer, "param_groups", ())]
         self._answer(text, state, control)
 
-    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Undo what an optimizer counted although it had no gradients."""
         if not self._groups_before:
             return
-        for group, before in zip(kwargs["optimizer"].param_groups, self._groups_before, strict=True):
+        for group, before in zip(
+            kwargs["optimizer"].param_groups, self._groups_before, strict=True
+        ):
             group.update(before)
         self._groups_before = []
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Remove the forward hook."""
         self._let_go()
 
@@ -160,10 +198,14 @@ class NaNGuardCallback(TrainerCallback):
         self._resumed = True
 
     def _is_spike(self, loss: float) -> bool:
-        """Return whether a loss is a spike by the settings of `spikes`; otherwise it joins the window."""
+        """Return whether a loss is a spike by the settings of `spikes`; otherwise it joins the
+        window.
+        """
         if self.spikes is None:
             return False
-        is_spike = len(self._window) >= self.spikes.warmup and _is_above(self._window, loss, self.spikes)
+        is_spike = len(self._window) >= self.spikes.warmup and _is_above(
+            self._window, loss, self.spikes
+        )
         if not is_spike:
             self._window.append(loss)
         return is_spike
@@ -178,7 +220,9 @@ class NaNGuardCallback(TrainerCallback):
         continues = self.action != "stop"
         if continues and self._in_a_row == self.patience:
             continues = False
-            text += f" That is {self._in_a_row} in a row, as many as patience={self.patience} allows."
+            text += (
+                f" That is {self._in_a_row} in a row, as many as patience={self.patience} allows."
+            )
         if continues:
             text += " The step is left out."
             if self.action == "go_back":
@@ -208,13 +252,14 @@ def _require_checkpoints(args: Any) -> None:
     """Refuse to go back where no checkpoint has the optimizer."""
     if not hasattr(args, "save_only_model"):
         raise ValueError(
-            "action='go_back' reads checkpoints of the Trainer, which a LightningBridge does not write. Take "
-            "action='skip' or 'stop', or train with lightrainer.Trainer."
+            "action='go_back' reads checkpoints of the Trainer, which a LightningBridge does not "
+            "write. Take action='skip' or 'stop', or train with lightrainer.Trainer."
         )
     if args.save_only_model or args.save_strategy == "no":
         raise ValueError(
-            "action='go_back' needs checkpoints of the Trainer with the optimizer, but save_strategy is 'no' or "
-            "save_only_model=True. Set save_strategy='steps' and save_only_model=False, or take action='skip'."
+            "action='go_back' needs checkpoints of the Trainer with the optimizer, but "
+            "save_strategy is 'no' or save_only_model=True. Set save_strategy='steps' and "
+            "save_only_model=False, or take action='skip'."
         )
 
 
@@ -224,7 +269,8 @@ def _is_above(window: deque[float], loss: float, settings: SpikeDetection) -> bo
     Args:
         window: the last losses that were no spikes.
         loss: the new one.
-        settings: which direction is better, and what may lie between the loss and the mean of the window.
+        settings: which direction is better, and what may lie between the loss and the mean of the
+            window.
     """
     if settings.finite_only and not math.isfinite(loss):
         return True
@@ -239,11 +285,15 @@ def _is_above(window: deque[float], loss: float, settings: SpikeDetection) -> bo
 
 
 def _is_bad(losses: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:
-    """Return whether a loss or gradient of this rank is NaN or infinite; synchronizes the device once."""
+    """Return whether a loss or gradient of this rank is NaN or infinite; synchronizes the device
+    once.
+    """
     import torch
 
     parts = [_values(gradient) for gradient in gradients]
-    largest = torch.nn.utils.get_total_norm([part for part in parts if part.numel()], norm_type=float("inf"))
+    largest = torch.nn.utils.get_total_norm(
+        [part for part in parts if part.numel()], norm_type=float("inf")
+    )
     bad = ~largest.isfinite()
     for loss in losses:
         bad = bad | ~loss.isfinite().all().to(bad.device)
@@ -255,12 +305,16 @@ def _mean(losses: list[torch.Tensor]) -> float:
     import torch
 
     if not losses:
-        raise ValueError("NaNGuardCallback(spikes=...) reads the loss that the model returns, and found none.")
+        raise ValueError(
+            "NaNGuardCallback(spikes=...) reads the loss that the model returns, and found none."
+        )
     return torch.stack([loss.float().mean() for loss in losses]).mean().item()
 
 
 def _over_ranks(is_bad: bool, loss: float) -> tuple[bool, float]:
-    """Return whether a step is bad on any rank, and the mean loss of the ranks, the same on all of them."""
+    """Return whether a step is bad on any rank, and the mean loss of the ranks, the same on all
+    of them.
+    """
     import torch.distributed as dist
 
     ranks: list[tuple[bool, float]] = [(is_bad, loss)] * processes()
@@ -296,15 +350,22 @@ def _description(step: int, losses: list[torch.Tensor], names: list[str]) -> str
     """Describe the losses and the bad gradients of a step on this rank."""
     facts = []
     if losses:
-        facts.append(f"the loss is {', '.join(f'{loss.float().mean().item():.4g}' for loss in losses)}")
+        facts.append(
+            f"the loss is {', '.join(f'{loss.float().mean().item():.4g}' for loss in losses)}"
+        )
     if names:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         facts.append(f"gradients are NaN or infinite in {', '.join(names[:_NAMED])}{more}")
-    return f"Step {step}: {' and '.join(facts) or 'another process has a loss that is NaN or infinite'}."
+    return (
+        f"Step {step}: "
+        f"{' and '.join(facts) or 'another process has a loss that is NaN or infinite'}."
+    )
 
 
 def _loss_of(output: Any) -> torch.Tensor | None:
-    """Return the loss in a model's output: in a mapping, an attribute, the first of a tuple, or the output itself."""
+    """Return the loss in a model's output: in a mapping, an attribute, the first of a tuple, or
+    the output itself.
+    """
     import torch
 
     found = output.get("loss") if hasattr(output, "get") else getattr(output, "loss", None)

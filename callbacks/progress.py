@@ -13,14 +13,21 @@ _FIRST_BESIDE_THE_BAR = ("loss", "eval_loss", "epoch", "samples/s", "tokens/s", 
 """Order in which values are kept in a narrow terminal."""
 _ROOM_TO_GROW = 4
 """Columns for counts and times that become longer until the next log."""
-_SHOWN_BESIDE_THE_BAR = {"epoch": "epoch", "loss": "loss", "eval_loss": "eval_loss", "learning_rate": "lr"}
+_SHOWN_BESIDE_THE_BAR = {
+    "epoch": "epoch",
+    "loss": "loss",
+    "eval_loss": "eval_loss",
+    "learning_rate": "lr",
+}
 
 
 class ProgressCallback(TrainerCallback):
-    """As `transformers.ProgressCallback`, but with epoch, last losses, learning rate and speed beside the bar of tqdm.
+    """As `transformers.ProgressCallback`, but with epoch, last losses, learning rate and speed
+    beside the bar of tqdm.
 
-    Only the first process of all shows anything. Speed is in tokens per second where input tokens are counted, else
-    in samples per second; it leaves out evaluation and saving. Evaluations and predictions have a bar below it.
+    Only the first process of all shows anything. Speed is in tokens per second where input tokens
+    are counted, else in samples per second; it leaves out evaluation and saving. Evaluations and
+    predictions have a bar below it.
 
     Args:
         max_str_len: a logged string longer than this is not written out.
@@ -36,7 +43,9 @@ class ProgressCallback(TrainerCallback):
         self._beside: dict[str, str] = {}
         self._stretch = Stretch()
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Open the bar, at the step from which training resumes."""
         self._close_training_bar()
         self._close_prediction_bar()
@@ -45,7 +54,9 @@ class ProgressCallback(TrainerCallback):
             self._open_training_bar(state)
         self._stretch.begin(state)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Move the bar to the present step."""
         if not self._is_shown(args, state):
             return
@@ -56,7 +67,12 @@ class ProgressCallback(TrainerCallback):
         self.current_step = state.global_step
 
     def on_prediction_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        eval_dataloader: Any = None,
+        **kwargs: Any,
     ) -> None:
         """Move a second bar, if the number of batches is known."""
         if not self._is_shown(args, state):
@@ -68,18 +84,29 @@ class ProgressCallback(TrainerCallback):
             self.prediction_bar = self._bar(total=batches, leave=self.training_bar is None)
         self.prediction_bar.update(1)
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Close the second bar."""
         self._close_prediction_bar()
         self._stretch.begin(state)
 
     on_predict: Any = on_evaluate
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Keep the time for saving out of the speed."""
         self._stretch.begin(state)
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Write the logs above the bar, and the most wanted ones beside it."""
         if self.training_bar is None or not logs:
             return
@@ -89,7 +116,9 @@ class ProgressCallback(TrainerCallback):
             self.training_bar.set_postfix(self._fitting(self._beside), refresh=False)
             self.training_bar.write(str(_readable(logs, self.max_str_len)))
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Close the bar and leave it on the screen."""
         self._close_training_bar()
 
@@ -99,7 +128,9 @@ class ProgressCallback(TrainerCallback):
         return self.training_bar
 
     def _bar(self, **options: Any) -> Any:
-        """Open a bar; it has the methods `update`, `set_postfix`, `write` and `close` of one of tqdm."""
+        """Open a bar; it has the methods `update`, `set_postfix`, `write` and `close` of one of
+        tqdm.
+        """
         from tqdm.auto import tqdm
 
         return tqdm(dynamic_ncols=True, **options)
@@ -117,7 +148,9 @@ class ProgressCallback(TrainerCallback):
         return state.is_world_process_zero
 
     def _speed(self, args: Any, state: TrainerState, loader: Any) -> dict[str, str]:
-        """Return the speed since the last log or pause, to be shown; nothing if no step was done."""
+        """Return the speed since the last log or pause, to be shown; nothing if no step was
+        done.
+        """
         stretch = self._stretch
         if not stretch.end(args, state, loader):
             return {}
@@ -139,9 +172,18 @@ class ProgressCallback(TrainerCallback):
 
 
 class PrinterCallback(TrainerCallback):
-    """As `transformers.PrinterCallback`: prints each log as one line, in the first process of each machine."""
+    """As `transformers.PrinterCallback`: prints each log as one line, in the first process of
+    each machine.
+    """
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Print the logs, floats with four digits."""
         if state.is_local_process_zero and logs:
             with going_on(self, "Showing the logs"):
@@ -171,7 +213,9 @@ def fitting(beside: dict[str, str], room: int) -> dict[str, str]:
 
 
 def _readable(logs: dict[str, Any], max_str_len: int | None = None) -> dict[str, Any]:
-    """Return a copy for the screen: floats shortened, long strings replaced, the operation count left out."""
+    """Return a copy for the screen: floats shortened, long strings replaced, the operation count
+    left out.
+    """
     return {key: _short(value, max_str_len) for key, value in logs.items() if key != "total_flos"}
 
 

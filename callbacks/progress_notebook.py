@@ -14,16 +14,24 @@ from .state import TrainerControl, TrainerState
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 _MOST_ROWS = 200
-_NOT_SHOWN = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "jit_compilation_time")
+_NOT_SHOWN = (
+    "runtime",
+    "samples_per_second",
+    "steps_per_second",
+    "model_preparation_time",
+    "jit_compilation_time",
+)
 
 
 class NotebookProgressCallback(ProgressCallback):
-    """As `transformers.utils.notebook.NotebookProgressCallback`: a bar and a table of losses and metrics.
+    """As `transformers.utils.notebook.NotebookProgressCallback`: a bar and a table of losses and
+    metrics.
 
-    The Trainer uses it by itself in the kernel of a notebook. Above, a bar with steps, elapsed and remaining time,
-    epoch, last losses, learning rate and speed; below, a row for each evaluation, with training loss, validation loss
-    and metrics, or a row for each log where there are no evaluations. Evaluations and predictions have a bar of their
-    own. Nothing is shown under `disable_tqdm`, nor in other processes than the first.
+    The Trainer uses it by itself in the kernel of a notebook. Above, a bar with steps, elapsed and
+    remaining time, epoch, last losses, learning rate and speed; below, a row for each evaluation,
+    with training loss, validation loss and metrics, or a row for each log where there are no
+    evaluations. Evaluations and predictions have a bar of their own. Nothing is shown under
+    `disable_tqdm`, nor in other processes than the first.
 
     Args:
         max_str_len: a longer string is cut in the table.
@@ -37,42 +45,71 @@ class NotebookProgressCallback(ProgressCallback):
         self._view: _View | None = None
         self._has_ended = False
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Show a bar and, once there is something to put into it, a table."""
         self._view = None
         self._has_ended = False
         self.table = _Table(self.max_str_len)
         return super().on_train_begin(args, state, control, **kwargs)
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Show the last values beside the bar, and add a row where there are no evaluations."""
         if self.training_bar is None or not logs:
             return
         with going_on(self, "Showing the logs"):
-            self._beside |= beside_the_bar(logs) | self._speed(args, state, kwargs.get("train_dataloader"))
+            self._beside |= beside_the_bar(logs) | self._speed(
+                args, state, kwargs.get("train_dataloader")
+            )
             if getattr(args, "eval_strategy", "no") == "no" and "loss" in logs:
                 self.table.add({"Step": state.global_step, "Training Loss": logs["loss"]})
             self.training_bar.set_postfix(self._beside)
 
     def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Any = None,
+        **kwargs: Any,
     ) -> None:
         """Add a row, or in a row for the same step the metrics of another set."""
         if self._is_shown(args, state):
             with going_on(self, "Showing the evaluation"):
                 by_epoch = getattr(args, "eval_strategy", "no") == "epoch"
-                place = {"Epoch": f"{state.epoch or 0:.4g}"} if by_epoch else {"Step": state.global_step}
-                if self._has_ended:  # the model may be another one by now: the best, or one that was loaded
-                    self.table.rows.append({next(iter(place)): "after training", **_titles(metrics or {})})
+                place = (
+                    {"Epoch": f"{state.epoch or 0:.4g}"}
+                    if by_epoch
+                    else {"Step": state.global_step}
+                )
+                # the model may be another one by now: the best, or one that was loaded
+                if self._has_ended:
+                    self.table.rows.append(
+                        {next(iter(place)): "after training", **_titles(metrics or {})}
+                    )
                 else:
                     # The last one, which may have been logged some steps before.
-                    loss = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), "No log")
+                    loss = next(
+                        (entry["loss"] for entry in reversed(state.log_history) if "loss" in entry),
+                        "No log",
+                    )
                     self.table.add({**place, "Training Loss": loss, **_titles(metrics or {})})
                 self._shown().draw()
-        # Afterwards, as this lets go of an output that has no training: the table would be drawn into another one.
+        # Afterwards, as this lets go of an output that has no training: the table would be drawn
+        # into another one.
         super().on_evaluate(args, state, control, **kwargs)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Leave bar and table in the notebook, as they are now."""
         if self._is_shown(args, state) and self.training_bar is not None:
             self._shown().draw()
@@ -111,7 +148,9 @@ class _View:
         self._not_before = 0.0
 
     def draw(self, now: bool = True) -> None:
-        """Draw the output, if not `now` then only after a while: drawing takes longer than a step may."""
+        """Draw the output, if not `now` then only after a while: drawing takes longer than a
+        step may.
+        """
         moment = time.monotonic()
         if not now and moment < self._not_before:
             return
@@ -128,7 +167,9 @@ class _View:
 class _Bar:
     """One bar, with the methods of one of tqdm."""
 
-    def __init__(self, view: _View, *, total: int | None, initial: int = 0, leave: bool = True) -> None:
+    def __init__(
+        self, view: _View, *, total: int | None, initial: int = 0, leave: bool = True
+    ) -> None:
         self.view = view
         self.total = total
         self.leave = leave
@@ -156,14 +197,18 @@ class _Bar:
         """Return the bar, with the values beside it in one line."""
         elapsed = time.monotonic() - self._began
         done = self.n - self.initial
-        left = float("nan") if self.total is None or not done else elapsed / done * (self.total - self.n)
+        left = (
+            float("nan")
+            if self.total is None or not done
+            else elapsed / done * (self.total - self.n)
+        )
         of = "" if self.total is None else f"/{self.total}"
         facts = [f"{self.n}{of}", f"{clock(elapsed)} &lt; {clock(left)}"]
         facts += [f"{escape(name)} {escape(value)}" for name, value in self.beside.items()]
         limits = "" if self.total is None else f' value="{self.n}" max="{max(self.total, 1)}"'
         return (
-            f'<div style="font-variant-numeric: tabular-nums"><progress{limits} '
-            f'style="width: 300px; height: 1.2em; vertical-align: middle"></progress> {" · ".join(facts)}</div>'
+            f'<div style="font-variant-numeric: tabular-nums"><progress{limits} style="width: '
+            f'300px; height: 1.2em; vertical-align: middle"></progress> {" · ".join(facts)}</div>'
         )
 
 

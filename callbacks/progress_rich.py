@@ -12,11 +12,12 @@ _WIDE = 110
 
 
 class RichProgressCallback(ProgressCallback):
-    """As `ProgressCallback`, which it takes the place of, but drawn by rich, also in `Trainer(callbacks=[...])`.
+    """As `ProgressCallback`, which it takes the place of, but drawn by rich, also in
+    `Trainer(callbacks=[...])`.
 
-    Shown are steps, elapsed and remaining time, epoch, last losses, learning rate and speed; below it there is a second
-    bar for evaluations and predictions. Logs are written above. Nothing is shown under `disable_tqdm`, nor in other
-    processes than the first.
+    Shown are steps, elapsed and remaining time, epoch, last losses, learning rate and speed; below
+    it there is a second bar for evaluations and predictions. Logs are written above. Nothing is
+    shown under `disable_tqdm`, nor in other processes than the first.
 
     Args:
         max_str_len: a logged string longer than this is not written out.
@@ -30,7 +31,9 @@ class RichProgressCallback(ProgressCallback):
         self.console = console
         self._display: Any = None
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Leave the bars on the screen as they are."""
         super().on_train_end(args, state, control, **kwargs)
         self._close_prediction_bar()
@@ -57,21 +60,29 @@ def _display(console: Any) -> Any:
         progress.TimeElapsedColumn(),
         progress.TextColumn("<"),
         progress.TimeRemainingColumn(),
-        progress.TextColumn("{task.fields[beside]}", style="cyan", table_column=Column(no_wrap=True)),
+        progress.TextColumn(
+            "{task.fields[beside]}", style="cyan", table_column=Column(no_wrap=True)
+        ),
         console=console,
         refresh_per_second=4,
     )
 
 
 class _Bar:
-    """One bar of rich, with the methods of one of tqdm; the display stops when the last one is closed."""
+    """One bar of rich, with the methods of one of tqdm; the display stops when the last one is
+    closed.
+    """
 
-    def __init__(self, display: Any, name: str, *, total: int | None, initial: int = 0, leave: bool = True) -> None:
+    def __init__(
+        self, display: Any, name: str, *, total: int | None, initial: int = 0, leave: bool = True
+    ) -> None:
         self.display = display
         self.n = initial
         self.leave = leave
         count = 2 * len(str(total or 0)) + 1
-        others = len(name) + display.columns[1].bar_width + count + 2 * len("0:00:00") + len("<") + 6
+        others = (
+            len(name) + display.columns[1].bar_width + count + 2 * len("0:00:00") + len("<") + 6
+        )
         self.room = display.console.width - others
         display.start()
         self._task = display.add_task(name, total=total, completed=initial, beside="")

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-RESERVED = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "step", "num_input_tokens_seen", "total_flos"})
+RESERVED = frozenset(
+    {"loss", "grad_norm", "learning_rate", "epoch", "step", "num_input_tokens_seen", "total_flos"}
+)
 """Names of the Trainer's own logs."""
 
 Sums = dict[str, tuple[float, float]]
@@ -46,7 +48,9 @@ class RecordedValues:
 
     def state_dict(self) -> Sums:
         """Return the sums; this synchronises with the device."""
-        return {name: (float(total), float(weights)) for name, (total, weights) in self._sums.items()}
+        return {
+            name: (float(total), float(weights)) for name, (total, weights) in self._sums.items()
+        }
 
     def load_state_dict(self, state: Sums) -> None:
         """Continue from a `state_dict`."""
@@ -61,7 +65,10 @@ class RecordedValues:
         sums = self.state_dict()
         self._sums = {}
         joined = joined_sums(gather(sums))
-        return {name: total / weights if weights else float("nan") for name, (total, weights) in joined.items()}
+        return {
+            name: total / weights if weights else float("nan")
+            for name, (total, weights) in joined.items()
+        }
 
 
 def joined_sums(parts: Iterable[Sums]) -> Sums:
@@ -97,7 +104,8 @@ def record(values: Mapping[str, Any]) -> None:
     current = _current.get()
     if current is None:
         raise RuntimeError(
-            f"record({', '.join(values)}) outside of train(), evaluate() and predict(): use log() there."
+            f"record({', '.join(values)}) outside of train(), evaluate() and predict(): use log() "
+            "there."
         )
     current.add(values)
 
@@ -106,9 +114,14 @@ def _scalar(name: str, value: Any) -> Any:
     import torch  # not where callbacks are imported, as arguments import those
 
     if name in RESERVED:
-        raise ValueError(f"record({name}=...): the Trainer logs {name!r} itself. Choose another name.")
+        raise ValueError(
+            f"record({name}=...): the Trainer logs {name!r} itself. Choose another name."
+        )
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value.detach().float().reshape(())
     if not isinstance(value, (int, float)):
-        raise ValueError(f"record({name}={value!r:.80}) takes a number or a tensor with one element. Pass its mean.")
+        raise ValueError(
+            f"record({name}={value!r:.80}) takes a number or a tensor with one element. Pass its "
+            "mean."
+        )
     return value

@@ -12,15 +12,17 @@ from .loggers.availability import AVAILABLE, TRACKERS, is_comet_available
 from .loggers.kubeflow import KubeflowCallback, is_kubeflow_there
 
 PROFILE = "LIGHTRAINER_PROFILE"
-"""The environment variable of `lightrainer profile`: wait, warmup and active of a `ProfilerCallback`, with commas."""
+"""The environment variable of `lightrainer profile`: wait, warmup and active of a
+`ProfilerCallback`, with commas.
+"""
 
 
 def available_reporting_integrations() -> list[str]:
     """As `transformers.integrations.get_available_reporting_integrations`: what "all" stands for.
 
-    The names whose package is installed, without those that could not work: Flyte outside of its tasks, DagsHub without
-    `MLFLOW_TRACKING_URI`, Comet without a key. MLflow comes before Azure ML, which writes there too, and DagsHub before
-    MLflow, as it is one.
+    The names whose package is installed, without those that could not work: Flyte outside of its
+    tasks, DagsHub without `MLFLOW_TRACKING_URI`, Comet without a key. MLflow comes before Azure ML,
+    which writes there too, and DagsHub before MLflow, as it is one.
     """
     checks = {**AVAILABLE, "comet_ml": is_comet_available}
     there = [name for name in _ALL if checks[name]()]
@@ -47,12 +49,14 @@ _ALL = (
 
 
 def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[TrainerCallback]]:
-    """As `transformers.integrations.get_reporting_integration_callbacks`, but "none" and "all" may be in a list.
+    """As `transformers.integrations.get_reporting_integration_callbacks`, but "none" and "all" may
+    be in a list.
 
     In a job of Kubeflow that takes reports, its callback is always among them.
 
     Args:
-        report_to: a name or several; `None` and "none" stand for no callback, "all" for everything that is installed.
+        report_to: a name or several; `None` and "none" stand for no callback, "all" for everything
+            that is installed.
 
     Raises:
         ValueError: a name is unknown.
@@ -80,7 +84,8 @@ def _callback_class(name: str) -> type[TrainerCallback]:
     if name not in TRACKERS:
         known = [*TRACKERS, "all", "none"]
         raise ValueError(
-            f"report_to has {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}; or TrainerCallbacks."
+            f"report_to has {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}; or "
+            "TrainerCallbacks."
         )
     module, callback, _ = TRACKERS[name]
     return getattr(import_module(f".loggers.{module}", __package__), callback)

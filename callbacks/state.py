@@ -17,15 +17,18 @@ logger = logging.getLogger(__name__)
 
 
 class ExportableState:
-    """As `transformers.ExportableState`: mix it into a callback whose progress belongs in a checkpoint.
+    """As `transformers.ExportableState`: mix it into a callback whose progress belongs in a
+    checkpoint.
 
-    `state()` returns `{"args": {...}, "attributes": {...}}`, both of plain JSON values: `args` are the arguments to
-    construct the object again, `attributes` are set on it afterwards.
+    `state()` returns `{"args": {...}, "attributes": {...}}`, both of plain JSON values: `args` are
+    the arguments to construct the object again, `attributes` are set on it afterwards.
     """
 
     def state(self) -> dict[str, Any]:
         """Return what is needed to build this object again; every subclass defines it."""
-        raise NotImplementedError(f"{type(self).__name__} needs a method `state` that returns args and attributes.")
+        raise NotImplementedError(
+            f"{type(self).__name__} needs a method `state` that returns args and attributes."
+        )
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Any:
@@ -38,7 +41,9 @@ class ExportableState:
 
 @dataclass
 class TrainerControl(ExportableState):
-    """As `transformers.TrainerControl`: callbacks raise these switches, the loop reads and resets them."""
+    """As `transformers.TrainerControl`: callbacks raise these switches, the loop reads and
+    resets them.
+    """
 
     should_training_stop: bool = False
     """Leave training after the current step. Stays up until the next training begins."""
@@ -52,7 +57,9 @@ class TrainerControl(ExportableState):
     """Report the logs at the end of this step. Taken down when the next step begins."""
 
     should_go_back = False
-    """Load weights and optimizer of the newest checkpoint at the end of this step; not in the reference."""
+    """Load weights and optimizer of the newest checkpoint at the end of this step; not in the
+    reference.
+    """
 
     def state(self) -> dict[str, Any]:
         """Return the five switches of the reference, which are constructor arguments."""
@@ -61,7 +68,9 @@ class TrainerControl(ExportableState):
 
 
 def is_exportable(candidate: object) -> bool:
-    """Return whether `candidate` is an `ExportableState`: ours, or a class of that name from another library."""
+    """Return whether `candidate` is an `ExportableState`: ours, or a class of that name from
+    another library.
+    """
     return any(base.__name__ == ExportableState.__name__ for base in type(candidate).__mro__)
 
 
@@ -76,14 +85,18 @@ def collect_states(candidates: Iterable[Any]) -> dict[str, Any]:
     states: dict[str, list[dict[str, Any]]] = {}
     for candidate in candidates:
         if not is_exportable(candidate):
-            raise TypeError(f"stateful_callbacks holds a {type(candidate).__name__}, which is no ExportableState.")
+            raise TypeError(
+                f"stateful_callbacks holds a {type(candidate).__name__}, which is no "
+                "ExportableState."
+            )
         states.setdefault(type(candidate).__name__, []).append(candidate.state())
     return {name: found[0] if len(found) == 1 else found for name, found in states.items()}
 
 
 @dataclass
 class TrainerState:
-    """As `transformers.TrainerState`, with the same JSON file, which is written whole or not at all.
+    """As `transformers.TrainerState`, with the same JSON file, which is written whole or not at
+    all.
 
     One *step* is one update of the weights, however many micro-batches went into it.
     """
@@ -127,7 +140,9 @@ class TrainerState:
     trial_params: dict[str, Any] | None = None
     """The hyperparameters of that trial."""
     stateful_callbacks: dict[str, Any] = None  # pyright: ignore[reportAssignmentType] - made in __post_init__
-    """States of callbacks by class name; a list of `ExportableState` objects given here is turned into that."""
+    """States of callbacks by class name; a list of `ExportableState` objects given here is
+    turned into that.
+    """
 
     def __post_init__(self) -> None:
         if self.log_history is None:
@@ -138,10 +153,11 @@ class TrainerState:
             self.stateful_callbacks = collect_states(self.stateful_callbacks)
 
     def save_to_json(self, json_path: str | os.PathLike[str]) -> None:
-        """As `transformers.TrainerState.save_to_json`, but a kill in the middle leaves the old file.
+        """As `transformers.TrainerState.save_to_json`, but a kill in the middle leaves the old
+        file.
 
-        NaN and infinity are written as Python's json module does (`NaN`, `Infinity`). Numbers and arrays of numpy
-        and torch are written as plain numbers and lists.
+        NaN and infinity are written as Python's json module does (`NaN`, `Infinity`). Numbers and
+        arrays of numpy and torch are written as plain numbers and lists.
 
         Raises:
             TypeError: a value has no JSON form; nothing is written.
@@ -162,8 +178,8 @@ class TrainerState:
     def load_from_json(cls, json_path: str | os.PathLike[str]) -> TrainerState:
         """As `transformers.TrainerState.load_from_json`, but also for files of other versions.
 
-        Entries that this version does not know are left out with a warning, missing entries take their
-        defaults.
+        Entries that this version does not know are left out with a warning, missing entries take
+        their defaults.
 
         Raises:
             FileNotFoundError: the file does not exist.
@@ -173,15 +189,20 @@ class TrainerState:
         known = {f.name for f in dataclasses.fields(cls)}
         unknown = sorted(entries.keys() - known)
         if unknown:
-            logger.warning("%s has unknown entries, which are left out: %s.", os.fspath(json_path), ", ".join(unknown))
+            logger.warning(
+                "%s has unknown entries, which are left out: %s.",
+                os.fspath(json_path),
+                ", ".join(unknown),
+            )
         return cls(**{name: value for name, value in entries.items() if name in known})
 
     def compute_steps(self, args: Any, max_steps: int) -> None:
-        """As `transformers.TrainerState.compute_steps`: take the three intervals from the arguments.
+        """As `transformers.TrainerState.compute_steps`: take the three intervals from the
+        arguments.
 
         Args:
-            args: has `logging_steps`, `eval_steps` and `save_steps`; below 1 they are fractions of `max_steps`, and
-                the number of steps is rounded up. `None` keeps what the state has.
+            args: has `logging_steps`, `eval_steps` and `save_steps`; below 1 they are fractions of
+                `max_steps`, and the number of steps is rounded up. `None` keeps what the state has.
             max_steps: steps of the whole run.
         """
         for name in ("logging_steps", "eval_steps", "save_steps"):
@@ -189,11 +210,15 @@ class TrainerState:
             if interval is not None:
                 setattr(self, name, math.ceil(max_steps * interval) if interval < 1 else interval)
 
-    def init_training_references(self, trainer: Any, max_steps: int, num_train_epochs: int, trial: Any) -> None:
-        """As `transformers.TrainerState.init_training_references`: set the values known when training begins.
+    def init_training_references(
+        self, trainer: Any, max_steps: int, num_train_epochs: int, trial: Any
+    ) -> None:
+        """As `transformers.TrainerState.init_training_references`: set the values known when
+        training begins.
 
         Args:
-            trainer: has `hp_name`, `_trial`, `is_local_process_zero()` and `is_world_process_zero()`.
+            trainer: has `hp_name`, `_trial`, `is_local_process_zero()` and
+                `is_world_process_zero()`.
             max_steps: steps of the whole run.
             num_train_epochs: epochs of the whole run.
             trial: `None`, an optuna trial, or a dict of hyperparameters.
@@ -208,7 +233,9 @@ class TrainerState:
 
 
 def ends_epoch(state: TrainerState, control: TrainerControl) -> bool:
-    """Return whether `on_epoch_end` follows this step, also in a run that is not interrupted here."""
+    """Return whether `on_epoch_end` follows this step, also in a run that is not interrupted
+    here.
+    """
     return control.should_training_stop or control.should_epoch_stop or (state.epoch or 0) % 1 == 0
 
 
@@ -221,7 +248,10 @@ def _as_json(value: Any) -> Any:
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    raise TypeError(f"{value!r} of type {type(value).__name__} has no JSON form. Convert it to a number or a string.")
+    raise TypeError(
+        f"{value!r} of type {type(value).__name__} has no JSON form. Convert it to a number or a "
+        "string."
+    )
 
 
 _MUST_BE = {
@@ -237,7 +267,10 @@ def _read_entries(json_path: str | os.PathLike[str]) -> dict[str, Any]:
         content = file.read()
 
     def unusable(reason: str) -> ValueError:
-        advice = "The file is damaged or was not written by a Trainer: use the one of another checkpoint."
+        advice = (
+            "The file is damaged or was not written by a Trainer: use the one of another "
+            "checkpoint."
+        )
         return ValueError(f"{os.fspath(json_path)} holds no trainer state: {reason}. {advice}")
 
     try:

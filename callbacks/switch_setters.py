@@ -20,13 +20,16 @@ class _Setter(NamedTuple):
 
 
 class SwitchSetters:
-    """Notes the callback that has set each switch of the control, as the handler calls one after the other."""
+    """Notes the callback that has set each switch of the control, as the handler calls one after
+    the other.
+    """
 
     def __init__(self) -> None:
         self._setters: dict[str, _Setter] = {}
 
     def note(self, control: TrainerControl, callback: type | None, event: str) -> None:
-        """Note the switches that are set now, and were not at the last call; forget those that are not set.
+        """Note the switches that are set now, and were not at the last call; forget those that are
+        not set.
 
         Args:
             control: the switches.
@@ -42,12 +45,16 @@ class SwitchSetters:
         self._setters = setters
 
     def is_by_arguments(self, switch: str) -> bool:
-        """Return whether a switch was set by `DefaultFlowCallback`, for the arguments and the number of the step."""
+        """Return whether a switch was set by `DefaultFlowCallback`, for the arguments and the
+        number of the step.
+        """
         setter = self._setters.get(switch)
         return setter is not None and setter.callback is DefaultFlowCallback
 
     def name(self, switch: str) -> str | None:
-        """Return `MyCallback.on_step_end` for the callback that has set a switch; None where it was none."""
+        """Return `MyCallback.on_step_end` for the callback that has set a switch; None where it
+        was none.
+        """
         setter = self._setters.get(switch)
         if setter is None or setter.callback is None:
             return None

@@ -6,16 +6,24 @@ from collections.abc import Iterable
 from typing import Any
 
 CALLBACK_STATES_NAME = "callback_states.pt"
-"""The file of a checkpoint with the states of callbacks, by class name; the reference has none such."""
+"""The file of a checkpoint with the states of callbacks, by class name; the reference has none
+such.
+"""
 
 
 def keeps_state(callback: Any) -> bool:
-    """Return whether a callback has `state_dict` and `load_state_dict`, and so a state for checkpoints."""
-    return all(callable(getattr(callback, name, None)) for name in ("state_dict", "load_state_dict"))
+    """Return whether a callback has `state_dict` and `load_state_dict`, and so a state for
+    checkpoints.
+    """
+    return all(
+        callable(getattr(callback, name, None)) for name in ("state_dict", "load_state_dict")
+    )
 
 
 def state_dicts(callbacks: Iterable[Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the states of those callbacks that keep one, by the name of their class, in their order."""
+    """Return the states of those callbacks that keep one, by the name of their class, in their
+    order.
+    """
     states: dict[str, list[dict[str, Any]]] = {}
     for callback in callbacks:
         if keeps_state(callback) and (state := callback.state_dict()):
@@ -23,7 +31,9 @@ def state_dicts(callbacks: Iterable[Any]) -> dict[str, list[dict[str, Any]]]:
     return states
 
 
-def load_state_dicts(callbacks: Iterable[Any], states: dict[str, list[dict[str, Any]]]) -> list[str]:
+def load_state_dicts(
+    callbacks: Iterable[Any], states: dict[str, list[dict[str, Any]]]
+) -> list[str]:
     """Give each callback its state back.
 
     Returns:

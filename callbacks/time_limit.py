@@ -24,22 +24,23 @@ _CLOCK = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 
 
 class TimeLimitCallback(TrainerCallback):
-    """No counterpart in transformers: saves a checkpoint and stops the training when its time is up.
+    """No counterpart in transformers: saves a checkpoint and stops the training when its time is
+    up.
 
-    The time is checked after each step. Everything due at that step still happens, so that a training resumed from the
-    checkpoint has the numbers of an uninterrupted one; leave some time for that and for the saving.
-    The checkpoint is complete also under `save_only_model`, and neither `save_strategy="best"` nor `save_total_limit=1`
-    prevents or removes it.
+    The time is checked after each step. Everything due at that step still happens, so that a
+    training resumed from the checkpoint has the numbers of an uninterrupted one; leave some time
+    for that and for the saving. The checkpoint is complete also under `save_only_model`, and
+    neither `save_strategy="best"` nor `save_total_limit=1` prevents or removes it.
 
-    With several processes, all stop at the same step: each reports when its own clock has run out, and gets the others'
-    reports at the next step.
+    With several processes, all stop at the same step: each reports when its own clock has run out,
+    and gets the others' reports at the next step.
 
     Args:
-        limit: seconds, a `timedelta`, or a text: "2h", "1h 30m", "90 min", "1:30:00", "1-12:00:00" (with days), "45:00"
-            (minutes and seconds).
+        limit: seconds, a `timedelta`, or a text: "2h", "1h 30m", "90 min", "1:30:00", "1-12:00:00"
+            (with days), "45:00" (minutes and seconds).
         save: write a checkpoint at the last step.
-        over_all_runs: count the time of the runs before this one too, as the checkpoint that was resumed has it. A
-            training whose time is up already then stops after a step.
+        over_all_runs: count the time of the runs before this one too, as the checkpoint that was
+            resumed has it. A training whose time is up already then stops after a step.
 
     Raises:
         TypeError, ValueError: `limit` is not a time, or not above zero.
@@ -47,7 +48,9 @@ class TimeLimitCallback(TrainerCallback):
 
     reads_checkpoints = False
 
-    def __init__(self, limit: float | str | timedelta, *, save: bool = True, over_all_runs: bool = False) -> None:
+    def __init__(
+        self, limit: float | str | timedelta, *, save: bool = True, over_all_runs: bool = False
+    ) -> None:
         self.limit = seconds_of(limit)
         self.save = save
         self.over_all_runs = over_all_runs
@@ -63,7 +66,9 @@ class TimeLimitCallback(TrainerCallback):
         """Seconds of training so far: of this run or, with `over_all_runs`, of all of them."""
         return self._this_run() + (self._before if self.over_all_runs else 0.0)
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Start the clock."""
         if state.global_step == 0:  # a training from scratch, also on the same object
             self._before = 0.0
@@ -73,12 +78,18 @@ class TimeLimitCallback(TrainerCallback):
         if processes() > 1:
             self._exchange = SignalExchange()
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Save and stop; at the last step of an epoch `on_epoch_end` does, after its logs and evaluations."""
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save and stop; at the last step of an epoch `on_epoch_end` does, after its logs and
+        evaluations.
+        """
         if self._is_up() and (self.stopped or not ends_epoch(state, control)):
             self._stop(state, control)
 
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Save and stop; after a stop in the middle of the epoch, nothing is due here."""
         up = self._is_up()
         if self.stopped:
@@ -86,7 +97,9 @@ class TimeLimitCallback(TrainerCallback):
         elif up:
             self._stop(state, control)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Stop the clock."""
         self._ran = self._this_run()
         self._began = None
@@ -133,10 +146,15 @@ class TimeLimitCallback(TrainerCallback):
 def seconds_of(limit: float | str | timedelta) -> float:
     """Return a length of time in seconds; `TimeLimitCallback` lists the forms."""
     if isinstance(limit, bool) or not isinstance(limit, (int, float, str, timedelta)):
-        raise TypeError(f"limit is {limit!r} ({type(limit).__name__}): give seconds, a timedelta, or a text. {_SO}")
+        raise TypeError(
+            f"limit is {limit!r} ({type(limit).__name__}): give seconds, a timedelta, or a text. "
+            f"{_SO}"
+        )
     seconds = limit.total_seconds() if isinstance(limit, timedelta) else _read(limit)
     if not seconds > 0 or math.isinf(seconds):
-        raise ValueError(f"limit is {limit!r}, but a time to stop after has to be above zero and finite. {_SO}")
+        raise ValueError(
+            f"limit is {limit!r}, but a time to stop after has to be above zero and finite. {_SO}"
+        )
     return seconds
 
 
@@ -156,4 +174,6 @@ def _read(limit: float | str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise ValueError(f"limit is {limit!r}, which is not read as a length of time. {_SO}") from error
+        raise ValueError(
+            f"limit is {limit!r}, which is not read as a length of time. {_SO}"
+        ) from error

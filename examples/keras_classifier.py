@@ -1,7 +1,9 @@
-"""A script of transformers 4 that trains a Keras model: `python -m lightrainer examples/keras_classifier.py`.
+"""A script of transformers 4 that trains a Keras model:
+`python -m lightrainer examples/keras_classifier.py`.
 
-Imports nothing of lightrainer. Its data are points of two spirals; nothing is downloaded. Started again, it goes on
-from its newest checkpoint; `--keras-backend tensorflow` before its name has the model compute in TensorFlow.
+Imports nothing of lightrainer. Its data are points of two spirals; nothing is downloaded. Started
+again, it goes on from its newest checkpoint; `--keras-backend tensorflow` before its name has the
+model compute in TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ class Classifier(keras.Model):
         self.dropout = keras.layers.Dropout(0.1)
         self.head = keras.layers.Dense(2)
 
-    def call(self, inputs: dict[str, Any], labels: Any = None, training: bool = False) -> tuple[Any, ...]:
+    def call(
+        self, inputs: dict[str, Any], labels: Any = None, training: bool = False
+    ) -> tuple[Any, ...]:
         """Classify points of shape (batch, 2)."""
         x = inputs["point"]
         for layer in self.hidden:
@@ -31,7 +35,10 @@ class Classifier(keras.Model):
         logits = self.head(self.dropout(x, training=training))
         if labels is None:
             return (logits,)
-        return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True), logits
+        return (
+            keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
+            logits,
+        )
 
 
 def spirals(count: int, seed: int) -> list[tuple[dict[str, np.ndarray], int]]:

@@ -1,7 +1,8 @@
-"""Metrics of four tasks, computed batch by batch with torchmetrics: `python examples/metrics.py [TASK ...]`.
+"""Metrics of four tasks, computed batch by batch with torchmetrics:
+`python examples/metrics.py [TASK ...]`.
 
-Each task makes its own data and a tiny model, trains for a second and prints what the last evaluation found. Nothing is
-downloaded.
+Each task makes its own data and a tiny model, trains for a second and prints what the last
+evaluation found. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -14,13 +15,20 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassJaccardIndex
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassF1Score,
+    MulticlassJaccardIndex,
+)
 from torchmetrics.text import BLEUScore
 
 from lightrainer import BatchMetrics, TokenLoss, TokenPerplexity, Trainer, TrainingArguments
 
 Sample = dict[str, torch.Tensor]
-TEXT = "the quick brown fox jumps over the lazy dog and runs away from the old grey wolf, who sleeps under the tree."
+TEXT = (
+    "the quick brown fox jumps over the lazy dog and runs away from the old grey wolf, who sleeps "
+    "under the tree."
+)
 NUMBERS = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben"]
 
 
@@ -28,14 +36,23 @@ def classification() -> dict[str, float]:
     """Accuracy and F1; the best model is the one with the best F1."""
     features = torch.randn(300, 8)
     data = [{"x": x, "labels": x[:3].argmax()} for x in features]
-    metrics = {"accuracy": MulticlassAccuracy(3, average="micro"), "f1": MulticlassF1Score(3, average="macro")}
-    best = {"save_strategy": "epoch", "load_best_model_at_end": True, "metric_for_best_model": "f1"}
+    metrics = {
+        "accuracy": MulticlassAccuracy(3, average="micro"),
+        "f1": MulticlassF1Score(3, average="macro"),
+    }
+    best = {
+        "save_strategy": "epoch",
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "f1",
+    }
     model = WithLoss(nn.Linear(8, 3))
     return trained(model, data[:250], data[250:], metrics, **best)
 
 
 def language_modelling() -> dict[str, float]:
-    """Return the loss for each token and the perplexity, exact however long the texts of a batch are."""
+    """Return the loss for each token and the perplexity, exact however long the texts of a batch
+    are.
+    """
     data = [tokens(TEXT[start : start + 5 + start % 40]) for start in range(len(TEXT) - 5)]
     metrics = {"token_loss": TokenLoss(), "perplexity": TokenPerplexity()}
     return trained(BigramForCausalLM(), data * 8, data[::4], metrics, data_collator=pad)
@@ -51,11 +68,15 @@ def translation() -> dict[str, float]:
         return said, meant
 
     model = WithLoss(nn.Embedding(len(NUMBERS), len(NUMBERS)))
-    return trained(model, data[:150], data[150:], BatchMetrics({"bleu": BLEUScore()}, prepare=texts))
+    return trained(
+        model, data[:150], data[150:], BatchMetrics({"bleu": BLEUScore()}, prepare=texts)
+    )
 
 
 def segmentation() -> dict[str, float]:
-    """mIoU of images, whose classes are in the second dimension; what is at the border is unlabelled (-100)."""
+    """mIoU of images, whose classes are in the second dimension; what is at the border is
+    unlabelled (-100).
+    """
     images = torch.rand(80, 1, 8, 8)
     masks = (images[:, 0] > 0.5).long()
     masks[:, 0, :] = -100
@@ -88,11 +109,16 @@ class WithLoss(nn.Module):
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         """Loss and logits."""
         logits = self.network(x)
-        return {"loss": functional.cross_entropy(logits.movedim(self.classes, 1), labels), "logits": logits}
+        return {
+            "loss": functional.cross_entropy(logits.movedim(self.classes, 1), labels),
+            "logits": logits,
+        }
 
 
 class BigramForCausalLM(nn.Module):
-    """Knows for each character which one may follow. Its name says that labels belong to the position before them."""
+    """Knows for each character which one may follow. Its name says that labels belong to the
+    position before them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +138,9 @@ def tokens(text: str) -> Sample:
 
 
 def pad(samples: list[Sample]) -> Sample:
-    """Return a batch of texts of different lengths; labels are filled up with -100, which does not count."""
+    """Return a batch of texts of different lengths; labels are filled up with -100, which does
+    not count.
+    """
     inputs, labels = ([sample[name] for sample in samples] for name in ("input_ids", "labels"))
     return {
         "input_ids": nn.utils.rnn.pad_sequence(inputs, batch_first=True),
@@ -121,7 +149,12 @@ def pad(samples: list[Sample]) -> Sample:
 
 
 def trained(
-    model: nn.Module, train: list[Sample], held_out: list[Sample], metrics: Any, data_collator: Any = None, **more: Any
+    model: nn.Module,
+    train: list[Sample],
+    held_out: list[Sample],
+    metrics: Any,
+    data_collator: Any = None,
+    **more: Any,
 ) -> dict[str, float]:
     """Train for a second; returns the metrics of the held-out data."""
     with tempfile.TemporaryDirectory() as folder:
@@ -159,7 +192,10 @@ def main(arguments: list[str] | None = None) -> None:
     for name in chosen:
         torch.manual_seed(0)
         found = TASKS[name]()
-        print(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in found.items() if "_per_" not in key))
+        print(
+            f"{name}: "
+            + ", ".join(f"{key} {value:.3f}" for key, value in found.items() if "_per_" not in key)
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""Train a small GPT on the sources of Python's own standard library, in a minute or so on two CPU cores.
+"""Train a small GPT on the sources of Python's own standard library, in a minute or so on two CPU
+cores.
 
-An ordinary Trainer script: everything that is special to this model lies in the folder `code_model` beside it.
+An ordinary Trainer script: everything that is special to this model lies in the folder `code_model`
+beside it.
 
     python examples/train_code_model.py                      # train from the start to the end
     python examples/train_code_model.py --stop-after 400     # or stop on the way,
     python examples/train_code_model.py --resume             # and go on from the last checkpoint
 
-The output folder then holds the model (`model.safetensors`), the tokenizer, the last checkpoints, the loss curve
-(`loss_curve.png`) and logs for TensorBoard (`tensorboard --logdir demo_output`).
+The output folder then holds the model (`model.safetensors`), the tokenizer, the last checkpoints,
+the loss curve (`loss_curve.png`) and logs for TensorBoard (`tensorboard --logdir demo_output`).
 """
 
 from __future__ import annotations
@@ -46,16 +48,41 @@ PROMPT = "def read_config(path):\n"
 
 def parse_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path("demo_output"), help="default: %(default)s")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the output folder")
-    parser.add_argument("--stop-after", type=int, metavar="N", help="save and stop after N steps, before the end")
-    parser.add_argument("--max-steps", type=int, default=800, metavar="N", help="optimizer steps, default: %(default)s")
-    parser.add_argument("--eval-steps", type=int, default=100, metavar="N", help="evaluate and save every N steps")
-    parser.add_argument("--batch-size", type=int, default=8, help="blocks of tokens per step, default: %(default)s")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path("demo_output"), help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the last checkpoint in the output folder"
+    )
+    parser.add_argument(
+        "--stop-after", type=int, metavar="N", help="save and stop after N steps, before the end"
+    )
+    parser.add_argument(
+        "--max-steps",
+        type=int,
+        default=800,
+        metavar="N",
+        help="optimizer steps, default: %(default)s",
+    )
+    parser.add_argument(
+        "--eval-steps", type=int, default=100, metavar="N", help="evaluate and save every N steps"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=8, help="blocks of tokens per step, default: %(default)s"
+    )
     parser.add_argument("--learning-rate", type=float, default=1e-2, help="default: %(default)s")
-    parser.add_argument("--megabytes", type=float, default=4.0, help="how much source to read, default: %(default)s")
-    parser.add_argument("--seed", type=int, default=42, help="of weights, order and dropout, default: %(default)s")
+    parser.add_argument(
+        "--megabytes",
+        type=float,
+        default=4.0,
+        help="how much source to read, default: %(default)s",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=42, help="of weights, order and dropout, default: %(default)s"
+    )
     parser.add_argument(
         "--target-ratio",
         type=float,
@@ -64,19 +91,26 @@ def parse_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     options = parser.parse_args(argv)
     if not options.resume and any(options.output_dir.glob("checkpoint-*")):
-        parser.error(f"{options.output_dir} holds checkpoints: add --resume to go on from them, or remove the folder")
+        parser.error(
+            f"{options.output_dir} holds checkpoints: add --resume to go on from them, or remove "
+            "the folder"
+        )
     return options
 
 
 def token_scores(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Shrink a batch of logits to two numbers per predicted token, before the Trainer collects them.
+    """Shrink a batch of logits to two numbers per predicted token, before the Trainer collects
+    them.
 
     Returns:
-        Each token's loss in nats, and whether the likeliest token was the right one: both (batch, tokens - 1), where
-        the logits have a `VOCAB_SIZE` times as many numbers.
+        Each token's loss in nats, and whether the likeliest token was the right one: both (batch,
+        tokens - 1), where the logits have a `VOCAB_SIZE` times as many numbers.
     """
     logits, labels = logits[:, :-1], labels[:, 1:]
-    return cross_entropy(logits.transpose(1, 2), labels, reduction="none"), logits.argmax(-1) == labels
+    return (
+        cross_entropy(logits.transpose(1, 2), labels, reduction="none"),
+        logits.argmax(-1) == labels,
+    )
 
 
 def summarise(scores: EvalPrediction) -> dict[str, float]:
@@ -92,7 +126,11 @@ class StopAfter(TrainerCallback):
         self.steps = steps
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Ask the Trainer for a checkpoint and for the end."""
         if state.global_step >= self.steps:
@@ -111,7 +149,9 @@ def load_tokenizer(options: argparse.Namespace, files: Sequence[Path]) -> Tokeni
     return tokenizer
 
 
-def build_trainer(options: argparse.Namespace, model: CodeGPT, train_set: Dataset, held_out: Dataset) -> Trainer:
+def build_trainer(
+    options: argparse.Namespace, model: CodeGPT, train_set: Dataset, held_out: Dataset
+) -> Trainer:
     """Put model, data and arguments together: the part that every Trainer script has."""
     callbacks = [EarlyStoppingCallback(early_stopping_patience=3), LossCurveCallback()]
     if options.stop_after:
@@ -183,24 +223,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     model = CodeGPT(VOCAB_SIZE, BLOCK_SIZE)
     trainer = build_trainer(options, model, train_set, held_out)
     print(
-        f"{len(train_files)} files of Python's standard library to learn from ({len(train_set)} blocks of {BLOCK_SIZE} "
-        f"tokens), {len(held_out_files)} held out ({len(held_out)} blocks); "
-        f"{sum(p.numel() for p in model.parameters()):,} parameters"
+        f"{len(train_files)} files of Python's standard library to learn from ({len(train_set)} "
+        f"blocks of {BLOCK_SIZE} tokens), {len(held_out_files)} held out ({len(held_out)} "
+        f"blocks); {sum(p.numel() for p in model.parameters()):,} parameters"
     )
 
     untrained = trainer.evaluate()["eval_perplexity"]
     print(f"held-out perplexity of the untrained model: {untrained:.1f}")
     trainer.train(resume_from_checkpoint=options.resume)
     if trainer.state.global_step < options.max_steps and options.stop_after:
-        print(f"stopped after {trainer.state.global_step} of {options.max_steps} steps; --resume goes on from here")
+        print(
+            f"stopped after {trainer.state.global_step} of {options.max_steps} steps; --resume "
+            "goes on from here"
+        )
         return
     trained = trainer.evaluate()["eval_perplexity"]
     trainer.save_model()
     report(trainer, untrained, trained, write_code(model, tokenizer))
     if trained >= options.target_ratio * untrained:
         sys.exit(
-            f"The trained model's perplexity is {trained / untrained:.3f} of the untrained one's, but less than "
-            f"{options.target_ratio} is asked for: train for more steps (--max-steps {2 * options.max_steps})."
+            f"The trained model's perplexity is {trained / untrained:.3f} of the untrained one's, "
+            f"but less than {options.target_ratio} is asked for: train for more steps "
+            f"(--max-steps {2 * options.max_steps})."
         )
 
 

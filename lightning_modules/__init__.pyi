@@ -8,7 +8,9 @@ from .common.suggestions import SchedulerType as SchedulerType
 from .data.batch_samplers import ShardedBatchSampler as ShardedBatchSampler
 from .data.collators import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
 from .data.collators import DataCollatorForMultipleChoice as DataCollatorForMultipleChoice
-from .data.collators import DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling
+from .data.collators import (
+    DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
+)
 from .data.collators import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
 from .data.collators import DataCollatorForSOP as DataCollatorForSOP
 from .data.collators import DataCollatorForTokenClassification as DataCollatorForTokenClassification
@@ -45,7 +47,9 @@ from .optim.schedules import (
 )
 from .optim.schedules import get_inverse_sqrt_schedule as get_inverse_sqrt_schedule
 from .optim.schedules import get_linear_schedule_with_warmup as get_linear_schedule_with_warmup
-from .optim.schedules import get_polynomial_decay_schedule_with_warmup as get_polynomial_decay_schedule_with_warmup
+from .optim.schedules import (
+    get_polynomial_decay_schedule_with_warmup as get_polynomial_decay_schedule_with_warmup,
+)
 from .optim.schedules import get_scheduler as get_scheduler
 from .optim.schedules import get_wsd_schedule as get_wsd_schedule
 from .search.shared_study import OptunaPruningCallback as OptunaPruningCallback

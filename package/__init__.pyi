@@ -61,10 +61,14 @@ from .lightning_modules import BatchMetrics as BatchMetrics
 from .lightning_modules import CausalLMModule as CausalLMModule
 from .lightning_modules import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
 from .lightning_modules import DataCollatorForMultipleChoice as DataCollatorForMultipleChoice
-from .lightning_modules import DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling
+from .lightning_modules import (
+    DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
+)
 from .lightning_modules import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
 from .lightning_modules import DataCollatorForSOP as DataCollatorForSOP
-from .lightning_modules import DataCollatorForTokenClassification as DataCollatorForTokenClassification
+from .lightning_modules import (
+    DataCollatorForTokenClassification as DataCollatorForTokenClassification,
+)
 from .lightning_modules import DataCollatorForWholeWordMask as DataCollatorForWholeWordMask
 from .lightning_modules import DataCollatorWithFlattening as DataCollatorWithFlattening
 from .lightning_modules import DataCollatorWithPacking as DataCollatorWithPacking
@@ -89,7 +93,9 @@ from .lightning_modules import default_data_collator as default_data_collator
 from .lightning_modules import enable_full_determinism as enable_full_determinism
 from .lightning_modules import get_adafactor_schedule as get_adafactor_schedule
 from .lightning_modules import get_constant_schedule as get_constant_schedule
-from .lightning_modules import get_constant_schedule_with_warmup as get_constant_schedule_with_warmup
+from .lightning_modules import (
+    get_constant_schedule_with_warmup as get_constant_schedule_with_warmup,
+)
 from .lightning_modules import get_cosine_schedule_with_warmup as get_cosine_schedule_with_warmup
 from .lightning_modules import (
     get_cosine_with_hard_restarts_schedule_with_warmup as get_cosine_with_hard_restarts_schedule_with_warmup,
@@ -97,12 +103,16 @@ from .lightning_modules import (
 from .lightning_modules import get_inverse_sqrt_schedule as get_inverse_sqrt_schedule
 from .lightning_modules import get_last_checkpoint as get_last_checkpoint
 from .lightning_modules import get_linear_schedule_with_warmup as get_linear_schedule_with_warmup
-from .lightning_modules import get_polynomial_decay_schedule_with_warmup as get_polynomial_decay_schedule_with_warmup
+from .lightning_modules import (
+    get_polynomial_decay_schedule_with_warmup as get_polynomial_decay_schedule_with_warmup,
+)
 from .lightning_modules import get_scheduler as get_scheduler
 from .lightning_modules import get_wsd_schedule as get_wsd_schedule
 from .lightning_modules import set_seed as set_seed
 from .lightning_modules.data.collators import DataCollator as DataCollator
-from .lightning_modules.data.collators import torch_default_data_collator as torch_default_data_collator
+from .lightning_modules.data.collators import (
+    torch_default_data_collator as torch_default_data_collator,
+)
 from .lightning_modules.data.lengths import has_length as has_length
 from .lightning_modules.optim.greedy import GreedyLR as GreedyLR
 from .lightning_modules.optim.schedules import (
@@ -112,6 +122,8 @@ from .lightning_modules.optim.schedules import (
     get_cosine_with_min_lr_schedule_with_warmup_lr_rate as get_cosine_with_min_lr_schedule_with_warmup_lr_rate,
 )
 from .lightning_modules.optim.schedules import get_greedy_schedule as get_greedy_schedule
-from .lightning_modules.optim.schedules import get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule
+from .lightning_modules.optim.schedules import (
+    get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule,
+)
 
 __version__: str

@@ -1,4 +1,6 @@
-"""Command line of lightrainer; without a command it runs a script: `python -m lightrainer script.py`."""
+"""Command line of lightrainer; without a command it runs a script:
+`python -m lightrainer script.py`.
+"""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -20,10 +22,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The words after the program's name; by default those this program was started with.
 
     Returns:
-        The exit status. A script that is started takes the place of this process, and its status is the script's.
+        The exit status. A script that is started takes the place of this process, and its status is
+        the script's.
 
     Raises:
-        SystemExit: With status 2 and the reason on stderr for a wrong command line; with 0 after `--help`.
+        SystemExit: With status 2 and the reason on stderr for a wrong command line; with 0 after
+            `--help`.
     """
     from .lightning_modules.common.redaction import secret_words
 
@@ -35,10 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(
         prog="lightrainer",
         description="The documented Trainer API over PyTorch Lightning.",
-        epilog="Any other word is a script to run: lightrainer script.py. See `lightrainer run --help`.",
+        epilog=(
+            "Any other word is a script to run: lightrainer script.py. See `lightrainer run "
+            "--help`."
+        ),
     )
     parser.add_argument("--version", action="version", version=f"lightrainer {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", required=True
+    )
     # A parser of the command, which is only built for it, reads what follows.
     for name, (_, text) in _COMMANDS.items():
         commands.add_parser(name, add_help=False, help=text)
@@ -47,11 +56,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _names_a_script(word: str) -> bool:
-    """Return True if the first word starts a script: a file, an option of `run`, or one of Python's own."""
+    """Return True if the first word starts a script: a file, an option of `run`, or one of
+    Python's own.
+    """
     if word.startswith("-"):
         from .interception.runner import is_option
 
-        return word == "-" or word[:2] in ("-m", "-c") or (word not in ("-h", "--help") and is_option(word))
+        return (
+            word == "-"
+            or word[:2] in ("-m", "-c")
+            or (word not in ("-h", "--help") and is_option(word))
+        )
     if word in _COMMANDS:
         return False
     from .lightning_modules.common.suggestions import nearest
@@ -60,21 +75,35 @@ def _names_a_script(word: str) -> bool:
 
 
 def _start(name: str, words: Sequence[str]) -> int:
-    """Import the module of a command, call its function of that name, and return the exit status."""
+    """Import the module of a command, call its function of that name, and return the exit
+    status.
+    """
     module, _ = _COMMANDS[name]
     return getattr(import_module(f".{module}", __package__), name.replace("-", "_"))(words)
 
 
 _COMMANDS = {
-    "run": ("interception.runner", "run a script with our Trainer; the word itself can be left out"),
+    "run": (
+        "interception.runner",
+        "run a script with our Trainer; the word itself can be left out",
+    ),
     "launch": ("tools.launch", "run a script in several processes, as `accelerate launch` does"),
     "sweep": ("tools.sweep.command", "run a script many times, to find its best arguments"),
-    "compare": ("tools.compare.command", "run a script with transformers and with ours, show what differs"),
-    "evaluate": ("tools.evaluate", "run a script so that its Trainer evaluates a checkpoint, and print the metrics"),
+    "compare": (
+        "tools.compare.command",
+        "run a script with transformers and with ours, show what differs",
+    ),
+    "evaluate": (
+        "tools.evaluate",
+        "run a script so that its Trainer evaluates a checkpoint, and print the metrics",
+    ),
     "lr-find": ("tools.lr_find", "run a script with a growing learning rate, and suggest one"),
     "profile": ("tools.profile", "run a script for some steps, and show where their time goes"),
     "plan": ("tools.plan", "show what Lightning is given for some training arguments"),
-    "estimate": ("tools.estimate.command", "show how much memory and traffic a training will need"),
+    "estimate": (
+        "tools.estimate.command",
+        "show how much memory and traffic a training will need",
+    ),
     "convert": ("tools.convert", "turn a checkpoint file of Lightning into a folder, or back"),
 }
 """The commands: module, help."""

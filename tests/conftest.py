@@ -1,4 +1,6 @@
-"""What all tests share: each finds the package's logger, and Ctrl-C, as a fresh process in the foreground has them."""
+"""What all tests share: each finds the package's logger, and Ctrl-C, as a fresh process in the
+foreground has them.
+"""
 
 import contextlib
 import functools
@@ -18,15 +20,16 @@ import torch
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Processes with a GPU are forked from one that has imported transformers, which asks for the number of GPUs. Where
-# torch asks CUDA for it, and not NVML, no forked process can use CUDA any more.
+# Processes with a GPU are forked from one that has imported transformers, which asks for the number
+# of GPUs. Where torch asks CUDA for it, and not NVML, no forked process can use CUDA any more.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 SERVERS = "LIGHTRAINER_TESTS_SERVERS"
 
 
 def pytest_configure(config):
-    """All workers of a run share the processes that others are forked from: see `tests/shared/starting.py`.
+    """All workers of a run share the processes that others are forked from: see
+    `tests/shared/starting.py`.
 
     And a folder for temporary files, as killed processes, torchrun and others leave theirs behind.
     """
@@ -38,14 +41,17 @@ def pytest_configure(config):
     changes = pytest.MonkeyPatch()
     changes.setenv("TMPDIR", folder)
     changes.setenv(SERVERS, os.path.join(folder, "forking"))
-    if "PYTEST_DEBUG_TEMPROOT" not in os.environ:  # the folders of tests stay where pytest keeps those of three runs
+    # the folders of tests stay where pytest keeps those of three runs
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ:
         changes.setenv("PYTEST_DEBUG_TEMPROOT", usual)
     changes.setattr(tempfile, "tempdir", folder)
     config.add_cleanup(lambda: (changes.undo(), shutil.rmtree(folder, ignore_errors=True)))
 
 
 def _pretend(config):
-    """Pretend a CUDA device for the whole run, unless there is one; programs that tests start have no pretended one."""
+    """Pretend a CUDA device for the whole run, unless there is one; programs that tests start
+    have no pretended one.
+    """
     from pretended_cuda import pretended_device, use_real_device
 
     if torch.cuda.is_available():
@@ -57,9 +63,19 @@ def _pretend(config):
 
 
 def pytest_addoption(parser):
-    """`--soak 500`: so many kills in tests/faults, where it is some eighty otherwise; `--pretended`: see `_pretend`."""
-    parser.addoption("--soak", type=int, default=0, metavar="KILLS", help="kill trainings so often (tests/faults)")
-    parser.addoption("--pretended", action="store_true", help="train on a CUDA device, pretended where none is")
+    """`--soak 500`: so many kills in tests/faults, where it is some eighty otherwise;
+    `--pretended`: see `_pretend`.
+    """
+    parser.addoption(
+        "--soak",
+        type=int,
+        default=0,
+        metavar="KILLS",
+        help="kill trainings so often (tests/faults)",
+    )
+    parser.addoption(
+        "--pretended", action="store_true", help="train on a CUDA device, pretended where none is"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +92,9 @@ def _device_for_gpu_tests(request):
 
 @pytest.fixture(autouse=True)
 def _tf32_as_before():
-    """On a GPU both libraries turn TF32 on for compiled models; the reference in a way that Lightning cannot read."""
+    """On a GPU both libraries turn TF32 on for compiled models; the reference in a way that
+    Lightning cannot read.
+    """
     yield
     from pretended_cuda import pretended
 
@@ -88,10 +106,13 @@ def _tf32_as_before():
 
 @pytest.fixture(autouse=True)
 def _fresh_logger():
-    """A Trainer sets the level that its arguments ask for, and it stays set, also that of a fixture of a module."""
+    """A Trainer sets the level that its arguments ask for, and it stays set, also that of a
+    fixture of a module.
+    """
     logger = logging.getLogger("lightrainer")
     handlers = list(logger.handlers)
-    if logger.level != logging.NOTSET:  # to set it takes long: what all loggers remember is emptied then
+    # to set it takes long: what all loggers remember is emptied then
+    if logger.level != logging.NOTSET:
         logger.setLevel(logging.NOTSET)
     yield
     if logger.level != logging.NOTSET:
@@ -101,7 +122,9 @@ def _fresh_logger():
 
 @pytest.fixture(autouse=True)
 def _seeds_of_lightning():
-    """`seed_everything` leaves them in the environment, where processes of later tests would find them."""
+    """`seed_everything` leaves them in the environment, where processes of later tests would
+    find them.
+    """
     yield
     for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
         os.environ.pop(name, None)
@@ -109,7 +132,9 @@ def _seeds_of_lightning():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
-    """Return one worker more than there are cores, as many tests wait for programs that they have started."""
+    """Return one worker more than there are cores, as many tests wait for programs that they
+    have started.
+    """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0)) + 1
     return None  # xdist counts the cores
@@ -137,7 +162,9 @@ LONGEST = (
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Looking for what can be freed, again and again, takes a quarter of the time in which tests are collected."""
+    """Looking for what can be freed, again and again, takes a quarter of the time in which tests
+    are collected.
+    """
     gc.disable()
     try:
         return (yield)
@@ -146,7 +173,9 @@ def pytest_collection():
 
 
 ASKED_FOR = ("libraries", "nodes", "promises")
-"""Marks of tests that take minutes; `make test-libraries`, `make test-nodes` and `make test-promises` ask for them."""
+"""Marks of tests that take minutes; `make test-libraries`, `make test-nodes` and
+`make test-promises` ask for them.
+"""
 
 
 def pytest_collection_modifyitems(config, items):
@@ -164,18 +193,24 @@ def _leave_out_unless_asked_for(config, items):
 
 
 def _put_longest_first(items):
-    """The longest files first: at the end, where the workers have to come out even, small ones are left to deal out."""
+    """The longest files first: at the end, where the workers have to come out even, small ones
+    are left to deal out.
+    """
     places = [Path(__file__).parent / name for name in LONGEST]
 
     @functools.cache
     def rank(path):
-        return next((n for n, place in enumerate(places) if place in (path, *path.parents)), len(places))
+        return next(
+            (n for n, place in enumerate(places) if place in (path, *path.parents)), len(places)
+        )
 
     items.sort(key=lambda item: rank(item.path))
 
 
 def pytest_collection_finish(session):
-    """Thirteen thousand tests are a million objects, which every `gc.collect()` of theirs would look at again."""
+    """Thirteen thousand tests are a million objects, which every `gc.collect()` of theirs would
+    look at again.
+    """
     _leave_out_of_collections()
 
 

@@ -1,7 +1,9 @@
-"""Everything that a GPU has to show, in stages of less than eight minutes: `python -m benchmarks gpu`.
+"""Everything that a GPU has to show, in stages of less than eight minutes:
+`python -m benchmarks gpu`.
 
-Needs torch and this package; with transformers its Trainer is compared, too. Each case runs in a process of its own and
-is written to `build/gpu/results.json` when it ends, so that an interrupted run goes on with the next case.
+Needs torch and this package; with transformers its Trainer is compared, too. Each case runs in a
+process of its own and is written to `build/gpu/results.json` when it ends, so that an interrupted
+run goes on with the next case.
 """
 
 import argparse
@@ -36,7 +38,11 @@ def main(arguments: Sequence[str]) -> int:
         print("there is no GPU here; `--device cpu` rehearses the stages with small models")
         return 2
     results = Results.open(options.results, machine, commit())
-    left = [name for name in options.stages or STAGES if not _run(name, setting, results, options.minutes * 60)]
+    left = [
+        name
+        for name in options.stages or STAGES
+        if not _run(name, setting, results, options.minutes * 60)
+    ]
     print(results.summary())
     if left:
         print(f"not finished: {', '.join(left)}; the same command goes on")
@@ -45,7 +51,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(name: str, setting: Setting, results: Results, seconds: float) -> bool:
-    """Run the cases of a stage that have no result yet; returns whether time was enough for all of them."""
+    """Run the cases of a stage that have no result yet; returns whether time was enough for all
+    of them.
+    """
     cases = importlib.import_module(f"benchmarks.gpu.{name}").cases(setting)
     print(f"== {name}: {STAGES[name]}", flush=True)
     for case in cases:
@@ -68,9 +76,19 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"stages:\n{lines}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("stages", nargs="*", choices=[*STAGES, []], metavar="STAGE", help="all, if none is named")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu rehearses with small models")
+    parser.add_argument(
+        "stages", nargs="*", choices=[*STAGES, []], metavar="STAGE", help="all, if none is named"
+    )
+    parser.add_argument(
+        "--device", choices=["cuda", "cpu"], default="cuda", help="cpu rehearses with small models"
+    )
     parser.add_argument("--minutes", type=float, default=8, help="for each stage (%(default)g)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="file of results (%(default)s)")
-    parser.add_argument("--publish", action="store_true", help="write docs/develop/gpu.md and the README's row of them")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="file of results (%(default)s)"
+    )
+    parser.add_argument(
+        "--publish",
+        action="store_true",
+        help="write docs/develop/gpu.md and the README's row of them",
+    )
     return parser

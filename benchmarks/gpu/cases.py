@@ -1,4 +1,6 @@
-"""One case of a stage, in a process of its own, forked from one in which the libraries are imported."""
+"""One case of a stage, in a process of its own, forked from one in which the libraries are
+imported.
+"""
 
 import contextlib
 import importlib
@@ -18,7 +20,9 @@ from typing import Any
 from ..common import versions
 
 Outcome = dict[str, Any]
-"""Result of a case: `figures`, and `passed` (None if nothing was promised) or `skipped` with the reason."""
+"""Result of a case: `figures`, and `passed` (None if nothing was promised) or `skipped` with the
+reason.
+"""
 
 VERDICTS = {None: "shown", True: "passed", False: "failed"}
 
@@ -48,7 +52,10 @@ def run_case(stage: str, case: str, setting: Setting, seconds: float) -> dict[st
     begin = time.monotonic()
     outcome = _in_process(_outcome, (stage, case, setting), seconds)
     if outcome is None:
-        outcome = {"passed": False, "note": f"killed after {seconds:.0f} seconds, or by the system"}
+        outcome = {
+            "passed": False,
+            "note": f"killed after {seconds:.0f} seconds, or by the system",
+        }
     verdict = "skipped" if "skipped" in outcome else VERDICTS[outcome["passed"]]
     return {
         "stage": stage,
@@ -66,10 +73,14 @@ def probe(setting: Setting) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Return the commit that runs: `COMMIT` in the environment, or else what git says of this folder."""
+    """Return the commit that runs: `COMMIT` in the environment, or else what git says of this
+    folder.
+    """
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        asked_git = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        asked_git = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         asked_git = "unknown"
     return os.environ.get("COMMIT", asked_git)

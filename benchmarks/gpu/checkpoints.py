@@ -1,4 +1,6 @@
-"""Stage `checkpoints`: how long training stands still for one, and whether it goes on bit for bit."""
+"""Stage `checkpoints`: how long training stands still for one, and whether it goes on bit for
+bit.
+"""
 
 import functools
 import statistics
@@ -22,10 +24,18 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 def cases(setting: Setting) -> dict[str, Callable[[], Outcome]]:
     """Return the standstill for each library, and a resumption for each precision."""
     shape, small = (TINY, TINY) if setting.small else (Shape(), SMALL)
-    saved = {name: Training(shape, STEPS, 2, "bf16", extra=_saving(EVERY)) for name in setting.libraries()}
-    found = {f"standstill, {name}": functools.partial(standstill, name, each, setting) for name, each in saved.items()}
+    saved = {
+        name: Training(shape, STEPS, 2, "bf16", extra=_saving(EVERY))
+        for name in setting.libraries()
+    }
+    found = {
+        f"standstill, {name}": functools.partial(standstill, name, each, setting)
+        for name, each in saved.items()
+    }
     for precision in PRECISIONS:
-        training = Training(small, 8, 2, precision, clip=1.0, extra={**_saving(4), "full_determinism": True})
+        training = Training(
+            small, 8, 2, precision, clip=1.0, extra={**_saving(4), "full_determinism": True}
+        )
         found[f"resumption, {precision}"] = functools.partial(resumption, training, setting)
     return found
 
@@ -35,7 +45,9 @@ def _saving(every: int) -> dict[str, Any]:
 
 
 def standstill(name: str, training: Training, setting: Setting) -> Outcome:
-    """Measure the time between the end of a saved step and the beginning of the next, beyond that of other steps."""
+    """Measure the time between the end of a saved step and the beginning of the next, beyond
+    that of other steps.
+    """
     ends: dict[int, float] = {}
     pauses: dict[int, float] = {}
 
@@ -64,7 +76,9 @@ def now(setting: Setting) -> float:
 
 
 def resumption(training: Training, setting: Setting) -> Outcome:
-    """Train through; train again from the checkpoint in the middle; the weights have to be the same."""
+    """Train through; train again from the checkpoint in the middle; the weights have to be the
+    same.
+    """
     if setting.small and training.precision == "fp16":
         return {"skipped": "fp16 is for GPUs"}
     api = library("lightrainer")
@@ -74,7 +88,10 @@ def resumption(training: Training, setting: Setting) -> Outcome:
             arguments = training.arguments("lightrainer", setting, folder)
             trainer = api.Trainer(training.model(), arguments, train_dataset=training.rows())
             trainer.train(resume_from_checkpoint=resumed)
-            return Trained.of([entry["loss"] for entry in trainer.state.log_history if "loss" in entry], trainer.model)
+            return Trained.of(
+                [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+                trainer.model,
+            )
 
         through = train(None)
         resumed = train(f"{folder}/checkpoint-4")

@@ -32,5 +32,14 @@ def run(script: Path, setting: Setting) -> Outcome:
     options = ["--output_dir", "out", "--do_train", "--do_eval", "--max_steps", "10"]
     with tempfile.TemporaryDirectory() as folder:
         flags = [*options, *FLAGS.get(script.name, []), *(["--use_cpu"] if setting.small else [])]
-        done = subprocess.run([*command, str(script), *flags], cwd=folder, capture_output=True, text=True, check=False)
-    return {"passed": done.returncode == 0, "note": "" if done.returncode == 0 else (done.stdout + done.stderr)[-800:]}
+        done = subprocess.run(
+            [*command, str(script), *flags],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    return {
+        "passed": done.returncode == 0,
+        "note": "" if done.returncode == 0 else (done.stdout + done.stderr)[-800:],
+    }

@@ -42,7 +42,9 @@ def _functions(node: ast.AST, name: str) -> Iterator[str]:
 
 def _speaks_of_cuda(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
-        of_torch = node.attr == "cuda" and isinstance(node.value, ast.Name) and node.value.id == "torch"
+        of_torch = (
+            node.attr == "cuda" and isinstance(node.value, ast.Name) and node.value.id == "torch"
+        )
         return of_torch or node.attr in MARKS
     if isinstance(node, ast.keyword):
         return node.arg in MARKS

@@ -4,8 +4,8 @@ import contextlib
 import importlib
 import os
 
-# transformers asks for the number of GPUs when it is imported. Where torch asks CUDA for it, no forked process can use
-# CUDA any more; NVML answers as well.
+# transformers asks for the number of GPUs when it is imported. Where torch asks CUDA for it, no
+# forked process can use CUDA any more; NVML answers as well.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 for _name in ("transformers", "lightrainer"):

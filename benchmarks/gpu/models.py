@@ -30,12 +30,16 @@ class Block(nn.Module):
         self.heads = heads
         self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
+        )
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the next hidden states, of shape (batch, length, width)."""
         batch, length, width = hidden.shape
-        parts = self.attention(self.before_attention(hidden)).view(batch, length, 3, self.heads, width // self.heads)
+        parts = self.attention(self.before_attention(hidden)).view(
+            batch, length, 3, self.heads, width // self.heads
+        )
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.projection(mixed.transpose(1, 2).reshape(batch, length, width))
@@ -65,7 +69,9 @@ class Gpt(nn.Module):
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict | None = None) -> None:
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: dict | None = None
+    ) -> None:
         """Compute blocks again in the backward pass."""
         self.checkpointing = True
 
@@ -73,12 +79,22 @@ class Gpt(nn.Module):
         """Return the cross-entropy of the next tokens, for ids of shape (batch, length)."""
         hidden = self.tokens(input_ids) + self.positions.weight[: input_ids.shape[1]]
         for block in self.blocks:
-            hidden = checkpoint(block, hidden, use_reentrant=False) if self.checkpointing else block(hidden)
+            hidden = (
+                checkpoint(block, hidden, use_reentrant=False)
+                if self.checkpointing
+                else block(hidden)
+            )
         logits = nn.functional.linear(self.norm(hidden), self.tokens.weight)
-        return {"loss": nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())}
+        return {
+            "loss": nn.functional.cross_entropy(
+                logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+            )
+        }
 
 
 def token_rows(count: int, shape: Shape) -> list[dict[str, torch.Tensor]]:
     """Return rows of random tokens, which are their own labels."""
-    ids = torch.randint(shape.vocabulary, (count, shape.length), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        shape.vocabulary, (count, shape.length), generator=torch.Generator().manual_seed(0)
+    )
     return [{"input_ids": row, "labels": row} for row in ids]

@@ -1,4 +1,6 @@
-"""`docs/develop/gpu.md` and the README's row, made from the results that are committed beside the page."""
+"""`docs/develop/gpu.md` and the README's row, made from the results that are committed beside
+the page.
+"""
 
 import re
 from pathlib import Path
@@ -24,7 +26,9 @@ def write() -> None:
     """Write the page and the README's row from the results that are committed."""
     PAGE.write_text(page(), encoding="utf-8")
     readme = ROOT / "README.md"
-    readme.write_text(README_ROW.sub(readme_row(), readme.read_text(encoding="utf-8")), encoding="utf-8")
+    readme.write_text(
+        README_ROW.sub(readme_row(), readme.read_text(encoding="utf-8")), encoding="utf-8"
+    )
 
 
 def published() -> Results | None:
@@ -37,30 +41,44 @@ def readme_row() -> str:
     """Return the line that says what ran on a GPU."""
     results = published()
     if not results:
-        return "| CUDA ([pretended in CI](docs/develop/gpu.md); `make gpu` on hardware) | not run | |\n"
+        return (
+            "| CUDA ([pretended in CI](docs/develop/gpu.md); `make gpu` on hardware) | not run "
+            "| |\n"
+        )
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(results.counts().items()))
-    return f"| CUDA, one device: {counts} | {results.machine['gpu']} | [On a GPU](docs/develop/gpu.md) |\n"
+    return (
+        f"| CUDA, one device: {counts} | {results.machine['gpu']} | [On a "
+        "GPU](docs/develop/gpu.md) |\n"
+    )
 
 
 def page() -> str:
     """Return the page with the results that are committed."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     results = published()
-    outcome = _measured(results) if results else "Not run yet: no machine with a GPU was available.\n"
+    outcome = (
+        _measured(results) if results else "Not run yet: no machine with a GPU was available.\n"
+    )
     return before + BEGIN + outcome + END + rest.partition(END)[2]
 
 
 def _measured(results: Results) -> str:
-    machine = ", ".join(f"{name} {value}" for name, value in results.machine.items() if value is not None)
+    machine = ", ".join(
+        f"{name} {value}" for name, value in results.machine.items() if value is not None
+    )
     lines = [
         f"{machine}. `docs/develop/gpu.json` has everything.\n",
         "| stage | case | outcome | figures | commit |",
         "|---|---|---|---|---|",
     ]
     for row in results.rows.values():
-        figures = "; ".join(f"{name}: {value:.4g}" for name, value in figures_of(row, results).items())
+        figures = "; ".join(
+            f"{name}: {value:.4g}" for name, value in figures_of(row, results).items()
+        )
         said = figures or " ".join(row["note"].splitlines()[-1:])
-        lines.append(f"| {row['stage']} | {row['case']} | {row['outcome']} | {said} | {row['commit']} |")
+        lines.append(
+            f"| {row['stage']} | {row['case']} | {row['outcome']} | {said} | {row['commit']} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,6 @@
-"""Stage `parity`: losses and weights after a few steps, against a bare loop and against the reference."""
+"""Stage `parity`: losses and weights after a few steps, against a bare loop and against the
+reference.
+"""
 
 import functools
 from collections.abc import Callable
@@ -52,6 +54,10 @@ def compare(training: Training, setting: Setting) -> Outcome:
 
 
 def comparable(training: Training, setting: Setting) -> bool:
-    """Return whether the reference is there and means the same; 5.3 makes gradients under accumulation too small."""
+    """Return whether the reference is there and means the same; 5.3 makes gradients under
+    accumulation too small.
+    """
     there = "transformers" in setting.libraries()
-    return there and (training.accumulation == 1 or Version(version("transformers")) >= Version("5.4"))
+    return there and (
+        training.accumulation == 1 or Version(version("transformers")) >= Version("5.4")
+    )

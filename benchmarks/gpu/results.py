@@ -1,4 +1,6 @@
-"""The rows of all cases that have run on one machine, in one JSON file that is whole at any time."""
+"""The rows of all cases that have run on one machine, in one JSON file that is whole at any
+time.
+"""
 
 import collections
 import json
@@ -8,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-"""`stage`, `case`, `outcome` ("passed", "failed", "shown" or "skipped"), `figures`, `note`, `seconds`, `commit`."""
+"""`stage`, `case`, `outcome` ("passed", "failed", "shown" or "skipped"), `figures`, `note`,
+`seconds`, `commit`.
+"""
 
 
 class Results:
@@ -27,7 +31,9 @@ class Results:
 
     @classmethod
     def open(cls, path: Path, machine: dict[str, Any], commit: str) -> "Results":
-        """Go on with the file, or begin anew where it is of another machine or of other versions (that one is kept)."""
+        """Go on with the file, or begin anew where it is of another machine or of other versions
+        (that one is kept).
+        """
         earlier = cls.read(path) if path.exists() else None
         if earlier is not None and earlier.machine != machine:
             os.replace(path, path.with_name(f"{path.stem}.{time.time_ns()}{path.suffix}"))
@@ -65,4 +71,7 @@ class Results:
     def summary(self) -> str:
         """Return one line: outcomes, device, file."""
         counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.counts().items()))
-        return f"{counts or 'nothing ran'}; {self.machine['gpu'] or self.machine['device']}; {self.path}"
+        return (
+            f"{counts or 'nothing ran'}; {self.machine['gpu'] or self.machine['device']}; "
+            f"{self.path}"
+        )

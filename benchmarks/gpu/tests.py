@@ -17,10 +17,13 @@ MARKED = re.compile(r"mark\.gpu|import .*\bdevices\b")
 def cases(setting: Setting) -> dict[str, Callable[[], Outcome]]:
     """Return a case for each file; a rehearsal takes one."""
     files = [
-        path for path in sorted((ROOT / "tests").rglob("test_*.py")) if MARKED.search(path.read_text(encoding="utf-8"))
+        path
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if MARKED.search(path.read_text(encoding="utf-8"))
     ]
     return {
-        str(path.relative_to(ROOT)): functools.partial(run, path) for path in (files[:1] if setting.small else files)
+        str(path.relative_to(ROOT)): functools.partial(run, path)
+        for path in (files[:1] if setting.small else files)
     }
 
 
@@ -28,8 +31,20 @@ def run(path: Path) -> Outcome:
     """Run the marked tests of a file; where there is no GPU they are skipped."""
     report = ROOT / "build" / "gpu" / f"{path.stem}.xml"
     report.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"--junitxml={report}", "-p", "no:cacheprovider"]
-    done = subprocess.run([*command, str(path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "gpu",
+        f"--junitxml={report}",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [*command, str(path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if done.returncode == 5:
         return {"skipped": "none of its tests is marked"}
     if not report.exists():

@@ -41,7 +41,9 @@ def cases(setting: Setting) -> dict[str, Callable[[], Outcome]]:
 def measure(side: str, training: Training, setting: Setting) -> Outcome:
     """Train; the first half of the steps warms up, the second half is measured."""
     if training.sharded:
-        os.environ.update({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"})
+        os.environ.update(
+            {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        )
         os.environ.setdefault("MASTER_PORT", "29571")
     meter = Meter(training, setting)
     if side == "bare loop":

@@ -24,7 +24,9 @@ def cases(setting: Setting) -> dict[str, Callable[[], Outcome]]:
 
 def record(training: Training, setting: Setting) -> Outcome:
     """Trace four steps after eight that warm up."""
-    activities = [ProfilerActivity.CPU] if setting.small else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    activities = (
+        [ProfilerActivity.CPU] if setting.small else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    )
     with profile(activities=activities, schedule=schedule(wait=6, warmup=2, active=4)) as profiler:
 
         class Steps(library("lightrainer").TrainerCallback):

@@ -96,7 +96,9 @@ class Training:
                 callbacks=list(callbacks),
             )
 
-    def bare(self, setting: Setting, after_step: Callable[[int], None] = lambda step: None) -> "Trained":
+    def bare(
+        self, setting: Setting, after_step: Callable[[int], None] = lambda step: None
+    ) -> "Trained":
         """Train in the shortest loop that does the same."""
         model = self.model(setting.device)
         if self.checkpointing:
@@ -106,7 +108,9 @@ class Training:
                 fully_shard(block)
             fully_shard(model)
         called = torch.compile(model, backend=backend(setting)) if self.compiled else model
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-4, weight_decay=0.0, fused=True)
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=1e-3, eps=1e-4, weight_decay=0.0, fused=True
+        )
         scaler = torch.amp.GradScaler(setting.device, enabled=self.precision == "fp16")
         autocast = {"dtype": PRECISIONS[self.precision], "enabled": self.precision != "fp32"}
         losses, summed = [], torch.zeros((), device=setting.device)
@@ -118,7 +122,10 @@ class Training:
             pin_memory=pinned,
         )
         for number, batch in enumerate(loader, start=1):
-            batch = {name: values.to(setting.device, non_blocking=pinned) for name, values in batch.items()}
+            batch = {
+                name: values.to(setting.device, non_blocking=pinned)
+                for name, values in batch.items()
+            }
             with torch.autocast(setting.device, **autocast):
                 loss = called(**batch)["loss"] / self.accumulation
             scaler.scale(loss).backward()
@@ -148,7 +155,8 @@ class Trained:
     def of(cls, losses: list[float], model: nn.Module) -> "Trained":
         """Copy the weights; whole ones, where they are spread."""
         whole = {
-            name: getattr(each, "full_tensor", lambda each=each: each)() for name, each in model.state_dict().items()
+            name: getattr(each, "full_tensor", lambda each=each: each)()
+            for name, each in model.state_dict().items()
         }
         return cls(losses, {name: values.detach().float().cpu() for name, values in whole.items()})
 
@@ -160,7 +168,9 @@ class Trained:
         return cls.of(losses, getattr(trainer.model, "_orig_mod", trainer.model))
 
     def distance(self, other: "Trained") -> float:
-        """Return the largest difference of a loss or a weight, relative to the largest of its tensor."""
+        """Return the largest difference of a loss or a weight, relative to the largest of its
+        tensor.
+        """
         pairs = [(torch.tensor(self.losses), torch.tensor(other.losses))]
         pairs += [(values, other.weights[name]) for name, values in self.weights.items()]
         return max(((left - right).abs().max() / right.abs().max()).item() for left, right in pairs)

@@ -17,27 +17,31 @@ from .reports import as_evaluation
 
 
 class LightningBridge(BridgeCore, Callback):
-    """TrainerCallbacks in a plain `lightning.Trainer`: same events, same arguments, and what they ask for is done.
+    """TrainerCallbacks in a plain `lightning.Trainer`: same events, same arguments, and what they
+    ask for is done.
 
-        bridge = LightningBridge(EarlyStoppingCallback(2), PrinterCallback(), metric_for_best_model="val_loss")
-        lightning.Trainer(callbacks=[bridge]).fit(module, loader, val_loader)
+        bridge = LightningBridge(EarlyStoppingCallback(2), PrinterCallback(),
+        metric_for_best_model="val_loss") lightning.Trainer(callbacks=[bridge]).fit(module, loader,
+        val_loader)
 
-    `HOOKS` says which hook of Lightning carries which event. `TrainerState` and `TrainerControl` follow Lightning: a
-    step is an optimizer step (of each optimizer, where a module steps several), `epoch` counts fractions, logs are the
-    metrics of `self.log` with `loss`, `grad_norm` and `learning_rate`. The switches are obeyed: `should_training_stop`
-    and `should_epoch_stop` end the training and the epoch, `should_evaluate` runs Lightning's validation,
-    `should_save` writes `checkpoint-N.ckpt` to `output_dir`, or a folder with `FolderCheckpointIO`, `should_log` logs.
+    `HOOKS` says which hook of Lightning carries which event. `TrainerState` and `TrainerControl`
+    follow Lightning: a step is an optimizer step (of each optimizer, where a module steps several),
+    `epoch` counts fractions, logs are the metrics of `self.log` with `loss`, `grad_norm` and
+    `learning_rate`. The switches are obeyed: `should_training_stop` and `should_epoch_stop` end the
+    training and the epoch, `should_evaluate` runs Lightning's validation, `should_save` writes
+    `checkpoint-N.ckpt` to `output_dir`, or a folder with `FolderCheckpointIO`, `should_log` logs.
     State, control and callbacks that export a state are kept in Lightning's checkpoints.
 
     Args:
         callbacks: TrainerCallbacks, or classes that can be constructed without arguments.
-        model: passed to events as `model`; by default the module's attribute `model` where that has all parameters,
-            otherwise the LightningModule.
+        model: passed to events as `model`; by default the module's attribute `model` where that has
+            all parameters, otherwise the LightningModule.
         processing_class: passed to events under this name.
         name: distinguishes two bridges of one Lightning Trainer in checkpoints.
         settings: those that Lightning lacks, and callbacks read as `args`: `output_dir`,
-            `metric_for_best_model`, `logging_steps`, `eval_strategy`, `save_strategy` and others, see `SETTINGS`.
-            With "steps" or "epoch" the bridge evaluates or saves then, in addition to what Lightning does.
+            `metric_for_best_model`, `logging_steps`, `eval_strategy`, `save_strategy` and others,
+            see `SETTINGS`. With "steps" or "epoch" the bridge evaluates or saves then, in addition
+            to what Lightning does.
 
     Attributes:
         callback_handler: as in the Trainer; callbacks can be added and removed through it.
@@ -47,7 +51,12 @@ class LightningBridge(BridgeCore, Callback):
     """
 
     def __init__(
-        self, *callbacks: Any, model: Any = None, processing_class: Any = None, name: str = "", **settings: Any
+        self,
+        *callbacks: Any,
+        model: Any = None,
+        processing_class: Any = None,
+        name: str = "",
+        **settings: Any,
     ) -> None:
         super().__init__(*callbacks, model=model, processing_class=processing_class, **settings)
         self._name = name
@@ -60,20 +69,30 @@ class LightningBridge(BridgeCore, Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return state, control and stateful callbacks, in plain values."""
         exportable = [*self.callback_handler.callbacks, self.control]
-        self.state.stateful_callbacks = collect_states(one for one in exportable if is_exportable(one))
+        self.state.stateful_callbacks = collect_states(
+            one for one in exportable if is_exportable(one)
+        )
         tensors = state_dicts(self.callback_handler.callbacks)
         return {"trainer_state": dataclasses.asdict(self.state), "callback_states": tensors}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore state, control and callbacks, in place."""
         known = {field.name for field in dataclasses.fields(TrainerState)}
-        stored = {name: value for name, value in state_dict["trainer_state"].items() if name in known}
+        stored = {
+            name: value for name, value in state_dict["trainer_state"].items() if name in known
+        }
         self.state = TrainerState(**stored)
         self._loaded = True
         load_state_dicts(self.callback_handler.callbacks, state_dict.get("callback_states", {}))
         for name, states in self.state.stateful_callbacks.items():
-            present = [one for one in [*self.callback_handler.callbacks, self.control] if type(one).__name__ == name]
-            for callback, state in zip(present, states if isinstance(states, list) else [states], strict=False):
+            present = [
+                one
+                for one in [*self.callback_handler.callbacks, self.control]
+                if type(one).__name__ == name
+            ]
+            for callback, state in zip(
+                present, states if isinstance(states, list) else [states], strict=False
+            ):
                 vars(callback).update(vars(type(callback).from_state(state)))
 
     # Hooks of Lightning, in the order in which they are called.
@@ -111,7 +130,9 @@ class LightningBridge(BridgeCore, Callback):
         self._leaves_epoch = False
         self._tell("on_epoch_begin")
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Fire `on_step_begin`, before the first micro-batch of a step."""
         self._validation.settle(trainer)
         self._catch_up()
@@ -128,13 +149,17 @@ class LightningBridge(BridgeCore, Callback):
         self._awaits_pre_step = self._awaits_step = True
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Fire `on_pre_optimizer_step` under manual optimization; otherwise clipping comes first."""
+        """Fire `on_pre_optimizer_step` under manual optimization; otherwise clipping comes
+        first.
+        """
         if self._flow.will_log(self.args, self.state, trainer.global_step + 1):
             self._reports.note_norm(trainer, pl_module)
         if not pl_module.automatic_optimization:
             self._about_to_step(optimizer)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Fire `on_substep_end`, or `on_step_end`, and obey the control."""
         self._batches_in_epoch += 1
         self._reports.add_loss(trainer, pl_module, outputs)
@@ -176,7 +201,9 @@ class LightningBridge(BridgeCore, Callback):
             self._tell("on_prediction_step")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Fire `on_log` and `on_evaluate`; in a training, write the checkpoint that waited for the evaluation."""
+        """Fire `on_log` and `on_evaluate`; in a training, write the checkpoint that waited for
+        the evaluation.
+        """
         if trainer.sanity_checking:
             return
         metrics = as_evaluation(self._reports.changed(trainer.callback_metrics))
@@ -205,7 +232,9 @@ class LightningBridge(BridgeCore, Callback):
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         """Fire `on_predict`, with the metrics."""
         metrics = as_evaluation(self._reports.changed(trainer.callback_metrics), "test")
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        self.control = self.callback_handler.on_predict(
+            self.args, self.state, self.control, metrics
+        )
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
         """Set aside the metrics logged before, as for a validation."""
@@ -220,7 +249,9 @@ class LightningBridge(BridgeCore, Callback):
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Write the weights that evaluations use; `on_save` fires at the next hook."""
         self._checkpoints.note()
-        trained = use_evaluated_weights(self.callback_handler.callbacks, pl_module, checkpoint["state_dict"])
+        trained = use_evaluated_weights(
+            self.callback_handler.callbacks, pl_module, checkpoint["state_dict"]
+        )
         if trained:
             checkpoint["callbacks"][self.state_key]["trained_weights"] = trained
 

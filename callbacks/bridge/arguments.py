@@ -1,4 +1,6 @@
-"""Present the settings of a Lightning Trainer as `args` of callbacks, under the documented names."""
+"""Present the settings of a Lightning Trainer as `args` of callbacks, under the documented
+names.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,11 @@ def _output_dir(trainer: Any) -> str:
 def _eval_strategy(trainer: Any) -> str:
     if not trainer.enable_validation:
         return "no"
-    return "epoch" if trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch else "steps"
+    return (
+        "epoch"
+        if trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch
+        else "steps"
+    )
 
 
 def _monitor(trainer: Any) -> Any:
@@ -114,15 +120,19 @@ SETTINGS: dict[str, Any] = {
     "include_num_input_tokens_seen": "no",
     "seed": lambda trainer: int(os.environ.get("PL_GLOBAL_SEED", 42)),
 }
-"""Settings that may be given to the bridge, with their values otherwise, or functions that read them."""
+"""Settings that may be given to the bridge, with their values otherwise, or functions that read
+them.
+"""
 
 _KNOWN: dict[str, Any] = {**SETTINGS, **OF_THE_TRAINER}
 
 
 class BridgeArguments:
-    """As `transformers.TrainingArguments` for callbacks that read them: documented names, to read only.
+    """As `transformers.TrainingArguments` for callbacks that read them: documented names, to read
+    only.
 
-    Settings of Lightning are read from its Trainer at each access; the others are given to the bridge.
+    Settings of Lightning are read from its Trainer at each access; the others are given to the
+    bridge.
 
     Args:
         given: settings of the bridge's user; see `SETTINGS`.
@@ -132,14 +142,18 @@ class BridgeArguments:
     """
 
     loads_models = False
-    """False: a Lightning Trainer loads no best model at the end, so callbacks do not advise on it."""
+    """False: a Lightning Trainer loads no best model at the end, so callbacks do not advise on
+    it.
+    """
 
     def __init__(self, **given: Any) -> None:
         for name in given.keys() - SETTINGS.keys():
             advice = " Set it on the Lightning Trainer." if name in OF_THE_TRAINER else _hint(name)
             raise TypeError(f"LightningBridge has no setting {name!r}.{advice}")
         if given.get("metric_for_best_model"):
-            given["metric_for_best_model"] = as_metric_for_best_model(given["metric_for_best_model"])
+            given["metric_for_best_model"] = as_metric_for_best_model(
+                given["metric_for_best_model"]
+            )
         object.__setattr__(self, "given", given)
         object.__setattr__(self, "trainer", None)
 
@@ -163,7 +177,9 @@ class BridgeArguments:
         return None if self.trainer is None else setting(self.trainer)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{name!r} of these args is the Lightning Trainer's: set it there, or on the bridge.")
+        raise AttributeError(
+            f"{name!r} of these args is the Lightning Trainer's: set it there, or on the bridge."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As `transformers.TrainingArguments.to_dict`: all settings, devices as text."""
@@ -171,9 +187,14 @@ class BridgeArguments:
         return {name: value if _is_plain(value) else str(value) for name, value in values.items()}
 
     def to_sanitized_dict(self) -> dict[str, Any]:
-        """As `transformers.TrainingArguments.to_sanitized_dict`: what hyperparameter tables take, the rest as text."""
+        """As `transformers.TrainingArguments.to_sanitized_dict`: what hyperparameter tables
+        take, the rest as text.
+        """
         values = self.to_dict()
-        return {name: v if isinstance(v, (bool, int, float, str)) else str(v) for name, v in values.items()}
+        return {
+            name: v if isinstance(v, (bool, int, float, str)) else str(v)
+            for name, v in values.items()
+        }
 
     def to_json_string(self) -> str:
         """As `transformers.TrainingArguments.to_json_string`."""
@@ -184,7 +205,10 @@ class BridgeArguments:
         if name is None or self.trainer is None:
             return None
         monitor = _monitor(self.trainer)
-        if "metric_for_best_model" not in self.given and getattr(monitor, "mode", None) in ("min", "max"):
+        if "metric_for_best_model" not in self.given and getattr(monitor, "mode", None) in (
+            "min",
+            "max",
+        ):
             return monitor.mode == "max"
         return known_direction(name) != "minimize"
 

@@ -14,15 +14,24 @@ from ..flow import DefaultFlowCallback
 from ..handler import CallbackHandler
 from ..state import TrainerControl, TrainerState
 from .arguments import BridgeArguments, only_one
-from .reports import BridgeCheckpoints, Reports, as_training, epochs_done, planned_epochs, planned_steps
+from .reports import (
+    BridgeCheckpoints,
+    Reports,
+    as_training,
+    epochs_done,
+    planned_epochs,
+    planned_steps,
+)
 
 logger = logging.getLogger(__name__)
 
 
 class BridgeFlow(DefaultFlowCallback):
-    """As `DefaultFlowCallback`, but Lightning evaluates, saves and ends by itself: what was asked for comes on top.
+    """As `DefaultFlowCallback`, but Lightning evaluates, saves and ends by itself: what was asked
+    for comes on top.
 
-    A step may count for several where several optimizers step in it, so an interval is over when it is passed.
+    A step may count for several where several optimizers step in it, so an interval is over when it
+    is passed.
 
     Attributes:
         is_last: whether Lightning ends after this step; the bridge sets it.
@@ -38,7 +47,9 @@ class BridgeFlow(DefaultFlowCallback):
         """Count from here."""
         self._before = state.global_step
 
-    def on_step_end(self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Raise the switches that are due by steps."""
         before = self._before
         self._before = state.global_step
@@ -49,14 +60,22 @@ class BridgeFlow(DefaultFlowCallback):
         if args.logging_first_step and before == 0:
             control.should_log = True
         late_enough = step >= args.eval_delay
-        if given.get("eval_strategy") == "steps" and late_enough and _passed(before, step, state.eval_steps):
+        if (
+            given.get("eval_strategy") == "steps"
+            and late_enough
+            and _passed(before, step, state.eval_steps)
+        ):
             control.should_evaluate = True
-        if given.get("save_strategy") == "steps" and (self.is_last or _passed(before, step, state.save_steps)):
+        if given.get("save_strategy") == "steps" and (
+            self.is_last or _passed(before, step, state.save_steps)
+        ):
             control.should_save = True
         if self.is_last:
             control.should_training_stop = True
 
-    def on_epoch_end(self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_end(
+        self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Raise the switches that are due by epochs."""
         if args.logging_strategy == "epoch":
             control.should_log = True
@@ -68,7 +87,9 @@ class BridgeFlow(DefaultFlowCallback):
     def will_log(self, args: BridgeArguments, state: TrainerState, step: int) -> bool:
         """Return whether the current step will be logged."""
         first = args.logging_first_step and self._before == 0
-        return first or (args.logging_strategy == "steps" and _passed(self._before, step, state.logging_steps))
+        return first or (
+            args.logging_strategy == "steps" and _passed(self._before, step, state.logging_steps)
+        )
 
 
 def _passed(before: int, step: int, interval: float) -> bool:
@@ -77,7 +98,9 @@ def _passed(before: int, step: int, interval: float) -> bool:
 
 
 def wrap_method(undo: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace a method of this one object by `around(original, *args, **kwargs)`, until `undo` is closed."""
+    """Replace a method of this one object by `around(original, *args, **kwargs)`, until `undo`
+    is closed.
+    """
     original = getattr(owner, name)
     before = vars(owner).get(name)
 
@@ -100,11 +123,17 @@ class ValidationRequest:
         self._said = False
 
     def make(self, trainer: Any) -> bool:
-        """Request the validation; warn once and return False where Lightning has no validation data."""
+        """Request the validation; warn once and return False where Lightning has no validation
+        data.
+        """
         possible = trainer.enable_validation and trainer.val_check_batch is not None
         if not possible:
             if not self._said:
-                why = "an interval in time" if trainer.enable_validation else "no validation data or step"
+                why = (
+                    "an interval in time"
+                    if trainer.enable_validation
+                    else "no validation data or step"
+                )
                 logger.warning("A callback's should_evaluate has no effect: Lightning has %s.", why)
             self._said = True
             return False
@@ -122,14 +151,20 @@ class ValidationRequest:
 
 
 class BridgeCore:
-    """What a `LightningBridge` does between the hooks: it holds the handler, the state and the control."""
+    """What a `LightningBridge` does between the hooks: it holds the handler, the state and the
+    control.
+    """
 
-    def __init__(self, *callbacks: Any, model: Any = None, processing_class: Any = None, **settings: Any) -> None:
+    def __init__(
+        self, *callbacks: Any, model: Any = None, processing_class: Any = None, **settings: Any
+    ) -> None:
         self.args = BridgeArguments(**settings)
         self.state = TrainerState()
         self.control = TrainerControl()
         self._flow = BridgeFlow()
-        self.callback_handler = CallbackHandler([self._flow, *callbacks], model, processing_class, None, None)
+        self.callback_handler = CallbackHandler(
+            [self._flow, *callbacks], model, processing_class, None, None
+        )
         self._model = model
         self._known = False
         self._loaded = False
@@ -189,10 +224,14 @@ class BridgeCore:
     def _intercept(self, trainer: Any, module: Any) -> None:
         wrap_method(self._interception, module, "on_train_batch_start", self._around_batch_start)
         if module.automatic_optimization:
-            wrap_method(self._interception, module, "configure_gradient_clipping", self._around_clipping)
+            wrap_method(
+                self._interception, module, "configure_gradient_clipping", self._around_clipping
+            )
         for optimizer in trainer.optimizers:
             if hasattr(optimizer, "register_step_post_hook"):
-                handle = optimizer.register_step_post_hook(lambda stepped, args, kwargs: self._stepped(stepped))
+                handle = optimizer.register_step_post_hook(
+                    lambda stepped, args, kwargs: self._stepped(stepped)
+                )
                 self._interception.callback(handle.remove)
 
     def _around_batch_start(self, original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -250,7 +289,9 @@ class BridgeCore:
             self._reports.last_logged = self.state.global_step
 
     def _log_epoch(self, trainer: Any) -> None:
-        """Log the metrics that are only known at the end of an epoch, and the training loss if a log is due."""
+        """Log the metrics that are only known at the end of an epoch, and the training loss if a
+        log is due.
+        """
         metrics = self._reports.of_epoch(trainer.callback_metrics)
         due = self.control.should_log and self.state.global_step > self._reports.last_logged
         if due:
@@ -260,8 +301,15 @@ class BridgeCore:
             self._log(metrics)
 
     def _look_at_metrics(self, trainer: Any) -> None:
-        """Record the metrics after the last batch of an epoch; those that change after it are epoch metrics."""
-        if trainer.is_last_batch or trainer.should_stop or self.control.should_epoch_stop or is_last_step(trainer):
+        """Record the metrics after the last batch of an epoch; those that change after it are
+        epoch metrics.
+        """
+        if (
+            trainer.is_last_batch
+            or trainer.should_stop
+            or self.control.should_epoch_stop
+            or is_last_step(trainer)
+        ):
             self._reports.changed(trainer.callback_metrics)
 
     @stop_iteration_surfaces
@@ -271,14 +319,18 @@ class BridgeCore:
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
 
     def _validation_is_asked(self, trainer: Any) -> bool:
-        """Request the validation that a callback asked for; return whether Lightning will run it after this batch."""
+        """Request the validation that a callback asked for; return whether Lightning will run it
+        after this batch.
+        """
         if not self.control.should_evaluate:
             return False
         self.control.should_evaluate = self._validation.make(trainer)
         return self.control.should_evaluate
 
     def _validate_now(self, trainer: Any) -> None:
-        """Run the validation loop directly: at the end of an epoch Lightning does not start one any more."""
+        """Run the validation loop directly: at the end of an epoch Lightning does not start one
+        any more.
+        """
         if self._evaluated_at == self.state.global_step or not self._validation.make(trainer):
             self.control.should_evaluate = False
             return
@@ -314,7 +366,8 @@ class BridgeCore:
             self.state.best_model_checkpoint = str(path)
 
     def _save(self, trainer: Any) -> None:
-        self.control.should_save = False  # before it is written, so that it is not asked for after a resumption
+        # before it is written, so that it is not asked for after a resumption
+        self.control.should_save = False
         self._checkpoints.save(trainer, self.state, self.args)
         self._tell("on_save")
 
@@ -331,10 +384,14 @@ class BridgeCore:
             trainer.should_stop = True
 
     def _agree_to_stop(self, trainer: Any) -> None:
-        """Stop all ranks where one asks to: metrics differ between ranks unless the module reduces them."""
+        """Stop all ranks where one asks to: metrics differ between ranks unless the module
+        reduces them.
+        """
         if trainer.world_size > 1:
             wanted = self.control.should_training_stop
-            self.control.should_training_stop = trainer.strategy.reduce_boolean_decision(wanted, all=False)
+            self.control.should_training_stop = trainer.strategy.reduce_boolean_decision(
+                wanted, all=False
+            )
 
     def _leave(self, trainer: Any) -> None:
         self._validation.settle(trainer)
@@ -343,7 +400,9 @@ class BridgeCore:
 
 
 def _model_of(module: Any) -> Any:
-    """Return the attribute `model` of the module if it holds all parameters, otherwise the module."""
+    """Return the attribute `model` of the module if it holds all parameters, otherwise the
+    module.
+    """
     from torch import nn
 
     inner = getattr(module, "model", None)
@@ -356,5 +415,7 @@ def _model_of(module: Any) -> Any:
 def is_last_step(trainer: Any) -> bool:
     """Return whether Lightning ends by itself after this step."""
     by_steps = 0 < trainer.max_steps <= trainer.global_step
-    last_epoch = trainer.max_epochs is not None and 0 < trainer.max_epochs <= trainer.current_epoch + 1
+    last_epoch = (
+        trainer.max_epochs is not None and 0 < trainer.max_epochs <= trainer.current_epoch + 1
+    )
     return by_steps or (last_epoch and trainer.is_last_batch)

@@ -17,7 +17,9 @@ _TRAINING = re.compile(r"^(?:training|train)[_/]")
 
 def as_evaluation(metrics: dict[str, Any], prefix: str = "eval") -> dict[str, float]:
     """Rename `val_loss`, `val/loss` and `loss` to `eval_loss`; keep single numbers only."""
-    renamed = {f"{prefix}_{_EVALUATION.sub('', name)}": value for name, value in _once(metrics).items()}
+    renamed = {
+        f"{prefix}_{_EVALUATION.sub('', name)}": value for name, value in _once(metrics).items()
+    }
     return _numbers(renamed)
 
 
@@ -32,9 +34,15 @@ def as_metric_for_best_model(name: str | None) -> str | None:
 
 
 def _once(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Drop the second and third name that Lightning gives to values logged for both step and epoch."""
+    """Drop the second and third name that Lightning gives to values logged for both step and
+    epoch.
+    """
     doubles = {name for name in metrics if name.rpartition("_")[2] in ("step", "epoch")}
-    return {name: v for name, v in metrics.items() if name not in doubles or name.rpartition("_")[0] not in metrics}
+    return {
+        name: v
+        for name, v in metrics.items()
+        if name not in doubles or name.rpartition("_")[0] not in metrics
+    }
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
@@ -69,7 +77,9 @@ class Reports:
         self._of_epochs: set[str] = set()
 
     def add_loss(self, trainer: Any, module: Any, outputs: Any) -> None:
-        """Add the loss of a micro-batch; Lightning has divided it by the number of those in a step."""
+        """Add the loss of a micro-batch; Lightning has divided it by the number of those in a
+        step.
+        """
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if loss is None or not hasattr(loss, "detach"):
             return
@@ -79,7 +89,8 @@ class Reports:
         self._of_step.append(loss)
 
     def end_step(self, module: Any) -> None:
-        """Count the losses of a step: as one, if the module weighs its micro-batches, or else each the same.
+        """Count the losses of a step: as one, if the module weighs its micro-batches, or else each
+        the same.
 
         Args:
             module: a LightningModule; those that weigh have a `loss_of_step`.
@@ -99,7 +110,11 @@ class Reports:
 
     def of_training(self, trainer: Any) -> dict[str, Any]:
         """Return loss, norm and learning rate since the last log, under documented names."""
-        logs = {"loss": self._mean(trainer, 0), "grad_norm": self.grad_norm, "learning_rate": self.learning_rate}
+        logs = {
+            "loss": self._mean(trainer, 0),
+            "grad_norm": self.grad_norm,
+            "learning_rate": self.learning_rate,
+        }
         self._sums[0] = None
         self._counts[0] = 0
         self.grad_norm = None
@@ -108,12 +123,17 @@ class Reports:
     def at_the_end(self, trainer: Any, steps: int) -> dict[str, Any]:
         """Return time, speed and mean loss of the whole training."""
         runtime = time.perf_counter() - self.started
-        logs = {"train_runtime": round(runtime, 4), "train_steps_per_second": round(steps / max(runtime, 1e-9), 3)}
+        logs = {
+            "train_runtime": round(runtime, 4),
+            "train_steps_per_second": round(steps / max(runtime, 1e-9), 3),
+        }
         loss = self._mean(trainer, 1)
         return logs if loss is None else {**logs, "train_loss": loss.item()}
 
     def changed(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metrics logged since the last call; Lightning keeps older ones too, unchanged."""
+        """Return the metrics logged since the last call; Lightning keeps older ones too,
+        unchanged.
+        """
         new = {name: value for name, value in metrics.items() if self._known.get(name) is not value}
         self._known = dict(metrics)
         return {name: value for name, value in new.items() if name not in self._of_epochs}
@@ -123,10 +143,16 @@ class Reports:
 
         `loss`, which is logged by steps, is `loss_epoch` there.
         """
-        self._of_epochs |= {name for name, value in metrics.items() if not _is_same(self._known.get(name), value)}
+        self._of_epochs |= {
+            name for name, value in metrics.items() if not _is_same(self._known.get(name), value)
+        }
         self._known = dict(metrics)
-        found = as_training({name: value for name, value in metrics.items() if name in self._of_epochs})
-        return {f"{name}_epoch" if name in _OF_STEPS else name: value for name, value in found.items()}
+        found = as_training(
+            {name: value for name, value in metrics.items() if name in self._of_epochs}
+        )
+        return {
+            f"{name}_epoch" if name in _OF_STEPS else name: value for name, value in found.items()
+        }
 
     def _sum_up(self) -> None:
         for loss in self._of_step:
@@ -144,7 +170,9 @@ class Reports:
 
 
 def _is_same(old: Any, new: Any) -> bool:
-    """Return whether two values are equal, NaN included. Synchronizes the device, so it is called once an epoch."""
+    """Return whether two values are equal, NaN included. Synchronizes the device, so it is
+    called once an epoch.
+    """
     if old is None or new is old:
         return new is old
     left = float(old)
@@ -172,7 +200,9 @@ def planned_epochs(trainer: Any, max_steps: int) -> int:
 
 
 def epochs_done(trainer: Any, batches_done: int, max_steps: int) -> float:
-    """Return the epochs with the fraction of the current one; for a stream, the whole training is one epoch."""
+    """Return the epochs with the fraction of the current one; for a stream, the whole training
+    is one epoch.
+    """
     batches = trainer.num_training_batches
     if not 0 < batches < math.inf:
         batches = max_steps * trainer.accumulate_grad_batches
@@ -217,7 +247,9 @@ class BridgeCheckpoints:
 
 
 def _makes_folders(trainer: Any) -> bool:
-    """Return whether the checkpoint plugin, or one that it wraps, writes folders in the documented layout."""
+    """Return whether the checkpoint plugin, or one that it wraps, writes folders in the
+    documented layout.
+    """
     plugin = trainer.strategy.checkpoint_io
     while plugin is not None:
         if any(base.__name__ == "FolderCheckpointIO" for base in type(plugin).__mro__):

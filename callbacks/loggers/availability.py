@@ -30,7 +30,9 @@ TRACKERS = {
 
 
 class MissingTrackerError(ImportError, RuntimeError):
-    """The package of a tracker is missing: a RuntimeError in the reference, an ImportError by its nature."""
+    """The package of a tracker is missing: a RuntimeError in the reference, an ImportError by
+    its nature.
+    """
 
 
 def is_switched_on(variable: str, default: str = "FALSE") -> bool:
@@ -54,9 +56,11 @@ is_wandb_available = _check_for("wandb")
 
 
 def is_comet_available() -> bool:
-    """As `transformers.integrations.is_comet_available`, but an API key is not needed for experiments kept offline.
+    """As `transformers.integrations.is_comet_available`, but an API key is not needed for
+    experiments kept offline.
 
-    Reads the installed version without importing the package; imports it only to ask for the key in its files.
+    Reads the installed version without importing the package; imports it only to ask for the key in
+    its files.
     """
     if not is_comet_installed():
         return False
@@ -83,12 +87,16 @@ def is_flyte_deck_standard_available() -> bool:
 
 
 def is_mlflow_available() -> bool:
-    """As `transformers.integrations.is_mlflow_available`: installed, and not turned off by the environment."""
+    """As `transformers.integrations.is_mlflow_available`: installed, and not turned off by the
+    environment.
+    """
     return not is_switched_on("DISABLE_MLFLOW_INTEGRATION") and is_installed("mlflow")
 
 
 def is_tensorboard_available() -> bool:
-    """As `transformers.integrations.is_tensorboard_available`: tensorboard, or tensorboardX in its place."""
+    """As `transformers.integrations.is_tensorboard_available`: tensorboard, or tensorboardX in
+    its place.
+    """
     return is_installed("tensorboard") or is_installed("tensorboardX")
 
 
@@ -123,5 +131,9 @@ def require(there: bool, platform: str, callback: str) -> None:
     if there:
         return
     if platform in ("mlflow", "dagshub") and is_installed("mlflow") and not is_mlflow_available():
-        raise MissingTrackerError(f"report_to={platform!r} is turned off by DISABLE_MLFLOW_INTEGRATION: unset it.")
-    raise MissingTrackerError(f"report_to={platform!r}: {callback} needs `pip install {TRACKERS[platform][2]}`.")
+        raise MissingTrackerError(
+            f"report_to={platform!r} is turned off by DISABLE_MLFLOW_INTEGRATION: unset it."
+        )
+    raise MissingTrackerError(
+        f"report_to={platform!r}: {callback} needs `pip install {TRACKERS[platform][2]}`."
+    )

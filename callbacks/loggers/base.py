@@ -27,11 +27,13 @@ _SAVE_THEMSELVES = {
 class LoggerCallback(TrainerCallback):
     """As the callbacks of `transformers.integrations`, with one policy for failures of trackers.
 
-    A run is opened when training begins, or at the first log outside of training, by the first process of all, once.
-    A run that cannot be opened is an error, before the first step. Later failures (a broken network,
-    a full disk) do not end the training: the first gives a warning, and the end of training their number.
+    A run is opened when training begins, or at the first log outside of training, by the first
+    process of all, once. A run that cannot be opened is an error, before the first step. Later
+    failures (a broken network, a full disk) do not end the training: the first gives a warning, and
+    the end of training their number.
 
-    To make one, define `_available`, `_start`, `_report` and, where a run has to be closed, `_finish`.
+    To make one, define `_available`, `_start`, `_report` and, where a run has to be closed,
+    `_finish`.
 
     Raises:
         MissingTrackerError: an ImportError; the package is not installed.
@@ -44,9 +46,13 @@ class LoggerCallback(TrainerCallback):
     ends_with_training: bool = False
     """True closes the run when training ends; the next training opens another one."""
     run_variable: ClassVar[str] = ""
-    """The environment variable that names a run to resume, which goes before that of a checkpoint."""
+    """The environment variable that names a run to resume, which goes before that of a
+    checkpoint.
+    """
     run_id: Any = None
-    """The name by which the tracker finds the run again: a resumed training takes it from the checkpoint."""
+    """The name by which the tracker finds the run again: a resumed training takes it from the
+    checkpoint.
+    """
     _resumed_run: str | None = None
     save_model: Callable[[str], Any] | None = None
     """Writes the model to a folder, called by all processes; set by the Trainer."""
@@ -66,7 +72,9 @@ class LoggerCallback(TrainerCallback):
         self._resumed_run = state_dict.get("run")
 
     def _run_to_resume(self, state: TrainerState) -> str | None:
-        """Return the run of the checkpoint that the training resumes from, once, unless the environment names one."""
+        """Return the run of the checkpoint that the training resumes from, once, unless the
+        environment names one.
+        """
         found = self._resumed_run
         self._resumed_run = None
         return None if state.is_hyper_param_search or os.environ.get(self.run_variable) else found
@@ -82,7 +90,9 @@ class LoggerCallback(TrainerCallback):
 
     @property
     def reads_checkpoints(self) -> bool:
-        """Return whether checkpoints have to be on disk at `on_save`: to upload them, or for an override."""
+        """Return whether checkpoints have to be on disk at `on_save`: to upload them, or for an
+        override.
+        """
         own = type(self).on_save.__module__.startswith(__package__ or "")
         return self.uploads_checkpoints or not own
 
@@ -93,7 +103,8 @@ class LoggerCallback(TrainerCallback):
                 self._start(args, state, model)
             except Exception as error:
                 logger.error(
-                    "report_to=%r: no run could be opened (%s). %s Without it: take the name out of report_to.",
+                    "report_to=%r: no run could be opened (%s). %s Without it: take the name out "
+                    "of report_to.",
                     self.platform,
                     type(error).__name__,
                     self.advice,
@@ -102,7 +113,12 @@ class LoggerCallback(TrainerCallback):
         self._initialized = True
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: Any,
     ) -> None:
         """Open a run; each trial of a hyperparameter search has its own."""
         if state.is_hyper_param_search or self._over:
@@ -128,13 +144,17 @@ class LoggerCallback(TrainerCallback):
             with self._training_goes_on(f"the logs of step {state.global_step}"):
                 self._report(args, state, logs)
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Upload the checkpoint, where that was asked for."""
         if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
             with self._training_goes_on(f"checkpoint-{state.global_step}"):
                 self._upload(args, state, checkpoint_folder(args, state))
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Close the run where the platform has it so, and say what did not arrive."""
         if not self._initialized:
             return
@@ -169,11 +189,19 @@ class LoggerCallback(TrainerCallback):
         numbers = {name: number(value) for name, value in logs.items()}
         left_out = [name for name, value in numbers.items() if value is None]
         if left_out:
-            logger.warning("%s takes numbers, so these logs are left out: %s.", self.platform, ", ".join(left_out))
+            logger.warning(
+                "%s takes numbers, so these logs are left out: %s.",
+                self.platform,
+                ", ".join(left_out),
+            )
         return {name: value for name, value in numbers.items() if value is not None}
 
-    def _write_model(self, state: TrainerState, model: Any, processing_class: Any, folder: str) -> None:
-        """Write the model that training ends with; all processes call it, for one that is spread over them."""
+    def _write_model(
+        self, state: TrainerState, model: Any, processing_class: Any, folder: str
+    ) -> None:
+        """Write the model that training ends with; all processes call it, for one that is spread
+        over them.
+        """
         if self.save_model is not None:
             self.save_model(folder)
         elif state.is_world_process_zero:
@@ -188,7 +216,8 @@ class LoggerCallback(TrainerCallback):
             level = logging.WARNING if self._lost == 1 else logging.DEBUG
             logger.log(
                 level,
-                "%s failed to log %s (%s: %s). Training continues; further failures are only counted.",
+                "%s failed to log %s (%s: %s). Training continues; further failures are only "
+                "counted.",
                 self.platform,
                 what,
                 type(error).__name__,
@@ -197,7 +226,11 @@ class LoggerCallback(TrainerCallback):
 
     def _warn_what_is_lost(self) -> None:
         if self._lost > 1:
-            logger.warning("%s did not take %d things that it was sent in this training.", self.platform, self._lost)
+            logger.warning(
+                "%s did not take %d things that it was sent in this training.",
+                self.platform,
+                self._lost,
+            )
         self._lost = 0
 
 
@@ -205,7 +238,13 @@ class PredictionLogger(LoggerCallback):
     """Tracker that also receives the metrics of `predict`."""
 
     def on_predict(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, model: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Any,
+        model: Any = None,
+        **kwargs: Any,
     ) -> None:
         """Send the metrics of a prediction."""
         if not self._initialized:
@@ -222,7 +261,8 @@ def write_model(model: Any, processing_class: Any, folder: str) -> None:
     """Write weights, configuration and what processes the data, where no trainer is there to do it.
 
     Args:
-        model: one of `transformers`, PEFT or `huggingface_hub`, saved by its `save_pretrained`, or any other module.
+        model: one of `transformers`, PEFT or `huggingface_hub`, saved by its `save_pretrained`, or
+            any other module.
         processing_class: a tokenizer or another processor, or None.
         folder: is made if it does not exist.
     """

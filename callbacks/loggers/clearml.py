@@ -16,28 +16,33 @@ _ONCE = (*SUMMARY, "epoch")
 
 
 class ClearMLCallback(LoggerCallback):
-    """As `transformers.integrations.ClearMLCallback`, but a task that was closed is never written to.
+    """As `transformers.integrations.ClearMLCallback`, but a task that was closed is never written
+    to.
 
-    A task that exists is used, and left open; a further training in it has "_2", "_3" and so on after its names. Else
-    a task is made, and closed when training ends. What is logged after that goes to it again.
+    A task that exists is used, and left open; a further training in it has "_2", "_3" and so on
+    after its names. Else a task is made, and closed when training ends. What is logged after that
+    goes to it again.
 
-    Arguments and model configuration appear in the task under "Transformers" and "Model Configuration". When the task
-    runs on an agent, they are those of the interface where its switches `_ignore_hparams_ui_overrides_` and
-    `_ignore_model_config_ui_overrides_` were set to false.
+    Arguments and model configuration appear in the task under "Transformers" and "Model
+    Configuration". When the task runs on an agent, they are those of the interface where its
+    switches `_ignore_hparams_ui_overrides_` and `_ignore_model_config_ui_overrides_` were set to
+    false.
 
     Environment variables:
 
     - `CLEARML_PROJECT`: the project, by default "HuggingFace Transformers".
     - `CLEARML_TASK`: the name of the task, by default "Trainer".
-    - `CLEARML_LOG_MODEL`: whether checkpoints are uploaded as models, up to `save_total_limit` of them. By default they
-      are for a task that was made here, not for one that exists.
+    - `CLEARML_LOG_MODEL`: whether checkpoints are uploaded as models, up to `save_total_limit` of
+      them. By default they are for a task that was made here, not for one that exists.
 
     Raises:
         MissingTrackerError: an ImportError; clearml is not installed.
     """
 
     platform = "clearml"
-    advice = "CLEARML_OFFLINE_MODE=1 keeps the task on this machine, `clearml-init` stores credentials."
+    advice = (
+        "CLEARML_OFFLINE_MODE=1 keeps the task on this machine, `clearml-init` stores credentials."
+    )
 
     _trainings_of: ClassVar[dict[str, int]] = {}
     """Number of trainings in each task, by its id."""
@@ -54,7 +59,11 @@ class ClearMLCallback(LoggerCallback):
     @property
     def uploads_checkpoints(self) -> bool:
         """With `CLEARML_LOG_MODEL`, and by default in a task that is made here."""
-        made_here = self.ends_with_training if self._initialized else self._clearml.Task.current_task() is None
+        made_here = (
+            self.ends_with_training
+            if self._initialized
+            else self._clearml.Task.current_task() is None
+        )
         return is_switched_on("CLEARML_LOG_MODEL", default=str(made_here))
 
     def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
@@ -63,12 +72,18 @@ class ClearMLCallback(LoggerCallback):
         model = self._clearml.OutputModel(task=self._clearml_task, name=name)
         model.connect(task=self._clearml_task, name=name)
         model.update_weights_package(
-            weights_path=folder, target_filename=base, iteration=state.global_step, auto_delete_file=False
+            weights_path=folder,
+            target_filename=base,
+            iteration=state.global_step,
+            auto_delete_file=False,
         )
         self._checkpoints_saved.append(model)
         while args.save_total_limit and args.save_total_limit < len(self._checkpoints_saved):
             self._clearml.model.Model.remove(
-                self._checkpoints_saved.pop(0), delete_weights_file=True, force=True, raise_on_errors=True
+                self._checkpoints_saved.pop(0),
+                delete_weights_file=True,
+                force=True,
+                raise_on_errors=True,
             )
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
@@ -81,7 +96,8 @@ class ClearMLCallback(LoggerCallback):
         task_id = self._task_id = str(self._clearml_task.id)
         count = self._trainings_of[task_id] = self._trainings_of.get(task_id, 0) + 1
         self._suffix = "" if count == 1 else f"_{count}"
-        self.ends_with_training = made_here and task_class.running_locally()  # an agent closes its task itself
+        # an agent closes its task itself
+        self.ends_with_training = made_here and task_class.running_locally()
         self._connect_arguments(args)
         if config_of(model):
             self._connect_config(model)
@@ -101,7 +117,9 @@ class ClearMLCallback(LoggerCallback):
         if self._is_overridden(f"{section}/_ignore_hparams_ui_overrides_"):
             self._clearml_task.connect(args, section)
             return
-        names = [item.name for item in fields(args) if item.init and not item.name.endswith("_token")]
+        names = [
+            item.name for item in fields(args) if item.init and not item.name.endswith("_token")
+        ]
         values = {name: getattr(args, name) for name in names}
         plain = {f"{section}/{name}": str(value) for name, value in flattened(values, "/").items()}
         self._clearml_task.update_parameters(plain)
@@ -109,21 +127,30 @@ class ClearMLCallback(LoggerCallback):
     def _connect_config(self, model: Any) -> None:
         section = f"Model Configuration{self._suffix}"
         if self._is_overridden(f"Transformers{self._suffix}/_ignore_model_config_ui_overrides_"):
-            model.config = model.config.from_dict(self._clearml_task.get_configuration_object_as_dict(section))
+            model.config = model.config.from_dict(
+                self._clearml_task.get_configuration_object_as_dict(section)
+            )
             return
         self._clearml_task.set_configuration_object(
-            name=section, config_dict=config_of(model), description="The configuration of the model."
+            name=section,
+            config_dict=config_of(model),
+            description="The configuration of the model.",
         )
 
     def _is_overridden(self, switch: str) -> bool:
-        """Return whether values set in the ClearML interface apply; create the switch for it in a local task."""
+        """Return whether values set in the ClearML interface apply; create the switch for it in
+        a local task.
+        """
         if not self._clearml.Task.running_locally():
             return not self._clearml_task.get_parameter(switch, default=True, cast=True)
         self._clearml_task.set_parameter(
             name=switch,
             value=True,
             value_type=bool,
-            description="False takes what is set here when the task runs on an agent; True, what its script says.",
+            description=(
+                "False takes what is set here when the task runs on an agent; True, what its "
+                "script says."
+            ),
         )
         return False
 
@@ -143,8 +170,15 @@ class ClearMLCallback(LoggerCallback):
             if name in _ONCE:
                 log.report_single_value(name=name + self._suffix, value=plain)
             else:
-                title, series = (group, rest) if separator and group in ("eval", "test") else ("train", name)
-                log.report_scalar(title=title + self._suffix, series=series, value=plain, iteration=state.global_step)
+                title, series = (
+                    (group, rest) if separator and group in ("eval", "test") else ("train", name)
+                )
+                log.report_scalar(
+                    title=title + self._suffix,
+                    series=series,
+                    value=plain,
+                    iteration=state.global_step,
+                )
 
     def _finish(self) -> None:
         if self.ends_with_training and self._clearml_task is not None:

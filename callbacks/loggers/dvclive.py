@@ -15,15 +15,17 @@ logger = logging.getLogger(__name__)
 
 
 class DVCLiveCallback(LoggerCallback):
-    """As `transformers.integrations.DVCLiveCallback`, but what else it is given goes to `dvclive.Live`, as documented.
+    """As `transformers.integrations.DVCLiveCallback`, but what else it is given goes to
+    `dvclive.Live`, as documented.
 
     A step of DVCLive is one log.
 
     Args:
         live: a `dvclive.Live` to use; by default one is made.
-        log_model: True keeps the model at the end as an artifact, in `output_dir/last`, or `output_dir/best` under
-            `load_best_model_at_end`; "all" keeps the whole output folder, at every checkpoint. By default what the
-            environment variable `HF_DVCLIVE_LOG_MODEL` says: 1, true, or all.
+        log_model: True keeps the model at the end as an artifact, in `output_dir/last`, or
+            `output_dir/best` under `load_best_model_at_end`; "all" keeps the whole output folder,
+            at every checkpoint. By default what the environment variable `HF_DVCLIVE_LOG_MODEL`
+            says: 1, true, or all.
         **kwargs: for the `dvclive.Live` that is made, such as `dir`.
 
     Raises:
@@ -33,7 +35,9 @@ class DVCLiveCallback(LoggerCallback):
 
     platform = "dvclive"
 
-    def __init__(self, live: Any = None, log_model: Literal["all"] | bool | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, live: Any = None, log_model: Literal["all"] | bool | None = None, **kwargs: Any
+    ) -> None:
         super().__init__()
         self._live_class: Any = import_module("dvclive").Live
         if live is not None and not isinstance(live, self._live_class):
@@ -51,13 +55,17 @@ class DVCLiveCallback(LoggerCallback):
     def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
         self.live.log_artifact(str(args.output_dir))
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Keep the model with `log_model=True`; write the summary."""
         if self._initialized and self._log_model is True:
             name = "best" if args.load_best_model_at_end else "last"
             folder = os.path.join(args.output_dir, name)
             with self._training_goes_on("the model"):
-                self._write_model(state, kwargs.get("model"), kwargs.get("processing_class"), folder)
+                self._write_model(
+                    state, kwargs.get("model"), kwargs.get("processing_class"), folder
+                )
                 if state.is_world_process_zero:
                     self.live.log_artifact(folder, name=name, type="model", copy=True)
         if self._initialized and state.is_world_process_zero:
@@ -81,10 +89,16 @@ class DVCLiveCallback(LoggerCallback):
             if could_log(value):
                 self.live.log_metric(standardize_metric_name(name, "dvclive.huggingface"), value)
             else:
-                logger.warning("DVCLive shows numbers: the log %r of type %s is left out.", name, type(value).__name__)
+                logger.warning(
+                    "DVCLive shows numbers: the log %r of type %s is left out.",
+                    name,
+                    type(value).__name__,
+                )
         self.live.next_step()
 
 
 def _from_environment() -> Literal["all"] | bool:
     variable = "HF_DVCLIVE_LOG_MODEL"
-    return "all" if os.environ.get(variable, "").strip().lower() == "all" else is_switched_on(variable)
+    return (
+        "all" if os.environ.get(variable, "").strip().lower() == "all" else is_switched_on(variable)
+    )

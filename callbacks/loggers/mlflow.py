@@ -20,10 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 class MLflowCallback(LoggerCallback):
-    """As `transformers.integrations.MLflowCallback`, but every training and every trial of a search has its own run.
+    """As `transformers.integrations.MLflowCallback`, but every training and every trial of a search
+    has its own run.
 
-    A run that is active already is used, and left open. Metrics keep the names of the logs (`loss`, `eval_loss`); those
-    of an evaluation after the training go to its run. Needs mlflow 3.9 or newer; `mlflow-skinny` will do.
+    A run that is active already is used, and left open. Metrics keep the names of the logs (`loss`,
+    `eval_loss`); those of an evaluation after the training go to its run. Needs mlflow 3.9 or
+    newer; `mlflow-skinny` will do.
 
     Environment variables:
 
@@ -38,7 +40,8 @@ class MLflowCallback(LoggerCallback):
     - `DISABLE_MLFLOW_INTEGRATION`: true takes MLflow for not installed.
 
     Raises:
-        MissingTrackerError: an ImportError; mlflow is not installed, or turned off by the environment.
+        MissingTrackerError: an ImportError; mlflow is not installed, or turned off by the
+            environment.
     """
 
     platform = "mlflow"
@@ -61,7 +64,9 @@ class MLflowCallback(LoggerCallback):
         return is_switched_on("HF_MLFLOW_LOG_ARTIFACTS")
 
     def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
-        self._ml_flow.log_artifacts(folder, artifact_path=os.path.basename(folder), run_id=self.run_id)
+        self._ml_flow.log_artifacts(
+            folder, artifact_path=os.path.basename(folder), run_id=self.run_id
+        )
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
         self._auto_end_run = False
@@ -69,7 +74,9 @@ class MLflowCallback(LoggerCallback):
         self.run_id = self._ml_flow.active_run().info.run_id
         params = {**config_of(model), **args.to_dict()}
         with self._training_goes_on("the parameters"):
-            self._log_params(flattened(params) if is_switched_on("MLFLOW_FLATTEN_PARAMS") else params)
+            self._log_params(
+                flattened(params) if is_switched_on("MLFLOW_FLATTEN_PARAMS") else params
+            )
         tags = os.environ.get("MLFLOW_TAGS")
         if tags:
             self._ml_flow.set_tags(json.loads(tags))
@@ -86,9 +93,18 @@ class MLflowCallback(LoggerCallback):
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME")
         if experiment:
             mlflow.set_experiment(experiment)
-        trial = None if state.trial_name is None else "-".join(filter(None, (args.run_name, state.trial_name)))
-        if resumed and not mlflow.search_runs(filter_string=f"attributes.run_id = '{resumed}'", output_format="list"):
-            logger.warning("MLflow has no run %s, which the checkpoint names: the training gets another one.", resumed)
+        trial = (
+            None
+            if state.trial_name is None
+            else "-".join(filter(None, (args.run_name, state.trial_name)))
+        )
+        if resumed and not mlflow.search_runs(
+            filter_string=f"attributes.run_id = '{resumed}'", output_format="list"
+        ):
+            logger.warning(
+                "MLflow has no run %s, which the checkpoint names: the training gets another one.",
+                resumed,
+            )
             resumed = None
         known = {"run_id": resumed} if resumed else {}
         mlflow.start_run(run_name=trial or args.run_name, nested=nested, **known)
@@ -98,7 +114,8 @@ class MLflowCallback(LoggerCallback):
         too_long = [name for name, value in params.items() if len(str(value)) > self._longest_value]
         if too_long:
             logger.warning(
-                "MLflow takes up to %d characters, so parameters are left out: %s. Try MLFLOW_FLATTEN_PARAMS=1.",
+                "MLflow takes up to %d characters, so parameters are left out: %s. Try "
+                "MLFLOW_FLATTEN_PARAMS=1.",
                 self._longest_value,
                 ", ".join(too_long),
             )
@@ -109,11 +126,18 @@ class MLflowCallback(LoggerCallback):
         known = self._ml_flow.active_run().data.params  # a run keeps the values that it has
         kept = [(name, value) for name, value in kept if name not in known]
         for start in range(0, len(kept), self._most_params):
-            self._ml_flow.log_params(dict(kept[start : start + self._most_params]), synchronous=False)
+            self._ml_flow.log_params(
+                dict(kept[start : start + self._most_params]), synchronous=False
+            )
 
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
-        metrics = {re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII): it for name, it in self._numbers(logs).items()}
-        self._ml_flow.log_metrics(metrics=metrics, step=state.global_step, synchronous=False, run_id=self.run_id)
+        metrics = {
+            re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII): it
+            for name, it in self._numbers(logs).items()
+        }
+        self._ml_flow.log_metrics(
+            metrics=metrics, step=state.global_step, synchronous=False, run_id=self.run_id
+        )
 
     def _finish(self) -> None:
         self._ml_flow.flush_async_logging()
@@ -131,12 +155,15 @@ class MLflowCallback(LoggerCallback):
 
 
 class DagsHubCallback(MLflowCallback):
-    """As `transformers.integrations.DagsHubCallback`, but its run is closed when training ends, as that of MLflow is.
+    """As `transformers.integrations.DagsHubCallback`, but its run is closed when training ends, as
+    that of MLflow is.
 
     Environment variables, beside those of `MLflowCallback`:
 
-    - `MLFLOW_TRACKING_URI`: `https://dagshub.com/<owner>/<repository>.mlflow`, which `dagshub.init()` sets. Necessary.
-    - `HF_DAGSHUB_LOG_ARTIFACTS`: 1 or true uploads the output folder when training ends, and the training data with it.
+    - `MLFLOW_TRACKING_URI`: `https://dagshub.com/<owner>/<repository>.mlflow`, which
+      `dagshub.init()` sets. Necessary.
+    - `HF_DAGSHUB_LOG_ARTIFACTS`: 1 or true uploads the output folder when training ends, and the
+      training data with it.
     - `BRANCH`: the branch that it is uploaded to, by default "main".
 
     Raises:
@@ -151,9 +178,15 @@ class DagsHubCallback(MLflowCallback):
         self.Repo: Any = import_module("dagshub.upload").Repo
         self.repo: Any = None
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Close the run; with `HF_DAGSHUB_LOG_ARTIFACTS` upload the output folder."""
-        if self._initialized and state.is_world_process_zero and is_switched_on("HF_DAGSHUB_LOG_ARTIFACTS"):
+        if (
+            self._initialized
+            and state.is_world_process_zero
+            and is_switched_on("HF_DAGSHUB_LOG_ARTIFACTS")
+        ):
             with self._training_goes_on("the output folder"):
                 dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
                 if dataset is not None:

@@ -18,9 +18,11 @@ _COMET_MODES = ("get", "get_or_create", "create")
 
 
 class AzureMLCallback(LoggerCallback):
-    """As `transformers.integrations.AzureMLCallback`: numbers go to the run that the script was submitted as.
+    """As `transformers.integrations.AzureMLCallback`: numbers go to the run that the script was
+    submitted as.
 
-    Metrics keep the names of the logs (`loss`, `eval_loss`). On a machine outside of Azure azureml prints them.
+    Metrics keep the names of the logs (`loss`, `eval_loss`). On a machine outside of Azure azureml
+    prints them.
 
     Args:
         azureml_run: a run to use instead of that of the context.
@@ -35,7 +37,9 @@ class AzureMLCallback(LoggerCallback):
         super().__init__()
         self.azureml_run = azureml_run
 
-    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_init_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Find the run of the context."""
         self.setup(args, state)
 
@@ -52,13 +56,15 @@ class AzureMLCallback(LoggerCallback):
 
 
 class CodeCarbonCallback(LoggerCallback):
-    """As `transformers.integrations.CodeCarbonCallback`, but every training is measured, not the first one only.
+    """As `transformers.integrations.CodeCarbonCallback`, but every training is measured, not the
+    first one only.
 
-    Writes `emissions.csv` to the output folder, on the first process of every machine, as each machine has its own
-    power. `tracker.final_emissions_data` has the figures.
+    Writes `emissions.csv` to the output folder, on the first process of every machine, as each
+    machine has its own power. `tracker.final_emissions_data` has the figures.
 
-    Environment variables are those of codecarbon (`CODECARBON_LOG_LEVEL`, `CODECARBON_MEASURE_POWER_SECS`, ...). With
-    `CODECARBON_COUNTRY_ISO_CODE`, such as "FRA", the location of the machine is not looked up over the network.
+    Environment variables are those of codecarbon (`CODECARBON_LOG_LEVEL`,
+    `CODECARBON_MEASURE_POWER_SECS`, ...). With `CODECARBON_COUNTRY_ISO_CODE`, such as "FRA", the
+    location of the machine is not looked up over the network.
 
     Raises:
         MissingTrackerError: an ImportError; codecarbon is not installed.
@@ -66,25 +72,36 @@ class CodeCarbonCallback(LoggerCallback):
     """
 
     platform = "codecarbon"
-    advice = "CODECARBON_COUNTRY_ISO_CODE, such as FRA, avoids the look-up of this machine's location."
+    advice = (
+        "CODECARBON_COUNTRY_ISO_CODE, such as FRA, avoids the look-up of this machine's location."
+    )
 
     def __init__(self) -> None:
         super().__init__()
         import torch
 
         if torch.version.hip:
-            raise RuntimeError("report_to='codecarbon' cannot read the power of AMD GPUs (ROCm): leave it out.")
+            raise RuntimeError(
+                "report_to='codecarbon' cannot read the power of AMD GPUs (ROCm): leave it out."
+            )
         self._codecarbon: Any = import_module("codecarbon")
         self.tracker: Any = None
         self._measuring = False
 
-    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_init_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Make a tracker."""
         if self.tracker is None and state.is_local_process_zero:
             self.tracker = self._make_tracker(args)
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: Any,
     ) -> None:
         """Begin to measure."""
         if not state.is_local_process_zero or self._measuring:
@@ -95,10 +112,14 @@ class CodeCarbonCallback(LoggerCallback):
         self._measuring = True
         self.tracker.start()
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, *more: Any, **kwargs: Any) -> None:
+    def on_log(
+        self, args: Any, state: TrainerState, control: TrainerControl, *more: Any, **kwargs: Any
+    ) -> None:
         """Do nothing: codecarbon measures by itself."""
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Stop, and write the figures."""
         if self._measuring:
             self._over = True
@@ -119,14 +140,14 @@ class CometCallback(PredictionLogger):
     Environment variables, beside those of comet_ml itself (`COMET_API_KEY`, `COMET_WORKSPACE`,
     `COMET_OFFLINE_DIRECTORY`, ...):
 
-    - `COMET_MODE`: "get_or_create", the default, "create" or "get", the latter two with `COMET_EXPERIMENT_KEY`; with
-      anything else nothing is logged.
+    - `COMET_MODE`: "get_or_create", the default, "create" or "get", the latter two with
+      `COMET_EXPERIMENT_KEY`; with anything else nothing is logged.
     - `COMET_START_ONLINE`: 0 or false keeps the experiment in an archive on this machine.
     - `COMET_PROJECT_NAME`: the project.
     - `COMET_LOG_ASSETS`: 1 or true uploads the output folder when training ends.
 
-    The experiment stays open when training ends, for what comes after it; comet_ml closes it at the end of the
-    program. Each trial of a search is a separate experiment.
+    The experiment stays open when training ends, for what comes after it; comet_ml closes it at the
+    end of the program. Each trial of a search is a separate experiment.
 
     Raises:
         MissingTrackerError: an ImportError; comet_ml 3.44 or newer is not installed.
@@ -134,7 +155,9 @@ class CometCallback(PredictionLogger):
 
     platform = "comet_ml"
     run_variable = "COMET_EXPERIMENT_KEY"
-    advice = "COMET_START_ONLINE=0 keeps the experiment on this machine, `comet login` stores a key."
+    advice = (
+        "COMET_START_ONLINE=0 keeps the experiment on this machine, `comet login` stores a key."
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,18 +168,30 @@ class CometCallback(PredictionLogger):
         """Return the key of the experiment."""
         return None if self._experiment is None else self._experiment.get_key()
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Upload the output folder with `COMET_LOG_ASSETS`."""
-        if self._experiment is not None and state.is_world_process_zero and is_switched_on("COMET_LOG_ASSETS"):
+        if (
+            self._experiment is not None
+            and state.is_world_process_zero
+            and is_switched_on("COMET_LOG_ASSETS")
+        ):
             with self._training_goes_on("the output folder"):
                 folder = str(args.output_dir)
-                self._experiment.log_asset_folder(folder, recursive=True, log_file_name=True, step=state.global_step)
+                self._experiment.log_asset_folder(
+                    folder, recursive=True, log_file_name=True, step=state.global_step
+                )
         super().on_train_end(args, state, control, **kwargs)
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
         mode = os.environ.get("COMET_MODE", "").lower() or None
         if mode is not None and mode not in _COMET_MODES:
-            logger.warning("COMET_MODE=%r is none of %s: nothing is logged to Comet.", mode, ", ".join(_COMET_MODES))
+            logger.warning(
+                "COMET_MODE=%r is none of %s: nothing is logged to Comet.",
+                mode,
+                ", ".join(_COMET_MODES),
+            )
             return
         if state.is_hyper_param_search:
             mode = "create"
@@ -166,18 +201,26 @@ class CometCallback(PredictionLogger):
         key = {"experiment_key": resumed} if resumed and mode != "create" else {}
         self._experiment = comet_ml.start(online=None, mode=mode, experiment_config=named, **key)
         self._experiment.set_model_graph(model)
-        known = {"args": args.to_dict(), "config": config_of(model), "peft_config": getattr(model, "peft_config", None)}
+        known = {
+            "args": args.to_dict(),
+            "config": config_of(model),
+            "peft_config": getattr(model, "peft_config", None),
+        }
         parameters = {name: value for name, value in known.items() if value}
         self._experiment.log_parameters(parameters, nested_support=True)
         if state.is_hyper_param_search:
-            self._experiment.log_optimization(optimization_id=state.trial_name, parameters=state.trial_params)
+            self._experiment.log_optimization(
+                optimization_id=state.trial_name, parameters=state.trial_params
+            )
 
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
         self._report_prediction(state, logs)
 
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
         if self._experiment is not None:
-            self._experiment.log_metrics(rewrite_logs(metrics), step=state.global_step, epoch=state.epoch)
+            self._experiment.log_metrics(
+                rewrite_logs(metrics), step=state.global_step, epoch=state.epoch
+            )
 
     def _finish(self) -> None:
         if self._experiment is not None:
@@ -186,11 +229,14 @@ class CometCallback(PredictionLogger):
 
 
 class FlyteCallback(LoggerCallback):
-    """As `transformers.integrations.FlyteCallback`, but only the first process makes the deck. Inside of a Flyte task.
+    """As `transformers.integrations.FlyteCallback`, but only the first process makes the deck.
+    Inside of a Flyte task.
 
     Args:
-        save_log_history: show all logs as a table, a Flyte deck; needs flytekitplugins-deck-standard and pandas.
-        sync_checkpoints: keep the newest checkpoint in Flyte, from which an interrupted task resumes with
+        save_log_history: show all logs as a table, a Flyte deck; needs
+            flytekitplugins-deck-standard and pandas.
+        sync_checkpoints: keep the newest checkpoint in Flyte, from which an interrupted task
+            resumes with
             `trainer.train(resume_from_checkpoint=current_context().checkpoint.restore())`.
 
     Raises:
@@ -202,7 +248,9 @@ class FlyteCallback(LoggerCallback):
     def __init__(self, save_log_history: bool = True, sync_checkpoints: bool = True) -> None:
         super().__init__()
         if save_log_history and not (is_flyte_deck_standard_available() and is_installed("pandas")):
-            logger.warning("A deck of the logs needs `pip install flytekitplugins-deck-standard pandas`.")
+            logger.warning(
+                "A deck of the logs needs `pip install flytekitplugins-deck-standard pandas`."
+            )
             save_log_history = False
         self.cp: Any = import_module("flytekit").current_context().checkpoint
         self.save_log_history = save_log_history
@@ -216,7 +264,9 @@ class FlyteCallback(LoggerCallback):
     def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
         self.cp.save(folder)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Show the logs as a table."""
         if self.save_log_history and state.is_world_process_zero:
             with self._training_goes_on("the table of logs"):

@@ -17,18 +17,21 @@ logger = logging.getLogger(__name__)
 
 
 class SwanLabCallback(PredictionLogger):
-    """As `transformers.integrations.SwanLabCallback`, but each trial of a hyperparameter search is an experiment.
+    """As `transformers.integrations.SwanLabCallback`, but each trial of a hyperparameter search is
+    an experiment.
 
-    Environment variables, beside those of swanlab itself (`SWANLAB_API_KEY`, `SWANLAB_WEB_HOST`, `SWANLAB_API_HOST`,
-    `SWANLAB_MODE` with "local", "offline", "cloud" or "disabled", `SWANLAB_LOG_DIR`):
+    Environment variables, beside those of swanlab itself (`SWANLAB_API_KEY`, `SWANLAB_WEB_HOST`,
+    `SWANLAB_API_HOST`, `SWANLAB_MODE` with "local", "offline", "cloud" or "disabled",
+    `SWANLAB_LOG_DIR`):
 
     - `SWANLAB_PROJECT`: the project, by default the name of the working folder.
     - `SWANLAB_RUN_ID`: the experiment to resume.
-    - `SWANLAB_RESUME`: "must", "allow" or "never"; by default "allow" with the argument `resume_from_checkpoint`.
+    - `SWANLAB_RESUME`: "must", "allow" or "never"; by default "allow" with the argument
+      `resume_from_checkpoint`.
     - `SWANLAB_LOG_MODEL`: SwanLab keeps no models; setting it is warned of.
 
-    An experiment that exists already is used. It stays open when training ends, for what comes after it; swanlab closes
-    it at the end of the program.
+    An experiment that exists already is used. It stays open when training ends, for what comes
+    after it; swanlab closes it at the end of the program.
 
     Raises:
         MissingTrackerError: an ImportError; swanlab is not installed.
@@ -36,7 +39,9 @@ class SwanLabCallback(PredictionLogger):
 
     platform = "swanlab"
     run_variable = "SWANLAB_RUN_ID"
-    advice = "SWANLAB_MODE=offline keeps the experiment on this machine, `swanlab login` stores a key."
+    advice = (
+        "SWANLAB_MODE=offline keeps the experiment on this machine, `swanlab login` stores a key."
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,10 +63,14 @@ class SwanLabCallback(PredictionLogger):
             self._swanlab.config.update({"model_num_parameters": count})
         if callable(getattr(model, "get_nb_trainable_parameters", None)):
             trainable, everything = model.get_nb_trainable_parameters()
-            self._swanlab.config.update({"peft_model_trainable_params": trainable, "peft_model_all_param": everything})
+            self._swanlab.config.update(
+                {"peft_model_trainable_params": trainable, "peft_model_all_param": everything}
+            )
 
     def _is_running(self) -> bool:
-        """Return whether there is a run; without one older versions return None, newer ones raise."""
+        """Return whether there is a run; without one older versions return None, newer ones
+        raise.
+        """
         try:
             return self._swanlab.get_run() is not None
         except RuntimeError:
@@ -85,7 +94,9 @@ class SwanLabCallback(PredictionLogger):
 
 @contextmanager
 def _without_variable(name: str) -> Iterator[None]:
-    """Unset a variable in the block: newer versions of swanlab read something else from it, and fail."""
+    """Unset a variable in the block: newer versions of swanlab read something else from it, and
+    fail.
+    """
     value = os.environ.pop(name, None)
     try:
         yield

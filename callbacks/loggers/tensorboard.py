@@ -20,11 +20,13 @@ logger = logging.getLogger(__name__)
 
 
 class TensorBoardCallback(LoggerCallback):
-    """As `transformers.integrations.TensorBoardCallback`, but a log directory that was asked for is kept in a search.
+    """As `transformers.integrations.TensorBoardCallback`, but a log directory that was asked for is
+    kept in a search.
 
-    The logs go to `args.logging_dir`, else to the environment variable `TENSORBOARD_LOGGING_DIR`, else to
-    `output_dir/runs/<date>_<host>`; each trial of a hyperparameter search to a subfolder of its name. Only the first
-    process of all writes. A writer is opened when training begins, or at the first log outside of training.
+    The logs go to `args.logging_dir`, else to the environment variable `TENSORBOARD_LOGGING_DIR`,
+    else to `output_dir/runs/<date>_<host>`; each trial of a hyperparameter search to a subfolder of
+    its name. Only the first process of all writes. A writer is opened when training begins, or at
+    the first log outside of training.
 
     Args:
         tb_writer: a `torch.utils.tensorboard.SummaryWriter` to use instead.
@@ -44,21 +46,34 @@ class TensorBoardCallback(LoggerCallback):
     @property
     def run_id(self) -> str | None:
         """Return the name of the folder below `runs` that was made for this training."""
-        return os.path.basename(self.logging_dir) if self.logging_dir and self._given_writer is None else None
+        return (
+            os.path.basename(self.logging_dir)
+            if self.logging_dir and self._given_writer is None
+            else None
+        )
 
     def _available(self) -> bool:
         return self._given_writer is not None or is_tensorboard_available()
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: Any,
     ) -> None:
-        """Open a writer and note the arguments, as text and as hyperparameters, and the model's configuration."""
+        """Open a writer and note the arguments, as text and as hyperparameters, and the model's
+        configuration.
+        """
         if state.is_hyper_param_search:
             self._leave(state)
             self.logging_dir = None
         self.setup(args, state, model, **kwargs)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Close the writer; a later log opens one on the same directory."""
         self._finish()
         self._warn_what_is_lost()
@@ -73,7 +88,9 @@ class TensorBoardCallback(LoggerCallback):
             _add_hparams(writer, args.to_sanitized_dict())
 
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
-        """Write numbers as scalars and strings as text, at `state.global_step`; warn about anything else."""
+        """Write numbers as scalars and strings as text, at `state.global_step`; warn about
+        anything else.
+        """
         writer = self._writer(args, state)
         for name, value in rewrite_logs(logs).items():
             if isinstance(value, str):
@@ -82,7 +99,8 @@ class TensorBoardCallback(LoggerCallback):
                 writer.add_scalar(name, plain, state.global_step)
             else:
                 logger.warning(
-                    "TensorBoard shows numbers and strings, so the log %r = %r of type %s is left out.",
+                    "TensorBoard shows numbers and strings, so the log %r = %r of type %s is left "
+                    "out.",
                     name,
                     value,
                     type(value).__name__,

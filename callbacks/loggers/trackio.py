@@ -16,13 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 class TrackioCallback(PredictionLogger):
-    """As `transformers.integrations.TrackioCallback`, but logs after the training go to the same run.
+    """As `transformers.integrations.TrackioCallback`, but logs after the training go to the same
+    run.
 
-    Reads the arguments `run_name`, `project`, `trackio_space_id` (unset keeps the data on this machine),
-    `trackio_bucket_id`, `trackio_static_space_id` and `hub_private_repo`, and trackio's own environment variables
-    (`TRACKIO_DIR`, `TRACKIO_SPACE_ID`, ...). As in later versions of the reference, a static copy of the Space is made
-    when training is over, unless `trackio_static_space_id=False`; a project on this machine is uploaded as one when
-    the model is pushed to the Hub, whose card then points at it.
+    Reads the arguments `run_name`, `project`, `trackio_space_id` (unset keeps the data on this
+    machine), `trackio_bucket_id`, `trackio_static_space_id` and `hub_private_repo`, and trackio's
+    own environment variables (`TRACKIO_DIR`, `TRACKIO_SPACE_ID`, ...). As in later versions of the
+    reference, a static copy of the Space is made when training is over, unless
+    `trackio_static_space_id=False`; a project on this machine is uploaded as one when the model is
+    pushed to the Hub, whose card then points at it.
 
     Raises:
         MissingTrackerError: an ImportError; trackio is not installed.
@@ -31,7 +33,10 @@ class TrackioCallback(PredictionLogger):
     SPACE_URL = "https://huggingface.co/spaces/{space_id}"
 
     platform = "trackio"
-    advice = "A Space (`trackio_space_id`) needs `hf auth login`; without one the run stays on this machine."
+    advice = (
+        "A Space (`trackio_space_id`) needs `hf auth login`; without one the run stays on this "
+        "machine."
+    )
     ends_with_training = True
 
     def __init__(self) -> None:
@@ -44,11 +49,23 @@ class TrackioCallback(PredictionLogger):
         self._model: Any = None
 
     def on_push_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: Any,
     ) -> None:
-        """Upload a project that is kept on this machine as a static Space, and let the model's tags name it."""
+        """Upload a project that is kept on this machine as a static Space, and let the model's
+        tags name it.
+        """
         asked = getattr(args, "trackio_static_space_id", None)
-        if not state.is_world_process_zero or not self._initialized or self._space_id or asked is False:
+        if (
+            not state.is_world_process_zero
+            or not self._initialized
+            or self._space_id
+            or asked is False
+        ):
             return
         with self._training_goes_on("the project"):
             self._static_space_id = self._trackio.sync(
@@ -75,10 +92,13 @@ class TrackioCallback(PredictionLogger):
             more["group"] = args.run_name
         if getattr(args, "trackio_bucket_id", None) is not None:
             more["bucket_id"] = args.trackio_bucket_id
-        run = self._trackio.init(project=args.project, name=name, space_id=args.trackio_space_id, **more)
+        run = self._trackio.init(
+            project=args.project, name=name, space_id=args.trackio_space_id, **more
+        )
         self._trackio.config.update(self._description)
         self.run_id = getattr(run, "name", name)
-        self._space_id = self._trackio.context_vars.current_space_id.get()  # with the name of the user, if any
+        # with the name of the user, if any
+        self._space_id = self._trackio.context_vars.current_space_id.get()
 
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
         self._send({**without_summary(logs), "train/global_step": state.global_step})
@@ -98,25 +118,42 @@ class TrackioCallback(PredictionLogger):
 
     def _finish(self) -> None:
         self._trackio.finish()
-        if self._space_id is not None and getattr(self._args, "trackio_static_space_id", None) is not False:
+        if (
+            self._space_id is not None
+            and getattr(self._args, "trackio_static_space_id", None) is not False
+        ):
             self._freeze()
 
     def _freeze(self) -> None:
         """Make a copy of the Space that needs no machine to run on."""
         args = self._args
         if not hasattr(self._trackio, "freeze"):
-            logger.warning("No static copy of the Space is made: `pip install --upgrade trackio` for one that can.")
+            logger.warning(
+                "No static copy of the Space is made: `pip install --upgrade trackio` for one that "
+                "can."
+            )
             return
-        asked = self._static_space_id or getattr(args, "trackio_static_space_id", None) or _static_space(args.project)
+        asked = (
+            self._static_space_id
+            or getattr(args, "trackio_static_space_id", None)
+            or _static_space(args.project)
+        )
         self._static_space_id = self._trackio.freeze(
-            space_id=self._space_id, project=args.project, new_space_id=asked, private=args.hub_private_repo
+            space_id=self._space_id,
+            project=args.project,
+            new_space_id=asked,
+            private=args.hub_private_repo,
         )
         self._tag(self._model)
 
     def _tag(self, model: Any) -> None:
         """Name the Space among the model's tags, from which the model card and the Hub take it."""
         url = self.SPACE_URL.format(space_id=self._static_space_id or self._space_id)
-        tags = [tag for tag in getattr(model, "model_tags", None) or [] if not str(tag).startswith("trackio:https://")]
+        tags = [
+            tag
+            for tag in getattr(model, "model_tags", None) or []
+            if not str(tag).startswith("trackio:https://")
+        ]
         model.model_tags = [*dict.fromkeys([*tags, "trackio", f"trackio:{url}"])]
 
 

@@ -7,19 +7,28 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-SUMMARY = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
+SUMMARY = (
+    "train_runtime",
+    "train_samples_per_second",
+    "train_steps_per_second",
+    "train_loss",
+    "total_flos",
+)
 """Logs that come once, when the training is over."""
 
 
 def rewrite_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """As `transformers.integrations.rewrite_logs`: `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`.
+    """As `transformers.integrations.rewrite_logs`: `eval_loss` becomes `eval/loss`, `loss` becomes
+    `train/loss`.
 
     What begins with `eval_` or `test_` goes to that group, everything else to `train`.
     """
     grouped = {}
     for name, value in logs.items():
         group, separator, rest = name.partition("_")
-        grouped[f"{group}/{rest}" if separator and group in ("eval", "test") else f"train/{name}"] = value
+        grouped[
+            f"{group}/{rest}" if separator and group in ("eval", "test") else f"train/{name}"
+        ] = value
     return grouped
 
 
@@ -40,7 +49,9 @@ def number(value: Any) -> float | int | None:
 
 
 def description(args: Any, model: Any) -> dict[str, Any]:
-    """Return the arguments of a run, without tokens, with the configurations of its model and adapters."""
+    """Return the arguments of a run, without tokens, with the configurations of its model and
+    adapters.
+    """
     adapters = getattr(model, "peft_config", None)
     described = {} if adapters is None else {"peft_config": adapters}
     return {**described, **config_of(model), **args.to_dict()}

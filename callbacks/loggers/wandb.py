@@ -19,7 +19,9 @@ logger = logging.getLogger(__name__)
 
 
 class WandbLogModel(str, Enum):
-    """As `transformers.integrations.integration_utils.WandbLogModel`: which models become artifacts."""
+    """As `transformers.integrations.integration_utils.WandbLogModel`: which models become
+    artifacts.
+    """
 
     CHECKPOINT = "checkpoint"
     """Every checkpoint, and the model at the end."""
@@ -38,24 +40,29 @@ class WandbLogModel(str, Enum):
         found = [member for member in cls if member.value == str(value).strip().lower()]
         if not found:
             known = ", ".join(member.value for member in cls)
-            logger.warning("WANDB_LOG_MODEL=%r is none of %s: no model is kept in Weights & Biases.", value, known)
+            logger.warning(
+                "WANDB_LOG_MODEL=%r is none of %s: no model is kept in Weights & Biases.",
+                value,
+                known,
+            )
         return found[0] if found else cls.FALSE
 
 
 class WandbCallback(PredictionLogger):
-    """As `transformers.integrations.WandbCallback`, but the arguments are not changed in a hyperparameter search.
+    """As `transformers.integrations.WandbCallback`, but the arguments are not changed in a
+    hyperparameter search.
 
-    Environment variables, beside those of wandb itself (`WANDB_API_KEY`, `WANDB_MODE=offline`, `WANDB_DIR`,
-    `WANDB_RUN_ID` with `WANDB_RESUME`, ...):
+    Environment variables, beside those of wandb itself (`WANDB_API_KEY`, `WANDB_MODE=offline`,
+    `WANDB_DIR`, `WANDB_RUN_ID` with `WANDB_RESUME`, ...):
 
     - `WANDB_PROJECT`: the project, by default "huggingface".
     - `WANDB_LOG_MODEL`: "checkpoint", "end" or "false", the default; see `WandbLogModel`.
-    - `WANDB_WATCH`: "gradients", "parameters", "all" or "false", the default: histograms of them, every
-      `logging_steps` steps or every 100 if those are fewer.
+    - `WANDB_WATCH`: "gradients", "parameters", "all" or "false", the default: histograms of them,
+      every `logging_steps` steps or every 100 if those are fewer.
     - `WANDB_DISABLED`: true disables wandb.
 
-    A run that exists already is used. The run stays open when training ends, for what comes after it; wandb closes it
-    at the end of the program.
+    A run that exists already is used. The run stays open when training ends, for what comes after
+    it; wandb closes it at the end of the program.
 
     Raises:
         MissingTrackerError: an ImportError; wandb is not installed.
@@ -81,7 +88,9 @@ class WandbCallback(PredictionLogger):
         return getattr(self._wandb.run, "id", None)
 
     def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
-        artifact = self._artifact(args, {**self._summary(), "model/num_parameters": self._parameter_count()})
+        artifact = self._artifact(
+            args, {**self._summary(), "model/num_parameters": self._parameter_count()}
+        )
         artifact.add_dir(folder)
         aliases = [f"epoch_{round(state.epoch, 2)}", f"checkpoint_global_step_{state.global_step}"]
         self._wandb.log_artifact(artifact, aliases=aliases)
@@ -101,7 +110,9 @@ class WandbCallback(PredictionLogger):
                 self._write_model(state, model, processing_class, folder)
                 if state.is_world_process_zero:
                     write_architecture(model, folder)
-                    artifact = self._artifact(args, {**self._result(args, state), "final_model": True})
+                    artifact = self._artifact(
+                        args, {**self._result(args, state), "final_model": True}
+                    )
                     self._send(artifact, folder, "final_model")
         super().on_train_end(args, state, control, **kwargs)
 
@@ -114,7 +125,9 @@ class WandbCallback(PredictionLogger):
         resumed = self._run_to_resume(state)
         if self._wandb.run is None:
             naming = _naming(args, state) | (
-                {"id": resumed, "resume": os.environ.get("WANDB_RESUME") or "allow"} if resumed else {}
+                {"id": resumed, "resume": os.environ.get("WANDB_RESUME") or "allow"}
+                if resumed
+                else {}
             )
             self._wandb.init(project=os.environ.get("WANDB_PROJECT", "huggingface"), **naming)
         self._wandb.config.update(description(args, model), allow_val_change=True)
@@ -132,7 +145,11 @@ class WandbCallback(PredictionLogger):
 
     def _describe_model(self, args: Any, model: Any) -> None:
         config = config_of(model) or None
-        metadata = {"model_config": config, "num_parameters": self._parameter_count(), "initial_model": True}
+        metadata = {
+            "model_config": config,
+            "num_parameters": self._parameter_count(),
+            "initial_model": True,
+        }
         with tempfile.TemporaryDirectory() as folder:
             write_architecture(model, folder)
             self._send(self._artifact(args, metadata), folder, "base_model")
@@ -149,7 +166,9 @@ class WandbCallback(PredictionLogger):
     def _artifact(self, args: Any, metadata: dict[str, Any]) -> Any:
         named = args.run_name is not None and args.run_name != args.output_dir
         name = self._wandb.run.name if named else self._wandb.run.id
-        return self._wandb.Artifact(name=re.sub(r"[^\w.-]", "_", f"model-{name}"), type="model", metadata=metadata)
+        return self._wandb.Artifact(
+            name=re.sub(r"[^\w.-]", "_", f"model-{name}"), type="model", metadata=metadata
+        )
 
     def _send(self, artifact: Any, folder: str, alias: str) -> None:
         artifact.add_dir(folder)
@@ -158,7 +177,9 @@ class WandbCallback(PredictionLogger):
     def _summary(self) -> dict[str, Any]:
         """Return the newest value of each metric."""
         newest = dict(self._wandb.summary)
-        return {k: v for k, v in newest.items() if isinstance(v, (int, float)) and not k.startswith("_")}
+        return {
+            k: v for k, v in newest.items() if isinstance(v, (int, float)) and not k.startswith("_")
+        }
 
     def _result(self, args: Any, state: TrainerState) -> dict[str, Any]:
         if not args.load_best_model_at_end:

@@ -12,8 +12,20 @@ Points = list[tuple[float, float]]
 """Steps and values, by ascending step."""
 
 _MOST_LAYERS = 8
-_LEFT_OUT = ("epoch", "total_flos", "num_input_tokens_seen", "steps_per_second", "train_tokens_per_second")
-_NOT_METRICS = ("runtime", "samples_per_second", "steps_per_second", "preparation_time", "compilation_time")
+_LEFT_OUT = (
+    "epoch",
+    "total_flos",
+    "num_input_tokens_seen",
+    "steps_per_second",
+    "train_tokens_per_second",
+)
+_NOT_METRICS = (
+    "runtime",
+    "samples_per_second",
+    "steps_per_second",
+    "preparation_time",
+    "compilation_time",
+)
 _PLACES = {
     "loss": ("Loss", "training"),
     "learning_rate": ("Learning rate", "learning rate"),

@@ -11,7 +11,10 @@ from .._log_values import shortened
 from ..state import TrainerState
 
 _MOST_ROWS = 100
-_STYLE = "body { font-family: sans-serif } img { max-width: 100% } td, th { padding: 0 1em 0 0; text-align: right }"
+_STYLE = (
+    "body { font-family: sans-serif } img { max-width: 100% } td, th { padding: 0 1em 0 0; "
+    "text-align: right }"
+)
 
 
 def render_page(name: str, state: TrainerState, status: str, picture: bytes) -> str:
@@ -31,7 +34,11 @@ def render_page(name: str, state: TrainerState, status: str, picture: bytes) -> 
         "<!doctype html>",
         f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>',
         f"<h1>{title}</h1><p>{steps}; {written}</p>",
-        f'<img alt="Curves of the logged values" src="data:image/png;base64,{image}">' if picture else "",
+        (
+            f'<img alt="Curves of the logged values" src="data:image/png;base64,{image}">'
+            if picture
+            else ""
+        ),
         _table(state.log_history),
     ]
     return "\n".join(sections)
@@ -43,7 +50,10 @@ def _table(log_history: list[dict[str, Any]]) -> str:
     names = dict.fromkeys(["step"])
     for entry in reversed(shown):
         names.update(dict.fromkeys(entry))
-    lines = [f"<p>The last {len(shown)} of {len(log_history)} logs:</p><table>", _row("th", list(names))]
+    lines = [
+        f"<p>The last {len(shown)} of {len(log_history)} logs:</p><table>",
+        _row("th", list(names)),
+    ]
     lines += [_row("td", [entry.get(name, "") for name in names]) for entry in shown]
     return "\n".join([*lines, "</table>"])
 

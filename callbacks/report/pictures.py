@@ -28,10 +28,14 @@ def check_matplotlib(purpose: str) -> None:
         ImportError: it is not; names the purpose, and how to install it.
     """
     if not is_installed("matplotlib"):
-        raise ImportError(f"{purpose} needs matplotlib, which is not installed: pip install 'lightrainer[plot]'.")
+        raise ImportError(
+            f"{purpose} needs matplotlib, which is not installed: pip install 'lightrainer[plot]'."
+        )
 
 
-def draw(panels: Sequence[Panel], title: str = "", columns: int = 3, file_format: str = "png") -> bytes:
+def draw(
+    panels: Sequence[Panel], title: str = "", columns: int = 3, file_format: str = "png"
+) -> bytes:
     """Return a picture with the charts side by side.
 
     Args:
@@ -47,7 +51,9 @@ def draw(panels: Sequence[Panel], title: str = "", columns: int = 3, file_format
     panels = panels[:_MOST_PANELS]
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(max(5.6 * columns, 9), 3.2 * rows + 0.6), dpi=110, layout="constrained")
+    figure = Figure(
+        figsize=(max(5.6 * columns, 9), 3.2 * rows + 0.6), dpi=110, layout="constrained"
+    )
     figure.suptitle(_plain(title), x=0.01, ha="left", fontsize=15)
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
 
@@ -60,12 +66,17 @@ def draw(panels: Sequence[Panel], title: str = "", columns: int = 3, file_format
     # Write the picture. In an SVG text stays text, and equal pictures are equal files.
     picture = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "lightrainer"}):
-        figure.savefig(picture, format=file_format, metadata={"Date": None} if file_format == "svg" else None)
+        figure.savefig(
+            picture, format=file_format, metadata={"Date": None} if file_format == "svg" else None
+        )
     return picture.getvalue()
 
 
-def draw_loss_curve(log_history: Iterable[dict[str, Any]], file_format: str = "png") -> bytes | None:
-    """Return a picture of the losses and learning rates in `log_history`, or `None` if there are no losses in it.
+def draw_loss_curve(
+    log_history: Iterable[dict[str, Any]], file_format: str = "png"
+) -> bytes | None:
+    """Return a picture of the losses and learning rates in `log_history`, or `None` if there are no
+    losses in it.
 
     Args:
         log_history: of a `TrainerState`.
@@ -86,7 +97,12 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for label, points in panel.curves.items():
         finite = [(step, value) for step, value in points if math.isfinite(value)]
         finite_values += [value for _, value in finite]
-        text = _label(label, points, finite, with_lowest=panel.title == "Loss" and label.startswith("evaluation"))
+        text = _label(
+            label,
+            points,
+            finite,
+            with_lowest=panel.title == "Loss" and label.startswith("evaluation"),
+        )
         _draw_curve(axes, text, finite, is_noisy=panel.title != "Learning rate")
 
         # Mark the values that cannot be drawn.
@@ -103,7 +119,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_curve(axes: Axes, label: str, points: Points, *, is_noisy: bool) -> None:
-    """Draw the finite points of a curve; of a noisy one with many points the running mean stands out."""
+    """Draw the finite points of a curve; of a noisy one with many points the running mean stands
+    out.
+    """
     steps = [step for step, _ in points]
     values = [value for _, value in points]
     if not is_noisy or len(points) < _MANY_POINTS:

@@ -1,4 +1,6 @@
-"""Write the tables of training arguments into docs/reference: `python docs/scripts/arguments_table.py`."""
+"""Write the tables of training arguments into docs/reference:
+`python docs/scripts/arguments_table.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ PAGE = Path(__file__).resolve().parents[1] / "reference" / "arguments.md"
 INTRODUCTION = """\
 # Training arguments
 
-All of `TrainingArguments`, by concern, as in `facade/arguments/`, and what `Seq2SeqTrainingArguments` adds (the last
-table): what each does, and what it becomes in Lightning, or in lightrainer where Lightning has no such thing. For one
-set of arguments `python -m lightrainer plan --bf16 ...` shows it.
+All of `TrainingArguments`, by concern, as in `facade/arguments/`, and what
+`Seq2SeqTrainingArguments` adds (the last table): what each does, and what it becomes in Lightning,
+or in lightrainer where Lightning has no such thing. For one set of arguments `python -m lightrainer
+plan --bf16 ...` shows it.
 
-What is not there yet raises `NotImplementedError` when it is asked for; nothing is ignored. Arguments that do not
-exist, and values that cannot be, raise before anything is written, all of them in one message.
+What is not there yet raises `NotImplementedError` when it is asked for; nothing is ignored.
+Arguments that do not exist, and values that cannot be, raise before anything is written, all of
+them in one message.
 
 This page is generated: `python docs/scripts/arguments_table.py`.
 """

@@ -1,4 +1,6 @@
-"""Write `docs/reference/command-line.md` from the commands' own help: `python docs/scripts/command_line_page.py`."""
+"""Write `docs/reference/command-line.md` from the commands' own help:
+`python docs/scripts/command_line_page.py`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ PAGE = Path(__file__).resolve().parents[1] / "reference" / "command-line.md"
 INTRODUCTION = """\
 # Command line
 
-`lightrainer` and `python -m lightrainer` are the same. What is no command is a script to run: `lightrainer train.py`.
+`lightrainer` and `python -m lightrainer` are the same. What is no command is a script to run:
+`lightrainer train.py`.
 
 This page is generated: `python docs/scripts/command_line_page.py`.
 """
@@ -26,12 +29,15 @@ OF_THEIR_OWN = ("run", "plan")  # whose options are those of the script, and the
 def page() -> str:
     """Return the whole page."""
     whole = parser_of([])
-    (commands,) = (action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
+    (commands,) = (
+        action for action in whole._actions if isinstance(action, argparse._SubParsersAction)
+    )
     sections = [INTRODUCTION, table(whole, "commands"), run_section()]
     sections += [section(command) for command in commands.choices if command not in OF_THEIR_OWN]
     sections.append(
-        "## plan\n\nShow what training arguments become in Lightning; nothing is written, and no GPU is needed. Its\n"
-        "options are the [training arguments](arguments.md): `lightrainer plan --bf16 --learning_rate 1e-4`.\n"
+        "## plan\n\nShow what training arguments become in Lightning; nothing is written, and no "
+        "GPU is needed. Its\noptions are the [training arguments](arguments.md): `lightrainer "
+        "plan --bf16 --learning_rate 1e-4`.\n"
     )
     return "\n".join(sections)
 
@@ -55,7 +61,9 @@ def section(command: str) -> str:
 def parser_of(words: list[str]) -> argparse.ArgumentParser:
     """Return the parser of a command, as it is when its help is asked for."""
     found: list[argparse.ArgumentParser] = []
-    patch = mock.patch.object(argparse.ArgumentParser, "print_help", lambda self, file=None: found.append(self))
+    patch = mock.patch.object(
+        argparse.ArgumentParser, "print_help", lambda self, file=None: found.append(self)
+    )
     with patch, contextlib.suppress(SystemExit):
         main([*words, "--help"])
     return found[0]
@@ -79,10 +87,15 @@ def rows(actions: list[argparse.Action]) -> Iterator[str]:
 
 def name(action: argparse.Action) -> str:
     """Return an option as it is written: its dashed name, and what follows it."""
-    words = [word for word in action.option_strings if "_" not in word] or [str(action.metavar or action.dest)]
+    words = [word for word in action.option_strings if "_" not in word] or [
+        str(action.metavar or action.dest)
+    ]
     value = ""
     if action.option_strings and action.nargs != 0:
-        value = str(action.metavar or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest))
+        value = str(
+            action.metavar
+            or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest)
+        )
         value = " " + (value if action.metavar or action.choices else value.upper())
     return ", ".join(words) + value
 

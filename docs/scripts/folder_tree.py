@@ -1,4 +1,5 @@
-"""Write the tree of folders into the README, and with the inner ones into `docs/develop/folders.md`.
+"""Write the tree of folders into the README, and with the inner ones into
+`docs/develop/folders.md`.
 
 Each line is the first sentence of the folder's `__init__`: `python docs/scripts/folder_tree.py`.
 """
@@ -18,15 +19,29 @@ WIDTH = 120
 OTHER_FOLDERS = {
     "examples": "Scripts that run without a network in a minute or two",
     "benchmarks": "Promises about speed and memory: each a script that prints ratios of one run",
-    "docs": "user/: guides; reference/: every argument; develop/: architecture, for who changes the code",
-    "tests": "Mirrors the folders of the code; parity/ trains the same thing with the reference and compares",
+    "docs": (
+        "user/: guides; reference/: every argument; develop/: architecture, for who changes the "
+        "code"
+    ),
+    "tests": (
+        "Mirrors the folders of the code; parity/ trains the same thing with the reference and "
+        "compares"
+    ),
 }
 
 
 def tree(depth: int) -> str:
-    """Return the folders of the package, so many levels below the top, then the others; one line each."""
-    code = [line for name in ("package", "facade", "lightning_modules", "callbacks") for line in lines_of(name, depth)]
-    return "".join([*code, *(line(f"{name}/", 0, comment) for name, comment in OTHER_FOLDERS.items())])
+    """Return the folders of the package, so many levels below the top, then the others; one line
+    each.
+    """
+    code = [
+        line
+        for name in ("package", "facade", "lightning_modules", "callbacks")
+        for line in lines_of(name, depth)
+    ]
+    return "".join(
+        [*code, *(line(f"{name}/", 0, comment) for name, comment in OTHER_FOLDERS.items())]
+    )
 
 
 def page_with_tree(page: Path) -> str:
@@ -47,13 +62,20 @@ def line(name: str, depth: int, comment: str) -> str:
     """Return one line of the tree."""
     whole = f"{'  ' * depth + name:<{COLUMN}} {comment}"
     if len(whole) > WIDTH:
-        raise ValueError(f"The first sentence of {name}__init__.py makes a line of {len(whole)} columns: {comment}")
+        raise ValueError(
+            f"The first sentence of {name}__init__.py makes a line of {len(whole)} columns: "
+            f"{comment}"
+        )
     return whole.rstrip() + "\n"
 
 
 def first_sentence(path: Path) -> str:
     """Return the first line of a module's docstring."""
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0].rstrip(".")
+    return (
+        (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+        .split("\n")[0]
+        .rstrip(".")
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Name the changes between two versions of transformers that `docs/develop/followed.md` has no row for.
+"""Name the changes between two versions of transformers that `docs/develop/followed.md` has no row
+for.
 
-`make follow FROM=5.3.0 TO=5.24.0` compares the functions, methods, fields and constants of the modules that lightrainer
-serves: signatures and syntax trees, without docstrings, comments and help texts. Rows are read from the sections
-"From X to Y" that overlap the range; where a section ends in between, what is before and after is compared apart.
+`make follow FROM=5.3.0 TO=5.24.0` compares the functions, methods, fields and constants of the
+modules that lightrainer serves: signatures and syntax trees, without docstrings, comments and help
+texts. Rows are read from the sections "From X to Y" that overlap the range; where a section ends in
+between, what is before and after is compared apart.
 """
 
 from __future__ import annotations
@@ -24,12 +26,21 @@ from lightrainer.interception.names import SERVED
 from lightrainer.interception.stand_in.names import STAND_IN
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "develop" / "followed.md"
-REBUILT = ("data.data_collator", "integrations.fsdp", "integrations.neftune", "modelcard", "utils.notebook")
-"""Modules that are not served where transformers is installed, but whose behaviour a training here has too."""
+REBUILT = (
+    "data.data_collator",
+    "integrations.fsdp",
+    "integrations.neftune",
+    "modelcard",
+    "utils.notebook",
+)
+"""Modules that are not served where transformers is installed, but whose behaviour a training
+here has too.
+"""
 
 
 def nameless(older: Any, newer: Any, first: str, last: str) -> list[str]:
-    """Return complaints: changes without a row or a section, rows that stand for no change, empty cells.
+    """Return complaints: changes without a row or a section, rows that stand for no change, empty
+    cells.
 
     Args:
         older: the folder `transformers` of one version; a `Path` or a `zipfile.Path`.
@@ -47,8 +58,13 @@ def nameless(older: Any, newer: Any, first: str, last: str) -> list[str]:
     stale = {row for row in inside if not any(fnmatchcase(change, row) for change in found)}
     newest = max(end for _, end, _ in sections(page))
     return [
-        *[f"no section leads to {last}: make follow FROM={newest} TO={last}"][: newest < Version(last)],
-        *(f"{change} changed from {first} to {last} and has no row" for change in sorted(found - known)),
+        *[f"no section leads to {last}: make follow FROM={newest} TO={last}"][
+            : newest < Version(last)
+        ],
+        *(
+            f"{change} changed from {first} to {last} and has no row"
+            for change in sorted(found - known)
+        ),
         *(f"{row} has a row and did not change" for row in sorted(stale)),
         *(f"the row {row} does not fill the columns of its table" for row in unexplained(page)),
     ]
@@ -66,10 +82,14 @@ def changes(older: Any, newer: Any) -> Iterator[str]:
 
 
 def pieces(library: Any, module: str) -> dict[str, str]:
-    """Return the syntax trees of a module's functions, methods, fields and constants by name; none of a missing one."""
+    """Return the syntax trees of a module's functions, methods, fields and constants by name;
+    none of a missing one.
+    """
     file = library / (module.replace(".", "/") + ".py")
     found: dict[str, str] = {}
-    for name, node in _named(ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else []):
+    for name, node in _named(
+        ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else []
+    ):
         found[name] = found.get(name, "") + ast.dump(_WithoutWords().visit(node))
     return found
 
@@ -113,7 +133,9 @@ def named(section: str) -> Iterator[str]:
 def unexplained(page: str) -> Iterator[str]:
     """Yield rows that lack a cell: what was done, its test, or why it was not needed or is open."""
     for table in re.findall(r"^\| changed \| .*\n(?:\|.*\n?)+", page, re.MULTILINE):
-        head, _, *rows = ([cell.strip() for cell in line.strip("|").split(" |")] for line in table.splitlines())
+        head, _, *rows = (
+            [cell.strip() for cell in line.strip("|").split(" |")] for line in table.splitlines()
+        )
         yield from (row[0] for row in rows if len(row) != len(head) or not all(row))
 
 
@@ -125,7 +147,15 @@ def sections(page: str) -> Iterator[tuple[Version, Version, str]]:
 
 
 def _downloaded(version: str, folder: str) -> zipfile.Path:
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--quiet",
+        "--disable-pip-version-check",
+        "download",
+        "--no-deps",
+    ]
     subprocess.run([*pip, "--dest", folder, f"transformers=={version}"], check=True)
     return zipfile.Path(f"{folder}/transformers-{version}-py3-none-any.whl", "transformers/")
 

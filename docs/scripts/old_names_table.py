@@ -1,4 +1,6 @@
-"""Write the names of transformers 4 into `docs/user/migrate.md`: `python docs/scripts/old_names_table.py`."""
+"""Write the names of transformers 4 into `docs/user/migrate.md`:
+`python docs/scripts/old_names_table.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def tables() -> str:
         lines.append(f"| `{name}` | {old.now}{refused} |")
     lines += ["", "| name that is imported | taken in its place |", "|---|---|"]
     lines += [
-        f"| `{module}.{name}` | `{written(to)}` |" for module, names in RENAMED.items() for name, to in names.items()
+        f"| `{module}.{name}` | `{written(to)}` |"
+        for module, names in RENAMED.items()
+        for name, to in names.items()
     ]
     return "\n".join(lines) + "\n"
 

@@ -38,17 +38,34 @@ def accuracy(prediction):
 
 torch.manual_seed(0)
 samples = [{"x": x, "labels": (x[:4] + x[4:].sin()).argmax()} for x in torch.randn(2560, 8)]
-args = TrainingArguments("output", num_train_epochs=3, learning_rate=0.01, logging_steps=20, eval_strategy="steps",
-                         eval_steps=80, save_strategy="no", warmup_steps=0.1)
+args = TrainingArguments(
+    "output",
+    num_train_epochs=3,
+    learning_rate=0.01,
+    logging_steps=20,
+    eval_strategy="steps",
+    eval_steps=80,
+    save_strategy="no",
+    warmup_steps=0.1,
+)
 data = {"train_dataset": samples[:2048], "eval_dataset": samples[2048:]}
-Trainer(Classifier(), args, **data, compute_metrics=accuracy, callbacks=[RunReportCallback()]).train()
+report = RunReportCallback()
+Trainer(Classifier(), args, **data, compute_metrics=accuracy, callbacks=[report]).train()
 """
-ESTIMATE = "estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing --batch 4 --sequence 4096"
+ESTIMATE = (
+    "estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing --batch 4 "
+    "--sequence 4096"
+)
 
 
 def plan() -> None:
     """Draw the output of `lightrainer plan`."""
-    draw("plan", "lightrainer plan --bf16 --use_cpu", lightrainer("plan", "--bf16", "--use_cpu"), width=125)
+    draw(
+        "plan",
+        "lightrainer plan --bf16 --use_cpu",
+        lightrainer("plan", "--bf16", "--use_cpu"),
+        width=125,
+    )
 
 
 def estimate() -> None:
@@ -60,8 +77,14 @@ def run() -> None:
     """Draw the bar half-way through a training, and the report that it leaves."""
     Path("train.py").write_text(TRAIN)
     environment = {**os.environ, "TQDM_NCOLS": "100", "TQDM_MININTERVAL": "0.05"}
-    shown = subprocess.run([sys.executable, "train.py"], check=True, capture_output=True, text=True, env=environment)
-    bars = [line for line in re.split(r"[\r\n]", shown.stderr) if re.search(r"\b[4-7]\d%.*/768.*loss=", line)]
+    shown = subprocess.run(
+        [sys.executable, "train.py"], check=True, capture_output=True, text=True, env=environment
+    )
+    bars = [
+        line
+        for line in re.split(r"[\r\n]", shown.stderr)
+        if re.search(r"\b[4-7]\d%.*/768.*loss=", line)
+    ]
     logs = [line for line in shown.stdout.splitlines() if line.startswith("{")][:3]
     draw("progress-bar", "python train.py", "\n".join([*logs, bars[-1].strip()]), width=130)
     with Image.open("output/report.png") as picture:
@@ -80,7 +103,9 @@ def draw(name: str, command: str, printed: str, width: int) -> None:
         console = Console(record=True, width=width, file=nowhere)
         console.print(Text(f"$ {command}\n{printed}".rstrip()), soft_wrap=False)
         picture = console.export_svg(title="")
-    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL).replace("Fira Code", "Menlo, Consolas")
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL).replace(
+        "Fira Code", "Menlo, Consolas"
+    )
     (IMAGES / f"{name}.svg").write_text(picture, encoding="utf-8")
 
 

@@ -1,6 +1,7 @@
 """Print the bounds that shut out the newest release of a package that pyproject.toml names.
 
-`make test-newest-packages` runs it in the environment that it has made: bounds of other packages there are named, too.
+`make test-newest-packages` runs it in the environment that it has made: bounds of other packages
+there are named, too.
 """
 
 from __future__ import annotations
@@ -41,6 +42,17 @@ def newest_release(name: str) -> str | None:
 
 
 if __name__ == "__main__":
-    names = {canonicalize_name(Requirement(line).name) for line in distribution("lightrainer").requires or ()}
-    newest = {name: release for name in sorted(names - {"lightrainer"}) if (release := newest_release(name))}
-    print(*sorted(set(shutting_out(newest, distributions()))), f"{len(newest)} packages looked at", sep="\n")
+    names = {
+        canonicalize_name(Requirement(line).name)
+        for line in distribution("lightrainer").requires or ()
+    }
+    newest = {
+        name: release
+        for name in sorted(names - {"lightrainer"})
+        if (release := newest_release(name))
+    }
+    print(
+        *sorted(set(shutting_out(newest, distributions()))),
+        f"{len(newest)} packages looked at",
+        sep="\n",
+    )

@@ -1,4 +1,6 @@
-"""Hooks of mkdocs: the README becomes the first page, and the package is laid out as it is installed."""
+"""Hooks of mkdocs: the README becomes the first page, and the package is laid out as it is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_startup(**_: Any) -> None:
-    """Link the folders of the package into one, as pyproject.toml maps them; the API pages are read from there."""
+    """Link the folders of the package into one, as pyproject.toml maps them; the API pages are
+    read from there.
+    """
     PACKAGE.mkdir(parents=True, exist_ok=True)
     folders = [ROOT / name for name in ("facade", "lightning_modules", "callbacks")]
     for source in [*(ROOT / "package").iterdir(), *folders]:

@@ -1,6 +1,8 @@
-"""Write the versions that were tested into `docs/develop/releasing.md`: `python docs/scripts/versions_table.py`.
+"""Write the versions that were tested into `docs/develop/releasing.md`:
+`python docs/scripts/versions_table.py`.
 
-Before that `make test-oldest` and `make test-newest-packages` have to pass: it reads what they have resolved.
+Before that `make test-oldest` and `make test-newest-packages` have to pass: it reads what they have
+resolved.
 """
 
 from __future__ import annotations
@@ -22,10 +24,15 @@ HEAD = "| package | lowest | with the pins | newest |\n|---|---|---|---|\n"
 
 
 def bounds() -> dict[str, str]:
-    """Return the lower bound of each package that is needed, and of those that the tests need beyond."""
+    """Return the lower bound of each package that is needed, and of those that the tests need
+    beyond.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = "\n".join(_requirements(project, "test"))
-    return {_known(name): bound for name, bound in re.findall(r"^([\w-]+)\S*?[>=]=([\d.]+)", lines, re.MULTILINE)}
+    return {
+        _known(name): bound
+        for name, bound in re.findall(r"^([\w-]+)\S*?[>=]=([\d.]+)", lines, re.MULTILINE)
+    }
 
 
 def _requirements(project: dict[str, Any], extra: str) -> Iterator[str]:
@@ -50,8 +57,13 @@ def _known(name: str) -> str:
 
 def table() -> str:
     """Return a line for each package; where the pins leave the version open the cell is empty."""
-    oldest, here, newest = (pins(ROOT / name / "constraints.txt") for name in (".venv-oldest", "", ".venv-newest"))
-    rows = [f"| {name} | {oldest[name]} | {here.get(name, '')} | {newest[name]} |\n" for name in sorted(bounds())]
+    oldest, here, newest = (
+        pins(ROOT / name / "constraints.txt") for name in (".venv-oldest", "", ".venv-newest")
+    )
+    rows = [
+        f"| {name} | {oldest[name]} | {here.get(name, '')} | {newest[name]} |\n"
+        for name in sorted(bounds())
+    ]
     return HEAD + "".join(rows)
 
 

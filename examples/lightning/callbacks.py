@@ -1,6 +1,7 @@
 """Callbacks of both kinds in one `lightning.Trainer`: `python examples/lightning/callbacks.py`.
 
-`LightningBridge` is a Lightning callback that carries TrainerCallbacks; those of Lightning stand beside it.
+`LightningBridge` is a Lightning callback that carries TrainerCallbacks; those of Lightning stand
+beside it.
 """
 
 from __future__ import annotations

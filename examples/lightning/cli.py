@@ -1,7 +1,9 @@
-"""A training out of a file: `python examples/lightning/cli.py fit --config examples/lightning/config.yaml`.
+"""A training out of a file:
+`python examples/lightning/cli.py fit --config examples/lightning/config.yaml`.
 
-Every argument can be given on the command line too: `--model.optimizer.learning_rate=0.02 --data.batch_size=4`. It
-needs `pip install "lightrainer[cli]"`.
+Every argument can be given on the command line too:
+`--model.optimizer.learning_rate=0.02 --data.batch_size=4`. It needs
+`pip install "lightrainer[cli]"`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from lightrainer import CausalLMModule
 
 def main(args: Sequence[str] | None = None) -> Any:
     """Do what the arguments say, by default those of the command line."""
-    return LightningCLI(CausalLMModule, Sentences, args=args, save_config_callback=None, seed_everything_default=42)
+    return LightningCLI(
+        CausalLMModule, Sentences, args=args, save_config_callback=None, seed_everything_default=42
+    )
 
 
 if __name__ == "__main__":

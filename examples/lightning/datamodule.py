@@ -1,7 +1,9 @@
-"""Data for `lightning.Trainer` that goes on where it stopped: `python examples/lightning/datamodule.py`.
+"""Data for `lightning.Trainer` that goes on where it stopped:
+`python examples/lightning/datamodule.py`.
 
-A `DataModule` batches sentences of similar length, deals them out to all processes, and puts its position into every
-checkpoint. Here a training is stopped in the middle of an epoch, and goes on to the same weights.
+A `DataModule` batches sentences of similar length, deals them out to all processes, and puts its
+position into every checkpoint. Here a training is stopped in the middle of an epoch, and goes on to
+the same weights.
 """
 
 from __future__ import annotations
@@ -36,7 +38,13 @@ class Sentences(DataModule):
         words = (TEXT * 2).split(" ")
         starts = range(self.count)
         samples = [encode(" ".join(words[n % 21 :][: 1 + n % 6])) for n in starts]
-        self.train_dataset, self.val_dataset = samples[20:], {"short": samples[:20:6], "long": samples[5:20:6]}
+        self.train_dataset, self.val_dataset = (
+            samples[20:],
+            {
+                "short": samples[:20:6],
+                "long": samples[5:20:6],
+            },
+        )
         super().setup(stage)
 
 
@@ -57,7 +65,9 @@ def pad(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 def trained(folder: Path, start: Path | None = None) -> list[torch.Tensor]:
     """Return the weights after two epochs, from the start or from a checkpoint."""
     lightning.seed_everything(42, verbose=False)
-    saving = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=15, save_top_k=-1)
+    saving = ModelCheckpoint(
+        dirpath=folder, filename="{step}", every_n_train_steps=15, save_top_k=-1
+    )
     trainer = lightning.Trainer(
         max_epochs=2,
         accelerator="cpu",

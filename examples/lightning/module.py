@@ -1,7 +1,8 @@
-"""Train a plain torch model as a language model with `lightning.Trainer`: `python examples/lightning/module.py`.
+"""Train a plain torch model as a language model with `lightning.Trainer`:
+`python examples/lightning/module.py`.
 
-`CausalLMModule` brings the loss, the optimizer, the schedule and the perplexity; the model only makes logits. Nothing
-is downloaded, and it takes a few seconds.
+`CausalLMModule` brings the loss, the optimizer, the schedule and the perplexity; the model only
+makes logits. Nothing is downloaded, and it takes a few seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from torch import nn
 
 from lightrainer import CausalLMModule, OptimizerConfig, ScheduleConfig, default_data_collator
 
-TEXT = "the quick brown fox jumps over the lazy dog and runs away from the old grey wolf who sleeps under the tree. "
+TEXT = (
+    "the quick brown fox jumps over the lazy dog and runs away from the old grey wolf who sleeps "
+    "under the tree. "
+)
 LETTERS = sorted(set(TEXT))
 LENGTH = 24
 
@@ -62,8 +66,12 @@ def make_module() -> CausalLMModule:
 def main() -> float:
     """Train, validate, save and load; returns the perplexity."""
     lightning.seed_everything(42)
-    train = torch.utils.data.DataLoader(blocks(), batch_size=16, shuffle=True, collate_fn=default_data_collator)
-    held_out = torch.utils.data.DataLoader(blocks(50), batch_size=16, collate_fn=default_data_collator)
+    train = torch.utils.data.DataLoader(
+        blocks(), batch_size=16, shuffle=True, collate_fn=default_data_collator
+    )
+    held_out = torch.utils.data.DataLoader(
+        blocks(50), batch_size=16, collate_fn=default_data_collator
+    )
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
             max_epochs=4,
@@ -76,7 +84,9 @@ def main() -> float:
             enable_model_summary=False,
         )
         trainer.fit(make_module(), train, held_out)
-        trained = CausalLMModule.load_from_checkpoint(trainer.checkpoint_callback.best_model_path, model=Letters())
+        trained = CausalLMModule.load_from_checkpoint(
+            trainer.checkpoint_callback.best_model_path, model=Letters()
+        )
         (found,) = trainer.validate(trained, held_out, verbose=False)
     print(f"perplexity {found['val_perplexity']:.2f} among {len(LETTERS)} letters")
     return found["val_perplexity"]

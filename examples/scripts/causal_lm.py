@@ -3,8 +3,8 @@
     python causal_lm.py --output_dir out --do_train --do_eval
     python -m lightrainer causal_lm.py --output_dir out --do_train --do_eval
 
-Any text file will do (`--train_file book.txt`); without one the numbers from one on are spelt out. A part of the data
-is kept for the evaluation, unless `--validation_file` names another file.
+Any text file will do (`--train_file book.txt`); without one the numbers from one on are spelt out.
+A part of the data is kept for the evaluation, unless `--validation_file` names another file.
 """
 
 import logging
@@ -43,16 +43,24 @@ ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", 
 class ModelArguments:
     """Arguments about the model."""
 
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
-    model_type: str = field(default="gpt2", metadata={"help": "Otherwise a new one of this kind.", "choices": ["gpt2"]})
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Go on with this one, if given."}
+    )
+    model_type: str = field(
+        default="gpt2", metadata={"help": "Otherwise a new one of this kind.", "choices": ["gpt2"]}
+    )
     config_overrides: str = field(
         default="n_embd=32,n_layer=2,n_head=2,n_positions=64",
-        metadata={"help": "How the new one differs from its kind: name=value, separated by commas."},
+        metadata={
+            "help": "How the new one differs from its kind: name=value, separated by commas."
+        },
     )
 
     def __post_init__(self):
         if self.model_name_or_path and self.config_overrides != type(self).config_overrides:
-            raise ValueError("config_overrides are for new models; leave out either these or model_name_or_path.")
+            raise ValueError(
+                "config_overrides are for new models; leave out either these or model_name_or_path."
+            )
 
 
 @dataclass
@@ -61,7 +69,9 @@ class DataArguments:
 
     train_file: str | None = field(default=None, metadata={"help": "Text to learn from."})
     validation_file: str | None = field(default=None, metadata={"help": "Text to evaluate on."})
-    validation_split_percentage: int = field(default=10, metadata={"help": "So much is kept, if there is none."})
+    validation_split_percentage: int = field(
+        default=10, metadata={"help": "So much is kept, if there is none."}
+    )
     block_size: int = field(default=16, metadata={"help": "Tokens in a sample."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Prepare the data again."})
     keep_linebreaks: bool = field(default=True, metadata={"help": "Learn where lines end, too."})
@@ -94,16 +104,21 @@ def train_tokenizer(lines: list[str]) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=320,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator(lines, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<|endoftext|>", eos_token="<|endoftext|>"
+    )
 
 
 def set_up_logging(training_args: TrainingArguments) -> None:
     """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[logging.StreamHandler(sys.stdout)],
     )
     if training_args.should_log:
         transformers.utils.logging.set_verbosity_info()
@@ -132,7 +147,9 @@ def main() -> None:
     """Train and evaluate, as the options say."""
     parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        model_args, data_args, training_args = parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))
+        model_args, data_args, training_args = parser.parse_json_file(
+            json_file=os.path.abspath(sys.argv[1])
+        )
     else:
         model_args, data_args, training_args = parser.parse_args_into_dataclasses()
     set_up_logging(training_args)
@@ -172,7 +189,10 @@ def main() -> None:
         joined = {name: list(chain(*rows[name])) for name in rows}
         end = len(joined["input_ids"]) // data_args.block_size * data_args.block_size
         blocks = {
-            name: [values[start : start + data_args.block_size] for start in range(0, end, data_args.block_size)]
+            name: [
+                values[start : start + data_args.block_size]
+                for start in range(0, end, data_args.block_size)
+            ]
             for name, values in joined.items()
         }
         blocks["labels"] = blocks["input_ids"].copy()
@@ -180,7 +200,9 @@ def main() -> None:
 
     cached = not data_args.overwrite_cache
     with training_args.main_process_first(desc="making tokens"):
-        data = data.map(to_tokens, batched=True, remove_columns=["text"], load_from_cache_file=cached)
+        data = data.map(
+            to_tokens, batched=True, remove_columns=["text"], load_from_cache_file=cached
+        )
     with training_args.main_process_first(desc="making blocks"):
         data = data.map(to_blocks, batched=True, load_from_cache_file=cached)
 
@@ -214,7 +236,11 @@ def main() -> None:
         trainer.log_metrics("eval", metrics)
         trainer.save_metrics("eval", metrics)
 
-    card = {"finetuned_from": model_args.model_name_or_path, "tasks": "text-generation", "dataset": "Numbers"}
+    card = {
+        "finetuned_from": model_args.model_name_or_path,
+        "tasks": "text-generation",
+        "dataset": "Numbers",
+    }
     if training_args.push_to_hub:
         trainer.push_to_hub(**card)
     else:

@@ -1,10 +1,13 @@
-"""Tell drawn shapes apart with a small vision transformer; imports transformers and nothing of lightrainer.
+"""Tell drawn shapes apart with a small vision transformer; imports transformers and nothing of
+lightrainer.
 
-    python image_classification.py --output_dir out --do_train --do_eval --remove_unused_columns False
-    python -m lightrainer image_classification.py --output_dir out --do_train --do_eval --remove_unused_columns False
+    python image_classification.py --output_dir out --do_train --do_eval --remove_unused_columns
+    False python -m lightrainer image_classification.py --output_dir out --do_train --do_eval
+    --remove_unused_columns False
 
-Folders of one's own, with one folder for each class inside, are given with `--train_dir` and `--validation_dir`. Images
-are changed at random when they are read, so their column has to stay: `--remove_unused_columns False`.
+Folders of one's own, with one folder for each class inside, are given with `--train_dir` and
+`--validation_dir`. Images are changed at random when they are read, so their column has to stay:
+`--remove_unused_columns False`.
 """
 
 import logging
@@ -40,18 +43,28 @@ SHAPES = ["ellipse", "rectangle", "line"]
 class ModelArguments:
     """Arguments about the model."""
 
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
-    image_size: int = field(default=16, metadata={"help": "Width and height that images are brought to, in pixels."})
-    ignore_mismatched_sizes: bool = field(default=False, metadata={"help": "Another number of classes is all right."})
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Go on with this one, if given."}
+    )
+    image_size: int = field(
+        default=16, metadata={"help": "Width and height that images are brought to, in pixels."}
+    )
+    ignore_mismatched_sizes: bool = field(
+        default=False, metadata={"help": "Another number of classes is all right."}
+    )
 
 
 @dataclass
 class DataArguments:
     """Arguments about the data."""
 
-    train_dir: str | None = field(default=None, metadata={"help": "Images to learn from, in a folder for each class."})
+    train_dir: str | None = field(
+        default=None, metadata={"help": "Images to learn from, in a folder for each class."}
+    )
     validation_dir: str | None = field(default=None, metadata={"help": "Images to evaluate on."})
-    train_val_split: float = field(default=0.25, metadata={"help": "How much is kept for it, if there are none."})
+    train_val_split: float = field(
+        default=0.25, metadata={"help": "How much is kept for it, if there are none."}
+    )
 
     def __post_init__(self):
         if self.validation_dir and not self.train_dir:
@@ -65,9 +78,13 @@ def made_up(count: int, seed: int) -> Dataset:
         picture = Pictures.new("RGB", (24, 24), (draw.randrange(60),) * 3)
         left, top = draw.randrange(8), draw.randrange(8)
         corners = (left, top, left + draw.randint(8, 15), top + draw.randint(8, 15))
-        getattr(ImageDraw.Draw(picture), SHAPES[number % 3])(corners, fill=(draw.randint(150, 255),) * 3)
+        getattr(ImageDraw.Draw(picture), SHAPES[number % 3])(
+            corners, fill=(draw.randint(150, 255),) * 3
+        )
         rows.append({"image": picture, "label": SHAPES[number % 3]})
-    return Dataset.from_list(rows, features=Features({"image": Image(), "label": ClassLabel(names=SHAPES)}))
+    return Dataset.from_list(
+        rows, features=Features({"image": Image(), "label": ClassLabel(names=SHAPES)})
+    )
 
 
 def read_data(data_args: DataArguments) -> DatasetDict:
@@ -95,13 +112,18 @@ def collate(rows: list[dict]) -> dict[str, torch.Tensor]:
 
 def compute_metrics(prediction) -> dict[str, float]:
     """Return the share of images that were told right."""
-    return {"accuracy": float(np.mean(np.argmax(prediction.predictions, axis=1) == prediction.label_ids))}
+    return {
+        "accuracy": float(
+            np.mean(np.argmax(prediction.predictions, axis=1) == prediction.label_ids)
+        )
+    }
 
 
 def set_up_logging(training_args: TrainingArguments) -> None:
     """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[logging.StreamHandler(sys.stdout)],
     )
     if training_args.should_log:
         transformers.utils.logging.set_verbosity_info()
@@ -117,7 +139,9 @@ def main() -> None:
     """Train and evaluate, as the options say."""
     parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        model_args, data_args, training_args = parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))
+        model_args, data_args, training_args = parser.parse_json_file(
+            json_file=os.path.abspath(sys.argv[1])
+        )
     else:
         model_args, data_args, training_args = parser.parse_args_into_dataclasses()
     set_up_logging(training_args)
@@ -131,12 +155,17 @@ def main() -> None:
     data = read_data(data_args)
     labels = data["train"].features["label"].names
     names = {"label2id": {label: str(number) for number, label in enumerate(labels)}}
-    names |= {"id2label": {str(number): label for number, label in enumerate(labels)}, "num_labels": len(labels)}
+    names |= {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "num_labels": len(labels),
+    }
     if model_args.model_name_or_path:
         config = AutoConfig.from_pretrained(model_args.model_name_or_path, **names)
         processor = ViTImageProcessor.from_pretrained(model_args.model_name_or_path)
         model = AutoModelForImageClassification.from_pretrained(
-            model_args.model_name_or_path, config=config, ignore_mismatched_sizes=model_args.ignore_mismatched_sizes
+            model_args.model_name_or_path,
+            config=config,
+            ignore_mismatched_sizes=model_args.ignore_mismatched_sizes,
         )
     else:
         size = model_args.image_size
@@ -155,10 +184,17 @@ def main() -> None:
         model = AutoModelForImageClassification.from_config(config)
 
     def read(images) -> list[torch.Tensor]:
-        return list(processor([image.convert("RGB") for image in images], return_tensors="pt")["pixel_values"])
+        return list(
+            processor([image.convert("RGB") for image in images], return_tensors="pt")[
+                "pixel_values"
+            ]
+        )
 
     def to_learn_from(rows):
-        pixels = [torch.flip(image, (2,)) if torch.rand(()) < 0.5 else image for image in read(rows["image"])]
+        pixels = [
+            torch.flip(image, (2,)) if torch.rand(()) < 0.5 else image
+            for image in read(rows["image"])
+        ]
         return {"pixel_values": pixels, "label": rows["label"]}
 
     def to_look_at(rows):
@@ -179,7 +215,9 @@ def main() -> None:
     )
 
     if training_args.do_train:
-        result = trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint)
+        result = trainer.train(
+            resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint
+        )
         trainer.save_model()
         trainer.log_metrics("train", result.metrics)
         trainer.save_metrics("train", result.metrics)

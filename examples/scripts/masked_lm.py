@@ -1,4 +1,5 @@
-"""Train a small model to fill in words that are left out; imports transformers and nothing of lightrainer.
+"""Train a small model to fill in words that are left out; imports transformers and nothing of
+lightrainer.
 
     python masked_lm.py --output_dir out --do_train --do_eval
     python -m lightrainer masked_lm.py --output_dir out --do_train --do_eval
@@ -37,8 +38,12 @@ logger = logging.getLogger(__name__)
 class ModelArguments:
     """Arguments about the model."""
 
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
-    model_type: str = field(default="roberta", metadata={"help": "Otherwise a new one of this kind."})
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Go on with this one, if given."}
+    )
+    model_type: str = field(
+        default="roberta", metadata={"help": "Otherwise a new one of this kind."}
+    )
 
 
 @dataclass
@@ -47,20 +52,34 @@ class DataArguments:
 
     train_file: str | None = field(default=None, metadata={"help": "Lines to learn from."})
     validation_file: str | None = field(default=None, metadata={"help": "Lines to evaluate on."})
-    max_seq_length: int = field(default=20, metadata={"help": "Longer lines are cut off, in tokens."})
+    max_seq_length: int = field(
+        default=20, metadata={"help": "Longer lines are cut off, in tokens."}
+    )
     mlm_probability: float = field(default=0.2, metadata={"help": "How many tokens are left out."})
-    pad_to_max_length: bool = field(default=False, metadata={"help": "Fill up all lines to the same length."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that prepare the data."})
+    pad_to_max_length: bool = field(
+        default=False, metadata={"help": "Fill up all lines to the same length."}
+    )
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that prepare the data."}
+    )
 
 
 def made_up(count: int, seed: int) -> Dataset:
     """Lines in which one word says much about the others."""
     draw = random.Random(seed)
-    animals = {"owl": ("night", "hoots"), "cock": ("morning", "crows"), "frog": ("evening", "croaks")}
+    animals = {
+        "owl": ("night", "hoots"),
+        "cock": ("morning", "crows"),
+        "frog": ("evening", "croaks"),
+    }
     lines = []
     for _ in range(count):
         animal, (time, sound) = draw.choice(list(animals.items()))
-        lines.append(draw.choice([f"in the {time} the {animal} {sound}", f"the {animal} {sound} every {time}"]))
+        lines.append(
+            draw.choice(
+                [f"in the {time} the {animal} {sound}", f"the {animal} {sound} every {time}"]
+            )
+        )
     return Dataset.from_dict({"text": lines})
 
 
@@ -68,7 +87,10 @@ def read_data(data_args: DataArguments) -> DatasetDict:
     """Return the files that were given, or else made-up lines."""
     if data_args.train_file is None:
         return DatasetDict(train=made_up(64, 1), validation=made_up(24, 2))
-    files = {"train": data_args.train_file, "validation": data_args.validation_file or data_args.train_file}
+    files = {
+        "train": data_args.train_file,
+        "validation": data_args.validation_file or data_args.train_file,
+    }
     return load_dataset("text", data_files=files)
 
 
@@ -89,7 +111,8 @@ def train_tokenizer(lines: list[str]) -> PreTrainedTokenizerFast:
 def set_up_logging(training_args: TrainingArguments) -> None:
     """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[logging.StreamHandler(sys.stdout)],
     )
     if training_args.should_log:
         transformers.utils.logging.set_verbosity_info()
@@ -117,7 +140,9 @@ def main() -> None:
     """Train and evaluate, as the options say."""
     parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        model_args, data_args, training_args = parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))
+        model_args, data_args, training_args = parser.parse_json_file(
+            json_file=os.path.abspath(sys.argv[1])
+        )
     else:
         model_args, data_args, training_args = parser.parse_args_into_dataclasses()
     set_up_logging(training_args)
@@ -158,7 +183,12 @@ def main() -> None:
         )
 
     with training_args.main_process_first(desc="making tokens of lines"):
-        data = data.map(to_tokens, batched=True, num_proc=data_args.preprocessing_num_workers, remove_columns=["text"])
+        data = data.map(
+            to_tokens,
+            batched=True,
+            num_proc=data_args.preprocessing_num_workers,
+            remove_columns=["text"],
+        )
 
     trainer = Trainer(
         model=model,
@@ -166,7 +196,9 @@ def main() -> None:
         train_dataset=data["train"] if training_args.do_train else None,
         eval_dataset=data["validation"] if training_args.do_eval else None,
         processing_class=tokenizer,
-        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=data_args.mlm_probability),
+        data_collator=DataCollatorForLanguageModeling(
+            tokenizer, mlm_probability=data_args.mlm_probability
+        ),
         compute_metrics=compute_metrics if training_args.do_eval else None,
         preprocess_logits_for_metrics=likeliest if training_args.do_eval else None,
     )
@@ -186,7 +218,11 @@ def main() -> None:
         trainer.log_metrics("eval", metrics)
         trainer.save_metrics("eval", metrics)
 
-    card = {"finetuned_from": model_args.model_name_or_path, "tasks": "fill-mask", "tags": ["animals", "tiny"]}
+    card = {
+        "finetuned_from": model_args.model_name_or_path,
+        "tasks": "fill-mask",
+        "tags": ["animals", "tiny"],
+    }
     if training_args.push_to_hub:
         trainer.push_to_hub(**card)
     else:

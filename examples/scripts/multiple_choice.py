@@ -3,8 +3,8 @@
     python multiple_choice.py --output_dir out --do_train --do_eval
     python -m lightrainer multiple_choice.py --output_dir out --do_train --do_eval
 
-Files of one's own are JSON lines with the columns `beginning`, `endings` (a list, always of the same length) and
-`label`.
+Files of one's own are JSON lines with the columns `beginning`, `endings` (a list, always of the
+same length) and `label`.
 """
 
 import logging
@@ -49,7 +49,9 @@ PAIRS = {
 class ModelArguments:
     """Arguments about the model."""
 
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Go on with this one, if given."}
+    )
 
 
 @dataclass
@@ -57,11 +59,19 @@ class DataArguments:
     """Arguments about the data."""
 
     train_file: str | None = field(default=None, metadata={"help": "JSON lines to learn from."})
-    validation_file: str | None = field(default=None, metadata={"help": "JSON lines to evaluate on."})
+    validation_file: str | None = field(
+        default=None, metadata={"help": "JSON lines to evaluate on."}
+    )
     choices: int = field(default=3, metadata={"help": "Endings of each made-up beginning."})
-    max_seq_length: int = field(default=24, metadata={"help": "Longer pairs are cut off, in tokens."})
-    pad_to_max_length: bool = field(default=False, metadata={"help": "Fill up all pairs to the same length."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on no more than so many."})
+    max_seq_length: int = field(
+        default=24, metadata={"help": "Longer pairs are cut off, in tokens."}
+    )
+    pad_to_max_length: bool = field(
+        default=False, metadata={"help": "Fill up all pairs to the same length."}
+    )
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Evaluate on no more than so many."}
+    )
 
 
 class CountEpochs(TrainerCallback):
@@ -80,7 +90,9 @@ def made_up(count: int, choices: int, seed: int) -> Dataset:
         others = [ending for name, ending in PAIRS.items() if name != beginning]
         endings = [PAIRS[beginning], *draw.sample(others, choices - 1)]
         draw.shuffle(endings)
-        rows.append({"beginning": beginning, "endings": endings, "label": endings.index(PAIRS[beginning])})
+        rows.append(
+            {"beginning": beginning, "endings": endings, "label": endings.index(PAIRS[beginning])}
+        )
     return Dataset.from_list(rows)
 
 
@@ -90,7 +102,9 @@ def read_data(data_args: DataArguments) -> DatasetDict:
     files = {split: name for split, name in files.items() if name}
     if files:
         return load_dataset("json", data_files=files)
-    return DatasetDict(train=made_up(40, data_args.choices, 1), validation=made_up(16, data_args.choices, 2))
+    return DatasetDict(
+        train=made_up(40, data_args.choices, 1), validation=made_up(16, data_args.choices, 2)
+    )
 
 
 def train_tokenizer(data: Dataset) -> PreTrainedTokenizerFast:
@@ -99,9 +113,13 @@ def train_tokenizer(data: Dataset) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     texts = chain(data["beginning"], chain.from_iterable(data["endings"]))
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=100, special_tokens=special))
+    tokenizer.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=100, special_tokens=special)
+    )
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **names)
@@ -110,7 +128,8 @@ def train_tokenizer(data: Dataset) -> PreTrainedTokenizerFast:
 def set_up_logging(training_args: TrainingArguments) -> None:
     """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[logging.StreamHandler(sys.stdout)],
     )
     if training_args.should_log:
         transformers.utils.logging.set_verbosity_info()
@@ -137,7 +156,9 @@ def main() -> None:
     """Train and evaluate, as the options say."""
     parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        model_args, data_args, training_args = parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))
+        model_args, data_args, training_args = parser.parse_json_file(
+            json_file=os.path.abspath(sys.argv[1])
+        )
     else:
         model_args, data_args, training_args = parser.parse_args_into_dataclasses()
     set_up_logging(training_args)
@@ -184,7 +205,9 @@ def main() -> None:
     with training_args.main_process_first(desc="making tokens of pairs"):
         data = data.map(prepare, batched=True, remove_columns=["beginning", "endings"])
     if data_args.max_eval_samples is not None:
-        data["validation"] = data["validation"].select(range(min(data_args.max_eval_samples, len(data["validation"]))))
+        data["validation"] = data["validation"].select(
+            range(min(data_args.max_eval_samples, len(data["validation"])))
+        )
 
     trainer = Trainer(
         model=model,
@@ -192,15 +215,21 @@ def main() -> None:
         train_dataset=data["train"] if training_args.do_train else None,
         eval_dataset=data["validation"] if training_args.do_eval else None,
         processing_class=tokenizer,
-        data_collator=default_data_collator
-        if data_args.pad_to_max_length
-        else DataCollatorForMultipleChoice(tokenizer=tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None),
+        data_collator=(
+            default_data_collator
+            if data_args.pad_to_max_length
+            else DataCollatorForMultipleChoice(
+                tokenizer=tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None
+            )
+        ),
         compute_metrics=compute_metrics,
         callbacks=[CountEpochs],
     )
 
     if training_args.do_train:
-        result = trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint)
+        result = trainer.train(
+            resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint
+        )
         trainer.save_model()
         metrics = {**result.metrics, "train_samples": len(data["train"])}
         trainer.log_metrics("train", metrics)

@@ -1,10 +1,11 @@
-"""Train a model of one's own, a plain `nn.Module`, on texts; runs with transformers, and without it under lightrainer.
+"""Train a model of one's own, a plain `nn.Module`, on texts; runs with transformers, and without it
+under lightrainer.
 
     python own_model.py --output_dir out --do_train --do_eval --do_predict
     python -m lightrainer own_model.py --output_dir out --do_train --do_eval --do_predict
 
-It guesses how many hours a journey takes from a sentence about it. Of transformers it uses the Trainer and what is
-around it, no models; under lightrainer that need not be installed.
+It guesses how many hours a journey takes from a sentence about it. Of transformers it uses the
+Trainer and what is around it, no models; under lightrainer that need not be installed.
 """
 
 import logging
@@ -45,15 +46,21 @@ class ModelArguments:
     """Arguments about the model."""
 
     width: int = field(default=16, metadata={"help": "Numbers for each token."})
-    dropout: float = field(default=0.1, metadata={"help": "Share of them that is left out in training."})
-    table_learning_rate: float | None = field(default=None, metadata={"help": "Another rate for the table of tokens."})
+    dropout: float = field(
+        default=0.1, metadata={"help": "Share of them that is left out in training."}
+    )
+    table_learning_rate: float | None = field(
+        default=None, metadata={"help": "Another rate for the table of tokens."}
+    )
 
 
 @dataclass
 class DataArguments:
     """Arguments about the data."""
 
-    train_file: str | None = field(default=None, metadata={"help": "CSV to learn from, columns text and hours."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "CSV to learn from, columns text and hours."}
+    )
     validation_file: str | None = field(default=None, metadata={"help": "CSV to evaluate on."})
 
 
@@ -77,7 +84,9 @@ class HoursModel(nn.Module):
     def __init__(self, vocab_size: int, width: int, dropout: float) -> None:
         super().__init__()
         self.table = nn.Embedding(vocab_size, width, padding_idx=0)
-        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
+        self.head = nn.Sequential(
+            nn.Dropout(dropout), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1)
+        )
 
     def forward(self, input_ids, attention_mask, labels=None) -> HoursOutput:
         """Hours, one for each text; with labels also the mean squared error."""
@@ -100,7 +109,10 @@ class TwoRates(Trainer):
             rate = self.table_learning_rate or keywords["lr"]
             groups = [
                 {"params": list(self.model.table.parameters()), "lr": rate, "weight_decay": 0.0},
-                {"params": list(self.model.head.parameters()), "weight_decay": self.args.weight_decay},
+                {
+                    "params": list(self.model.head.parameters()),
+                    "weight_decay": self.args.weight_decay,
+                },
             ]
             self.optimizer = kind(groups, **keywords)
         return self.optimizer
@@ -142,7 +154,9 @@ def read_data(data_args: DataArguments) -> DatasetDict:
     files = {"train": data_args.train_file, "validation": data_args.validation_file}
     files = {split: name for split, name in files.items() if name}
     return (
-        load_dataset("csv", data_files=files) if files else DatasetDict(train=made_up(48, 1), validation=made_up(16, 2))
+        load_dataset("csv", data_files=files)
+        if files
+        else DatasetDict(train=made_up(48, 1), validation=made_up(16, 2))
     )
 
 
@@ -150,7 +164,9 @@ def write_tokenizer(path: str, texts: list[str]) -> None:
     """Whole words, in a file."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=["<pad>", "<unk>"]))
+    tokenizer.train_from_iterator(
+        texts, trainers.WordLevelTrainer(special_tokens=["<pad>", "<unk>"])
+    )
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     tokenizer.save(path)
 
@@ -164,7 +180,8 @@ def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
 def set_up_logging(training_args: TrainingArguments) -> None:
     """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[logging.StreamHandler(sys.stdout)],
     )
     if training_args.should_log:
         transformers.utils.logging.set_verbosity_info()
@@ -180,7 +197,9 @@ def main() -> None:
     """Train, evaluate and predict, as the options say."""
     parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        model_args, data_args, training_args = parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))
+        model_args, data_args, training_args = parser.parse_json_file(
+            json_file=os.path.abspath(sys.argv[1])
+        )
     else:
         model_args, data_args, training_args = parser.parse_args_into_dataclasses()
     set_up_logging(training_args)
@@ -196,7 +215,9 @@ def main() -> None:
     with training_args.main_process_first(desc="learning a tokenizer"):
         if not os.path.exists(tokenizer_file):
             write_tokenizer(tokenizer_file, data["train"]["text"])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=tokenizer_file, pad_token="<pad>", unk_token="<unk>")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=tokenizer_file, pad_token="<pad>", unk_token="<unk>"
+    )
 
     def prepare(rows):
         return {**tokenizer(rows["text"]), "labels": rows["hours"]}
@@ -217,7 +238,9 @@ def main() -> None:
     trainer.table_learning_rate = model_args.table_learning_rate
 
     if training_args.do_train:
-        result = trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint)
+        result = trainer.train(
+            resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint
+        )
         trainer.save_model()
         trainer.log_metrics("train", result.metrics)
         trainer.save_metrics("train", result.metrics)
@@ -232,10 +255,13 @@ def main() -> None:
         output = trainer.predict(data["validation"], metric_key_prefix="predict")
         trainer.save_metrics("predict", output.metrics)
         if trainer.is_world_process_zero():
-            with open(os.path.join(training_args.output_dir, "guesses.txt"), "w", encoding="utf-8") as out:
+            with open(
+                os.path.join(training_args.output_dir, "guesses.txt"), "w", encoding="utf-8"
+            ) as out:
                 out.writelines(f"{hours}\n" for hours in output.predictions.tolist())
 
-    # A card for a model without a `config` cannot be made with transformers 5.3.0, so here it is left out.
+    # A card for a model without a `config` cannot be made with transformers 5.3.0, so here it is
+    # left out.
     if training_args.push_to_hub:
         trainer.push_to_hub(tags=["journeys"])
 

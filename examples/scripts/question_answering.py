@@ -1,10 +1,12 @@
-"""Mark the answer to a question in a text, with a Trainer subclass; imports transformers and nothing of lightrainer.
+"""Mark the answer to a question in a text, with a Trainer subclass; imports transformers and
+nothing of lightrainer.
 
     python question_answering.py --output_dir out --do_train --do_eval --do_predict
     python -m lightrainer question_answering.py --output_dir out --do_train --do_eval --do_predict
 
-The model scores each token as the first and as the last one of the answer. What that means as text is worked out after
-the evaluation, so `AnswerTrainer` overrides `evaluate` and `predict`. Long texts are read in pieces that overlap.
+The model scores each token as the first and as the last one of the answer. What that means as text
+is worked out after the evaluation, so `AnswerTrainer` overrides `evaluate` and `predict`. Long
+texts are read in pieces that overlap.
 """
 
 import json
@@ -44,19 +46,31 @@ logger = logging.getLogger(__name__)
 class ModelArguments:
     """Arguments about the model."""
 
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Go on with this one, if given."}
+    )
 
 
 @dataclass
 class DataArguments:
     """Arguments about the data."""
 
-    train_file: str | None = field(default=None, metadata={"help": "JSON lines: id, question, context, answer, start."})
-    validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on."})
-    max_seq_length: int = field(default=32, metadata={"help": "Tokens of question and text in a piece."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "JSON lines: id, question, context, answer, start."}
+    )
+    validation_file: str | None = field(
+        default=None, metadata={"help": "The same, to evaluate on."}
+    )
+    max_seq_length: int = field(
+        default=32, metadata={"help": "Tokens of question and text in a piece."}
+    )
     doc_stride: int = field(default=8, metadata={"help": "Tokens that two pieces share."})
-    pad_to_max_length: bool = field(default=True, metadata={"help": "Fill up all pieces to the same length."})
-    n_best_size: int = field(default=5, metadata={"help": "Beginnings and ends that are looked at."})
+    pad_to_max_length: bool = field(
+        default=True, metadata={"help": "Fill up all pieces to the same length."}
+    )
+    n_best_size: int = field(
+        default=5, metadata={"help": "Beginnings and ends that are looked at."}
+    )
     max_answer_length: int = field(default=4, metadata={"help": "Tokens of an answer."})
 
 
@@ -68,29 +82,51 @@ class AnswerTrainer(Trainer):
         post_process_function: makes an `EvalPrediction` of questions, pieces and scores.
     """
 
-    def __init__(self, *args, eval_examples: Dataset | None = None, post_process_function: Callable, **kwargs) -> None:
+    def __init__(
+        self,
+        *args,
+        eval_examples: Dataset | None = None,
+        post_process_function: Callable,
+        **kwargs,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.eval_examples = eval_examples
         self.post_process_function = post_process_function
 
-    def evaluate(self, eval_dataset=None, eval_examples=None, ignore_keys=None, metric_key_prefix: str = "eval"):
+    def evaluate(
+        self,
+        eval_dataset=None,
+        eval_examples=None,
+        ignore_keys=None,
+        metric_key_prefix: str = "eval",
+    ):
         """Return the metrics of the answers; also called by `train`."""
         eval_dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         eval_examples = self.eval_examples if eval_examples is None else eval_examples
-        output = self._score(self.get_eval_dataloader(eval_dataset), "Evaluation", ignore_keys, metric_key_prefix)
+        output = self._score(
+            self.get_eval_dataloader(eval_dataset), "Evaluation", ignore_keys, metric_key_prefix
+        )
         metrics = dict(output.metrics)
         if self.args.should_save:  # the first process, which has everything
             answers = self.post_process_function(eval_examples, eval_dataset, output.predictions)
             metrics |= self._prefixed(self.compute_metrics(answers), metric_key_prefix)
         if self.args.should_log:
             self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
         return metrics
 
-    def predict(self, predict_dataset, predict_examples, ignore_keys=None, metric_key_prefix: str = "test"):
+    def predict(
+        self, predict_dataset, predict_examples, ignore_keys=None, metric_key_prefix: str = "test"
+    ):
         """Answers and metrics."""
-        output = self._score(self.get_test_dataloader(predict_dataset), "Prediction", ignore_keys, metric_key_prefix)
-        answers = self.post_process_function(predict_examples, predict_dataset, output.predictions, metric_key_prefix)
+        output = self._score(
+            self.get_test_dataloader(predict_dataset), "Prediction", ignore_keys, metric_key_prefix
+        )
+        answers = self.post_process_function(
+            predict_examples, predict_dataset, output.predictions, metric_key_prefix
+        )
         metrics = self._prefixed(self.compute_metrics(answers), metric_key_prefix)
         return PredictionOutput(answers.predictions, answers.label_ids, metrics | output.metrics)
 
@@ -109,25 +145,47 @@ class AnswerTrainer(Trainer):
         finally:
             self.compute_metrics = compute_metrics
         steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.args.world_size))
-        output.metrics.update(speed_metrics(metric_key_prefix, begin, num_samples=output.num_samples, num_steps=steps))
+        output.metrics.update(
+            speed_metrics(metric_key_prefix, begin, num_samples=output.num_samples, num_steps=steps)
+        )
         return output
 
     @staticmethod
     def _prefixed(metrics: dict, prefix: str) -> dict:
-        return {name if name.startswith(f"{prefix}_") else f"{prefix}_{name}": metrics[name] for name in metrics}
+        return {
+            name if name.startswith(f"{prefix}_") else f"{prefix}_{name}": metrics[name]
+            for name in metrics
+        }
 
 
 def made_up(count: int, seed: int) -> Dataset:
     """Make up questions about places where people keep things."""
     draw, rows = random.Random(seed), []
-    things, places = ["keys", "letters", "shoes", "maps"], ["drawer", "attic", "green box", "cellar", "blue bag"]
+    things, places = (
+        ["keys", "letters", "shoes", "maps"],
+        [
+            "drawer",
+            "attic",
+            "green box",
+            "cellar",
+            "blue bag",
+        ],
+    )
     for number in range(count):
         parts = [(thing, draw.choice(places)) for thing in draw.sample(things, 3)]
         context = "".join(f"the {thing} are in the {place} . " for thing, place in parts)
         thing, place = draw.choice(parts)
         start = context.index(f"the {thing}") + len(f"the {thing} are in the ")
         question = f"where are the {thing} ?"
-        rows.append({"id": str(number), "question": question, "context": context, "answer": place, "start": start})
+        rows.append(
+            {
+                "id": str(number),
+                "question": question,
+                "context": context,
+                "answer": place,
+                "start": start,
+            }
+        )
     return Dataset.from_list(rows)
 
 
@@ -150,7 +208,9 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=special))
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **names)
@@ -172,7 +232,9 @@ def best_answers(examples, pieces, scores, data_args: DataArguments) -> dict[str
                     inside = max(first, last) < len(offsets) and offsets[first] and offsets[last]
                     if inside and first <= last < first + data_args.max_answer_length:
                         score = float(starts[position][first] + ends[position][last])
-                        found.append((score, example["context"][offsets[first][0] : offsets[last][1]]))
+                        found.append(
+                            (score, example["context"][offsets[first][0] : offsets[last][1]])
+                        )
         answers[example["id"]] = max(found, default=(0.0, ""), key=lambda pair: pair[0])[1]
     return answers
 
@@ -190,7 +252,8 @@ def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
 def set_up_logging(training_args: TrainingArguments) -> None:
     """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[logging.StreamHandler(sys.stdout)],
     )
     if training_args.should_log:
         transformers.utils.logging.set_verbosity_info()
@@ -206,7 +269,9 @@ def main() -> None:
     """Train, evaluate and predict, as the options say."""
     parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        model_args, data_args, training_args = parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))
+        model_args, data_args, training_args = parser.parse_json_file(
+            json_file=os.path.abspath(sys.argv[1])
+        )
     else:
         model_args, data_args, training_args = parser.parse_args_into_dataclasses()
     set_up_logging(training_args)
@@ -222,7 +287,9 @@ def main() -> None:
         tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
         model = AutoModelForQuestionAnswering.from_pretrained(model_args.model_name_or_path)
     else:
-        tokenizer = train_tokenizer(examples["train"]["question"][:] + examples["train"]["context"][:])
+        tokenizer = train_tokenizer(
+            examples["train"]["question"][:] + examples["train"]["context"][:]
+        )
         config = AutoConfig.for_model(
             "bert",
             vocab_size=len(tokenizer),
@@ -271,7 +338,9 @@ def main() -> None:
         for number in range(len(samples)):
             pieces["offset_mapping"][number] = [
                 pair if part == 1 else None
-                for pair, part in zip(pieces["offset_mapping"][number], pieces.sequence_ids(number), strict=True)
+                for pair, part in zip(
+                    pieces["offset_mapping"][number], pieces.sequence_ids(number), strict=True
+                )
             ]
         return pieces
 
@@ -282,7 +351,11 @@ def main() -> None:
 
     def post_process(examples, pieces, scores, stage: str = "eval") -> EvalPrediction:
         answers = best_answers(examples, pieces, scores, data_args)
-        with open(os.path.join(training_args.output_dir, f"{stage}_predictions.json"), "w", encoding="utf-8") as out:
+        with open(
+            os.path.join(training_args.output_dir, f"{stage}_predictions.json"),
+            "w",
+            encoding="utf-8",
+        ) as out:
             json.dump(answers, out, indent=2)
         return EvalPrediction(
             predictions=[{"id": name, "answer": answer} for name, answer in answers.items()],
@@ -296,13 +369,19 @@ def main() -> None:
         eval_dataset=eval_pieces if training_args.do_eval else None,
         eval_examples=examples["validation"] if training_args.do_eval else None,
         processing_class=tokenizer,
-        data_collator=default_data_collator if data_args.pad_to_max_length else DataCollatorWithPadding(tokenizer),
+        data_collator=(
+            default_data_collator
+            if data_args.pad_to_max_length
+            else DataCollatorWithPadding(tokenizer)
+        ),
         post_process_function=post_process,
         compute_metrics=compute_metrics,
     )
 
     if training_args.do_train:
-        result = trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint)
+        result = trainer.train(
+            resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint
+        )
         trainer.save_model()
         metrics = {**result.metrics, "train_samples": len(train_pieces)}
         trainer.log_metrics("train", metrics)
@@ -316,7 +395,9 @@ def main() -> None:
         trainer.save_metrics("eval", metrics)
 
     if training_args.do_predict:
-        metrics = trainer.predict(eval_pieces, examples["validation"], metric_key_prefix="predict").metrics
+        metrics = trainer.predict(
+            eval_pieces, examples["validation"], metric_key_prefix="predict"
+        ).metrics
         metrics["predict_samples"] = len(eval_pieces)
         trainer.log_metrics("predict", metrics)
         trainer.save_metrics("predict", metrics)

@@ -3,9 +3,9 @@
     python token_classification.py --output_dir out --do_train --do_eval --do_predict
     python -m lightrainer token_classification.py --output_dir out --do_train --do_eval --do_predict
 
-Files of one's own are JSON lines with the columns `tokens` and `tags` (lists of words and of tags such as `B-PERSON`);
-without them some sentences are made up. The tokenizer is learnt once, and kept as `tokenizer.json` in the output
-folder.
+Files of one's own are JSON lines with the columns `tokens` and `tags` (lists of words and of tags
+such as `B-PERSON`); without them some sentences are made up. The tokenizer is learnt once, and kept
+as `tokenizer.json` in the output folder.
 """
 
 import logging
@@ -36,15 +36,24 @@ logger = logging.getLogger(__name__)
 
 PEOPLE = ["Ada Lovelace", "Emmy Noether", "Grace", "Alan", "Sofia Kovalevskaya"]
 TOWNS = ["Ghent", "Bad Ischl", "Porto", "Trondheim", "New Ulm"]
-PATTERNS = ["{0} lives in {1}", "in {1} they know {0} well", "yesterday {0} came from {1} by train", "{1} is far away"]
+PATTERNS = [
+    "{0} lives in {1}",
+    "in {1} they know {0} well",
+    "yesterday {0} came from {1} by train",
+    "{1} is far away",
+]
 
 
 @dataclass
 class ModelArguments:
     """Arguments about the model."""
 
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
-    tokenizer_file: str | None = field(default=None, metadata={"help": "A tokenizer.json; learnt if there is none."})
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Go on with this one, if given."}
+    )
+    tokenizer_file: str | None = field(
+        default=None, metadata={"help": "A tokenizer.json; learnt if there is none."}
+    )
 
 
 @dataclass
@@ -52,12 +61,17 @@ class DataArguments:
     """Arguments about the data."""
 
     train_file: str | None = field(default=None, metadata={"help": "JSON lines to learn from."})
-    validation_file: str | None = field(default=None, metadata={"help": "JSON lines to evaluate on."})
+    validation_file: str | None = field(
+        default=None, metadata={"help": "JSON lines to evaluate on."}
+    )
     test_file: str | None = field(default=None, metadata={"help": "JSON lines to tag."})
     label_all_tokens: bool = field(
-        default=False, metadata={"help": "Score all tokens of a word, and not its first one alone."}
+        default=False,
+        metadata={"help": "Score all tokens of a word, and not its first one alone."},
     )
-    return_entity_level_metrics: bool = field(default=False, metadata={"help": "Say how well each kind is found."})
+    return_entity_level_metrics: bool = field(
+        default=False, metadata={"help": "Say how well each kind is found."}
+    )
 
 
 def made_up(count: int, seed: int) -> Dataset:
@@ -78,7 +92,11 @@ def made_up(count: int, seed: int) -> Dataset:
 
 def read_data(data_args: DataArguments) -> DatasetDict:
     """Return the files that were given, or else made-up sentences."""
-    files = {"train": data_args.train_file, "validation": data_args.validation_file, "test": data_args.test_file}
+    files = {
+        "train": data_args.train_file,
+        "validation": data_args.validation_file,
+        "test": data_args.test_file,
+    }
     files = {split: name for split, name in files.items() if name}
     if files:
         return load_dataset("json", data_files=files)
@@ -102,7 +120,8 @@ def write_tokenizer(path: str, sentences: list[list[str]]) -> None:
 def set_up_logging(training_args: TrainingArguments) -> None:
     """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[logging.StreamHandler(sys.stdout)],
     )
     if training_args.should_log:
         transformers.utils.logging.set_verbosity_info()
@@ -140,7 +159,9 @@ def main() -> None:
     """Train, evaluate and predict, as the options say."""
     parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        model_args, data_args, training_args = parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))
+        model_args, data_args, training_args = parser.parse_json_file(
+            json_file=os.path.abspath(sys.argv[1])
+        )
     else:
         model_args, data_args, training_args = parser.parse_args_into_dataclasses()
     set_up_logging(training_args)
@@ -155,7 +176,9 @@ def main() -> None:
     labels = sorted({tag for split in data.values() for tags in split["tags"] for tag in tags})
     number_of = {label: number for number, label in enumerate(labels)}
 
-    tokenizer_file = model_args.tokenizer_file or os.path.join(training_args.output_dir, "tokenizer.json")
+    tokenizer_file = model_args.tokenizer_file or os.path.join(
+        training_args.output_dir, "tokenizer.json"
+    )
     with training_args.main_process_first(desc="learning a tokenizer"):
         if not os.path.exists(tokenizer_file):
             write_tokenizer(tokenizer_file, data["train"]["tokens"])
@@ -182,7 +205,8 @@ def main() -> None:
             num_labels=len(labels),
         )
         model = AutoModelForTokenClassification.from_config(config)
-    if model.config.label2id == PretrainedConfig(num_labels=len(labels)).label2id:  # they have no names yet
+    # they have no names yet
+    if model.config.label2id == PretrainedConfig(num_labels=len(labels)).label2id:
         model.config.label2id = number_of
         model.config.id2label = dict(enumerate(labels))
 
@@ -196,7 +220,10 @@ def main() -> None:
                 for word, before in zip(words, [None, *words], strict=False)
             ]
             prepared["labels"].append(
-                [number_of[tags[word]] if counted else -100 for word, counted in zip(words, counts, strict=True)]
+                [
+                    number_of[tags[word]] if counted else -100
+                    for word, counted in zip(words, counts, strict=True)
+                ]
             )
         return prepared
 
@@ -211,13 +238,18 @@ def main() -> None:
 
     def compute_metrics(prediction) -> dict[str, float]:
         meant, found = set(), set()
-        for into, numbers in ((meant, prediction.label_ids), (found, prediction.predictions.argmax(axis=-1))):
+        for into, numbers in (
+            (meant, prediction.label_ids),
+            (found, prediction.predictions.argmax(axis=-1)),
+        ):
             for sentence, tags in enumerate(tags_of(numbers, prediction.label_ids)):
                 into |= {(*entity, sentence) for entity in entities(tags)}
         metrics = scores(meant, found)
         if data_args.return_entity_level_metrics:
             for kind in sorted({entity[0] for entity in meant | found}):
-                of_kind = ({entity for entity in side if entity[0] == kind} for side in (meant, found))
+                of_kind = (
+                    {entity for entity in side if entity[0] == kind} for side in (meant, found)
+                )
                 metrics |= {f"{kind}_{name}": value for name, value in scores(*of_kind).items()}
         counted = prediction.label_ids != -100
         metrics["accuracy"] = float(
@@ -238,7 +270,9 @@ def main() -> None:
     )
 
     if training_args.do_train:
-        result = trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint)
+        result = trainer.train(
+            resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint
+        )
         trainer.save_model()
         metrics = result.metrics | {"train_samples": len(data["train"])}
         trainer.log_metrics("train", metrics)
@@ -255,8 +289,13 @@ def main() -> None:
         trainer.log_metrics("predict", metrics)
         trainer.save_metrics("predict", metrics)
         if trainer.is_world_process_zero():
-            with open(os.path.join(training_args.output_dir, "predictions.txt"), "w", encoding="utf-8") as out:
-                out.writelines(" ".join(tags) + "\n" for tags in tags_of(predictions.argmax(axis=-1), label_ids))
+            with open(
+                os.path.join(training_args.output_dir, "predictions.txt"), "w", encoding="utf-8"
+            ) as out:
+                out.writelines(
+                    " ".join(tags) + "\n"
+                    for tags in tags_of(predictions.argmax(axis=-1), label_ids)
+                )
 
     card = {"finetuned_from": model_args.model_name_or_path, "tasks": "token-classification"}
     if training_args.push_to_hub:

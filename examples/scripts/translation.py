@@ -1,7 +1,9 @@
-"""Train a small T5 to write numbers in words, and let it write; imports transformers and nothing of lightrainer.
+"""Train a small T5 to write numbers in words, and let it write; imports transformers and nothing of
+lightrainer.
 
     python translation.py --output_dir out --do_train --do_eval --do_predict --predict_with_generate
-    python -m lightrainer translation.py --output_dir out --do_train --do_eval --do_predict --predict_with_generate
+    python -m lightrainer translation.py --output_dir out --do_train --do_eval --do_predict
+    --predict_with_generate
 
 Files of one's own are JSON lines with the columns `source` and `target`.
 """
@@ -39,7 +41,9 @@ WORDS = ["null", "eins", "zwei", "drei", "vier"]
 class ModelArguments:
     """Arguments about the model."""
 
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Go on with this one, if given."}
+    )
 
 
 @dataclass
@@ -47,16 +51,25 @@ class DataArguments:
     """Arguments about the data."""
 
     train_file: str | None = field(default=None, metadata={"help": "JSON lines to learn from."})
-    validation_file: str | None = field(default=None, metadata={"help": "JSON lines to evaluate on."})
+    validation_file: str | None = field(
+        default=None, metadata={"help": "JSON lines to evaluate on."}
+    )
     test_file: str | None = field(default=None, metadata={"help": "JSON lines to translate."})
     source_prefix: str = field(default="", metadata={"help": "Written before each source."})
-    max_source_length: int = field(default=16, metadata={"help": "Longer sources are cut off, in tokens."})
-    max_target_length: int = field(default=8, metadata={"help": "Longer targets are cut off, in tokens."})
+    max_source_length: int = field(
+        default=16, metadata={"help": "Longer sources are cut off, in tokens."}
+    )
+    max_target_length: int = field(
+        default=8, metadata={"help": "Longer targets are cut off, in tokens."}
+    )
     val_max_target_length: int | None = field(
-        default=None, metadata={"help": "The same when evaluating; also the length up to which is written."}
+        default=None,
+        metadata={"help": "The same when evaluating; also the length up to which is written."},
     )
     num_beams: int | None = field(default=None, metadata={"help": "Beams when writing."})
-    ignore_pad_token_for_loss: bool = field(default=True, metadata={"help": "Do not learn to fill up."})
+    ignore_pad_token_for_loss: bool = field(
+        default=True, metadata={"help": "Do not learn to fill up."}
+    )
 
     def __post_init__(self):
         if self.val_max_target_length is None:
@@ -68,13 +81,20 @@ def made_up(count: int, seed: int) -> Dataset:
     draw = random.Random(seed)
     rows = [[draw.randrange(len(WORDS)) for _ in range(draw.randint(2, 5))] for _ in range(count)]
     return Dataset.from_list(
-        [{"source": " ".join(map(str, row)), "target": " ".join(WORDS[digit] for digit in row)} for row in rows]
+        [
+            {"source": " ".join(map(str, row)), "target": " ".join(WORDS[digit] for digit in row)}
+            for row in rows
+        ]
     )
 
 
 def read_data(data_args: DataArguments) -> DatasetDict:
     """Return the files that were given, or else made-up pairs."""
-    files = {"train": data_args.train_file, "validation": data_args.validation_file, "test": data_args.test_file}
+    files = {
+        "train": data_args.train_file,
+        "validation": data_args.validation_file,
+        "test": data_args.test_file,
+    }
     files = {split: name for split, name in files.items() if name}
     if files:
         return load_dataset("json", data_files=files)
@@ -87,16 +107,23 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = ["<pad>", "</s>", "<unk>"]
     tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=special))
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=32
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        model_max_length=32,
     )
 
 
 def set_up_logging(training_args: Seq2SeqTrainingArguments) -> None:
     """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[logging.StreamHandler(sys.stdout)],
     )
     if training_args.should_log:
         transformers.utils.logging.set_verbosity_info()
@@ -112,7 +139,9 @@ def main() -> None:
     """Train, evaluate and translate, as the options say."""
     parser = HfArgumentParser((ModelArguments, DataArguments, Seq2SeqTrainingArguments))
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        model_args, data_args, training_args = parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))
+        model_args, data_args, training_args = parser.parse_json_file(
+            json_file=os.path.abspath(sys.argv[1])
+        )
     else:
         model_args, data_args, training_args = parser.parse_args_into_dataclasses()
     set_up_logging(training_args)
@@ -141,15 +170,23 @@ def main() -> None:
         )
         model = AutoModelForSeq2SeqLM.from_config(config)
     if model.config.decoder_start_token_id is None:
-        raise ValueError("the model has to know the token that each target begins with: decoder_start_token_id")
-    if training_args.label_smoothing_factor > 0 and not hasattr(model, "prepare_decoder_input_ids_from_labels"):
-        logger.warning("labels cannot be smoothed: %s does not shift them itself", type(model).__name__)
+        raise ValueError(
+            "the model has to know the token that each target begins with: decoder_start_token_id"
+        )
+    if training_args.label_smoothing_factor > 0 and not hasattr(
+        model, "prepare_decoder_input_ids_from_labels"
+    ):
+        logger.warning(
+            "labels cannot be smoothed: %s does not shift them itself", type(model).__name__
+        )
 
     def preparing(max_target_length: int):
         def prepare(rows):
             sources = [data_args.source_prefix + text for text in rows["source"]]
             prepared = tokenizer(sources, max_length=data_args.max_source_length, truncation=True)
-            targets = tokenizer(text_target=rows["target"], max_length=max_target_length, truncation=True)
+            targets = tokenizer(
+                text_target=rows["target"], max_length=max_target_length, truncation=True
+            )
             prepared["labels"] = targets["input_ids"]
             return prepared
 
@@ -169,9 +206,18 @@ def main() -> None:
         return [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
     def compute_metrics(prediction) -> dict[str, float]:
-        ids = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
-        pairs = [(a.split(), b.split()) for a, b in zip(written(ids), written(prediction.label_ids), strict=True)]
-        shared = [sum(a == b for a, b in zip(*pair, strict=False)) / max(map(len, pair)) for pair in pairs]
+        ids = (
+            prediction.predictions[0]
+            if isinstance(prediction.predictions, tuple)
+            else prediction.predictions
+        )
+        pairs = [
+            (a.split(), b.split())
+            for a, b in zip(written(ids), written(prediction.label_ids), strict=True)
+        ]
+        shared = [
+            sum(a == b for a, b in zip(*pair, strict=False)) / max(map(len, pair)) for pair in pairs
+        ]
         lengths = np.count_nonzero(ids != tokenizer.pad_token_id, axis=-1)
         return {
             "same_place": round(100 * float(np.mean(shared)), 4),
@@ -195,7 +241,9 @@ def main() -> None:
     )
 
     if training_args.do_train:
-        result = trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint)
+        result = trainer.train(
+            resume_from_checkpoint=training_args.resume_from_checkpoint or last_checkpoint
+        )
         trainer.save_model()
         metrics = {**result.metrics, "train_samples": len(train_dataset)}
         trainer.log_metrics("train", metrics)
@@ -204,14 +252,18 @@ def main() -> None:
 
     results = {}
     if training_args.do_eval:
-        metrics = trainer.evaluate(max_length=data_args.val_max_target_length, metric_key_prefix="eval")
+        metrics = trainer.evaluate(
+            max_length=data_args.val_max_target_length, metric_key_prefix="eval"
+        )
         metrics["eval_samples"] = len(eval_dataset)
         trainer.log_metrics("eval", metrics)
         trainer.save_metrics("eval", metrics)
         results |= metrics
 
     if training_args.do_predict:
-        output = trainer.predict(predict_dataset, metric_key_prefix="predict", num_beams=data_args.num_beams)
+        output = trainer.predict(
+            predict_dataset, metric_key_prefix="predict", num_beams=data_args.num_beams
+        )
         metrics = output.metrics | {"predict_samples": len(predict_dataset)}
         trainer.log_metrics("predict", metrics)
         trainer.save_metrics("predict", metrics)
@@ -220,7 +272,11 @@ def main() -> None:
             with open(path, "w", encoding="utf-8") as out:
                 out.write("\n".join(written(output.predictions)))
 
-    card = {"finetuned_from": model_args.model_name_or_path, "tasks": "translation", "language": ["de"]}
+    card = {
+        "finetuned_from": model_args.model_name_or_path,
+        "tasks": "translation",
+        "language": ["de"],
+    }
     if training_args.push_to_hub:
         trainer.push_to_hub(**card)
     else:

@@ -20,7 +20,9 @@ class Model(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(8, width), nn.Linear(width, 3)
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         """Logits, and the loss where there are labels."""
         logits = self.second(torch.tanh(self.first(x)))
         if labels is None:

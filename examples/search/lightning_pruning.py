@@ -1,7 +1,8 @@
-"""A study with our LightningModule in a plain `lightning.Trainer`: `python examples/search/lightning_pruning.py`.
+"""A study with our LightningModule in a plain `lightning.Trainer`:
+`python examples/search/lightning_pruning.py`.
 
-In two processes, `torchrun --nproc_per_node=2 examples/search/lightning_pruning.py`, each trial is trained by both:
-one study, the same values, and a trial that is pruned ends in both.
+In two processes, `torchrun --nproc_per_node=2 examples/search/lightning_pruning.py`, each trial is
+trained by both: one study, the same values, and a trial that is pruned ends in both.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ def objective(trial: Any) -> float:
     """Return the loss on held-out data after one training."""
     torch.manual_seed(0)
     rate = trial.suggest_float("learning_rate", 1e-3, 1e-1, log=True)
-    module = LossModule(Model(trial.suggest_int("width", 8, 32, step=8)), optimizer=OptimizerConfig(learning_rate=rate))
+    module = LossModule(
+        Model(trial.suggest_int("width", 8, 32, step=8)),
+        optimizer=OptimizerConfig(learning_rate=rate),
+    )
     trainer = lightning.Trainer(
         max_epochs=4,
         accelerator="cpu",
@@ -38,7 +42,10 @@ def objective(trial: Any) -> float:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    train, held_out = DataLoader(points(96, 1), batch_size=8), DataLoader(points(48, 2), batch_size=16)
+    train, held_out = (
+        DataLoader(points(96, 1), batch_size=8),
+        DataLoader(points(48, 2), batch_size=16),
+    )
     trainer.fit(module, train, held_out)
     return trainer.callback_metrics["val_loss"].item()
 
@@ -61,7 +68,11 @@ def main(n_trials: int = 8) -> dict[str, Any]:
 def summary(study: optuna.Study) -> dict[str, Any]:
     """Sum up the search, for all processes."""
     states = [trial.state.name for trial in study.trials]
-    return {"best": study.best_value, "parameters": study.best_params, "pruned": states.count("PRUNED")}
+    return {
+        "best": study.best_value,
+        "parameters": study.best_params,
+        "pruned": states.count("PRUNED"),
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A study of optuna whose objective builds a Trainer for each trial: `python examples/search/trainer_per_trial.py`.
+"""A study of optuna whose objective builds a Trainer for each trial:
+`python examples/search/trainer_per_trial.py`.
 
 `Trainer.hyperparameter_search` does this by itself. By hand, everything may depend on the trial.
 """
@@ -55,7 +56,11 @@ def objective(trial: optuna.Trial) -> float:
         )
         model = Model(width=trial.suggest_int("width", 8, 32, step=8))
         trainer = Trainer(
-            model, args, train_dataset=points(96, 1), eval_dataset=points(48, 2), callbacks=[Report(trial)]
+            model,
+            args,
+            train_dataset=points(96, 1),
+            eval_dataset=points(48, 2),
+            callbacks=[Report(trial)],
         )
         trainer.train()
         return trainer.evaluate()["eval_loss"]
@@ -65,11 +70,15 @@ def main(n_trials: int = 8) -> optuna.Study:
     """Search, and print what was found."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
-        sampler=optuna.samplers.TPESampler(seed=1), pruner=optuna.pruners.MedianPruner(n_startup_trials=2)
+        sampler=optuna.samplers.TPESampler(seed=1),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=2),
     )
     study.optimize(objective, n_trials=n_trials)
     pruned = sum(trial.state.name == "PRUNED" for trial in study.trials)
-    print(f"best loss {study.best_value:.3f} with {study.best_params}; {pruned} of {n_trials} trials were pruned")
+    print(
+        f"best loss {study.best_value:.3f} with {study.best_params}; {pruned} of {n_trials} trials "
+        "were pruned"
+    )
     return study
 
 

@@ -1,4 +1,6 @@
-"""The members of `accelerate.Accelerator` that Trainer scripts and subclasses use, over Lightning and torch."""
+"""The members of `accelerate.Accelerator` that Trainer scripts and subclasses use, over
+Lightning and torch.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +53,10 @@ if TYPE_CHECKING:
 class Accelerator(Processes):
     """As `accelerate.Accelerator`, for the members that are used through `trainer.accelerator`.
 
-    Outside a run it prepares custom loops; while Lightning runs, `bind` connects it to the strategy, so that `backward`
-    scales and synchronises as strategy and precision plugin do. Missing members raise an AttributeError with the reason
-    and the alternative; docs/user/accelerator.md lists them.
+    Outside a run it prepares custom loops; while Lightning runs, `bind` connects it to the
+    strategy, so that `backward` scales and synchronises as strategy and precision plugin do.
+    Missing members raise an AttributeError with the reason and the alternative;
+    docs/user/accelerator.md lists them.
 
     Args:
         args: the training arguments.
@@ -73,7 +76,9 @@ class Accelerator(Processes):
     strategy: Strategy = STRATEGY_OUTSIDE_OF_RUNS
     """Strategy of the current run, or of the last one."""
     micro_batch: MicroBatchLoss | None = None
-    """Weighs the loss of the micro-batch that the Trainer trains now; None outside of `Trainer.training_step`."""
+    """Weighs the loss of the micro-batch that the Trainer trains now; None outside of
+    `Trainer.training_step`.
+    """
     _backward: Callable[..., None] | None = None
     _optimizer: Callable[[], Any] = staticmethod(lambda: None)
     _scaler: LossScaler | None = None
@@ -86,30 +91,52 @@ class Accelerator(Processes):
     """Depth of nested `accumulate` blocks."""
 
     sync_gradients: bool = forwarded(
-        "gradient_state.sync_gradients", "Whether the optimizer steps after this micro-batch.", writable=True
+        "gradient_state.sync_gradients",
+        "Whether the optimizer steps after this micro-batch.",
+        writable=True,
     )
     gradient_accumulation_steps: int = forwarded(
         "gradient_state.num_steps", "The micro-batches in an accumulation window.", writable=True
     )
-    sync_each_batch: bool = forwarded("gradient_state.sync_each_batch", "See `GradientState.sync_each_batch`.")
+    sync_each_batch: bool = forwarded(
+        "gradient_state.sync_each_batch", "See `GradientState.sync_each_batch`."
+    )
     end_of_dataloader: bool = forwarded(
         "gradient_state.end_of_dataloader", "See `GradientState.end_of_dataloader`.", writable=True
     )
-    remainder: int = forwarded("gradient_state.remainder", "See `GradientState.remainder`.", writable=True)
-
-    split_batches: bool = forwarded("dataloader_config.split_batches", "Each batch is split over all processes.")
-    dispatch_batches: bool | None = forwarded("dataloader_config.dispatch_batches", "Process 0 reads all batches.")
-    even_batches: bool = forwarded(
-        "dataloader_config.even_batches", "The last round of loaders prepared from now on is padded.", writable=True
+    remainder: int = forwarded(
+        "gradient_state.remainder", "See `GradientState.remainder`.", writable=True
     )
-    use_seedable_sampler: bool = forwarded("dataloader_config.use_seedable_sampler", "The order depends on the seed.")
-    non_blocking: bool = forwarded("dataloader_config.non_blocking", "Copies to the device are asynchronous.")
-    use_stateful_dataloader: bool = forwarded("dataloader_config.use_stateful_dataloader", "Always False.")
 
-    deepspeed_plugin: None = forwarded("state.deepspeed_plugin", "See `StateView.deepspeed_plugin`.")
+    split_batches: bool = forwarded(
+        "dataloader_config.split_batches", "Each batch is split over all processes."
+    )
+    dispatch_batches: bool | None = forwarded(
+        "dataloader_config.dispatch_batches", "Process 0 reads all batches."
+    )
+    even_batches: bool = forwarded(
+        "dataloader_config.even_batches",
+        "The last round of loaders prepared from now on is padded.",
+        writable=True,
+    )
+    use_seedable_sampler: bool = forwarded(
+        "dataloader_config.use_seedable_sampler", "The order depends on the seed."
+    )
+    non_blocking: bool = forwarded(
+        "dataloader_config.non_blocking", "Copies to the device are asynchronous."
+    )
+    use_stateful_dataloader: bool = forwarded(
+        "dataloader_config.use_stateful_dataloader", "Always False."
+    )
+
+    deepspeed_plugin: None = forwarded(
+        "state.deepspeed_plugin", "See `StateView.deepspeed_plugin`."
+    )
     is_fsdp2: bool = forwarded("state.is_fsdp2", "See `StateView.is_fsdp2`.")
     is_composable_parallelism_enabled: bool = forwarded("state.is_fsdp2", "As `is_fsdp2`.")
-    torch_device_mesh: Any = forwarded("strategy.device_mesh", "The device mesh of the running strategy, or None.")
+    torch_device_mesh: Any = forwarded(
+        "strategy.device_mesh", "The device mesh of the running strategy, or None."
+    )
 
     def __init__(self, args: TrainingArguments) -> None:
         super().__init__(args)
@@ -130,8 +157,12 @@ class Accelerator(Processes):
         export_precision(args)
 
     def apply_accumulation(self, args: TrainingArguments) -> None:
-        """Set the accumulation of the arguments; 1 as in later versions, where the Trainer divides losses itself."""
-        self.gradient_accumulation_steps = 1 if followed().hides_accumulation else args.gradient_accumulation_steps
+        """Set the accumulation of the arguments; 1 as in later versions, where the Trainer
+        divides losses itself.
+        """
+        self.gradient_accumulation_steps = (
+            1 if followed().hides_accumulation else args.gradient_accumulation_steps
+        )
 
     def __getattr__(self, name: str) -> Any:
         """Raise the error of a missing member; `hasattr` returns False."""
@@ -148,7 +179,10 @@ class Accelerator(Processes):
         return self
 
     def bind(
-        self, backward: Callable[..., None] | None, optimizer: Any = None, strategy: Strategy | None = None
+        self,
+        backward: Callable[..., None] | None,
+        optimizer: Any = None,
+        strategy: Strategy | None = None,
     ) -> None:
         """Connect to a run of Lightning, or disconnect with None.
 
@@ -173,13 +207,16 @@ class Accelerator(Processes):
 
     @property
     def multi_device(self) -> bool:
-        """Return whether there are several processes, each with its own device and the whole model on it."""
+        """Return whether there are several processes, each with its own device and the whole
+        model on it.
+        """
         return self.use_distributed and self.distributed_type.on_several_devices
 
     def maybe_context_parallel(
         self, buffers: Any = None, buffer_seq_dims: Any = None, no_restore_buffers: Any = None
     ) -> contextlib.AbstractContextManager[Any]:
-        """Split sequences over ranks within the block (`cp_size`, `sp_size`); do nothing outside of a training.
+        """Split sequences over ranks within the block (`cp_size`, `sp_size`); do nothing outside of
+        a training.
 
         Args:
             buffers: tensors that are replaced in place by the part of this rank.
@@ -193,8 +230,8 @@ class Accelerator(Processes):
         """Profile the block with torch's profiler.
 
         Args:
-            profile_handler: object like `accelerate.utils.ProfileKwargs`, with `build()` and `output_trace_dir`, the
-                folder for the trace of each process.
+            profile_handler: object like `accelerate.utils.ProfileKwargs`, with `build()` and
+                `output_trace_dir`, the folder for the trace of each process.
         """
         if profile_handler is None:
             with torch.profiler.profile() as profiler:
@@ -216,11 +253,12 @@ class Accelerator(Processes):
     # --- loaders that are read
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """As `gather`, without the samples that pad the last batch of a loader, and with each batch once.
+        """As `gather`, without the samples that pad the last batch of a loader, and with each batch
+        once.
 
         Args:
-            input_data: tensors, nested or not. Other objects are pickled and joined by `join_objects`, which unlike the
-                reference joins the values of dicts.
+            input_data: tensors, nested or not. Other objects are pickled and joined by
+                `join_objects`, which unlike the reference joins the values of dicts.
             use_gather_object: pickle tensors, too, so that their shapes may differ.
         """
         are_objects = use_gather_object or not has_only_tensors(input_data)
@@ -244,7 +282,9 @@ class Accelerator(Processes):
 
     @contextlib.contextmanager
     def keep_loader_position(self) -> Iterator[None]:
-        """Restore `end_of_dataloader` and `remainder` after another loader was read in the block."""
+        """Restore `end_of_dataloader` and `remainder` after another loader was read in the
+        block.
+        """
         known = self.gradient_state.loader_end
         try:
             yield
@@ -261,7 +301,11 @@ class Accelerator(Processes):
     @property
     def scaler(self) -> LossScaler | None:
         """Return the loss scaler of fp16, on the CPU too; None in other precisions."""
-        if self._run_needs_no_scaler or self.mixed_precision != "fp16" or self.strategy.scales_losses:
+        if (
+            self._run_needs_no_scaler
+            or self.mixed_precision != "fp16"
+            or self.strategy.scales_losses
+        ):
             return None
         if self._scaler is None:
             self._scaler = LossScaler(self.device.type)
@@ -282,7 +326,9 @@ class Accelerator(Processes):
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
-        """Return whether fp16 skipped the last optimizer step; False for fused optimizers, which skip it themselves."""
+        """Return whether fp16 skipped the last optimizer step; False for fused optimizers, which
+        skip it themselves.
+        """
         if not self.in_run and self._optimizers:
             return any(optimizer.step_was_skipped for optimizer in self._optimizers)
         if self.strategy.step_was_skipped is not None:
@@ -294,7 +340,8 @@ class Accelerator(Processes):
         """Return the autocast context of the model's forward passes, for other code.
 
         Args:
-            autocast_handler: object like `accelerate.utils.AutocastKwargs`, with `enabled` and `cache_enabled`.
+            autocast_handler: object like `accelerate.utils.AutocastKwargs`, with `enabled` and
+                `cache_enabled`.
         """
         dtype = HALF.get(PRECISIONS[self.mixed_precision])
         if dtype is None:
@@ -308,11 +355,14 @@ class Accelerator(Processes):
             cache_enabled=autocast_handler.cache_enabled,
         )
 
-    def backward(self, loss: torch.Tensor, learning_rate: float | None = None, **kwargs: Any) -> None:
+    def backward(
+        self, loss: torch.Tensor, learning_rate: float | None = None, **kwargs: Any
+    ) -> None:
         """Run the backward pass of one micro-batch through strategy and precision plugin.
 
-        In an `accumulate` block of a custom loop the loss is divided by the length of the window. In a training a mean
-        over the micro-batch is divided so that the losses of the step add up to the mean over all of it.
+        In an `accumulate` block of a custom loop the loss is divided by the length of the window.
+        In a training a mean over the micro-batch is divided so that the losses of the step add up
+        to the mean over all of it.
 
         Args:
             loss: of the micro-batch.
@@ -354,7 +404,10 @@ class Accelerator(Processes):
             ValueError: no learning rate, or no such optimizer.
         """
         if learning_rate is None or self._stepping_in_backward() is None:
-            raise ValueError("lomo_backward needs a learning_rate, and an optimizer such as that of optim='lomo'.")
+            raise ValueError(
+                "lomo_backward needs a learning_rate, and an optimizer such as that of "
+                "optim='lomo'."
+            )
         self.backward(loss, learning_rate=learning_rate)
 
     @property
@@ -408,10 +461,12 @@ class Accelerator(Processes):
 
     @contextlib.contextmanager
     def trigger_sync_in_backward(self, model: nn.Module) -> Iterator[None]:
-        """Synchronise gradients in the next backward pass, although the forward passes ran in `no_sync`.
+        """Synchronise gradients in the next backward pass, although the forward passes ran in
+        `no_sync`.
 
         Args:
-            model: a DistributedDataParallel, or the model of the run inside one; others are unaffected.
+            model: a DistributedDataParallel, or the model of the run inside one; others are
+                unaffected.
         """
         wrapper = self.strategy.to_call(model)
         if not isinstance(wrapper, nn.parallel.DistributedDataParallel):
@@ -429,13 +484,15 @@ class Accelerator(Processes):
                 setattr(wrapper, name, value)
 
     def unscale_gradients(self, optimizer: Any = None) -> None:
-        """Divide gradients by the loss scale of fp16; idempotent within a step, no effect in other precisions.
+        """Divide gradients by the loss scale of fp16; idempotent within a step, no effect in other
+        precisions.
 
         Args:
             optimizer: one optimizer or several; by default that of the run, or all prepared ones.
         """
         scaler = self.scaler
-        if scaler is None or getattr(scaler, "_scale", True) is None:  # None: nothing has been scaled yet
+        # None: nothing has been scaled yet
+        if scaler is None or getattr(scaler, "_scale", True) is None:
             return
 
         if optimizer is None:
@@ -446,11 +503,13 @@ class Accelerator(Processes):
         for one in optimizers:
             scaler.unscale_(one.optimizer if isinstance(one, PreparedOptimizer) else one)
 
-    def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
+    def clip_grad_norm_(
+        self, parameters: Any, max_norm: float, norm_type: float = 2
+    ) -> torch.Tensor:
         """Unscale gradients and clip them to `max_norm`; returns the norm before clipping.
 
-        With sharded gradients this is a collective, and the norm is global. DeepSpeed clips within its step, to
-        `max_grad_norm` of the arguments; then this returns the norm of the last step.
+        With sharded gradients this is a collective, and the norm is global. DeepSpeed clips within
+        its step, to `max_grad_norm` of the arguments; then this returns the norm of the last step.
         """
         if not self._run_needs_no_scaler:
             self.unscale_gradients()
@@ -470,7 +529,8 @@ class Accelerator(Processes):
     # --- custom loops
 
     def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
-        """Prepare models, optimizers, schedules and loaders, each by its own method; return others unchanged.
+        """Prepare models, optimizers, schedules and loaders, each by its own method; return others
+        unchanged.
 
         Args:
             args: the objects; several are returned as a tuple in their order.
@@ -508,9 +568,11 @@ class Accelerator(Processes):
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
-        """Move a model to the device, cast its forward passes, and wrap it in `DistributedDataParallel`.
+        """Move a model to the device, cast its forward passes, and wrap it in
+        `DistributedDataParallel`.
 
-        The model of a training, which Lightning prepares, and sharded models are returned unchanged.
+        The model of a training, which Lightning prepares, and sharded models are returned
+        unchanged.
 
         Args:
             model: any model; its mode is kept.
@@ -528,7 +590,10 @@ class Accelerator(Processes):
         # Device.
         is_on_several = self.verify_device_map(model)
         if is_on_several and self.num_processes > 1:
-            raise ValueError("The model lies on several devices: start one process, or load it without device_map.")
+            raise ValueError(
+                "The model lies on several devices: start one process, or load it without "
+                "device_map."
+            )
         if device_placement is not False and not is_on_several:
             model = model.to(self.device)
 
@@ -537,35 +602,44 @@ class Accelerator(Processes):
             cast_for_good(model, self.autocast)
 
         # Exchange of gradients.
-        is_trained = not evaluation_mode and any(parameter.requires_grad for parameter in model.parameters())
+        is_trained = not evaluation_mode and any(
+            parameter.requires_grad for parameter in model.parameters()
+        )
         if is_trained and self.num_processes > 1:
             model = choose(self.args, find_unused_parameters=False).wrap(model, self.device)
         self._models.append(model)
         return model
 
     def prepare_data_loader(
-        self, data_loader: DataLoader, device_placement: bool | None = None, slice_fn_for_dispatch: Any = None
+        self,
+        data_loader: DataLoader,
+        device_placement: bool | None = None,
+        slice_fn_for_dispatch: Any = None,
     ) -> DataLoader:
         """Shard a loader over the processes, in an order that depends on seed and epoch.
 
         While it is iterated, `gather_for_metrics` drops the samples that pad the last batch.
 
         Args:
-            data_loader: a torch DataLoader. Loaders of the Trainer are returned unchanged, and in one process those
-                with an iteration of their own.
+            data_loader: a torch DataLoader. Loaders of the Trainer are returned unchanged, and in
+                one process those with an iteration of their own.
             device_placement: False does not move batches to the device.
             slice_fn_for_dispatch: not used: a batch is read for one process.
 
         Raises:
-            NotImplementedError: several processes, and the loader yields samples instead of batches.
+            NotImplementedError: several processes, and the loader yields samples instead of
+                batches.
         """
         loader = prepared_loader(self, data_loader, placed=device_placement is not False)
         if not any(loader is prepared for prepared in self._dataloaders):
             self._dataloaders.append(loader)
         return loader
 
-    def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> PreparedOptimizer:
-        """Wrap an optimizer so that it steps at the end of an `accumulate` window, see `PreparedOptimizer`.
+    def prepare_optimizer(
+        self, optimizer: Optimizer, device_placement: bool | None = None
+    ) -> PreparedOptimizer:
+        """Wrap an optimizer so that it steps at the end of an `accumulate` window, see
+        `PreparedOptimizer`.
 
         Args:
             optimizer: any; prepared ones are returned unchanged.
@@ -585,9 +659,12 @@ class Accelerator(Processes):
         if isinstance(scheduler, PreparedScheduler):
             return scheduler
 
-        # It may have been made for the optimizer, or for the prepared one; else it follows all of them.
+        # It may have been made for the optimizer, or for the prepared one; else it follows all of
+        # them.
         scheduled = getattr(scheduler, "optimizer", None)
-        optimizers = [one for one in self._optimizers if scheduled is one or scheduled is one.optimizer]
+        optimizers = [
+            one for one in self._optimizers if scheduled is one or scheduled is one.optimizer
+        ]
         if not optimizers:
             optimizers = list(self._optimizers)
 
@@ -600,14 +677,17 @@ class Accelerator(Processes):
         return loader_after(dataloader, num_batches)
 
     @contextlib.contextmanager
-    def join_uneven_inputs(self, joinables: list[Any], even_batches: bool | None = None) -> Iterator[None]:
+    def join_uneven_inputs(
+        self, joinables: list[Any], even_batches: bool | None = None
+    ) -> Iterator[None]:
         """Allow uneven numbers of batches: finished processes shadow the collectives of the others.
 
         Unlike in the reference, on the CPU too.
 
         Args:
             joinables: the prepared models.
-            even_batches: of the prepared loaders within the block; by default that of the accelerator.
+            even_batches: of the prepared loaders within the block; by default that of the
+                accelerator.
         """
         if self.num_processes == 1:
             yield
@@ -628,7 +708,10 @@ class Accelerator(Processes):
 
         samplers: list[Any] = [loader.batch_sampler for loader in self._dataloaders]
         if not all(hasattr(sampler, "even_batches") for sampler in samplers):
-            logger.warning("even_batches=%s changes nothing for streams, and where process 0 reads.", even_batches)
+            logger.warning(
+                "even_batches=%s changes nothing for streams, and where process 0 reads.",
+                even_batches,
+            )
         with rounds_filled(samplers, even_batches):
             yield
 
@@ -637,7 +720,9 @@ class Accelerator(Processes):
         return any(len(getattr(module, "hf_device_map", ())) > 1 for module in model.modules())
 
     def free_memory(self, *objects: Any) -> list[None]:
-        """Release prepared objects and the cached memory of the device; returns a None for each argument."""
+        """Release prepared objects and the cached memory of the device; returns a None for each
+        argument.
+        """
         self._models.clear()
         self._optimizers.clear()
         self._schedulers.clear()
@@ -651,14 +736,17 @@ class Accelerator(Processes):
 
     # --- models and files
 
-    def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> Any:
+    def unwrap_model(
+        self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
+    ) -> Any:
         """Return the user's model inside DistributedDataParallel, FSDP, DeepSpeed and DataParallel.
 
         Args:
             model: wrapped or not.
-            keep_fp32_wrapper: False also removes the casts of forward passes that `prepare` added, but not of a run.
-            keep_torch_compile: False also unwraps `torch.compile`. Otherwise a compiled model stays compiled; unlike in
-                the reference, `model` is not modified.
+            keep_fp32_wrapper: False also removes the casts of forward passes that `prepare` added,
+                but not of a run.
+            keep_torch_compile: False also unwraps `torch.compile`. Otherwise a compiled model stays
+                compiled; unlike in the reference, `model` is not modified.
         """
         inner = inspection.unwrap_model(model)
         if not keep_fp32_wrapper:
@@ -674,7 +762,8 @@ class Accelerator(Processes):
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
         """Return the full state dict of a model under the names of the unwrapped one.
 
-        With sharded weights this is a collective: process 0 gets them in host memory, the others an empty dict.
+        With sharded weights this is a collective: process 0 gets them in host memory, the others an
+        empty dict.
 
         Args:
             model: wrapped or not.
@@ -711,12 +800,14 @@ class Accelerator(Processes):
         max_shard_size: int | str = "10GB",
         safe_serialization: bool = True,
     ) -> None:
-        """Write the weights of a model, not its configuration, to a folder, on the saving process only.
+        """Write the weights of a model, not its configuration, to a folder, on the saving process
+        only.
 
         Args:
             model: wrapped or not; with a sharded one this is a collective.
             save_directory: created if missing; older weight shards in it are removed.
-            max_shard_size: of a file, in bytes or such as "5GB"; larger weights are split, with an index.
+            max_shard_size: of a file, in bytes or such as "5GB"; larger weights are split, with an
+                index.
             safe_serialization: `model.safetensors`, otherwise `pytorch_model.bin`.
 
         Raises:
@@ -727,7 +818,8 @@ class Accelerator(Processes):
             return
         from huggingface_hub import save_torch_state_dict
 
-        # safetensors holds a shared tensor once: the other names of tied weights go into the metadata.
+        # safetensors holds a shared tensor once: the other names of tied weights go into the
+        # metadata.
         aliases: dict[str, str] | None = None
         if safe_serialization:
             weights, aliases = without_sharing(weights)
@@ -748,7 +840,9 @@ class Accelerator(Processes):
 
     @property
     def should_save_model(self) -> bool:
-        """Return whether this process has to call `save_model`; True on all if weights may be sharded."""
+        """Return whether this process has to call `save_model`; True on all if weights may be
+        sharded.
+        """
         return self.is_local_main_process or self.args.parallelism_config is not None
 
 

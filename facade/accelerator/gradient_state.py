@@ -19,7 +19,8 @@ class GradientState:
     """As `accelerate.state.GradientState`, but one object per accelerator instead of shared state.
 
     Args:
-        settings: any of `num_steps`, `adjust_scheduler`, `sync_with_dataloader` and `sync_each_batch`.
+        settings: any of `num_steps`, `adjust_scheduler`, `sync_with_dataloader` and
+            `sync_each_batch`.
     """
 
     initialized = True
@@ -29,17 +30,28 @@ class GradientState:
         self.sync_gradients = True
         self._loaders: list[weakref.ref[Any]] = []
         self.loader_end: tuple[bool, int] | None = None
-        """`end_of_dataloader` and `remainder` as set by an evaluation; None to read them from the active loader."""
+        """`end_of_dataloader` and `remainder` as set by an evaluation; None to read them from
+        the active loader.
+        """
 
     num_steps: int = _setting("num_steps", 1, "The micro-batches in a window of `accumulate`.")
-    adjust_scheduler: bool = _setting("adjust_scheduler", False, "A prepared schedule counts the steps that it skips.")
-    sync_with_dataloader: bool = _setting("sync_with_dataloader", True, "The last batch of a loader ends a window.")
-    sync_each_batch: bool = _setting("sync_each_batch", False, "Gradients are synchronised in each micro-batch.")
+    adjust_scheduler: bool = _setting(
+        "adjust_scheduler", False, "A prepared schedule counts the steps that it skips."
+    )
+    sync_with_dataloader: bool = _setting(
+        "sync_with_dataloader", True, "The last batch of a loader ends a window."
+    )
+    sync_each_batch: bool = _setting(
+        "sync_each_batch", False, "Gradients are synchronised in each micro-batch."
+    )
 
     @property
     def dataloader_references(self) -> list[Any]:
         """Return None followed by the prepared loaders being read, the innermost last."""
-        return [None, *(loader for reference in self._loaders if (loader := reference()) is not None)]
+        return [
+            None,
+            *(loader for reference in self._loaders if (loader := reference()) is not None),
+        ]
 
     @property
     def active_dataloader(self) -> Any:
@@ -64,7 +76,9 @@ class GradientState:
 
     @property
     def remainder(self) -> int:
-        """Return the samples in the last round of the loader if that is not full; 0 if it is, -1 if unknown."""
+        """Return the samples in the last round of the loader if that is not full; 0 if it is, -1
+        if unknown.
+        """
         if self.loader_end is not None:
             return self.loader_end[1]
         return self.active_dataloader.remainder if self.in_dataloader else -1
@@ -92,4 +106,6 @@ class GradientState:
     def __repr__(self) -> str:
         """Return a one-line summary."""
         loader = f"end_of_dataloader={self.end_of_dataloader}, remainder={self.remainder}"
-        return f"GradientState(sync_gradients={self.sync_gradients}, {loader}, {self.plugin_kwargs})"
+        return (
+            f"GradientState(sync_gradients={self.sync_gradients}, {loader}, {self.plugin_kwargs})"
+        )

@@ -1,4 +1,6 @@
-"""What `Accelerator.prepare` returns: optimizers and schedules that step at the end of a window, sharded loaders."""
+"""What `Accelerator.prepare` returns: optimizers and schedules that step at the end of a window,
+sharded loaders.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from ..distributed.process import forwarded
 
 
 class PreparedOptimizer(Optimizer):
-    """As `accelerate.optimizer.AcceleratedOptimizer`: steps and clears gradients at the end of an `accumulate` window.
+    """As `accelerate.optimizer.AcceleratedOptimizer`: steps and clears gradients at the end of an
+    `accumulate` window.
 
     While Lightning runs it only delegates.
 
@@ -27,11 +30,19 @@ class PreparedOptimizer(Optimizer):
     """
 
     state: Any = forwarded("optimizer.state", "See `torch.optim.Optimizer`.", writable=True)
-    param_groups: Any = forwarded("optimizer.param_groups", "See `torch.optim.Optimizer`.", writable=True)
+    param_groups: Any = forwarded(
+        "optimizer.param_groups", "See `torch.optim.Optimizer`.", writable=True
+    )
     defaults: Any = forwarded("optimizer.defaults", "See `torch.optim.Optimizer`.", writable=True)
-    add_param_group: Any = forwarded("optimizer.add_param_group", "Add a group to the wrapped optimizer.")
-    state_dict: Any = forwarded("optimizer.state_dict", "Return the state of the wrapped optimizer.")
-    load_state_dict: Any = forwarded("optimizer.load_state_dict", "Load into the wrapped optimizer.")
+    add_param_group: Any = forwarded(
+        "optimizer.add_param_group", "Add a group to the wrapped optimizer."
+    )
+    state_dict: Any = forwarded(
+        "optimizer.state_dict", "Return the state of the wrapped optimizer."
+    )
+    load_state_dict: Any = forwarded(
+        "optimizer.load_state_dict", "Load into the wrapped optimizer."
+    )
 
     def __init__(self, optimizer: Optimizer, accelerator: Any) -> None:
         self.optimizer = optimizer
@@ -88,9 +99,11 @@ class PreparedOptimizer(Optimizer):
 
 
 class PreparedScheduler:
-    """As `accelerate.scheduler.AcceleratedScheduler`: steps with the optimizer, once for each process.
+    """As `accelerate.scheduler.AcceleratedScheduler`: steps with the optimizer, once for each
+    process.
 
-    A schedule is written for the steps of a single process; with N processes there are N times fewer.
+    A schedule is written for the steps of a single process; with N processes there are N times
+    fewer.
 
     Args:
         scheduler: the wrapped schedule; other attributes are delegated to it.
@@ -98,7 +111,9 @@ class PreparedScheduler:
         optimizers: the schedule does not step when one of these skipped its step.
     """
 
-    def __init__(self, scheduler: Any, accelerator: Any, optimizers: list[PreparedOptimizer]) -> None:
+    def __init__(
+        self, scheduler: Any, accelerator: Any, optimizers: list[PreparedOptimizer]
+    ) -> None:
         self.scheduler = scheduler
         self.accelerator = accelerator
         self.optimizers = optimizers
@@ -111,7 +126,9 @@ class PreparedScheduler:
         return getattr(self.scheduler, name)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """Step once for each process if the optimizers stepped; within a window only count, if so configured."""
+        """Step once for each process if the optimizers stepped; within a window only count, if
+        so configured.
+        """
         accelerator = self.accelerator
         if accelerator.in_run:
             self.scheduler.step(*args, **kwargs)
@@ -120,7 +137,9 @@ class PreparedScheduler:
                 self.skipped += 1
         elif not any(optimizer.step_was_skipped for optimizer in self.optimizers):
             for _ in range(1 if accelerator.split_batches else accelerator.num_processes):
-                if self.scheduler.last_epoch + self.skipped < getattr(self.scheduler, "total_steps", math.inf):
+                if self.scheduler.last_epoch + self.skipped < getattr(
+                    self.scheduler, "total_steps", math.inf
+                ):
                     self.scheduler.step(*args, **kwargs)
 
 
@@ -140,9 +159,13 @@ def prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> Da
     if is_alone and not (iterates_as_torch(loader) and has_batches(loader)):
         return loader
     if not has_batches(loader):
-        raise NotImplementedError("A DataLoader with batch_size=None cannot be sharded: give it a batch_size.")
+        raise NotImplementedError(
+            "A DataLoader with batch_size=None cannot be sharded: give it a batch_size."
+        )
 
-    ways = ways_of_sharing(accelerator.args, accelerator.dataloader_config, accelerator.even_batches)
+    ways = ways_of_sharing(
+        accelerator.args, accelerator.dataloader_config, accelerator.even_batches
+    )
     rebuilt = rebuild_loader(loader, **ways)
     rebuilt.watcher = _Watcher(accelerator, placed=placed)
     return rebuilt

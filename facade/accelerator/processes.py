@@ -15,7 +15,13 @@ import torch.distributed as dist
 from ...lightning_modules.common.nested import map_nested
 from ..arguments.fsdp_config import settings_of
 from ..arguments.parallelism import ParallelismConfig, data_rank, groups_of
-from ..distributed.collectives import all_gather, has_only_tensors, pad_to_longest, require_tensor, share_of_inputs
+from ..distributed.collectives import (
+    all_gather,
+    has_only_tensors,
+    pad_to_longest,
+    require_tensor,
+    share_of_inputs,
+)
 from ..distributed.process import forwarded, others_wait
 from .refusals import refusal
 
@@ -60,16 +66,21 @@ def distribution(args: TrainingArguments) -> DistributedType:
 
 
 def fsdp_version(args: TrainingArguments) -> int | None:
-    """Return the FSDP version of the arguments, or None; a grid with a sharding dimension is version 2."""
+    """Return the FSDP version of the arguments, or None; a grid with a sharding dimension is
+    version 2.
+    """
     settings = settings_of(args)
     if settings is not None:
         return settings.version
     groups = groups_of(args)
-    return 2 if groups is not None and (groups.dp_shard_enabled or groups.splits_sequences) else None
+    return (
+        2 if groups is not None and (groups.dp_shard_enabled or groups.splits_sequences) else None
+    )
 
 
 class Processes:
-    """The members of `accelerate.Accelerator`, and of its `state`, about processes and what they exchange.
+    """The members of `accelerate.Accelerator`, and of its `state`, about processes and what they
+    exchange.
 
     Args:
         args: the training arguments.
@@ -83,9 +94,13 @@ class Processes:
     device: torch.device = forwarded("args.device", "The device of this process.")
     num_processes: int = forwarded("args.world_size", "The number of processes.")
     process_index: int = forwarded("args.process_index", "Index of this process among all.")
-    local_process_index: int = forwarded("args.local_process_index", "Index of this process on this machine.")
+    local_process_index: int = forwarded(
+        "args.local_process_index", "Index of this process on this machine."
+    )
     mixed_precision: str = forwarded("args.mixed_precision", "`no`, `bf16` or `fp16`.")
-    parallelism_config: Any = forwarded("args.parallelism_config", "The `parallelism_config` of the arguments.")
+    parallelism_config: Any = forwarded(
+        "args.parallelism_config", "The `parallelism_config` of the arguments."
+    )
 
     @property
     def is_main_process(self) -> bool:
@@ -104,7 +119,9 @@ class Processes:
 
     @property
     def distributed_type(self) -> DistributedType:
-        """Return `NO`, `MULTI_CPU`, `MULTI_GPU`, `FSDP` or `DEEPSPEED`; members equal these strings."""
+        """Return `NO`, `MULTI_CPU`, `MULTI_GPU`, `FSDP` or `DEEPSPEED`; members equal these
+        strings.
+        """
         return distribution(self.args)
 
     @property
@@ -132,7 +149,8 @@ class Processes:
 
     @contextlib.contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
-        """Yield the contiguous share of this process of a list, tuple, tensor, array, `Dataset`, or dict of them.
+        """Yield the contiguous share of this process of a list, tuple, tensor, array, `Dataset`, or
+        dict of them.
 
         Args:
             inputs: data to split; other values, such as text, stay whole on each process.
@@ -143,7 +161,8 @@ class Processes:
         """
         yield share_of_inputs(inputs, self.process_index, self.num_processes, apply_padding)
 
-    # --- the place in a grid: ranks that split layers are consecutive, then come those that shard one copy
+    # --- the place in a grid: ranks that split layers are consecutive, then come those that shard
+    # one copy
 
     @property
     def tensor_parallel_rank(self) -> int:
@@ -164,7 +183,9 @@ class Processes:
 
     @property
     def data_parallel_shard_rank(self) -> int:
-        """Return the rank among the processes that shard one copy; errors as of `tensor_parallel_rank`."""
+        """Return the rank among the processes that shard one copy; errors as of
+        `tensor_parallel_rank`.
+        """
         return data_rank(self.args) % self._groups("data_parallel_shard_rank").dp_shard_size
 
     def _groups(self, name: str) -> ParallelismConfig:
@@ -187,19 +208,30 @@ class Processes:
         """Run a function on the last process only."""
         return self._where(function, lambda: self.is_last_process)
 
-    def on_process(self, function: Function | None = None, process_index: int | None = None) -> Function:
+    def on_process(
+        self, function: Function | None = None, process_index: int | None = None
+    ) -> Function:
         """Run a function on one process only; without a function, return the decorator."""
         return self._where(function, lambda: self.process_index == process_index, process_index)
 
-    def on_local_process(self, function: Function | None = None, local_process_index: int | None = None) -> Function:
+    def on_local_process(
+        self, function: Function | None = None, local_process_index: int | None = None
+    ) -> Function:
         """As `on_process`, with the rank within each machine."""
-        return self._where(function, lambda: self.local_process_index == local_process_index, local_process_index)
+        return self._where(
+            function, lambda: self.local_process_index == local_process_index, local_process_index
+        )
 
-    def _where(self, function: Function | None, here: Callable[[], bool], rank: int | None = None) -> Function:
+    def _where(
+        self, function: Function | None, here: Callable[[], bool], rank: int | None = None
+    ) -> Function:
         if function is None and rank is not None:
             return functools.partial(self._where, here=here)
         if not callable(function):
-            raise TypeError(f"{function!r} is no function. Write @trainer.accelerator.on_process(process_index=1).")
+            raise TypeError(
+                f"{function!r} is no function. Write "
+                "@trainer.accelerator.on_process(process_index=1)."
+            )
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -212,10 +244,11 @@ class Processes:
     # --- exchanges, which all processes have to call
 
     def gather(self, tensor: Any) -> Any:
-        """Concatenate (nested) tensors of all processes along the first dimension, on every process.
+        """Concatenate (nested) tensors of all processes along the first dimension, on every
+        process.
 
-        Shapes must be equal on all processes, see `pad_across_processes`. Scalars become vectors. A single process gets
-        its input back.
+        Shapes must be equal on all processes, see `pad_across_processes`. Scalars become vectors. A
+        single process gets its input back.
 
         Raises:
             TypeError: with several processes, `tensor` holds something other than tensors.
@@ -237,7 +270,9 @@ class Processes:
             ValueError: unknown reduction.
         """
         if scale != 1.0:
-            logger.warning("accelerator.reduce: scale=%s counts on TPUs only, and is left out here.", scale)
+            logger.warning(
+                "accelerator.reduce: scale=%s counts on TPUs only, and is left out here.", scale
+            )
         return map_nested(functools.partial(self._reduce_one, reduction), tensor)
 
     def _reduce_one(self, reduction: str, leaf: Any) -> torch.Tensor:
@@ -248,11 +283,14 @@ class Processes:
                 leaf /= self.num_processes
         return leaf
 
-    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
+    def pad_across_processes(
+        self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
+    ) -> Any:
         """Pad tensors along `dim` to the longest of all processes, so that they can be gathered.
 
         Args:
-            tensor: tensors, nested or not; those without the dimension `dim` are returned unchanged.
+            tensor: tensors, nested or not; those without the dimension `dim` are returned
+                unchanged.
             dim: dimension to pad; negative ones count from the last.
             pad_index: padding value.
             pad_first: pad at the beginning.

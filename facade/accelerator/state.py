@@ -29,7 +29,9 @@ class StateView(Processes):
     torch_tp_plugin = None
     device_mesh: Any = None
 
-    backend: str | None = forwarded("args.distributed_state.backend", "The backend of the process group, or None.")
+    backend: str | None = forwarded(
+        "args.distributed_state.backend", "The backend of the process group, or None."
+    )
 
     @property
     def is_fsdp2(self) -> bool:
@@ -45,8 +47,8 @@ class StateView(Processes):
         """
         if self.args.deepspeed:
             raise NotImplementedError(
-                "trainer.accelerator.state.deepspeed_plugin: deepspeed shards only the model that is trained. "
-                "Leave deepspeed out, or use an adapter instead of a second model."
+                "trainer.accelerator.state.deepspeed_plugin: deepspeed shards only the model that "
+                "is trained. Leave deepspeed out, or use an adapter instead of a second model."
             )
 
     @property
@@ -74,8 +76,8 @@ class StateView(Processes):
         """Return a one-line summary."""
         return (
             f"Distributed environment: {self.distributed_type.value}, backend {self.backend}, "
-            f"process {self.process_index} of {self.num_processes} ({self.local_process_index} on this machine), "
-            f"device {self.device}, mixed precision {self.mixed_precision}"
+            f"process {self.process_index} of {self.num_processes} ({self.local_process_index} on "
+            f"this machine), device {self.device}, mixed precision {self.mixed_precision}"
         )
 
 
@@ -112,7 +114,8 @@ class FSDPPlugin:
         """Accept `FULL_STATE_DICT`: `save_model` writes whole weights in any case.
 
         Args:
-            state_dict_type: a name, or a `torch.distributed.fsdp.StateDictType`. None changes nothing.
+            state_dict_type: a name, or a `torch.distributed.fsdp.StateDictType`. None changes
+                nothing.
 
         Raises:
             NotImplementedError: another form than whole weights or that of the arguments.
@@ -122,8 +125,9 @@ class FSDPPlugin:
         name = str(getattr(state_dict_type, "name", state_dict_type)).upper()
         if name not in ("FULL_STATE_DICT", self.state_dict_type):
             raise NotImplementedError(
-                f"fsdp_plugin.set_state_dict_type({name!r}): save_model writes whole weights, and the form of "
-                "checkpoints is fixed when a training begins: set fsdp_config={'state_dict_type': ...} for it."
+                f"fsdp_plugin.set_state_dict_type({name!r}): save_model writes whole weights, and "
+                "the form of checkpoints is fixed when a training begins: set "
+                "fsdp_config={'state_dict_type': ...} for it."
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -139,6 +143,7 @@ class FSDPPlugin:
 
 def _refuse(name: str) -> NoReturn:
     raise NotImplementedError(
-        f"trainer.accelerator.state.fsdp_plugin.{name}: fsdp shards only the model that is trained. Set fsdp_config in "
-        "the arguments for it. For a second model leave fsdp out, or use an adapter instead of a second model."
+        f"trainer.accelerator.state.fsdp_plugin.{name}: fsdp shards only the model that is "
+        "trained. Set fsdp_config in the arguments for it. For a second model leave fsdp out, or "
+        "use an adapter instead of a second model."
     )

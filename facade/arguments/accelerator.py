@@ -21,13 +21,27 @@ def _setting(default: Any, help: str) -> Any:
 class AcceleratorConfig:
     """As `transformers.trainer_pt_utils.AcceleratorConfig`, but errors suggest the nearest key."""
 
-    split_batches: bool = _setting(False, "Split each batch over all processes, in place of one batch for each.")
-    dispatch_batches: bool | None = _setting(None, "Read data in the first process only and send it to the others.")
-    even_batches: bool = _setting(True, "Repeat samples from the start so that all processes get equally many batches.")
-    use_seedable_sampler: bool = _setting(True, "Shuffle by seed and epoch alone, so that the order is repeatable.")
-    non_blocking: bool = _setting(False, "Copy batches to the device in the background; needs pinned memory.")
-    gradient_accumulation_kwargs: dict | None = _setting(None, "More about accumulation, such as 'sync_each_batch'.")
-    use_configured_state: bool = _setting(False, "Use the process state that accelerate was set up with before.")
+    split_batches: bool = _setting(
+        False, "Split each batch over all processes, in place of one batch for each."
+    )
+    dispatch_batches: bool | None = _setting(
+        None, "Read data in the first process only and send it to the others."
+    )
+    even_batches: bool = _setting(
+        True, "Repeat samples from the start so that all processes get equally many batches."
+    )
+    use_seedable_sampler: bool = _setting(
+        True, "Shuffle by seed and epoch alone, so that the order is repeatable."
+    )
+    non_blocking: bool = _setting(
+        False, "Copy batches to the device in the background; needs pinned memory."
+    )
+    gradient_accumulation_kwargs: dict | None = _setting(
+        None, "More about accumulation, such as 'sync_each_batch'."
+    )
+    use_configured_state: bool = _setting(
+        False, "Use the process state that accelerate was set up with before."
+    )
 
     @classmethod
     def from_json_file(cls, json_file: str) -> "AcceleratorConfig":
@@ -58,14 +72,20 @@ class AcceleratorConfig:
         return asdict(self)
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """As the method of that name in the reference: take a setting out, so that its default holds again."""
+        """As the method of that name in the reference: take a setting out, so that its default
+        holds again.
+        """
         return vars(self).pop(key, default)
 
 
 def read_accelerator_config(name: str, value: Any) -> AcceleratorConfig:
-    """Read the argument `accelerator_config`: an object, a dict, or the path of a JSON file; see `Reader`."""
+    """Read the argument `accelerator_config`: an object, a dict, or the path of a JSON file; see
+    `Reader`.
+    """
     if isinstance(value, type):
-        raise NotImplementedError(f"{name}={value.__name__}, a class: pass an object, such as {value.__name__}()")
+        raise NotImplementedError(
+            f"{name}={value.__name__}, a class: pass an object, such as {value.__name__}()"
+        )
     if isinstance(value, str):
         value = AcceleratorConfig.from_json_file(existing_file(name, value))
     elif not isinstance(value, AcceleratorConfig) and hasattr(value, "even_batches"):
@@ -78,7 +98,9 @@ def read_accelerator_config(name: str, value: Any) -> AcceleratorConfig:
         value = AcceleratorConfig(**value)
     if not isinstance(value, AcceleratorConfig):
         keys = ", ".join(item.name for item in fields(AcceleratorConfig))
-        expected = f"an AcceleratorConfig, or the path of a JSON file, or a dict with keys of {keys}"
+        expected = (
+            f"an AcceleratorConfig, or the path of a JSON file, or a dict with keys of {keys}"
+        )
         raise wrong_type(name, value, expected)
 
     faults = [f"{name}: {fault}" for fault in _faults(value)]
@@ -95,8 +117,8 @@ def _faults(config: AcceleratorConfig) -> Iterator[str]:
             yield f"{item.name}={value!r} must be True or False."
     if config.use_configured_state and not state_is_configured():
         yield (
-            "use_configured_state=True, but no state is configured yet. Make an accelerate.PartialState() or a "
-            "process group before the arguments, or leave it out."
+            "use_configured_state=True, but no state is configured yet. Make an "
+            "accelerate.PartialState() or a process group before the arguments, or leave it out."
         )
 
     accumulation = config.gradient_accumulation_kwargs
@@ -107,9 +129,14 @@ def _faults(config: AcceleratorConfig) -> Iterator[str]:
     for key, value in (accumulation or {}).items():
         if key not in ACCUMULATION_KEYS:
             near = did_you_mean(key, ACCUMULATION_KEYS)
-            yield f"gradient_accumulation_kwargs: {key!r} is not a known key.{near} Known: {known}."
+            yield (
+                f"gradient_accumulation_kwargs: {key!r} is not a known key.{near} Known: {known}."
+            )
         elif key == "num_steps":
             if value is not None and (type(value) is not int or value < 1):
-                yield f"gradient_accumulation_kwargs: num_steps={value!r} must be a whole number of at least 1."
+                yield (
+                    f"gradient_accumulation_kwargs: num_steps={value!r} must be a whole number of "
+                    "at least 1."
+                )
         elif not isinstance(value, bool):
             yield f"gradient_accumulation_kwargs: {key}={value!r} must be True or False."

@@ -1,4 +1,6 @@
-"""Declare one training argument: its default, its help, its counterpart, and the values that it takes."""
+"""Declare one training argument: its default, its help, its counterpart, and the values that it
+takes.
+"""
 
 import math
 import os
@@ -13,10 +15,11 @@ from ...lightning_modules.common.redaction import is_secret_name, secret
 from ...lightning_modules.common.suggestions import did_you_mean
 
 Reader = Callable[[str, Any], Any]
-"""Takes the name of a field and a value, and returns the value in the form that all other code expects.
+"""Takes the name of a field and a value, and returns the value in the form that all other code
+expects.
 
-It raises `TypeError` (see `wrong_type`), `ValueError` with one sentence for each error, or `NotImplementedError` with a
-sentence about a value that is not supported.
+It raises `TypeError` (see `wrong_type`), `ValueError` with one sentence for each error, or
+`NotImplementedError` with a sentence about a value that is not supported.
 """
 
 
@@ -63,11 +66,13 @@ def argument(
         default: the default; `list` stands for a new list.
         help: a sentence for `--help` and the documentation.
         becomes: the counterpart in Lightning or lightrainer, for the documentation.
-        read: converts and checks a value, such as `number(low=0)`; by default it follows from the type of the field.
+        read: converts and checks a value, such as `number(low=0)`; by default it follows from the
+            type of the field.
         optional: accept None although the type of the field does not have it.
         unset: makes the value that None stands for.
         repr: as in `dataclasses.field`.
-        **metadata: for argparse, such as `metavar` and `choices`; only one of `choices` is then accepted.
+        **metadata: for argparse, such as `metavar` and `choices`; only one of `choices` is then
+            accepted.
     """
     choice: dict[str, Any] = {"default_factory": list} if default is list else {"default": default}
     made = field(**choice, repr=repr, metadata={"help": help, **metadata})
@@ -76,7 +81,9 @@ def argument(
 
 
 def declared(item: Field[Any]) -> Argument:
-    """Return what was declared for a field; where that leaves something open, the type of the field decides."""
+    """Return what was declared for a field; where that leaves something open, the type of the
+    field decides.
+    """
     becomes, read, optional, unset = _DECLARED[item]
     kinds = [get_origin(kind) or kind for kind in get_args(item.type) or (item.type,)]
     if read is None:
@@ -96,13 +103,16 @@ def _reader_of(kinds: list[Any], choices: Sequence[str] | None) -> Reader:
     return next(read for kind, read in _READERS.items() if kind in kinds)
 
 
-def number(low: float = -math.inf, high: float = math.inf, below: float | None = None, remedy: str = "") -> Reader:
+def number(
+    low: float = -math.inf, high: float = math.inf, below: float | None = None, remedy: str = ""
+) -> Reader:
     """Return a reader of numbers.
 
     Args:
         low: the least number.
         high: the greatest number.
-        below: a number that is greater than all that are accepted; infinity means that they are finite.
+        below: a number that is greater than all that are accepted; infinity means that they are
+            finite.
         remedy: a sentence, after a blank, that says what to do about a number out of range.
     """
 
@@ -149,7 +159,10 @@ def _as_number(value: Any, whole: bool = False) -> str:
         number = None
     if number is None or (whole and not number.is_integer()):
         return ""
-    return f", {int(number) if whole else number!r} without quotes (in YAML, 1e-4 is text and 1.0e-4 a number)"
+    return (
+        f", {int(number) if whole else number!r} without quotes (in YAML, 1e-4 is text and 1.0e-4 "
+        "a number)"
+    )
 
 
 def one_of(choices: Sequence[str]) -> Reader:
@@ -215,13 +228,18 @@ def existing_file(name: str, path: str) -> str:
     """
     if not os.path.isfile(path):
         kind = "is a folder" if os.path.isdir(path) else "there is no such file"
-        raise FileNotFoundError(f"{name}={path!r}: {kind}. Pass a dict, or the path of a JSON file.")
+        raise FileNotFoundError(
+            f"{name}={path!r}: {kind}. Pass a dict, or the path of a JSON file."
+        )
     return path
 
 
 def unknown_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return the error for a value that is not one of the choices."""
-    return f"{name}={value!r} is not known.{did_you_mean(value, choices)} Choose from: {', '.join(choices)}."
+    return (
+        f"{name}={value!r} is not known.{did_you_mean(value, choices)} Choose from: "
+        f"{', '.join(choices)}."
+    )
 
 
 def anything(name: str, value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Read the configuration of DeepSpeed, fill it in from the arguments, compare it with them, and check its keys."""
+"""Read the configuration of DeepSpeed, fill it in from the arguments, compare it with them, and
+check its keys.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ HIDDEN_SIZE_KEYS: dict[str, float] = {
     "zero_optimization.stage3_prefetch_bucket_size": 0.9,
     "zero_optimization.stage3_param_persistence_threshold": 0.0,
 }
-"""Keys whose "auto" follows from the model's hidden size: the share of its square; 0 stands for ten times the size."""
+"""Keys whose "auto" follows from the model's hidden size: the share of its square; 0 stands for
+ten times the size.
+"""
 
 GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
 """Key that gathers a stage 3 model when it is saved; "auto" becomes True."""
@@ -44,7 +48,8 @@ def read_deepspeed(name: str, value: Any) -> Any:
 
 
 def load_deepspeed(source: Any) -> dict[str, Any]:
-    """Read the argument `deepspeed`: a dict, the path of a JSON file, JSON text, or that in URL-safe base64.
+    """Read the argument `deepspeed`: a dict, the path of a JSON file, JSON text, or that in
+    URL-safe base64.
 
     Returns:
         A new dict.
@@ -59,10 +64,19 @@ def load_deepspeed(source: Any) -> dict[str, Any]:
     try:
         config = json.loads(_text(source))
     except (OSError, ValueError):  # among them what is not UTF-8 or not base64
-        why = "is a folder" if os.path.isdir(source) else "there is no such file, and it is neither JSON nor base64"
-        raise ValueError(f"deepspeed={_short(source)}: {why}. Pass a dict, or the path of a JSON file.") from None
+        why = (
+            "is a folder"
+            if os.path.isdir(source)
+            else "there is no such file, and it is neither JSON nor base64"
+        )
+        raise ValueError(
+            f"deepspeed={_short(source)}: {why}. Pass a dict, or the path of a JSON file."
+        ) from None
     if not isinstance(config, dict):
-        raise ValueError(f"deepspeed={_short(source)}: this text holds a {type(config).__name__}, not a JSON object.")
+        raise ValueError(
+            f"deepspeed={_short(source)}: this text holds a {type(config).__name__}, not a JSON "
+            "object."
+        )
     return config
 
 
@@ -120,7 +134,13 @@ def fill_from_run(config: dict[str, Any], args: Any, model: Any, steps: int | No
     return [
         *_fill(config, "scheduler.params.total_num_steps", steps, "the number of steps"),
         # Newer versions of DeepSpeed refuse 0, older ones made 2 of it.
-        *_fill(config, "scheduler.params.warmup_num_steps", args.get_warmup_steps(steps), "warmup_steps", lowest=1),
+        *_fill(
+            config,
+            "scheduler.params.warmup_num_steps",
+            args.get_warmup_steps(steps),
+            "warmup_steps",
+            lowest=1,
+        ),
     ]
 
 
@@ -146,7 +166,9 @@ def value_at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
 
 
 def hidden_size(model: Any) -> int | None:
-    """Return the hidden size in a model's configuration, the largest of several; None without one."""
+    """Return the hidden size in a model's configuration, the largest of several; None without
+    one.
+    """
     config: Any = getattr(model, "config", None)
     for place in (config, getattr(config, "text_config", None)):
         if (size := getattr(place, "hidden_size", None)) is not None:
@@ -162,19 +184,33 @@ def _decided_by_arguments(args: Any, processes: int) -> list[tuple[str, Any, str
     return [
         ("train_micro_batch_size_per_gpu", batch, "per_device_train_batch_size"),
         ("gradient_accumulation_steps", accumulation, "gradient_accumulation_steps"),
-        ("train_batch_size", processes * batch * accumulation, "processes * batch * gradient_accumulation_steps"),
+        (
+            "train_batch_size",
+            processes * batch * accumulation,
+            "processes * batch * gradient_accumulation_steps",
+        ),
         ("gradient_clipping", args.max_grad_norm, "max_grad_norm"),
         ("optimizer.params.lr", args.learning_rate, "learning_rate"),
         ("optimizer.params.betas", [args.adam_beta1, args.adam_beta2], "[adam_beta1, adam_beta2]"),
         ("optimizer.params.eps", args.adam_epsilon, "adam_epsilon"),
         ("optimizer.params.weight_decay", args.weight_decay, "weight_decay"),
         ("scheduler.params.warmup_max_lr", args.learning_rate, "learning_rate"),
-        ("fp16.enabled", args.mixed_precision == "fp16" or args.fp16_full_eval, "fp16 or fp16_full_eval"),
-        ("bf16.enabled", args.mixed_precision == "bf16" or args.bf16_full_eval, "bf16 or bf16_full_eval"),
+        (
+            "fp16.enabled",
+            args.mixed_precision == "fp16" or args.fp16_full_eval,
+            "fp16 or fp16_full_eval",
+        ),
+        (
+            "bf16.enabled",
+            args.mixed_precision == "bf16" or args.bf16_full_eval,
+            "bf16 or bf16_full_eval",
+        ),
     ]
 
 
-def _fill(config: Any, key: str, value: Any, argument: str | None = None, *, lowest: Any = None) -> list[str]:
+def _fill(
+    config: Any, key: str, value: Any, argument: str | None = None, *, lowest: Any = None
+) -> list[str]:
     """Set a key that is "auto"; return a line if `argument` contradicts the key."""
     *path, last = key.split(".")
     node: Any = value_at(config, ".".join(path)) if path else config
@@ -200,13 +236,15 @@ def _short(source: Any) -> str:
 
 PASSED_ON = frozenset(
     """
-    activation_checkpointing aio bf16 bfloat16 checkpoint comet comms_logger communication_data_type compile
-    csv_monitor data_types dataloader_drop_last disable_allgather disable_python_gc dump_state flops_profiler fp16
-    gradient_accumulation_steps gradient_allreduce_op gradient_clipping gradient_predivide_factor graph_harvesting
-    log_level memory_breakdown optimizer prescale_gradients scheduler seq_parallel_communication_data_type
-    sparse_gradients steps_per_print tensor_parallel tensorboard timers torch_autocast train_batch_size
-    train_micro_batch_size_per_gpu use_data_before_expert_parallelism vocabulary_size wall_clock_breakdown wandb
-    weight_quantization zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization
+    activation_checkpointing aio bf16 bfloat16 checkpoint comet comms_logger communication_data_type
+    compile csv_monitor data_types dataloader_drop_last disable_allgather disable_python_gc
+    dump_state flops_profiler fp16 gradient_accumulation_steps gradient_allreduce_op
+    gradient_clipping gradient_predivide_factor graph_harvesting log_level memory_breakdown
+    optimizer prescale_gradients scheduler seq_parallel_communication_data_type sparse_gradients
+    steps_per_print tensor_parallel tensorboard timers torch_autocast train_batch_size
+    train_micro_batch_size_per_gpu use_data_before_expert_parallelism vocabulary_size
+    wall_clock_breakdown wandb weight_quantization zero_allow_untested_optimizer
+    zero_force_ds_cpu_optimizer zero_optimization
     """.split()  # noqa: SIM905 - one name a line would take 45 lines
 )
 """Keys at the top that DeepSpeed reads in a training."""
@@ -214,7 +252,11 @@ PASSED_ON = frozenset(
 
 def _on(section: Any) -> bool:
     """Return True if a section is enabled."""
-    return bool(section.get("enabled", True)) if isinstance(section, Mapping) and section else bool(section)
+    return (
+        bool(section.get("enabled", True))
+        if isinstance(section, Mapping) and section
+        else bool(section)
+    )
 
 
 def _several(number: Any) -> bool:
@@ -228,19 +270,31 @@ REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "amp": (_on, "it needs apex; set bf16=True or fp16=True in the arguments"),
     "autotuning": (_on, "it needs DeepSpeed's own launcher"),
     "checkpoint.writer": (_on, "a checkpoint has to be written when it gets its name"),
-    "compression_training": (_on, "the model would have to be prepared by DeepSpeed's init_compression"),
+    "compression_training": (
+        _on,
+        "the model would have to be prepared by DeepSpeed's init_compression",
+    ),
     "curriculum_learning": (_on, _READS_DATA),
     "data_efficiency": (_on, _READS_DATA),
     "data_parallel_size": (_several, "it belongs to sequence parallelism, which is not here"),
     "datastates_ckpt": (_on, "a checkpoint has to be written when it gets its name"),
     "eigenvalue": (_on, _REMOVED),
-    "elasticity": (_on, "it would choose the batch size; trainings go on with other processes without it"),
+    "elasticity": (
+        _on,
+        "it would choose the batch size; trainings go on with other processes without it",
+    ),
     "expert_parallel": (_on, "experts would be distributed before there is an engine"),
     "hybrid_engine": (_on, "it generates and trains by turns, which the Trainer does not do"),
     "inference": (_on, "it belongs to deepspeed.init_inference"),
-    "managed_gradient_accumulation": (lambda value: value is False, "the Trainer tells DeepSpeed when a step ends"),
+    "managed_gradient_accumulation": (
+        lambda value: value is False,
+        "the Trainer tells DeepSpeed when a step ends",
+    ),
     "nebula": (_on, "a checkpoint has to be written when it gets its name"),
-    "pipeline": (_on, "the model would have to be a PipelineModule with a training loop of its own"),
+    "pipeline": (
+        _on,
+        "the model would have to be a PipelineModule with a training loop of its own",
+    ),
     "progressive_layer_drop": (_on, _REMOVED),
     "quantize_training": (_on, _REMOVED),
     "sequence_parallel_size": (_several, "sequences are not split here"),
@@ -254,7 +308,8 @@ def key_faults(config: Mapping[str, Any]) -> list[str]:
     """Return one sentence for each unknown or unsupported key of a configuration."""
     known = PASSED_ON | {key.partition(".")[0] for key in REFUSED}
     said = [
-        f"deepspeed: {key!r} is no key of DeepSpeed's configuration.{did_you_mean(key, known)} Leave it out."
+        f"deepspeed: {key!r} is no key of DeepSpeed's configuration.{did_you_mean(key, known)} "
+        "Leave it out."
         for key in config
         if key not in known
     ]
@@ -269,7 +324,10 @@ def _zero_faults(config: Mapping[str, Any]) -> Iterator[str]:
     """Check the required section, the stage, and the devices of offloading."""
     zero = config.get("zero_optimization")
     if not isinstance(zero, dict):
-        yield "deepspeed: the configuration has no section zero_optimization. Add one, such as {'stage': 2}."
+        yield (
+            "deepspeed: the configuration has no section zero_optimization. Add one, such as "
+            "{'stage': 2}."
+        )
         return
     stage = zero.get("stage", 0)
     if stage not in (0, 1, 2, 3):
@@ -279,7 +337,10 @@ def _zero_faults(config: Mapping[str, Any]) -> Iterator[str]:
     autotp = value_at(config, "tensor_parallel.autotp_size", 1)
     if autotp not in (0, 1):
         instead = "split layers with parallelism_config={'tp_size': ...} in place of deepspeed"
-        yield f"deepspeed: tensor_parallel.autotp_size={autotp!r} is not there: leave it out, or {instead}."
+        yield (
+            f"deepspeed: tensor_parallel.autotp_size={autotp!r} is not there: leave it out, or "
+            f"{instead}."
+        )
 
 
 def _offload_faults(part: str, section: Any, stage: Any) -> Iterator[str]:
@@ -290,4 +351,6 @@ def _offload_faults(part: str, section: Any, stage: Any) -> Iterator[str]:
     elif device in ("cpu", "nvme") and part == "offload_param" and stage != 3:
         yield f"deepspeed: {name} needs zero_optimization.stage 3, which is {stage!r}."
     if device == "nvme" and not section.get("nvme_path"):
-        yield f"deepspeed: {name} needs zero_optimization.{part}.nvme_path, the folder to keep it in."
+        yield (
+            f"deepspeed: {name} needs zero_optimization.{part}.nvme_path, the folder to keep it in."
+        )

@@ -33,12 +33,14 @@ def derive(args: ArgumentFields) -> None:
     # Deprecated arguments.
     if args.warmup_ratio is not None:
         logger.warning(
-            "warmup_ratio=%s is deprecated: pass it as warmup_steps, a share of all steps.", args.warmup_ratio
+            "warmup_ratio=%s is deprecated: pass it as warmup_steps, a share of all steps.",
+            args.warmup_ratio,
         )
         args.warmup_steps = args.warmup_ratio
     if args.logging_dir is not None:
         logger.warning(
-            "logging_dir=%r is deprecated: set the environment variable TENSORBOARD_LOGGING_DIR.", args.logging_dir
+            "logging_dir=%r is deprecated: set the environment variable TENSORBOARD_LOGGING_DIR.",
+            args.logging_dir,
         )
 
     # Evaluations, and whole numbers of steps.
@@ -57,7 +59,9 @@ def derive(args: ArgumentFields) -> None:
 
 
 def watched_metric(args: ArgumentFields) -> str:
-    """Return the metric that a plateau schedule and the best model depend on: the loss unless another one is set."""
+    """Return the metric that a plateau schedule and the best model depend on: the loss unless
+    another one is set.
+    """
     if args.metric_for_best_model is not None:
         return args.metric_for_best_model
     return f"{args.eval_aggregate}_loss" if args.eval_aggregate else "loss"
@@ -72,8 +76,8 @@ def _derive_best_metric(args: Any) -> None:
     args.greater_is_better = not args.metric_for_best_model.endswith("loss")
     if args.greater_is_better and known_direction(args.metric_for_best_model) == "minimize":
         logger.warning(
-            "metric_for_best_model=%r is maximized: greater_is_better is unset, and its name does not end in loss. "
-            "Set greater_is_better=False if less is better.",
+            "metric_for_best_model=%r is maximized: greater_is_better is unset, and its name does "
+            "not end in loss. Set greater_is_better=False if less is better.",
             args.metric_for_best_model,
         )
 
@@ -86,21 +90,36 @@ def _derive_execution(args: Any) -> None:
         args.torch_compile_backend = "inductor"
 
     # Activation checkpointing has two names, of which the newer one counts.
-    if args.gradient_checkpointing and args.activation_checkpointing is not None and not args.activation_checkpointing:
-        logger.warning("activation_checkpointing=False overrules its older name: gradient_checkpointing is turned off.")
+    if (
+        args.gradient_checkpointing
+        and args.activation_checkpointing is not None
+        and not args.activation_checkpointing
+    ):
+        logger.warning(
+            "activation_checkpointing=False overrules its older name: gradient_checkpointing is "
+            "turned off."
+        )
     for newer, older in CHECKPOINTING_NAMES.items():
         if getattr(args, newer) is None:
             setattr(args, newer, getattr(args, older))
-        elif getattr(args, newer) or getattr(args, older):  # None for the older name is as good as False
+        # None for the older name is as good as False
+        elif getattr(args, newer) or getattr(args, older):
             setattr(args, older, getattr(args, newer))
     if args.activation_checkpointing is None:
         args.activation_checkpointing = False
-    args._checkpointing = (args.activation_checkpointing, copy.copy(args.activation_checkpointing_kwargs))
+    args._checkpointing = (
+        args.activation_checkpointing,
+        copy.copy(args.activation_checkpointing_kwargs),
+    )
 
     # Reading data: on a machine with an Apple GPU workers are forked.
     if args.use_cpu:
         args.dataloader_pin_memory = False
-    if args.dataloader_num_workers > 1 and args.dataloader_multiprocessing_context is None and has_mps():
+    if (
+        args.dataloader_num_workers > 1
+        and args.dataloader_multiprocessing_context is None
+        and has_mps()
+    ):
         args.dataloader_multiprocessing_context = "fork"
 
     # A rule refuses two different numbers.
@@ -120,7 +139,8 @@ def checkpointing(args: Any) -> tuple[bool, dict[str, Any]]:
     """Return whether activations are recomputed in the backward pass, and the settings.
 
     Args:
-        args: Training arguments. If only one of the names was changed since `derive`, that change counts.
+        args: Training arguments. If only one of the names was changed since `derive`, that change
+            counts.
     """
     before_on, before_settings = getattr(args, "_checkpointing", None) or (False, None)
     on = _changed(args, "activation_checkpointing", before_on)
@@ -129,7 +149,9 @@ def checkpointing(args: Any) -> tuple[bool, dict[str, Any]]:
 
 
 def _changed(args: Any, newer: str, before: Any) -> Any:
-    """Return the value of the newer name, or of the older one if the newer one is still what it was."""
+    """Return the value of the newer name, or of the older one if the newer one is still what it
+    was.
+    """
     value = getattr(args, newer, None)
     if (value or None) != (before or None):
         return value

@@ -16,7 +16,9 @@ class IntervalStrategy(ExplicitEnum):
 
 
 class SaveStrategy(ExplicitEnum):
-    """As `transformers.trainer_utils.SaveStrategy`: when to write a checkpoint; "best" is on each new best metric."""
+    """As `transformers.trainer_utils.SaveStrategy`: when to write a checkpoint; "best" is on
+    each new best metric.
+    """
 
     NO = "no"
     STEPS = "steps"
@@ -34,7 +36,9 @@ class HubStrategy(ExplicitEnum):
 
 
 class ParallelMode(Enum):
-    """As `transformers.training_args.ParallelMode`, of which NOT_PARALLEL, DISTRIBUTED and TPU occur here."""
+    """As `transformers.training_args.ParallelMode`, of which NOT_PARALLEL, DISTRIBUTED and TPU
+    occur here.
+    """
 
     NOT_PARALLEL = "not_parallel"
     NOT_DISTRIBUTED = "not_distributed"

@@ -1,4 +1,6 @@
-"""Export arguments to other libraries: accelerate's state, and the variables for loading weights in `transformers`."""
+"""Export arguments to other libraries: accelerate's state, and the variables for loading weights
+in `transformers`.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def export_precision(args: ProcessView) -> None:
 
 
 _ENGINES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_PARALLELISM_CONFIG")
-"""Variables by which accelerate makes settings that it does not use on the CPU, some of which need a GPU."""
+"""Variables by which accelerate makes settings that it does not use on the CPU, some of which
+need a GPU.
+"""
 
 
 @contextmanager

@@ -35,8 +35,9 @@ from .training_fields import (
 )
 
 
-# Dataclasses gather fields from the last base to the first, so read this list from its end. What later versions added
-# comes last, and then what the reference does not have, so that the documented order of 5.3.0 stays as it is.
+# Dataclasses gather fields from the last base to the first, so read this list from its end. What
+# later versions added comes last, and then what the reference does not have, so that the documented
+# order of 5.3.0 stays as it is.
 @dataclass(init=False, repr=False, eq=False)
 class ArgumentFields(
     OwnDataArguments,
@@ -61,22 +62,32 @@ class ArgumentFields(
     OptimizationArguments,
     RunArguments,
 ):
-    """The fields of `transformers.TrainingArguments` and those of lightrainer alone: names, order, types, defaults."""
+    """The fields of `transformers.TrainingArguments` and those of lightrainer alone: names,
+    order, types, defaults.
+    """
 
 
 @dataclass(init=False, repr=False, eq=False)
 class GenerationArguments:
-    """The fields that `transformers.Seq2SeqTrainingArguments` has beside those of `TrainingArguments`."""
+    """The fields that `transformers.Seq2SeqTrainingArguments` has beside those of
+    `TrainingArguments`.
+    """
 
     sortish_sampler: bool = argument(
-        False, "Put training samples of similar length into one batch.", "`LengthGroupedSampler(lengths=)`"
+        False,
+        "Put training samples of similar length into one batch.",
+        "`LengthGroupedSampler(lengths=)`",
     )
-    predict_with_generate: bool = argument(False, "Let evaluation generate tokens.", "the model's `generate`")
+    predict_with_generate: bool = argument(
+        False, "Let evaluation generate tokens.", "the model's `generate`"
+    )
     generation_max_length: int | None = argument(
         None,
         "Longest generated sequence, in tokens; unset is the model's.",
         "`generate(max_length=)`",
-        read=whole_number(low=1, remedy=" Leave it out for what the model's generation config says."),
+        read=whole_number(
+            low=1, remedy=" Leave it out for what the model's generation config says."
+        ),
     )
     generation_num_beams: int | None = argument(
         None,
@@ -99,20 +110,49 @@ ARGUMENTS: dict[str, Argument] = {
 
 CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
     "run": ("Length of the training, batch size, output folder.", (RunArguments,)),
-    "optimization": ("The optimizer, its learning rate, and the gradients.", (OptimizationArguments, RuleArguments)),
-    "precision": ("The number formats that the model computes in.", (PrecisionArguments, OwnPrecisionArguments)),
-    "execution": ("Activation checkpointing, compilation, kernels.", (ExecutionArguments, LaterExecutionArguments)),
+    "optimization": (
+        "The optimizer, its learning rate, and the gradients.",
+        (OptimizationArguments, RuleArguments),
+    ),
+    "precision": (
+        "The number formats that the model computes in.",
+        (PrecisionArguments, OwnPrecisionArguments),
+    ),
+    "execution": (
+        "Activation checkpointing, compilation, kernels.",
+        (ExecutionArguments, LaterExecutionArguments),
+    ),
     "reporting": (
         "Logs: contents, intervals, trackers.",
         (ReportingArguments, LaterReportingArguments, OwnReportingArguments),
     ),
-    "evaluation": ("Evaluation: intervals, batches, inputs of the metrics.", (EvaluationArguments,)),
-    "saving": ("Checkpoints: intervals, contents, and resuming.", (SavingArguments, CheckpointUseArguments)),
+    "evaluation": (
+        "Evaluation: intervals, batches, inputs of the metrics.",
+        (EvaluationArguments,),
+    ),
+    "saving": (
+        "Checkpoints: intervals, contents, and resuming.",
+        (SavingArguments, CheckpointUseArguments),
+    ),
     "hub": ("Uploading to the Hugging Face Hub.", (HubArguments,)),
     "platform": ("Random seeds and the device.", (PlatformArguments,)),
-    "data": ("Reading samples and batching them.", (DataArguments, LaterDataArguments, OwnDataArguments)),
-    "distributed": ("Training in several processes.", (DistributedArguments, LaterDistributedArguments)),
-    "script": ("Diagnostics, flags for scripts to read, and names kept for older scripts.", (ScriptArguments,)),
-    "generation": ("Generation in evaluation, for sequence-to-sequence models.", (GenerationArguments,)),
+    "data": (
+        "Reading samples and batching them.",
+        (DataArguments, LaterDataArguments, OwnDataArguments),
+    ),
+    "distributed": (
+        "Training in several processes.",
+        (DistributedArguments, LaterDistributedArguments),
+    ),
+    "script": (
+        "Diagnostics, flags for scripts to read, and names kept for older scripts.",
+        (ScriptArguments,),
+    ),
+    "generation": (
+        "Generation in evaluation, for sequence-to-sequence models.",
+        (GenerationArguments,),
+    ),
 }
-"""The headings that fields stand under, in the help and in the documentation: what they hold, and their classes."""
+"""The headings that fields stand under, in the help and in the documentation: what they hold,
+and their classes.
+"""

@@ -41,9 +41,13 @@ REFUSED: dict[str, str] = {
     "state_dict_config": "use state_dict_type",
     "optim_state_dict_config": "use state_dict_type",
     "ignored_modules": "freeze these modules, or wrap the others by transformer_layer_cls_to_wrap",
-    "activation_checkpointing_offload": "use activation_checkpointing, which computes activations again",
+    "activation_checkpointing_offload": (
+        "use activation_checkpointing, which computes activations again"
+    ),
 }
-"""Keys without a counterpart in Lightning and torch, each with a remedy. Turned off, they are accepted."""
+"""Keys without a counterpart in Lightning and torch, each with a remedy. Turned off, they are
+accepted.
+"""
 
 ONLY_VERSION_1: dict[str, str] = {
     "use_orig_params": "version 2 always keeps the original parameters",
@@ -77,7 +81,9 @@ class FSDPSettings:
     use_orig_params: bool = True
     sync_module_states: bool = True
     cpu_ram_efficient_loading: bool = False
-    """`from_pretrained` of `transformers` reads the weights in the first process of a machine only."""
+    """`from_pretrained` of `transformers` reads the weights in the first process of a machine
+    only.
+    """
     activation_checkpointing: bool = False
     """Activations of the wrapped modules are computed again in the backward pass."""
     state_dict_type: str = "full"
@@ -99,7 +105,9 @@ class FSDPSettings:
 
 
 def read_fsdp_words(name: str, value: Any) -> Any:
-    """Read the argument `fsdp`: a list of words, a text of them, True or nothing; see `argument.Reader`."""
+    """Read the argument `fsdp`: a list of words, a text of them, True or nothing; see
+    `argument.Reader`.
+    """
     # TRL's command line, which takes the type of this field apart, cannot pass a bool.
     if value is True or (isinstance(value, str) and value.strip().lower() == "true"):
         return True
@@ -115,7 +123,8 @@ def read_fsdp_config(name: str, value: Any) -> dict[str, Any]:
     """Read the argument `fsdp_config`: a dict, or the path of a JSON file; see `argument.Reader`.
 
     Returns:
-        A new dict with the keys of `FSDP_DEFAULTS`, without the prefix "fsdp_"; old names are replaced, with a warning.
+        A new dict with the keys of `FSDP_DEFAULTS`, without the prefix "fsdp_"; old names are
+        replaced, with a warning.
     """
     config = value
     if isinstance(config, str):
@@ -123,7 +132,9 @@ def read_fsdp_config(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise wrong_type(name, value, "a dict, or the path of a JSON file")
 
-    settings = FSDP_DEFAULTS | {key.removeprefix("fsdp_"): setting for key, setting in config.items()}
+    settings = FSDP_DEFAULTS | {
+        key.removeprefix("fsdp_"): setting for key, setting in config.items()
+    }
     for old, new in OLD_NAMES.items():
         if old in settings:
             logger.warning(f"fsdp_config[{old!r}] is deprecated: it is called {new!r} now.")
@@ -138,8 +149,12 @@ def fsdp_words(fsdp: Any) -> list[str]:
     """Return the words of the argument `fsdp` in any form of it: a list, text, True or nothing."""
     if fsdp is True:
         return ["auto_wrap"]
-    words = fsdp.split() if isinstance(fsdp, str) and not isinstance(fsdp, FSDPOption) else fsdp or []
-    return [str(getattr(word, "value", word)) for word in ([words] if isinstance(words, str) else words)]
+    words = (
+        fsdp.split() if isinstance(fsdp, str) and not isinstance(fsdp, FSDPOption) else fsdp or []
+    )
+    return [
+        str(getattr(word, "value", word)) for word in ([words] if isinstance(words, str) else words)
+    ]
 
 
 def shown_fsdp(fsdp: Any) -> str:
@@ -167,8 +182,13 @@ def read_fsdp(fsdp: Any, fsdp_config: Mapping[str, Any] | None) -> tuple[FSDPSet
     words += ["auto_wrap"] if later else []
     faults = [*_unknown(config), *_refused(config)]
     if words == ["offload"]:
-        faults.append("fsdp='offload' does nothing alone. Pass 'full_shard offload' or 'shard_grad_op offload'.")
-    values = {key: _value(key, config[key], faults) for key in READERS if config.get(key) is not None}
+        faults.append(
+            "fsdp='offload' does nothing alone. Pass 'full_shard offload' or 'shard_grad_op "
+            "offload'."
+        )
+    values = {
+        key: _value(key, config[key], faults) for key in READERS if config.get(key) is not None
+    }
     values = {key: value for key, value in values.items() if value is not None}
     version = values.get("version", 2 if later else 1)
     wrap, layers = _wrapping(words, values, faults)
@@ -183,7 +203,11 @@ def read_fsdp(fsdp: Any, fsdp_config: Mapping[str, Any] | None) -> tuple[FSDPSet
         xla_v2=values.get("xla_fsdp_v2", False),
         xla_options=values.get("xla_fsdp_settings"),
         xla_checkpointing=values.get("xla_fsdp_grad_ckpt", False),
-        **{key: values[key] for key in (*_SWITCHES, "min_num_params", "state_dict_type", "xla") if key in values},
+        **{
+            key: values[key]
+            for key in (*_SWITCHES, "min_num_params", "state_dict_type", "xla")
+            if key in values
+        },
     )
     return settings, faults + _combinations(settings)
 
@@ -192,7 +216,11 @@ def without_effect(settings: FSDPSettings, config: Mapping[str, Any]) -> list[st
     """List the keys that version 2 has no use for, each with its value and with why."""
     if settings.version != 2:
         return []
-    return [f"fsdp_config[{key!r}]={config[key]!r}: {why}" for key, why in ONLY_VERSION_1.items() if key in config]
+    return [
+        f"fsdp_config[{key!r}]={config[key]!r}: {why}"
+        for key, why in ONLY_VERSION_1.items()
+        if key in config
+    ]
 
 
 def _number(value: Any) -> int | None:
@@ -211,7 +239,9 @@ def _one_of(*choices: str) -> Callable[[Any], str | None]:
 
 def _names(value: Any) -> tuple[str, ...] | None:
     given = [value] if isinstance(value, str) else value
-    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) and name for name in given):
+    if not isinstance(given, (list, tuple)) or not all(
+        isinstance(name, str) and name for name in given
+    ):
         return None
     return tuple(name.strip() for names in given for name in names.split(","))
 
@@ -231,7 +261,10 @@ _SWITCHES += ("activation_checkpointing", "cpu_ram_efficient_loading")
 
 READERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "version": (lambda value: {"1": 1, "2": 2}.get(str(value).strip()), "1 or 2"),
-    "reshard_after_forward": (_reshard, f"True or False in version 2, one of {', '.join(SHARDING)} in version 1"),
+    "reshard_after_forward": (
+        _reshard,
+        f"True or False in version 2, one of {', '.join(SHARDING)} in version 1",
+    ),
     "cpu_offload": (_boolean, "True or False"),
     "auto_wrap_policy": (
         _one_of("transformer_based_wrap", "size_based_wrap", "no_wrap"),
@@ -244,7 +277,9 @@ READERS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "'backward_pre', 'backward_post' or 'no_prefetch'",
     ),
     "state_dict_type": (
-        lambda value: {"full_state_dict": "full", "sharded_state_dict": "sharded"}.get(str(value).lower()),
+        lambda value: {"full_state_dict": "full", "sharded_state_dict": "sharded"}.get(
+            str(value).lower()
+        ),
         "'FULL_STATE_DICT' or 'SHARDED_STATE_DICT'",
     ),
     **dict.fromkeys(_SWITCHES, (_boolean, "True or False")),
@@ -268,7 +303,8 @@ def _value(key: str, given: Any, faults: list[str]) -> Any:
 def _unknown(config: Mapping[str, Any]) -> list[str]:
     known = [*READERS, *REFUSED]
     return [
-        f"fsdp_config has the key {key!r}, which is not known.{did_you_mean(key, known)} Known: {', '.join(READERS)}."
+        f"fsdp_config has the key {key!r}, which is not known.{did_you_mean(key, known)} Known: "
+        f"{', '.join(READERS)}."
         for key in config
         if key not in known
     ]
@@ -295,16 +331,26 @@ def _sharding(words: list[str], reshard: bool | str | None, version: int, faults
         if version == 1:
             said = f"fsdp_config['reshard_after_forward']={reshard} is for version 2"
             faults.append(f"{said}: pass fsdp_config['version']=2, or a name such as 'full_shard'.")
-        kinds = ("hybrid_shard", "hybrid_shard_zero2") if (word or "").startswith("hybrid") else SHARDING[:2]
+        kinds = (
+            ("hybrid_shard", "hybrid_shard_zero2")
+            if (word or "").startswith("hybrid")
+            else SHARDING[:2]
+        )
         return kinds[0] if reshard else kinds[1]
     if version == 2:
-        faults.append(f"fsdp_config['reshard_after_forward']={reshard!r} must be True or False in version 2.")
+        faults.append(
+            f"fsdp_config['reshard_after_forward']={reshard!r} must be True or False in version 2."
+        )
     elif word is not None and word != reshard:
-        faults.append(f"fsdp says {word!r} and fsdp_config['reshard_after_forward'] {reshard!r}. Keep one.")
+        faults.append(
+            f"fsdp says {word!r} and fsdp_config['reshard_after_forward'] {reshard!r}. Keep one."
+        )
     return reshard
 
 
-def _wrapping(words: list[str], values: dict[str, Any], faults: list[str]) -> tuple[str | None, tuple[str, ...] | None]:
+def _wrapping(
+    words: list[str], values: dict[str, Any], faults: list[str]
+) -> tuple[str | None, tuple[str, ...] | None]:
     """Return the wrapping policy, and the class names of the wrapped layers."""
     policy, layers = values.get("auto_wrap_policy"), values.get("transformer_layer_cls_to_wrap")
     size = values.get("min_num_params", 0)
@@ -312,7 +358,9 @@ def _wrapping(words: list[str], values: dict[str, Any], faults: list[str]) -> tu
         given = f"min_num_params={size} and transformer_layer_cls_to_wrap={list(layers)}"
         faults.append(f"fsdp_config: {given} exclude each other. Keep one.")
     if policy == "size_based_wrap" and not size:
-        faults.append("fsdp_config['auto_wrap_policy']='SIZE_BASED_WRAP' needs min_num_params above 0.")
+        faults.append(
+            "fsdp_config['auto_wrap_policy']='SIZE_BASED_WRAP' needs min_num_params above 0."
+        )
     if policy == "no_wrap":
         return None, None
     if policy == "size_based_wrap" or (policy is None and size):
@@ -323,13 +371,24 @@ def _wrapping(words: list[str], values: dict[str, Any], faults: list[str]) -> tu
 
 def _combinations(settings: FSDPSettings) -> list[str]:
     faults = []
-    if settings.cpu_ram_efficient_loading and settings.version == 1 and not settings.sync_module_states:
-        faults.append("fsdp_config['cpu_ram_efficient_loading']=True needs sync_module_states=True.")
+    if (
+        settings.cpu_ram_efficient_loading
+        and settings.version == 1
+        and not settings.sync_module_states
+    ):
+        faults.append(
+            "fsdp_config['cpu_ram_efficient_loading']=True needs sync_module_states=True."
+        )
     if settings.version == 2 and settings.sharding == "no_shard":
-        faults.append("fsdp='no_shard' is not there in version 2: leave fsdp out, the processes then train with DDP.")
+        faults.append(
+            "fsdp='no_shard' is not there in version 2: leave fsdp out, the processes then train "
+            "with DDP."
+        )
     if settings.activation_checkpointing and settings.wrap is None:
         needed = "add 'auto_wrap' to fsdp, or pass transformer_layer_cls_to_wrap"
-        faults.append(f"fsdp_config['activation_checkpointing']=True needs to know the layers: {needed}.")
+        faults.append(
+            f"fsdp_config['activation_checkpointing']=True needs to know the layers: {needed}."
+        )
     if settings.xla_checkpointing and settings.xla and settings.wrap is None:
         needed = "pass min_num_params or transformer_layer_cls_to_wrap"
         faults.append(f"fsdp_config['xla_fsdp_grad_ckpt']=True needs to know the layers: {needed}.")

@@ -1,4 +1,6 @@
-"""Provide scripts and models with the active DeepSpeed configuration and its stage, before there is an engine."""
+"""Provide scripts and models with the active DeepSpeed configuration and its stage, before there
+is an engine.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class HfDeepSpeedConfig:
     While a stage 3 configuration is active, models of `transformers` are loaded sharded.
 
     Args:
-        config_file_or_dict: a dict, the path of a JSON file, or what else the argument `deepspeed` can be.
+        config_file_or_dict: a dict, the path of a JSON file, or what else the argument `deepspeed`
+            can be.
     """
 
     def __init__(self, config_file_or_dict: Any) -> None:
@@ -51,7 +54,9 @@ class HfDeepSpeedConfig:
         if section is not None and last in section:
             del section[last]
         elif must_exist:
-            raise ValueError(f"{ds_key_long} is not in the configuration of deepspeed: {self.config}")
+            raise ValueError(
+                f"{ds_key_long} is not in the configuration of deepspeed: {self.config}"
+            )
 
     def is_true(self, ds_key_long: str) -> bool:
         """Return True if a key is set and truthy."""
@@ -76,7 +81,10 @@ class HfDeepSpeedConfig:
 
     def is_offload(self) -> bool:
         """Return True if optimizer or parameters are offloaded in stage 2 or 3."""
-        devices = (self.get_value(f"zero_optimization.offload_{part}.device") for part in ("optimizer", "param"))
+        devices = (
+            self.get_value(f"zero_optimization.offload_{part}.device")
+            for part in ("optimizer", "param")
+        )
         return self._stage in (2, 3) and any(device in ("cpu", "nvme") for device in devices)
 
     @property
@@ -85,7 +93,9 @@ class HfDeepSpeedConfig:
 
 
 class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
-    """As `transformers.integrations.HfTrainerDeepSpeedConfig`: filled in from training arguments."""
+    """As `transformers.integrations.HfTrainerDeepSpeedConfig`: filled in from training
+    arguments.
+    """
 
     def __init__(self, config_file_or_dict: Any) -> None:
         super().__init__(config_file_or_dict)
@@ -155,7 +165,8 @@ def deepspeed_config() -> dict[str, Any] | None:
 
 
 def is_deepspeed_zero3_enabled() -> bool:
-    """Return True if models are to be loaded sharded; `transformers` calls this when it loads a model.
+    """Return True if models are to be loaded sharded; `transformers` calls this when it loads a
+    model.
 
     If so, a process group is made for a process that was started alone.
     """

@@ -1,6 +1,8 @@
-"""Table of the environment variables of `accelerate launch` that concern the Trainer, with the argument that each sets.
+"""Table of the environment variables of `accelerate launch` that concern the Trainer, with the
+argument that each sets.
 
-`lightrainer launch` sets the same variables from the same options and files; `launched.py` reads them.
+`lightrainer launch` sets the same variables from the same options and files; `launched.py` reads
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ _OFF = (*_NOTHING, "0", "false", "no", "n", "f", "off")
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """An environment variable of the launcher; one of `argument`, `refused` and `elsewhere` is set."""
+    """An environment variable of the launcher; one of `argument`, `refused` and `elsewhere` is
+    set.
+    """
 
     argument: str = ""
     """The equivalent argument, with its key: `fsdp_config.version`."""
@@ -44,7 +48,13 @@ class Variable:
 def _fsdp(key: str, default: str = "", *, option: str = "", version: int | None = None) -> Variable:
     option = f"fsdp_{option or key}"
     argument = f"fsdp_config.{key}"
-    return Variable(argument=argument, option=option, default=default, switch="ACCELERATE_USE_FSDP", version=version)
+    return Variable(
+        argument=argument,
+        option=option,
+        default=default,
+        switch="ACCELERATE_USE_FSDP",
+        version=version,
+    )
 
 
 def _deepspeed(key: str, option: str) -> Variable:
@@ -52,8 +62,13 @@ def _deepspeed(key: str, option: str) -> Variable:
 
 
 def _groups(key: str, default: str = "") -> Variable:
-    option, switch = f"parallelism_config_{key.rpartition('.')[2]}", "ACCELERATE_USE_PARALLELISM_CONFIG"
-    return Variable(argument=f"parallelism_config.{key}", option=option, default=default, switch=switch)
+    option, switch = (
+        f"parallelism_config_{key.rpartition('.')[2]}",
+        "ACCELERATE_USE_PARALLELISM_CONFIG",
+    )
+    return Variable(
+        argument=f"parallelism_config.{key}", option=option, default=default, switch=switch
+    )
 
 
 VARIABLES: dict[str, Variable] = {
@@ -65,10 +80,16 @@ VARIABLES: dict[str, Variable] = {
         option="mixed_precision",
         default="no",
     ),
-    "ACCELERATE_DYNAMO_BACKEND": Variable(argument="torch_compile_backend", option="dynamo_backend", default="NO"),
-    "ACCELERATE_DYNAMO_MODE": Variable(argument="torch_compile_mode", option="dynamo_mode", default="default"),
+    "ACCELERATE_DYNAMO_BACKEND": Variable(
+        argument="torch_compile_backend", option="dynamo_backend", default="NO"
+    ),
+    "ACCELERATE_DYNAMO_MODE": Variable(
+        argument="torch_compile_mode", option="dynamo_mode", default="default"
+    ),
     **{
-        f"ACCELERATE_{option}".upper(): Variable(argument="torch_compile", option=option, flag=True, default="False")
+        f"ACCELERATE_{option}".upper(): Variable(
+            argument="torch_compile", option=option, flag=True, default="False"
+        )
         for option in ("dynamo_use_fullgraph", "dynamo_use_dynamic")
     },
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": Variable(
@@ -79,7 +100,9 @@ VARIABLES: dict[str, Variable] = {
     ),
     "ACCELERATE_USE_FSDP": Variable(argument="fsdp", option="use_fsdp", flag=True),
     "FSDP_VERSION": _fsdp("version", "1"),
-    "FSDP_SHARDING_STRATEGY": _fsdp("reshard_after_forward", "FULL_SHARD", option="sharding_strategy", version=1),
+    "FSDP_SHARDING_STRATEGY": _fsdp(
+        "reshard_after_forward", "FULL_SHARD", option="sharding_strategy", version=1
+    ),
     "FSDP_RESHARD_AFTER_FORWARD": _fsdp("reshard_after_forward", "true", version=2),
     "FSDP_OFFLOAD_PARAMS": _fsdp("cpu_offload", "false", option="offload_params"),
     "FSDP_MIN_NUM_PARAMS": _fsdp("min_num_params", "100000000"),
@@ -96,7 +119,9 @@ VARIABLES: dict[str, Variable] = {
     "FSDP_IGNORED_MODULES": _fsdp("ignored_modules"),
     "ACCELERATE_USE_DEEPSPEED": Variable(argument="deepspeed", option="use_deepspeed", flag=True),
     "ACCELERATE_DEEPSPEED_CONFIG_FILE": _deepspeed("", "deepspeed_config_file"),
-    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": _deepspeed("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": _deepspeed(
+        "gradient_accumulation_steps", "gradient_accumulation_steps"
+    ),
     "ACCELERATE_GRADIENT_CLIPPING": _deepspeed("gradient_clipping", "gradient_clipping"),
     "ACCELERATE_DEEPSPEED_ZERO_STAGE": _deepspeed("zero_optimization.stage", "zero_stage"),
     **{
@@ -113,7 +138,10 @@ VARIABLES: dict[str, Variable] = {
         "zero_optimization.leaf_module.classes", "deepspeed_moe_layer_cls_names"
     ),
     "ACCELERATE_DEEPSPEED_ZERO3_INIT": Variable(
-        elsewhere="nothing in a Trainer script: in stage 3 from_pretrained makes models in parts, as in the reference",
+        elsewhere=(
+            "nothing in a Trainer script: in stage 3 from_pretrained makes models in parts, as in "
+            "the reference"
+        ),
         option="zero3_init_flag",
         switch="ACCELERATE_USE_DEEPSPEED",
     ),
@@ -138,7 +166,10 @@ VARIABLES: dict[str, Variable] = {
         flag=True,
     ),
     "ACCELERATE_CPU_AFFINITY": Variable(
-        refused="processes are not bound to cores: leave enable_cpu_affinity out, and start them under numactl",
+        refused=(
+            "processes are not bound to cores: leave enable_cpu_affinity out, and start them under "
+            "numactl"
+        ),
         option="enable_cpu_affinity",
         flag=True,
     ),
@@ -173,8 +204,14 @@ def said(argument: str, version: int | None = None) -> dict[str, str]:
         argument: the argument.
         version: of FSDP.
     """
-    rows = [(name, row) for name, row in VARIABLES.items() if row.argument.startswith(f"{argument}.")]
-    found = {row.argument.partition(".")[2]: asked(name) for name, row in rows if row.version in (None, version)}
+    rows = [
+        (name, row) for name, row in VARIABLES.items() if row.argument.startswith(f"{argument}.")
+    ]
+    found = {
+        row.argument.partition(".")[2]: asked(name)
+        for name, row in rows
+        if row.version in (None, version)
+    }
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -183,5 +220,8 @@ def refusals() -> list[str]:
     return [
         f"the environment variable {name}={value!r}: {row.refused}"
         for name, row in VARIABLES.items()
-        if row.refused and name in os.environ and (value := asked(name)) is not None and value.lower() not in row.fine
+        if row.refused
+        and name in os.environ
+        and (value := asked(name)) is not None
+        and value.lower() not in row.fine
     ]

@@ -33,10 +33,12 @@ def apply_launcher(args: Any) -> None:
     """Set arguments that the script leaves unset; its own take precedence, as in the reference.
 
     Args:
-        args: the training arguments after `read_fields`, changed in place; `_from_launcher` names those that were set.
+        args: the training arguments after `read_fields`, changed in place; `_from_launcher` names
+            those that were set.
 
     Raises:
-        ValueError: a configuration file of DeepSpeed conflicts with the launcher's options, or cannot be read.
+        ValueError: a configuration file of DeepSpeed conflicts with the launcher's options, or
+            cannot be read.
     """
     if os.environ.keys().isdisjoint(VARIABLES):
         return
@@ -59,7 +61,11 @@ def apply_launcher(args: Any) -> None:
 
 def _set_compilation(args: Any) -> None:
     backend = asked("ACCELERATE_DYNAMO_BACKEND")
-    is_compiled = args.torch_compile or args.torch_compile_backend is not None or args.torch_compile_mode is not None
+    is_compiled = (
+        args.torch_compile
+        or args.torch_compile_backend is not None
+        or args.torch_compile_mode is not None
+    )
     if not is_compiled and backend is not None and backend.lower() != "no":
         is_compiled = args.torch_compile = True
         args.torch_compile_backend = backend.lower()
@@ -78,7 +84,9 @@ _CLASSES = "zero_optimization.leaf_module.classes"
 
 
 def _deepspeed() -> dict[str, Any]:
-    """Return the configuration of a file with its "auto" filled in, or one made of the variables alone."""
+    """Return the configuration of a file with its "auto" filled in, or one made of the variables
+    alone.
+    """
     given = {"zero_optimization.stage": 2, GATHER: False}
     given |= {key: typed(value) for key, value in said("deepspeed").items() if key}
     if _CLASSES in given:
@@ -86,7 +94,9 @@ def _deepspeed() -> dict[str, Any]:
     file = asked("ACCELERATE_DEEPSPEED_CONFIG_FILE")
     if file is None or file == "none":
         # Values that follow from the arguments are left to `fill_from_arguments`.
-        config = _nested(dict.fromkeys((*BATCHES, "gradient_clipping", "fp16.enabled", "bf16.enabled"), "auto"))
+        config = _nested(
+            dict.fromkeys((*BATCHES, "gradient_clipping", "fp16.enabled", "bf16.enabled"), "auto")
+        )
         _fill(config, given)
         return config
 
@@ -94,7 +104,14 @@ def _deepspeed() -> dict[str, Any]:
     config = load_deepspeed(file)
     given.setdefault("zero_optimization.offload_optimizer.device", "none")
     given.setdefault("zero_optimization.offload_param.device", "none")
-    _fill(config, {key: value for key, value in given.items() if key == _CLASSES or value_at(config, key) == "auto"})
+    _fill(
+        config,
+        {
+            key: value
+            for key, value in given.items()
+            if key == _CLASSES or value_at(config, key) == "auto"
+        },
+    )
     return config
 
 
@@ -103,7 +120,9 @@ def _refuse_beside_file(file: str) -> None:
     options = {row.option for row in VARIABLES.values() if row.argument.startswith("deepspeed.")}
     options.add("mixed_precision")
     options -= {"deepspeed_config_file", "deepspeed_moe_layer_cls_names"}
-    set_twice = sorted(options.intersection((asked("ACCELERATE_CONFIG_DS_FIELDS") or "").split(",")))
+    set_twice = sorted(
+        options.intersection((asked("ACCELERATE_CONFIG_DS_FIELDS") or "").split(","))
+    )
     if set_twice:
         raise ValueError(
             f"deepspeed_config_file={file!r} and the launcher contradict each other. "
@@ -113,15 +132,21 @@ def _refuse_beside_file(file: str) -> None:
 
 _WRAPPING = ("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params")
 _BESIDE_FSDP = (*_WRAPPING, "cpu_offload", "state_dict_type", "activation_checkpointing")
-"""Keys of `fsdp_config` that the launcher sets if the script itself sets `fsdp`; as in the reference."""
+"""Keys of `fsdp_config` that the launcher sets if the script itself sets `fsdp`; as in the
+reference.
+"""
 
 
 def _set_fsdp(args: Any) -> None:
     groups = args.parallelism_config
-    shards = isinstance(groups, ParallelismConfig) and (groups.dp_shard_enabled or groups.splits_sequences)
+    shards = isinstance(groups, ParallelismConfig) and (
+        groups.dp_shard_enabled or groups.splits_sequences
+    )
     is_grouped = isinstance(groups, ParallelismConfig) and groups.total_size > 1
     if launched_world_size() == 1 or (is_grouped and not shards):
-        logger.warning("ACCELERATE_USE_FSDP has no effect: there is nothing to shard the model over.")
+        logger.warning(
+            "ACCELERATE_USE_FSDP has no effect: there is nothing to shard the model over."
+        )
         return
 
     version = int(asked("FSDP_VERSION") or 1)
@@ -130,7 +155,11 @@ def _set_fsdp(args: Any) -> None:
     given = {key: typed(value) for key, value in said("fsdp_config", version).items()}
     # `accelerate config` writes the strategy of version 1 here, where accelerate does not look.
     reshard = typed(asked("FSDP_RESHARD_AFTER_FORWARD"))
-    if version == 1 and isinstance(reshard, str) and given.get("reshard_after_forward") in (None, "FULL_SHARD"):
+    if (
+        version == 1
+        and isinstance(reshard, str)
+        and given.get("reshard_after_forward") in (None, "FULL_SHARD")
+    ):
         given["reshard_after_forward"] = reshard
 
     # The launcher sets both of these whatever the policy is.
@@ -146,7 +175,9 @@ def _set_fsdp(args: Any) -> None:
         given = {key: value for key, value in given.items() if key in _BESIDE_FSDP}
     else:
         given["version"] = version
-        given.setdefault("state_dict_type", "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT")
+        given.setdefault(
+            "state_dict_type", "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT"
+        )
     if args.fsdp is True or "auto_wrap" in fsdp_words(args.fsdp) or own.keys() & set(_WRAPPING):
         given = {key: value for key, value in given.items() if key not in _WRAPPING}
     args.fsdp = args.fsdp or True

@@ -1,8 +1,8 @@
 """Arguments of transformers 4: their successors, and the switch that lets them be accepted.
 
-They are accepted where imports of `transformers` are intercepted, so that an unchanged script for 4.x runs, with a
-warning. Elsewhere `TrainingArguments(evaluation_strategy=...)` is an error as in 5.3.0, which names the successor. The
-documentation is generated from the table.
+They are accepted where imports of `transformers` are intercepted, so that an unchanged script for
+4.x runs, with a warning. Elsewhere `TrainingArguments(evaluation_strategy=...)` is an error as in
+5.3.0, which names the successor. The documentation is generated from the table.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def warn(text: str) -> None:
     level, frame = 2, sys._getframe(1)
     own = __name__.partition(".")[0]
     # Constructors of dataclasses have no file.
-    while frame.f_back is not None and (_package(frame) == own or frame.f_code.co_filename == "<string>"):
+    while frame.f_back is not None and (
+        _package(frame) == own or frame.f_code.co_filename == "<string>"
+    ):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, FutureWarning, stacklevel=level)
 
@@ -49,7 +51,11 @@ def _package(frame: Any) -> str:
 def shown(name: str, value: Any) -> str:
     """Format a keyword and its value on one short line, with secrets masked."""
     hidden = name.endswith("token") or is_secret_name(name)
-    return f"{name}=..." if hidden else redacted(f"{name}={' '.join(repr(value).split())}")[: len(name) + 61]
+    return (
+        f"{name}=..."
+        if hidden
+        else redacted(f"{name}={' '.join(repr(value).split())}")[: len(name) + 61]
+    )
 
 
 class NoLongerPossibleError(ValueError):
@@ -107,7 +113,9 @@ class OldName:
             return {} if value is None else {self.to: self._with_key(present or {}, value)}
         if isinstance(self.value, list):
             words = present.split() if isinstance(present, str) else list(present or [])
-            return {self.to: [*words, *(word for word in self.value if value and word not in words)]}
+            return {
+                self.to: [*words, *(word for word in self.value if value and word not in words)]
+            }
         if self.value is not None:
             return {self.to: self.value} if value else {}
         return {self.to: value}
@@ -125,7 +133,11 @@ class OldName:
         """Return its value, as current arguments with a successor have it."""
         present = getattr(args, self.to)
         if self.key:
-            return present.get(self.key) if isinstance(present, Mapping) else getattr(present, self.key, None)
+            return (
+                present.get(self.key)
+                if isinstance(present, Mapping)
+                else getattr(present, self.key, None)
+            )
         if isinstance(self.value, list):
             return self.value[0] in (present or [])
         return present if self.value is None else present == self.value
@@ -156,33 +168,54 @@ OLD_NAMES: dict[str, OldName] = {
     "dispatch_batches": OldName(to="accelerator_config", key="dispatch_batches", kind=None),
     "evaluate_during_training": OldName(to="eval_strategy", value="steps", kind=None),
     "evaluation_strategy": OldName(to="eval_strategy"),
-    "fp16_backend": OldName(instead="nothing: `fp16=True` takes torch's own", default="auto", harmless=_AMP),
-    "fp16_opt_level": OldName(instead="nothing: it was for Apex, `fp16=True` takes torch's own", default="O1"),
+    "fp16_backend": OldName(
+        instead="nothing: `fp16=True` takes torch's own", default="auto", harmless=_AMP
+    ),
+    "fp16_opt_level": OldName(
+        instead="nothing: it was for Apex, `fp16=True` takes torch's own", default="O1"
+    ),
     "fsdp_min_num_params": OldName(to="fsdp_config", key="min_num_params", kind=int),
-    "fsdp_transformer_layer_cls_to_wrap": OldName(to="fsdp_config", key="transformer_layer_cls_to_wrap"),
+    "fsdp_transformer_layer_cls_to_wrap": OldName(
+        to="fsdp_config", key="transformer_layer_cls_to_wrap"
+    ),
     "group_by_length": OldName(to="train_sampling_strategy", value="group_by_length", kind=None),
     "half_precision_backend": OldName(
-        instead="nothing: `fp16=True` and `bf16=True` take torch's own", default="auto", harmless=_AMP
+        instead="nothing: `fp16=True` and `bf16=True` take torch's own",
+        default="auto",
+        harmless=_AMP,
     ),
     "include_inputs_for_metrics": OldName(to="include_for_metrics", value=["inputs"], kind=None),
-    "include_tokens_per_second": OldName(to="include_num_input_tokens_seen", value="all", kind=None),
+    "include_tokens_per_second": OldName(
+        to="include_num_input_tokens_seen", value="all", kind=None
+    ),
     "jit_mode_eval": OldName(instead="`torch_compile=True`", default=False, harmless=(), kind=None),
-    "mp_parameters": OldName(instead="nothing: there is no SageMaker model parallelism", default="", harmless=()),
+    "mp_parameters": OldName(
+        instead="nothing: there is no SageMaker model parallelism", default="", harmless=()
+    ),
     "no_cuda": OldName(to="use_cpu", kind=None),
     "overwrite_output_dir": OldName(
-        instead="nothing: a folder is written to as it is; scripts may go on reading it", default=False, kind=None
+        instead="nothing: a folder is written to as it is; scripts may go on reading it",
+        default=False,
+        kind=None,
     ),
     "past_index": OldName(
-        instead="nothing: models keep no state from one batch to the next", default=-1, harmless=(), kind=int
+        instead="nothing: models keep no state from one batch to the next",
+        default=-1,
+        harmless=(),
+        kind=int,
     ),
     "per_gpu_eval_batch_size": OldName(to="per_device_eval_batch_size", kind=int),
     "per_gpu_train_batch_size": OldName(to="per_device_train_batch_size", kind=int),
     "push_to_hub_model_id": OldName(to="hub_model_id"),
-    "push_to_hub_organization": _Organization(to="hub_model_id", instead="`hub_model_id='organization/name'`"),
+    "push_to_hub_organization": _Organization(
+        to="hub_model_id", instead="`hub_model_id='organization/name'`"
+    ),
     "push_to_hub_token": OldName(to="hub_token"),
     "ray_scope": OldName(instead="`hyperparameter_search(scope=...)`", default="last", harmless=()),
     "save_safetensors": OldName(
-        instead="nothing: weights are always written as safetensors, and read from both", default=True, kind=None
+        instead="nothing: weights are always written as safetensors, and read from both",
+        default=True,
+        kind=None,
     ),
     "sharded_ddp": OldName(instead="`fsdp='full_shard'`", default="", harmless=(False, [])),
     "split_batches": OldName(to="accelerator_config", key="split_batches", kind=None),
@@ -190,8 +223,12 @@ OLD_NAMES: dict[str, OldName] = {
     "tpu_metrics_debug": OldName(to="debug", value=["tpu_metrics_debug"], kind=None),
     "tpu_num_cores": OldName(instead="nothing: the launcher says it", kind=_optional_int),
     "use_ipex": OldName(instead="`torch_compile=True`", default=False, harmless=(), kind=None),
-    "use_legacy_prediction_loop": OldName(instead="nothing: there is one loop", default=False, kind=None),
-    "use_mps_device": OldName(instead="nothing: the device is found by itself", default=False, kind=None),
+    "use_legacy_prediction_loop": OldName(
+        instead="nothing: there is one loop", default=False, kind=None
+    ),
+    "use_mps_device": OldName(
+        instead="nothing: the device is found by itself", default=False, kind=None
+    ),
     "xpu_backend": OldName(to="ddp_backend"),
 }
 """Arguments that 5.3.0 has dropped; `warmup_ratio` and `logging_dir` still are fields of it."""
@@ -221,7 +258,9 @@ def turned(name: str, value: Any, given: Given) -> dict[str, Any]:
     """
     old = OLD_NAMES[name]
     if old.refuses(value):
-        raise NoLongerPossibleError(f"{shown(name, value)} is not possible since transformers 5. Instead: {old.now}.")
+        raise NoLongerPossibleError(
+            f"{shown(name, value)} is not possible since transformers 5. Instead: {old.now}."
+        )
     warn(f"{name} is an argument of transformers 4. Instead: {old.now}.")
     return old.turned(value, given)
 
@@ -234,7 +273,8 @@ def modernised(given: Given, old: Iterable[str]) -> dict[str, Any]:
         old: The old names that a class understands.
 
     Raises:
-        NoLongerPossibleError: An old argument requests a removed feature, or conflicts with its new name.
+        NoLongerPossibleError: An old argument requests a removed feature, or conflicts with its new
+            name.
     """
     names = [name for name in old if name in given]
     new = {name: value for name, value in given.items() if name not in names}
@@ -250,7 +290,8 @@ def modernised(given: Given, old: Iterable[str]) -> dict[str, Any]:
 
 
 class OldAttribute:
-    """An attribute with the name of an old argument, which reads and sets what takes its place, where it is accepted.
+    """An attribute with the name of an old argument, which reads and sets what takes its place,
+    where it is accepted.
 
     A class that has a field of this name keeps it.
     """

@@ -1,4 +1,6 @@
-"""Sizes of the groups of ranks that share model and data, and the ranks that read the same batches."""
+"""Sizes of the groups of ranks that share model and data, and the ranks that read the same
+batches.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ROTATIONS = ("allgather", "alltoall")
 
 @dataclass(frozen=True)
 class ContextParallelConfig:
-    """As `accelerate.utils.TorchContextParallelConfig`, but frozen, and not taken from the environment."""
+    """As `accelerate.utils.TorchContextParallelConfig`, but frozen, and not taken from the
+    environment.
+    """
 
     cp_comm_strategy: str = "allgather"
     """One of `ROTATIONS`."""
@@ -29,7 +33,9 @@ class ContextParallelConfig:
 
 @dataclass(frozen=True)
 class SequenceParallelConfig:
-    """As `accelerate.utils.DeepSpeedSequenceParallelConfig`, but frozen, and not taken from the environment."""
+    """As `accelerate.utils.DeepSpeedSequenceParallelConfig`, but frozen, and not taken from the
+    environment.
+    """
 
     sp_seq_length: int | None = None
     """Positions of all batches; they may have any number of them here."""
@@ -45,7 +51,8 @@ def _is_several(size: str, doc: str) -> Any:
 
 @dataclass(frozen=True)
 class ParallelismConfig:
-    """As `accelerate.ParallelismConfig`, but frozen, made of plain values, and not taken from the environment.
+    """As `accelerate.ParallelismConfig`, but frozen, made of plain values, and not taken from the
+    environment.
 
     The product of the sizes is the number of processes.
     """
@@ -64,7 +71,9 @@ class ParallelismConfig:
     sp_size: int = 1
     """Processes over which a sequence is split, Ulysses attention (sequence parallel)."""
     sp_backend: str = "deepspeed"
-    """The reference's only name for it; here the exchange is torch's own, and DeepSpeed is not needed."""
+    """The reference's only name for it; here the exchange is torch's own, and DeepSpeed is not
+    needed.
+    """
     sp_handler: SequenceParallelConfig | None = None
     """Attention of the model; None is `sdpa`."""
 
@@ -83,7 +92,9 @@ class ParallelismConfig:
         """Number of ranks that get the same batch."""
         return self.tp_size * self.cp_size * self.sp_size
 
-    dp_replicate_enabled = _is_several("dp_replicate_size", "True if there are several copies of the model.")
+    dp_replicate_enabled = _is_several(
+        "dp_replicate_size", "True if there are several copies of the model."
+    )
     dp_shard_enabled = _is_several("dp_shard_size", "True if a copy is sharded.")
     tp_enabled = _is_several("tp_size", "True if layers are split.")
     cp_enabled = _is_several("cp_size", "True if sequences are split for ring attention.")
@@ -120,7 +131,9 @@ def read_parallelism(value: Any) -> Any:
             return value
     if isinstance(value, Mapping):
         given: dict[str, Any] = dict(value)
-    elif not isinstance(value, type) and all(hasattr(value, name) for name in ("dp_shard_size", "tp_size")):
+    elif not isinstance(value, type) and all(
+        hasattr(value, name) for name in ("dp_shard_size", "tp_size")
+    ):
         given = {name: getattr(value, name) for name in NAMES if hasattr(value, name)}
     else:
         return value
@@ -131,11 +144,16 @@ def read_parallelism(value: Any) -> Any:
     return ParallelismConfig(**given) if set(given) <= set(NAMES) else value
 
 
-_HANDLERS: dict[str, Any] = {"cp_handler": ContextParallelConfig, "sp_handler": SequenceParallelConfig}
+_HANDLERS: dict[str, Any] = {
+    "cp_handler": ContextParallelConfig,
+    "sp_handler": SequenceParallelConfig,
+}
 
 
 def _read_handler(value: Any, cls: Any) -> Any:
-    """Make an object of a class from a dict or an object with the same attributes; return others as they are."""
+    """Make an object of a class from a dict or an object with the same attributes; return others
+    as they are.
+    """
     names = [item.name for item in fields(cls)]
     if isinstance(value, Mapping):
         return cls(**value) if set(value) <= set(names) else value
@@ -169,12 +187,21 @@ def parallelism_faults(config: Any, processes: int) -> list[str]:
         faults = list(_wrong_values(config)) or list(_wrong_together(config, processes))
         return [f"parallelism_config: {fault}" for fault in faults]
     if isinstance(config, Mapping):
-        unknown = [f"{key!r}, which is not known.{did_you_mean(key, NAMES)}" for key in config if key not in NAMES]
-        return [f"parallelism_config has the key {said} Known: {', '.join(NAMES)}." for said in unknown]
+        unknown = [
+            f"{key!r}, which is not known.{did_you_mean(key, NAMES)}"
+            for key in config
+            if key not in NAMES
+        ]
+        return [
+            f"parallelism_config has the key {said} Known: {', '.join(NAMES)}." for said in unknown
+        ]
     if config is None:
         return []
     kind = with_article(type(config).__name__)
-    return [f"parallelism_config={config!r} is {kind}; pass a dict such as {{'tp_size': 2}}, or one written as JSON."]
+    return [
+        f"parallelism_config={config!r} is {kind}; pass a dict such as {{'tp_size': 2}}, or one "
+        "written as JSON."
+    ]
 
 
 def _wrong_values(config: ParallelismConfig) -> Iterator[str]:
@@ -184,34 +211,52 @@ def _wrong_values(config: ParallelismConfig) -> Iterator[str]:
             yield f"{name}={size!r} must be a whole number, at least 1."
     for name, choices in BACKENDS.items():
         if getattr(config, name) not in choices:
-            yield f"{name}={getattr(config, name)!r} is not known. Choose from: {', '.join(choices)}."
+            yield (
+                f"{name}={getattr(config, name)!r} is not known. Choose from: {', '.join(choices)}."
+            )
     for name, kind in _HANDLERS.items():
         if not isinstance(getattr(config, name), (kind, NoneType)):
             keys = ", ".join(item.name for item in fields(kind))
             yield f"{name}={getattr(config, name)!r} must be a dict with keys of {keys}."
     given = getattr(config.sp_handler, "sp_attn_implementation", None)
     if given not in (None, "sdpa"):
-        yield f"sp_handler: sp_attn_implementation={given!r} is not split: pass 'sdpa', and load the model with it."
+        yield (
+            f"sp_handler: sp_attn_implementation={given!r} is not split: pass 'sdpa', and load the "
+            "model with it."
+        )
     given = getattr(config.cp_handler, "cp_comm_strategy", ROTATIONS[0])
     if given not in ROTATIONS:
         near = did_you_mean(given, ROTATIONS)
-        yield f"cp_handler: cp_comm_strategy={given!r} is not known.{near} Choose from: {', '.join(ROTATIONS)}."
+        yield (
+            f"cp_handler: cp_comm_strategy={given!r} is not known.{near} Choose from: "
+            f"{', '.join(ROTATIONS)}."
+        )
 
 
 def _wrong_together(config: ParallelismConfig, processes: int) -> Iterator[str]:
     if config.cp_enabled and config.sp_enabled:
-        yield f"cp_size={config.cp_size} and sp_size={config.sp_size} both split sequences. Keep one."
-    sizes = " * ".join(f"{name}={getattr(config, name)}" for name in SIZES if getattr(config, name) > 1)
+        yield (
+            f"cp_size={config.cp_size} and sp_size={config.sp_size} both split sequences. Keep one."
+        )
+    sizes = " * ".join(
+        f"{name}={getattr(config, name)}" for name in SIZES if getattr(config, name) > 1
+    )
     split = config.tp_enabled or config.splits_sequences
     if split and config.dp_replicate_enabled and not config.dp_shard_enabled:
-        yield f"{sizes} needs a sharded model: set dp_shard_size above 1 and dp_replicate_size to 1."
+        yield (
+            f"{sizes} needs a sharded model: set dp_shard_size above 1 and dp_replicate_size to 1."
+        )
     if processes > 1 and config.total_size not in (1, processes):
         total = config.total_size
-        yield f"{sizes} makes {total} processes, but there are {processes}. Change the sizes, or start {total}."
+        yield (
+            f"{sizes} makes {total} processes, but there are {processes}. Change the sizes, or "
+            f"start {total}."
+        )
 
 
 def copies_of_batches(args: Any) -> int:
-    """Return the number of ranks that get the same batches, see `ParallelismConfig.non_data_parallel_size`.
+    """Return the number of ranks that get the same batches, see
+    `ParallelismConfig.non_data_parallel_size`.
 
     These ranks are consecutive: with 2, ranks 0 and 1 get the same batches, and so do 2 and 3.
     """
@@ -223,12 +268,23 @@ def copies_of_batches(args: Any) -> int:
 def ways_of_sharing(args: Any, config: Any, even_batches: bool) -> dict[str, Any]:
     """Return the options of `build_loader` by which ranks share batches."""
     ways = {"split_batches": config.split_batches, "dispatch_batches": config.dispatch_batches}
-    ways |= {"seedable": config.use_seedable_sampler, "seed": args.data_seed, "even_batches": even_batches}
-    return {**ways, "rank": args.process_index, "world_size": args.world_size, "copies": copies_of_batches(args)}
+    ways |= {
+        "seedable": config.use_seedable_sampler,
+        "seed": args.data_seed,
+        "even_batches": even_batches,
+    }
+    return {
+        **ways,
+        "rank": args.process_index,
+        "world_size": args.world_size,
+        "copies": copies_of_batches(args),
+    }
 
 
 def data_ranks(args: Any) -> int:
-    """Return the number of data-parallel ranks, which is the world size unless layers or sequences are split."""
+    """Return the number of data-parallel ranks, which is the world size unless layers or
+    sequences are split.
+    """
     return args.world_size // copies_of_batches(args)
 
 
@@ -238,14 +294,18 @@ def data_rank(args: Any) -> int:
 
 
 def samples_of_rank(args: Any, batch_size: int) -> int:
-    """Return the samples of a batch that a data-parallel rank gets: all, or a share with `split_batches`."""
+    """Return the samples of a batch that a data-parallel rank gets: all, or a share with
+    `split_batches`.
+    """
     from ...lightning_modules.data.batch_samplers import share_of
 
     return share_of(batch_size, data_ranks(args), args.accelerator_config.split_batches)
 
 
 def parts_of_sequences(args: Any) -> int:
-    """Return the number of ranks over which a sequence is split in training, by `cp_size` or `sp_size`."""
+    """Return the number of ranks over which a sequence is split in training, by `cp_size` or
+    `sp_size`.
+    """
     groups = groups_of(args)
     return 1 if groups is None else groups.cp_size * groups.sp_size
 
@@ -269,7 +329,9 @@ def groups_of(args: Any) -> ParallelismConfig | None:
 
 
 def set_groups_of_model(args: Any, groups: ParallelismConfig | None) -> None:
-    """Store the groups of a model that was parallelized before the Trainer got it; None if it was not."""
+    """Store the groups of a model that was parallelized before the Trainer got it; None if it
+    was not.
+    """
     vars(args).pop(_OF_MODEL, None)
     if groups is not None:
         vars(args)[_OF_MODEL] = groups

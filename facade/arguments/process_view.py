@@ -1,6 +1,7 @@
 """Properties of training arguments about this process and its device.
 
-Each property reads `current_process` on access, so that arguments store, compare and pickle none of it.
+Each property reads `current_process` on access, so that arguments store, compare and pickle none of
+it.
 """
 
 import logging
@@ -22,7 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 class ProcessView(ArgumentFields):
-    """The properties of `transformers.TrainingArguments` that depend on the process they are read in."""
+    """The properties of `transformers.TrainingArguments` that depend on the process they are
+    read in.
+    """
 
     _launcher_precision = "no"
     """Precision set by `accelerate launch`; used if neither fp16 nor bf16 is set."""
@@ -35,7 +38,9 @@ class ProcessView(ArgumentFields):
 
     @property
     def mixed_precision(self) -> str:
-        """As the attribute of that name in the reference, but it follows `fp16` and `bf16`: "no", "fp16" or "bf16"."""
+        """As the attribute of that name in the reference, but it follows `fp16` and `bf16`:
+        "no", "fp16" or "bf16".
+        """
         if self.fp16:
             return "fp16"
         return "bf16" if self.bf16 else self._launcher_precision
@@ -43,12 +48,16 @@ class ProcessView(ArgumentFields):
     @mixed_precision.setter
     def mixed_precision(self, value: str) -> None:
         if value not in ("no", "fp16", "bf16"):
-            raise ValueError(f"mixed_precision={value!r} is not known. Choose from: no, fp16, bf16.")
+            raise ValueError(
+                f"mixed_precision={value!r} is not known. Choose from: no, fp16, bf16."
+            )
         self.fp16, self.bf16, self._launcher_precision = value == "fp16", value == "bf16", "no"
 
     @property
     def distributed_state(self) -> ProcessEnvironment:
-        """As the attribute of that name in the reference: rank, world size and device of this process."""
+        """As the attribute of that name in the reference: rank, world size and device of this
+        process.
+        """
         return current_process(*self._asked_of_process)
 
     @property
@@ -85,15 +94,21 @@ class ProcessView(ArgumentFields):
 
     @property
     def parallel_mode(self) -> ParallelMode:
-        """DISTRIBUTED with several processes, NOT_PARALLEL with one; TPU where torch_xla computes."""
+        """DISTRIBUTED with several processes, NOT_PARALLEL with one; TPU where torch_xla
+        computes.
+        """
         if self.device.type == "xla":
             return ParallelMode.TPU
         return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
 
     world_size: int = forwarded("distributed_state.world_size", "Number of processes.")
     process_index: int = forwarded("distributed_state.rank", "Its number among all, from 0.")
-    local_process_index: int = forwarded("distributed_state.local_rank", "Its number on its machine, from 0.")
-    local_world_size: int = forwarded("distributed_state.local_world_size", "Number of processes on this machine.")
+    local_process_index: int = forwarded(
+        "distributed_state.local_rank", "Its number on its machine, from 0."
+    )
+    local_world_size: int = forwarded(
+        "distributed_state.local_world_size", "Number of processes on this machine."
+    )
 
     @property
     def should_log(self) -> bool:
@@ -120,17 +135,23 @@ class ProcessView(ArgumentFields):
         return not self.deepspeed
 
     def get_process_log_level(self) -> int:
-        """As the method of that name in the reference: `log_level`, or `log_level_replica` on ranks that do not log.
+        """As the method of that name in the reference: `log_level`, or `log_level_replica` on ranks
+        that do not log.
 
         Returns:
             A number of the `logging` module; for "passive" the level that lightrainer's logger has.
         """
         level = LOG_LEVELS[self.log_level if self.should_log else self.log_level_replica]
-        return level if level >= 0 else logging.getLogger(__name__.partition(".")[0]).getEffectiveLevel()
+        return (
+            level
+            if level >= 0
+            else logging.getLogger(__name__.partition(".")[0]).getEffectiveLevel()
+        )
 
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """As the method of that name in the reference: the others wait until the first process has left the block.
+        """As the method of that name in the reference: the others wait until the first process has
+        left the block.
 
         Args:
             local: The first process of each machine goes first; otherwise the first one of all.
@@ -138,6 +159,11 @@ class ProcessView(ArgumentFields):
         """
         process = self.distributed_state
         first = process.is_local_main_process if local else process.is_main_process
-        logger.debug("Process %s %s: %s", process.rank, "goes first" if first else "waits for the first one", desc)
+        logger.debug(
+            "Process %s %s: %s",
+            process.rank,
+            "goes first" if first else "waits for the first one",
+            desc,
+        )
         with others_wait(first, process.world_size):
             yield

@@ -52,14 +52,26 @@ def read_layer_settings(name: str, value: Any) -> Any:
 def read_cache_steps(name: str, value: Any) -> Any:
     """Read a number of steps, which is not converted."""
     if not isinstance(value, int) or value <= 0:
-        raise ValueError(f"{name}={value!r} must be a whole number above 0. Leave it out to keep the cache.")
+        raise ValueError(
+            f"{name}={value!r} must be a whole number above 0. Leave it out to keep the cache."
+        )
     return value
 
 
 def read_token_counting(name: str, value: Any) -> Any:
     """Read which tokens are counted; a truth value may be text of a command line."""
-    choices = {"true": "all", "false": "no", "all": "all", "non_padding": "non_padding", "no": "no"}
-    word = str(value).lower() if isinstance(value, bool) or str(value).lower() in ("true", "false") else value
+    choices = {
+        "true": "all",
+        "false": "no",
+        "all": "all",
+        "non_padding": "non_padding",
+        "no": "no",
+    }
+    word = (
+        str(value).lower()
+        if isinstance(value, bool) or str(value).lower() in ("true", "false")
+        else value
+    )
     if word not in choices:
         raise ValueError(unknown_choice(name, value, ("all", "non_padding", "no")))
     return choices[word]
@@ -76,10 +88,13 @@ def read_trackers(name: str, value: Any) -> list[Any]:
         return []
     if "neptune" in names:
         raise NotImplementedError(
-            f"{name}=['neptune']: the reference has deprecated it; use another tracker, or a callback of your own"
+            f"{name}=['neptune']: the reference has deprecated it; use another tracker, or a "
+            "callback of your own"
         )
     choices = [*TRACKERS, "all", "none"] if len(names) == 1 else TRACKERS
-    faults = [unknown_choice(name, tracker, choices) for tracker in names if tracker not in TRACKERS]
+    faults = [
+        unknown_choice(name, tracker, choices) for tracker in names if tracker not in TRACKERS
+    ]
     if faults:
         raise ValueError(*faults)
     return names
@@ -97,7 +112,11 @@ def read_metric_inputs(name: str, value: Any) -> Any:
     if not isinstance(value, (list, tuple, str)):
         raise wrong_type(name, value, "a list of 'inputs' and 'loss'")
     wanted = [value] if isinstance(value, str) else value
-    faults = [unknown_choice(name, word, ("inputs", "loss")) for word in wanted if word not in ("inputs", "loss")]
+    faults = [
+        unknown_choice(name, word, ("inputs", "loss"))
+        for word in wanted
+        if word not in ("inputs", "loss")
+    ]
     if faults:
         raise ValueError(*faults)
     return value
@@ -117,7 +136,9 @@ def read_debug(name: str, value: Any) -> list[Any]:
     words = value if isinstance(value, (list, tuple)) else str(value).split()
     options = read_members(name, words, DebugOption)
     if DebugOption.TPU_METRICS_DEBUG in options and not xla_is_chosen():
-        raise NotImplementedError(f"{name}='tpu_metrics_debug': there is no TPU, or no torch_xla; leave it out")
+        raise NotImplementedError(
+            f"{name}='tpu_metrics_debug': there is no TPU, or no torch_xla; leave it out"
+        )
     return options
 
 
@@ -125,6 +146,9 @@ def read_generation_config(name: str, value: Any) -> Any:
     """Read the settings of generation: an object, a dict, a path, or a name on the Hub."""
     is_object = hasattr(value, "__dict__") and not isinstance(value, type)
     if not is_object and not isinstance(value, (str, os.PathLike, Mapping)):
-        expected = "an object with the settings, such as a GenerationConfig, or a dict, or the path of a JSON file"
+        expected = (
+            "an object with the settings, such as a GenerationConfig, or a dict, or the path of a "
+            "JSON file"
+        )
         raise wrong_type(name, value, expected)
     return value

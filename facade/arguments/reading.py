@@ -1,4 +1,6 @@
-"""Read all fields of the training arguments in one pass: convert each value, and check its type and range."""
+"""Read all fields of the training arguments in one pass: convert each value, and check its type
+and range.
+"""
 
 import json
 import os
@@ -19,8 +21,8 @@ def read_fields(
         names: Read only these fields.
 
     Returns:
-        The values by name, in the form that all other code expects, and the errors by name. A field with an error has
-        its default as its value.
+        The values by name, in the form that all other code expects, and the errors by name. A field
+        with an error has its default as its value.
 
     Raises:
         JSONDecodeError: Text that begins as JSON, or a file, is not JSON.
@@ -36,7 +38,9 @@ def read_fields(
 
         # Forms that fields of any kind may have.
         value = getattr(args, name)
-        if isinstance(value, os.PathLike) and (name != "generation_config" or os.fspath(value).startswith("{")):
+        if isinstance(value, os.PathLike) and (
+            name != "generation_config" or os.fspath(value).startswith("{")
+        ):
             value = os.fspath(value)  # a command line makes a path of JSON too
         if name.endswith("_token") and value == f"<{name.upper()}>":
             value = None  # the placeholder that `to_dict` writes
@@ -66,7 +70,9 @@ def _from_json(name: str, text: str) -> Any:
 
 
 def typed(value: Any) -> Any:
-    """Parse numbers and truth values that are text in JSON of a command line, and in environment variables."""
+    """Parse numbers and truth values that are text in JSON of a command line, and in environment
+    variables.
+    """
     if isinstance(value, Mapping):
         return {key: typed(item) for key, item in value.items()}
     if not isinstance(value, str):

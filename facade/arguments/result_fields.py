@@ -7,8 +7,18 @@ from .argument import anything, argument, whole_number
 from .enums import HubStrategy, IntervalStrategy, SaveStrategy
 from .readers import read_metric_inputs, read_static_space, read_token_counting, read_trackers
 
-LOG_LEVELS = {"detail": 10, "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50, "passive": -1}
-"""Log levels by name, as numbers of the standard library; "passive" leaves the level as the program has it."""
+LOG_LEVELS = {
+    "detail": 10,
+    "debug": 10,
+    "info": 20,
+    "warning": 30,
+    "error": 40,
+    "critical": 50,
+    "passive": -1,
+}
+"""Log levels by name, as numbers of the standard library; "passive" leaves the level as the
+program has it.
+"""
 AGGREGATES = ["mean", "median", "min", "max"]
 """Functions of NumPy over the metrics of several sets."""
 
@@ -18,13 +28,19 @@ class ReportingArguments:
     """The fields of `transformers.TrainingArguments` about logs, progress bars and trackers."""
 
     logging_strategy: IntervalStrategy | str = argument(
-        "steps", "When to log: 'no', 'steps' (see logging_steps) or 'epoch'.", "`control.should_log`"
+        "steps",
+        "When to log: 'no', 'steps' (see logging_steps) or 'epoch'.",
+        "`control.should_log`",
     )
     logging_steps: float = argument(
         500, "Steps between logs; below 1, a share of all.", "`state.logging_steps`", optional=True
     )
-    logging_first_step: bool = argument(False, "Log after the very first step, too.", "`control.should_log` at step 1")
-    log_on_each_node: bool = argument(True, "Log on the first process of every machine.", "`args.should_log`")
+    logging_first_step: bool = argument(
+        False, "Log after the very first step, too.", "`control.should_log` at step 1"
+    )
+    log_on_each_node: bool = argument(
+        True, "Log on the first process of every machine.", "`args.should_log`"
+    )
     logging_nan_inf_filter: bool = argument(
         True, "Leave NaN and inf losses out of logs.", "`LossMeter(skip_not_finite=)`"
     )
@@ -47,21 +63,30 @@ class ReportingArguments:
         "level of the logger `lightrainer` elsewhere",
         choices=list(LOG_LEVELS),
     )
-    disable_tqdm: bool | None = argument(None, "Show no bars; unset follows the log level.", "`PrinterCallback`")
+    disable_tqdm: bool | None = argument(
+        None, "Show no bars; unset follows the log level.", "`PrinterCallback`"
+    )
     report_to: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
         "none",
         "Trackers that receive the logs, such as 'tensorboard'; 'all' installed ones, or 'none'.",
-        "one callback each, such as `WandbCallback`; see [its page](../user/experiment-tracking.md). "
-        "Not there: 'neptune'",
+        "one callback each, such as `WandbCallback`; see [its "
+        "page](../user/experiment-tracking.md). Not there: 'neptune'",
         read=read_trackers,
         unset=list,
     )
     run_name: str | None = argument(
-        None, "Name of this run in trackers.", "wandb, MLflow, Comet, SwanLab and Trackio", read=anything
+        None,
+        "Name of this run in trackers.",
+        "wandb, MLflow, Comet, SwanLab and Trackio",
+        read=anything,
     )
-    project: str = argument("huggingface", "Project name, read by Trackio only.", "`project` of `trackio.init`")
+    project: str = argument(
+        "huggingface", "Project name, read by Trackio only.", "`project` of `trackio.init`"
+    )
     trackio_space_id: str | None = argument(
-        None, "Hub Space that Trackio writes to; unset keeps its data here.", "`space_id` of `trackio.init`"
+        None,
+        "Hub Space that Trackio writes to; unset keeps its data here.",
+        "`space_id` of `trackio.init`",
     )
 
 
@@ -70,7 +95,9 @@ class LaterReportingArguments:
     """The fields about trackers that versions after 5.3.0 added."""
 
     trackio_bucket_id: str | None = argument(
-        None, "Hub Bucket that Trackio keeps its data in; unset lets Trackio choose.", "`bucket_id` of `trackio.init`"
+        None,
+        "Hub Bucket that Trackio keeps its data in; unset lets Trackio choose.",
+        "`bucket_id` of `trackio.init`",
     )
     trackio_static_space_id: str | None | Literal[False] = argument(  # noqa: RUF036 - a command line reads the first
         None,
@@ -85,7 +112,9 @@ class OwnReportingArguments:
     """The fields about logs that the reference does not have."""
 
     record_model_losses: bool = argument(
-        False, "Log the losses in loss_dict and *_loss of the model's outputs, too.", "`Trainer.record`"
+        False,
+        "Log the losses in loss_dict and *_loss of the model's outputs, too.",
+        "`Trainer.record`",
     )
     eval_aggregate: str | None = argument(
         None,
@@ -100,10 +129,16 @@ class EvaluationArguments:
     """The fields of `transformers.TrainingArguments` about evaluation and prediction."""
 
     eval_strategy: IntervalStrategy | str = argument(
-        "no", "When to evaluate: 'no', 'steps' (see eval_steps) or 'epoch'.", "`control.should_evaluate`"
+        "no",
+        "When to evaluate: 'no', 'steps' (see eval_steps) or 'epoch'.",
+        "`control.should_evaluate`",
     )
-    eval_steps: float | None = argument(None, "Steps between evaluations; unset: logging_steps.", "`state.eval_steps`")
-    eval_delay: float = argument(0, "Steps or epochs before which nothing is evaluated.", "`control.should_evaluate`")
+    eval_steps: float | None = argument(
+        None, "Steps between evaluations; unset: logging_steps.", "`state.eval_steps`"
+    )
+    eval_delay: float = argument(
+        0, "Steps or epochs before which nothing is evaluated.", "`control.should_evaluate`"
+    )
     per_device_eval_batch_size: int = argument(
         8,
         "Samples in one evaluation batch of one process.",
@@ -114,13 +149,19 @@ class EvaluationArguments:
         False, "Keep nothing but the loss.", "`prediction_step(prediction_loss_only=)`"
     )
     eval_on_start: bool = argument(
-        False, "Evaluate once before the first step, so that faults show early.", "an evaluation in `on_train_start`"
+        False,
+        "Evaluate once before the first step, so that faults show early.",
+        "an evaluation in `on_train_start`",
     )
     eval_do_concat_batches: bool = argument(
-        True, "Join the predictions of all batches, or give a list.", "how `evaluation_loop` joins them"
+        True,
+        "Join the predictions of all batches, or give a list.",
+        "how `evaluation_loop` joins them",
     )
     eval_use_gather_object: bool = argument(
-        False, "Collect predictions that are not tensors by pickling.", "`all_gather_object` in place of a gather"
+        False,
+        "Collect predictions that are not tensors by pickling.",
+        "`all_gather_object` in place of a gather",
     )
     eval_accumulation_steps: int | None = argument(
         None,
@@ -136,7 +177,9 @@ class EvaluationArguments:
         optional=True,
     )
     batch_eval_metrics: bool = argument(
-        False, "Call compute_metrics on each batch, keeping no predictions.", "`compute_metrics(..., compute_result=)`"
+        False,
+        "Call compute_metrics on each batch, keeping no predictions.",
+        "`compute_metrics(..., compute_result=)`",
     )
 
 
@@ -145,17 +188,28 @@ class SavingArguments:
     """The fields of `transformers.TrainingArguments` about writing checkpoints."""
 
     save_only_model: bool = argument(
-        False, "Write the weights alone; training cannot be resumed from it.", "`checkpoint-N` without other states"
+        False,
+        "Write the weights alone; training cannot be resumed from it.",
+        "`checkpoint-N` without other states",
     )
     save_strategy: SaveStrategy | str = argument(
-        "steps", "When to write a checkpoint: 'no', 'steps', 'epoch' or 'best'.", "`control.should_save`"
+        "steps",
+        "When to write a checkpoint: 'no', 'steps', 'epoch' or 'best'.",
+        "`control.should_save`",
     )
     save_steps: float = argument(
-        500, "Steps between checkpoints; below 1, a share of all.", "`state.save_steps`", optional=True
+        500,
+        "Steps between checkpoints; below 1, a share of all.",
+        "`state.save_steps`",
+        optional=True,
     )
-    save_on_each_node: bool = argument(False, "Write on every machine, not to a shared disk.", "`args.should_save`")
+    save_on_each_node: bool = argument(
+        False, "Write on every machine, not to a shared disk.", "`args.should_save`"
+    )
     save_total_limit: int | None = argument(
-        None, "Checkpoints to keep, newest and best first; 0 keeps all.", "`rotate_checkpoints(save_total_limit=)`"
+        None,
+        "Checkpoints to keep, newest and best first; 0 keeps all.",
+        "`rotate_checkpoints(save_total_limit=)`",
     )
     enable_jit_checkpoint: bool = argument(
         False, "On SIGTERM write a checkpoint; exit with 143.", "a handler of SIGTERM"
@@ -164,18 +218,28 @@ class SavingArguments:
 
 @dataclass(init=False, repr=False, eq=False)
 class CheckpointUseArguments:
-    """The fields of `transformers.TrainingArguments` about the best checkpoint and about resuming."""
+    """The fields of `transformers.TrainingArguments` about the best checkpoint and about
+    resuming.
+    """
 
-    load_best_model_at_end: bool = argument(False, "End with the weights of the best checkpoint.", "`on_train_end`")
+    load_best_model_at_end: bool = argument(
+        False, "End with the weights of the best checkpoint.", "`on_train_end`"
+    )
     metric_for_best_model: str | None = argument(
-        None, "Metric that decides which checkpoint is best; 'loss' if needed.", "`state.best_metric`"
+        None,
+        "Metric that decides which checkpoint is best; 'loss' if needed.",
+        "`state.best_metric`",
     )
     greater_is_better: bool | None = argument(
         None, "A larger metric is better; unset: no loss is.", "`state.best_metric`"
     )
-    ignore_data_skip: bool = argument(False, "Resume at the start of the data, not exactly.", "`WindowLoader`")
+    ignore_data_skip: bool = argument(
+        False, "Resume at the start of the data, not exactly.", "`WindowLoader`"
+    )
     restore_callback_states_from_checkpoint: bool = argument(
-        False, "On resuming restore the states of callbacks.", "`stateful_callbacks` of `trainer_state.json`"
+        False,
+        "On resuming restore the states of callbacks.",
+        "`stateful_callbacks` of `trainer_state.json`",
     )
 
 
@@ -183,19 +247,34 @@ class CheckpointUseArguments:
 class HubArguments:
     """The fields of `transformers.TrainingArguments` about the Hub."""
 
-    push_to_hub: bool = argument(False, "Upload the model to the Hub whenever it is saved.", "background uploads")
+    push_to_hub: bool = argument(
+        False, "Upload the model to the Hub whenever it is saved.", "background uploads"
+    )
     # Not in repr: the one that dataclasses write for a subclass would show it.
     hub_token: str | None = argument(
-        None, "Token for uploading; unset takes the one this machine knows.", "the token of the upload", repr=False
+        None,
+        "Token for uploading; unset takes the one this machine knows.",
+        "the token of the upload",
+        repr=False,
     )
     hub_private_repo: bool | None = argument(
-        None, "Make a new repository private; unset is the account's default.", "`private` of the repository"
+        None,
+        "Make a new repository private; unset is the account's default.",
+        "`private` of the repository",
     )
-    hub_model_id: str | None = argument(None, "Repository to upload to; unset is output_dir's name.", "its name")
+    hub_model_id: str | None = argument(
+        None, "Repository to upload to; unset is output_dir's name.", "its name"
+    )
     hub_strategy: HubStrategy | str = argument(
-        "every_save", "What to upload: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'.", "the uploads"
+        "every_save",
+        "What to upload: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'.",
+        "the uploads",
     )
-    hub_always_push: bool = argument(False, "Upload again while an upload is under way.", "uploads wait for each other")
+    hub_always_push: bool = argument(
+        False, "Upload again while an upload is under way.", "uploads wait for each other"
+    )
     hub_revision: str | None = argument(
-        None, "Branch of the repository to upload to; made if missing.", "the branch of uploads and downloads"
+        None,
+        "Branch of the repository to upload to; made if missing.",
+        "the branch of uploads and downloads",
     )

@@ -13,11 +13,13 @@ Self = TypeVar("Self", bound="Setters")
 
 
 class Setters(ArgumentFields):
-    """The `set_*` methods of `transformers.TrainingArguments`, but what is given is checked as in the constructor.
+    """The `set_*` methods of `transformers.TrainingArguments`, but what is given is checked as in
+    the constructor.
 
-    Each takes arguments under shorter names, resets to its default what is not given, and returns the object itself.
-    On an error the object stays as it was: ValueError and TypeError for what cannot be, NotImplementedError for what
-    is not there yet. Only the fields that are set are looked at, so that methods can be called in any order.
+    Each takes arguments under shorter names, resets to its default what is not given, and returns
+    the object itself. On an error the object stays as it was: ValueError and TypeError for what
+    cannot be, NotImplementedError for what is not there yet. Only the fields that are set are
+    looked at, so that methods can be called in any order.
     """
 
     def set_training(
@@ -32,10 +34,16 @@ class Setters(ArgumentFields):
         gradient_checkpointing: bool = False,
         activation_checkpointing: bool = False,
     ) -> Self:
-        """As the method of that name in the reference: the arguments of training; turns `do_train` on."""
+        """As the method of that name in the reference: the arguments of training; turns
+        `do_train` on.
+        """
         do_train = True
-        gradient_checkpointing = activation_checkpointing = gradient_checkpointing or activation_checkpointing
-        return _assign(self, locals(), batch_size="per_device_train_batch_size", num_epochs="num_train_epochs")
+        gradient_checkpointing = activation_checkpointing = (
+            gradient_checkpointing or activation_checkpointing
+        )
+        return _assign(
+            self, locals(), batch_size="per_device_train_batch_size", num_epochs="num_train_epochs"
+        )
 
     def set_evaluate(
         self: Self,
@@ -46,7 +54,8 @@ class Setters(ArgumentFields):
         delay: float | None = None,
         loss_only: bool = False,
     ) -> Self:
-        """As the method of that name in the reference, but no delay is 0, where the reference then fails in training.
+        """As the method of that name in the reference, but no delay is 0, where the reference then
+        fails in training.
 
         Sets `do_eval` to whether there is a strategy.
         """
@@ -57,7 +66,9 @@ class Setters(ArgumentFields):
         return _assign(self, locals(), "eval_", **renamed)
 
     def set_testing(self: Self, batch_size: int = 8, loss_only: bool = False) -> Self:
-        """As the method of that name in the reference: the arguments of prediction; turns `do_predict` on."""
+        """As the method of that name in the reference: the arguments of prediction; turns
+        `do_predict` on.
+        """
         do_predict = True
         renamed = {"batch_size": "per_device_eval_batch_size", "loss_only": "prediction_loss_only"}
         return _assign(self, locals(), **renamed)
@@ -69,10 +80,15 @@ class Setters(ArgumentFields):
         total_limit: int | None = None,
         on_each_node: bool = False,
     ) -> Self:
-        """As the method of that name in the reference: sets when and how checkpoints are written."""
+        """As the method of that name in the reference: sets when and how checkpoints are
+        written.
+        """
         strategy = SaveStrategy(strategy)
         if strategy == SaveStrategy.STEPS and steps == 0:
-            raise ValueError("set_save(strategy='steps', steps=0): pass a number of steps above 0, or strategy='no'.")
+            raise ValueError(
+                "set_save(strategy='steps', steps=0): pass a number of steps above 0, or "
+                "strategy='no'."
+            )
         return _assign(self, locals(), "save_")
 
     def set_logging(
@@ -86,10 +102,16 @@ class Setters(ArgumentFields):
         on_each_node: bool = False,
         replica_level: str = "passive",
     ) -> Self:
-        """As the method of that name in the reference, but `report_to` becomes a list as in the constructor."""
+        """As the method of that name in the reference, but `report_to` becomes a list as in the
+        constructor.
+        """
         strategy = IntervalStrategy(strategy)
         report_to = read_trackers("report_to", report_to)
-        renamed = {"level": "log_level", "on_each_node": "log_on_each_node", "replica_level": "log_level_replica"}
+        renamed = {
+            "level": "log_level",
+            "on_each_node": "log_on_each_node",
+            "replica_level": "log_level_replica",
+        }
         return _assign(self, locals(), "logging_", **renamed)
 
     def set_push_to_hub(
@@ -101,7 +123,9 @@ class Setters(ArgumentFields):
         always_push: bool = False,
         revision: str | None = None,
     ) -> Self:
-        """As the method of that name in the reference: turns `push_to_hub` on, and sets target and strategy."""
+        """As the method of that name in the reference: turns `push_to_hub` on, and sets target
+        and strategy.
+        """
         token = secret(token)
         strategy = HubStrategy(strategy)
         push_to_hub = True
@@ -129,7 +153,9 @@ class Setters(ArgumentFields):
         warmup_steps: float = 0,
         warmup_ratio: float | None = None,
     ) -> Self:
-        """As the method of that name in the reference; the deprecated `warmup_ratio` goes into `warmup_steps`."""
+        """As the method of that name in the reference; the deprecated `warmup_ratio` goes into
+        `warmup_steps`.
+        """
         name = SchedulerType(name)
         if warmup_ratio is not None:
             warmup_steps = warmup_ratio
@@ -154,7 +180,11 @@ class Setters(ArgumentFields):
         """As the method of that name in the reference: sets the loading of data."""
         train = "per_device_train_batch_size"
         evaluation = "per_device_eval_batch_size"
-        renamed = {"train_batch_size": train, "eval_batch_size": evaluation, "sampler_seed": "data_seed"}
+        renamed = {
+            "train_batch_size": train,
+            "eval_batch_size": evaluation,
+            "sampler_seed": "data_seed",
+        }
         return _assign(self, locals(), "dataloader_", **renamed)
 
 
@@ -168,7 +198,10 @@ def _assign(args: Self, given: dict[str, Any], prefix: str = "", /, **renamed: s
         **renamed: fields by parameter, where they are called otherwise.
     """
     known = args.__dataclass_fields__
-    names = {one: f"{prefix}{one}" if f"{prefix}{one}" in known else renamed.get(one, one) for one in given}
+    names = {
+        one: f"{prefix}{one}" if f"{prefix}{one}" in known else renamed.get(one, one)
+        for one in given
+    }
     values = {name: given[one] for one, name in names.items() if name in known}
     trial = copy.copy(args)
     for target, check in ((trial, True), (args, False)):

@@ -1,4 +1,6 @@
-"""Apply a trial of `lightrainer sweep` to the script that runs it; the trial is passed in the environment."""
+"""Apply a trial of `lightrainer sweep` to the script that runs it; the trial is passed in the
+environment.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ class ChildTrial:
     unit: str = "steps"
     """Unit in which evaluations are reported to the pruner, `steps` or `epochs`."""
     training: int | None = None
-    """The call of `train` that is reported to the pruner, from 1; None for the only one that evaluates."""
+    """The call of `train` that is reported to the pruner, from 1; None for the only one that
+    evaluates.
+    """
     asks: bool = False
     """Not a trial yet: the script writes its metric and direction into `result`, and ends."""
 
@@ -121,19 +125,22 @@ class ChildTrial:
             if found != value:
                 proposed = getattr(value, "value", value)
                 return (
-                    f"{name} of the trial is {proposed}, and the training has {found}: the script sets it after it has "
-                    f"made its TrainingArguments. Leave that out, or take {name} out of the space."
+                    f"{name} of the trial is {proposed}, and the training has {found}: the script "
+                    "sets it after it has made its TrainingArguments. Leave that out, or take "
+                    f"{name} out of the space."
                 )
         return None
 
     def _unread(self) -> str | None:
-        """Describe options that neither a parser nor training arguments have read; None if there are none."""
+        """Describe options that neither a parser nor training arguments have read; None if there
+        are none.
+        """
         unread = sorted(self.options.keys() - self.applied.keys() - self.read)
         if not unread or not self.is_parsed:
             return None
         return (
-            f"Nothing in the script has read {', '.join(unread)}: it is not an option of its parser, and not a "
-            "training argument. Add it there, or take it out of the space."
+            f"Nothing in the script has read {', '.join(unread)}: it is not an option of its "
+            "parser, and not a training argument. Add it there, or take it out of the space."
         )
 
 
@@ -149,7 +156,8 @@ def _read(text: str) -> ChildTrial:
 
 
 def apply_trial(args: Any) -> None:
-    """Set the values of the trial on training arguments under construction, and their output folder.
+    """Set the values of the trial on training arguments under construction, and their output
+    folder.
 
     Outside of a sweep they stay as they are.
     """
@@ -173,13 +181,18 @@ def _set_values(args: Any, trial: ChildTrial) -> None:
     for name, value in values.items():
         held = cast(name, value, declared.get(name), getattr(args, name))
         if isinstance(value, float) and isinstance(held, int) and held != value:
-            raise ValueError(f"{name} is a whole number, and the space has {value}: give a low and high without '.'.")
+            raise ValueError(
+                f"{name} is a whole number, and the space has {value}: give a low and high without "
+                "'.'."
+            )
         setattr(args, name, held)
         trial.applied[name] = None
 
 
 def _folder_for(trial: ChildTrial, output_dir: str) -> str:
-    """Return the folder of the trial in `output_dir`, claimed if need be, or `output_dir` if it is that already."""
+    """Return the folder of the trial in `output_dir`, claimed if need be, or `output_dir` if it
+    is that already.
+    """
     if is_address(output_dir):
         own = f"{trial.run_name}-{trial.owner[:8]}"
         return output_dir if os.path.basename(output_dir) == own else f"{output_dir}/{own}"
@@ -196,7 +209,9 @@ def note_applied(args: Any) -> None:
 
 
 def _answer_by(trial: ChildTrial, metric: str | None, greater_is_better: bool | None) -> NoReturn:
-    """Answer with the metric of the arguments, and their direction, or else the usual one, or else `maximize`."""
+    """Answer with the metric of the arguments, and their direction, or else the usual one, or
+    else `maximize`.
+    """
     if metric is None:
         trial.answer("eval_loss", False, "The script has no metric_for_best_model.")
     why = f"The script has metric_for_best_model={metric!r}, greater_is_better={greater_is_better}."

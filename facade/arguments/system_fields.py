@@ -1,4 +1,6 @@
-"""The fields of the training arguments about seeds, devices, data, processes, and what scripts read."""
+"""The fields of the training arguments about seeds, devices, data, processes, and what scripts
+read.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +16,25 @@ from .readers import read_debug, read_label_names
 
 @dataclass(init=False, repr=False, eq=False)
 class PlatformArguments:
-    """The fields of `transformers.TrainingArguments` about seeds, devices, and how processes share data."""
+    """The fields of `transformers.TrainingArguments` about seeds, devices, and how processes
+    share data.
+    """
 
-    full_determinism: bool = argument(False, "Use deterministic operations only.", "`enable_full_determinism(seed)`")
+    full_determinism: bool = argument(
+        False, "Use deterministic operations only.", "`enable_full_determinism(seed)`"
+    )
     seed: int = argument(
         42,
         "Seed of all random numbers, set when training starts.",
         "`set_seed(seed)`",
         read=whole_number(low=0, high=2**32 - 1, remedy=" NumPy takes no other seed."),
     )
-    data_seed: int | None = argument(None, "Seed of the order of the data; unset is seed.", "`build_loader(seed=)`")
-    use_cpu: bool = argument(False, "Compute on the CPU even beside an accelerator.", "`Trainer(accelerator='cpu')`")
+    data_seed: int | None = argument(
+        None, "Seed of the order of the data; unset is seed.", "`build_loader(seed=)`"
+    )
+    use_cpu: bool = argument(
+        False, "Compute on the CPU even beside an accelerator.", "`Trainer(accelerator='cpu')`"
+    )
     accelerator_config: dict | str | None = argument(
         None,
         "How batches are distributed over processes: a dict, or the path of a JSON file.",
@@ -36,12 +46,19 @@ class PlatformArguments:
     parallelism_config: Any | None = argument(
         None,
         "Sizes of the tensor, context and data parallel groups.",
-        "`Trainer(strategy=)`: `ModelParallelStrategy`. Not there: tp_size together with dp_replicate_size",
+        "`Trainer(strategy=)`: `ModelParallelStrategy`. Not there: tp_size together with "
+        "dp_replicate_size",
         read=read_parallelism_config,
     )
 
 
-SAMPLING_STRATEGIES = ["random", "sequential", "group_by_length", "batch_rebalance", "token_budget"]
+SAMPLING_STRATEGIES = [
+    "random",
+    "sequential",
+    "group_by_length",
+    "batch_rebalance",
+    "token_budget",
+]
 """Orders in which training samples can be drawn."""
 
 START_METHODS = ["fork", "spawn", "forkserver"]
@@ -53,7 +70,9 @@ class DataArguments:
     """The fields of `transformers.TrainingArguments` about loading data."""
 
     dataloader_drop_last: bool = argument(
-        False, "Leave out the last batch of a pass where it would be a smaller one.", "`build_loader(drop_last=)`"
+        False,
+        "Leave out the last batch of a pass where it would be a smaller one.",
+        "`build_loader(drop_last=)`",
     )
     dataloader_num_workers: int = argument(
         0,
@@ -61,9 +80,13 @@ class DataArguments:
         "`DataLoader(num_workers=)`",
         read=whole_number(low=0, remedy=" 0 loads data in the training process."),
     )
-    dataloader_pin_memory: bool = argument(True, "Put batches into page-locked memory.", "`DataLoader(pin_memory=)`")
+    dataloader_pin_memory: bool = argument(
+        True, "Put batches into page-locked memory.", "`DataLoader(pin_memory=)`"
+    )
     dataloader_persistent_workers: bool = argument(
-        False, "Keep the reading processes alive from one pass to the next.", "`DataLoader(persistent_workers=)`"
+        False,
+        "Keep the reading processes alive from one pass to the next.",
+        "`DataLoader(persistent_workers=)`",
     )
     dataloader_prefetch_factor: int | None = argument(
         None,
@@ -71,7 +94,9 @@ class DataArguments:
         "`DataLoader(prefetch_factor=)`",
         read=whole_number(low=1),
     )
-    remove_unused_columns: bool = argument(True, "Drop columns that forward does not take.", "`RemoveColumnsCollator`")
+    remove_unused_columns: bool = argument(
+        True, "Drop columns that forward does not take.", "`RemoveColumnsCollator`"
+    )
     label_names: list[str] | None = argument(
         None,
         "Keys of a batch that hold labels; unset is found out from the model.",
@@ -81,8 +106,9 @@ class DataArguments:
     train_sampling_strategy: str = argument(
         "random",
         "Order of training samples: 'random', 'sequential', 'group_by_length' for little padding, "
-        "'batch_rebalance' for batches of different sizes that cost all processes the same, where the order depends "
-        "on the epoch alone and not on a seed, or 'token_budget' for batches of max_tokens_per_batch.",
+        "'batch_rebalance' for batches of different sizes that cost all processes the same, where "
+        "the order depends on the epoch alone and not on a seed, or 'token_budget' for batches of "
+        "max_tokens_per_batch.",
         "`build_loader(sampler=)` of the training data",
         choices=SAMPLING_STRATEGIES,
     )
@@ -101,7 +127,9 @@ class LaterDataArguments:
         "`DataLoader(multiprocessing_context=)`",
         choices=START_METHODS,
     )
-    dataloader_in_order: bool = argument(True, "Take batches in the order of requests.", "`DataLoader(in_order=)`")
+    dataloader_in_order: bool = argument(
+        True, "Take batches in the order of requests.", "`DataLoader(in_order=)`"
+    )
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -110,8 +138,9 @@ class OwnDataArguments:
 
     max_tokens_per_batch: int | None = argument(
         None,
-        "Most tokens of a training batch of one process, padding counted, with train_sampling_strategy="
-        "'token_budget'. per_device_train_batch_size, unless it is the default, is then its most samples.",
+        "Most tokens of a training batch of one process, padding counted, with "
+        "train_sampling_strategy='token_budget'. per_device_train_batch_size, unless it is the "
+        "default, is then its most samples.",
         "`TokenBudgetSampler(max_tokens=)`",
         read=whole_number(low=1),
     )
@@ -126,7 +155,9 @@ class DistributedArguments:
     """The fields of `transformers.TrainingArguments` about DDP, FSDP and DeepSpeed."""
 
     ddp_find_unused_parameters: bool | None = argument(
-        None, "Let DDP look for parameters without a gradient.", "`DDPStrategy(find_unused_parameters=)`"
+        None,
+        "Let DDP look for parameters without a gradient.",
+        "`DDPStrategy(find_unused_parameters=)`",
     )
     ddp_bucket_cap_mb: int | None = argument(
         None,
@@ -135,7 +166,9 @@ class DistributedArguments:
         read=whole_number(low=1),
     )
     ddp_broadcast_buffers: bool | None = argument(
-        None, "Copy buffers from the first process before each forward pass.", "`DDPStrategy(broadcast_buffers=)`"
+        None,
+        "Copy buffers from the first process before each forward pass.",
+        "`DDPStrategy(broadcast_buffers=)`",
     )
     ddp_backend: str | None = argument(
         None,
@@ -186,7 +219,9 @@ class LaterDistributedArguments:
 
 @dataclass(init=False, repr=False, eq=False)
 class ScriptArguments:
-    """The fields of `transformers.TrainingArguments` for diagnostics, for scripts to read, and for older scripts."""
+    """The fields of `transformers.TrainingArguments` for diagnostics, for scripts to read, and
+    for older scripts.
+    """
 
     debug: str | list[DebugOption] = argument(
         "",
@@ -195,12 +230,20 @@ class ScriptArguments:
         read=read_debug,
         unset=list,
     )
-    skip_memory_metrics: bool = argument(True, "Do not measure memory for the metrics.", "`MemoryTracker`")
-    do_train: bool = argument(False, "For the script: whether to train.", "nothing: scripts read it")
-    do_eval: bool = argument(
-        False, "For the script: whether to evaluate; on with eval_strategy.", "nothing: scripts read it"
+    skip_memory_metrics: bool = argument(
+        True, "Do not measure memory for the metrics.", "`MemoryTracker`"
     )
-    do_predict: bool = argument(False, "For the script: whether to predict on test data.", "nothing: scripts read it")
+    do_train: bool = argument(
+        False, "For the script: whether to train.", "nothing: scripts read it"
+    )
+    do_eval: bool = argument(
+        False,
+        "For the script: whether to evaluate; on with eval_strategy.",
+        "nothing: scripts read it",
+    )
+    do_predict: bool = argument(
+        False, "For the script: whether to predict on test data.", "nothing: scripts read it"
+    )
     resume_from_checkpoint: str | None = argument(
         None,
         "For the script: the checkpoint for Trainer.train().",
@@ -213,5 +256,7 @@ class ScriptArguments:
         "`warmup_steps`",
         read=number(low=0, remedy=" Pass a number of steps, or a share of all steps below 1."),
     )
-    logging_dir: str | None = argument(None, "Deprecated: set TENSORBOARD_LOGGING_DIR.", "`SummaryWriter(log_dir=)`")
+    logging_dir: str | None = argument(
+        None, "Deprecated: set TENSORBOARD_LOGGING_DIR.", "`SummaryWriter(log_dir=)`"
+    )
     local_rank: int = argument(-1, "Deprecated and not read: older launchers pass it.", "nothing")

@@ -1,4 +1,6 @@
-"""`TrainingArguments` and `Seq2SeqTrainingArguments`: fields, validation and export joined in one class."""
+"""`TrainingArguments` and `Seq2SeqTrainingArguments`: fields, validation and export joined in
+one class.
+"""
 
 import json
 import logging
@@ -32,11 +34,12 @@ class Serialization(ArgumentFields):
     """The serialization methods of `transformers.TrainingArguments`; tokens are masked."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As the method of that name in the reference, but what is nested is copied, never changed in place.
+        """As the method of that name in the reference, but what is nested is copied, never changed
+        in place.
 
         Returns:
-            All fields by name: members of enumerations as text, configurations as dicts, tokens as a placeholder;
-            `output_dir` as the address, if it is the folder of one.
+            All fields by name: members of enumerations as text, configurations as dicts, tokens as
+            a placeholder; `output_dir` as the address, if it is the folder of one.
         """
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
         values["output_dir"] = address_of(values["output_dir"]) or values["output_dir"]
@@ -52,7 +55,9 @@ class Serialization(ArgumentFields):
         kept = (bool, int, float, str, *([torch.Tensor] if torch else []))
         values = self.to_dict()
         values |= {name: getattr(self, name) for name in ("train_batch_size", "eval_batch_size")}
-        return {name: value if type(value) in kept else str(value) for name, value in values.items()}
+        return {
+            name: value if type(value) in kept else str(value) for name, value in values.items()
+        }
 
     def __str__(self) -> str:
         named = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -74,7 +79,10 @@ def _plain(value: Any) -> Any:
     if torch is not None and isinstance(value, torch.dtype):
         return _dtype_name(value)
     if isinstance(value, dict):
-        return {key: _dtype_name(item) if key == "dtype" else _plain(item) for key, item in value.items()}
+        return {
+            key: _dtype_name(item) if key == "dtype" else _plain(item)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         return [_plain(item) for item in value]
     for method in ("to_dict", "to_json"):
@@ -91,15 +99,17 @@ def _dtype_name(value: Any) -> Any:
 @understand_old_names
 @dataclass(repr=False)
 class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
-    """As `transformers.TrainingArguments`: the same fields, in the same order, with the same defaults.
+    """As `transformers.TrainingArguments`: the same fields, in the same order, with the same
+    defaults.
 
-    Each field is described beside itself, in the modules of this folder and in `dataclasses.fields(...)[i].metadata`.
-    Arguments are converted and checked, all at once, before anything is written. Fields may be changed later; their
-    readers then check again (`rules.raise_for_problems`). A subclass that is a dataclass may add
-    fields and change defaults; one with a `__post_init__` of its own must call this one.
+    Each field is described beside itself, in the modules of this folder and in
+    `dataclasses.fields(...)[i].metadata`. Arguments are converted and checked, all at once, before
+    anything is written. Fields may be changed later; their readers then check again
+    (`rules.raise_for_problems`). A subclass that is a dataclass may add fields and change defaults;
+    one with a `__post_init__` of its own must call this one.
 
-    If a launcher such as torchrun started several processes, this one joins their process group here, so that scripts
-    can use torch.distributed and `main_process_first` from then on.
+    If a launcher such as torchrun started several processes, this one joins their process group
+    here, so that scripts can use torch.distributed and `main_process_first` from then on.
 
     Raises:
         ValueError: Values that cannot be; all of them in one message.
@@ -110,7 +120,12 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
 
     _VALID_DICT_FIELDS = [
         *("accelerator_config", "fsdp_config", "deepspeed"),
-        *("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "lr_scheduler_kwargs", "parameter_rules"),
+        *(
+            "gradient_checkpointing_kwargs",
+            "activation_checkpointing_kwargs",
+            "lr_scheduler_kwargs",
+            "parameter_rules",
+        ),
     ]
     # Set by `derive`.
     _checkpointing = None
@@ -120,7 +135,8 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
     fsdp_plugin_args = None
 
     def __post_init__(self) -> None:
-        # Values: those of a trial, then those of the script, and those of the launcher where the script has none.
+        # Values: those of a trial, then those of the script, and those of the launcher where the
+        # script has none.
         apply_trial(self)
         values, errors = read_fields(self)
         vars(self).update(values)
@@ -130,7 +146,9 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
             vars(self).update(values)
             errors |= more_errors
         derive(self)
-        for warning in report(self, {item.name: getattr(self, item.name) for item in fields(self)}, errors):
+        for warning in report(
+            self, {item.name: getattr(self, item.name) for item in fields(self)}, errors
+        ):
             logger.warning(warning)
 
         # Effects on the process.
@@ -141,7 +159,8 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
         export_loaders(None if settings is None else settings.cpu_ram_efficient_loading)
         if self.deepspeed or f"{__package__}.hf_deepspeed" in sys.modules:
             self._export_deepspeed()
-        # As in the reference a compiled model uses TF32 unless `tf32` says otherwise: its products take the most time.
+        # As in the reference a compiled model uses TF32 unless `tf32` says otherwise: its products
+        # take the most time.
         tf32 = self.tf32
         if tf32 is None and self.torch_compile and (self.bf16 or not self.fp16):
             tf32 = True
@@ -169,26 +188,31 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
         return self.per_device_eval_batch_size
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
-        """As the method of that name in the reference: optimizer steps of warm-up in a run of so many steps."""
+        """As the method of that name in the reference: optimizer steps of warm-up in a run of so
+        many steps.
+        """
         if self.warmup_steps >= 1:
             return int(self.warmup_steps)
         return math.ceil(num_training_steps * self.warmup_steps)
 
 
-# Dataclasses gather fields from the last base to the first: those about generation come last, as documented.
+# Dataclasses gather fields from the last base to the first: those about generation come last, as
+# documented.
 @understand_old_names
 @dataclass(repr=False)
 class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
     """As `transformers.Seq2SeqTrainingArguments`, but `sortish_sampler` has an effect.
 
-    The reference accepts `sortish_sampler` and never reads it. Here it does what its documentation says, for the
-    training data of any kind that has a length: batches of samples of similar length, as with
-    `train_sampling_strategy="group_by_length"`. Evaluation and prediction keep the order of their data.
+    The reference accepts `sortish_sampler` and never reads it. Here it does what its documentation
+    says, for the training data of any kind that has a length: batches of samples of similar length,
+    as with `train_sampling_strategy="group_by_length"`. Evaluation and prediction keep the order of
+    their data.
 
-    `generation_max_length`, `generation_num_beams` and `generation_config` are read where `predict_with_generate` is
-    True. A `generation_config` may be an object such as `transformers.GenerationConfig`, a dict, a JSON file, the
-    folder of a `generation_config.json`, or, for models that load theirs from the Hub, a name on the Hub; on a command
-    line JSON text is a dict too. `Seq2SeqTrainer` reads and checks it when it is made.
+    `generation_max_length`, `generation_num_beams` and `generation_config` are read where
+    `predict_with_generate` is True. A `generation_config` may be an object such as
+    `transformers.GenerationConfig`, a dict, a JSON file, the folder of a `generation_config.json`,
+    or, for models that load theirs from the Hub, a name on the Hub; on a command line JSON text is
+    a dict too. `Seq2SeqTrainer` reads and checks it when it is made.
 
     Raises:
         ValueError, TypeError, NotImplementedError, FileNotFoundError: See `TrainingArguments`.
@@ -197,7 +221,8 @@ class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "generation_config"]
 
     def to_dict(self) -> dict[str, Any]:
-        """As `transformers.Seq2SeqTrainingArguments.to_dict`, but a path is text, and so always fit for JSON.
+        """As `transformers.Seq2SeqTrainingArguments.to_dict`, but a path is text, and so always fit
+        for JSON.
 
         Returns:
             All fields by name; `generation_config` as a dict where it is an object.

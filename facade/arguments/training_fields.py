@@ -17,17 +17,25 @@ from .readers import (
 
 @dataclass(init=False, repr=False, eq=False)
 class RunArguments:
-    """The fields of `transformers.TrainingArguments` that say how long to train and where to write."""
+    """The fields of `transformers.TrainingArguments` that say how long to train and where to
+    write.
+    """
 
-    output_dir: str | None = argument(None, "Folder or address; unset is 'trainer_output'.", "`default_root_dir`")
+    output_dir: str | None = argument(
+        None, "Folder or address; unset is 'trainer_output'.", "`default_root_dir`"
+    )
     per_device_train_batch_size: int = argument(
         8,
         "Samples in a training batch of one process, before accumulation.",
         "`build_loader(batch_size=)`",
         read=whole_number(low=1),
     )
-    num_train_epochs: float = argument(3.0, "Passes over the training data, or a fraction.", "`Trainer(max_epochs=)`")
-    max_steps: int = argument(-1, "Optimizer steps; above 0, num_train_epochs is not read.", "`Trainer.should_stop`")
+    num_train_epochs: float = argument(
+        3.0, "Passes over the training data, or a fraction.", "`Trainer(max_epochs=)`"
+    )
+    max_steps: int = argument(
+        -1, "Optimizer steps; above 0, num_train_epochs is not read.", "`Trainer.should_stop`"
+    )
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -41,7 +49,9 @@ class OptimizationArguments:
         read=number(low=0, below=math.inf),
     )
     lr_scheduler_type: SchedulerType | str = argument(
-        "linear", "Shape of the learning rate over time, a value of SchedulerType.", "`get_scheduler(name)`"
+        "linear",
+        "Shape of the learning rate over time, a value of SchedulerType.",
+        "`get_scheduler(name)`",
     )
     lr_scheduler_kwargs: dict | str | None = argument(
         None,
@@ -64,7 +74,9 @@ class OptimizationArguments:
         read=read_optimizer,
     )
     optim_args: str | None = argument(
-        None, "Further settings of the optimizer: 'key=value,key=value'.", "`configure_optimizers()`: further arguments"
+        None,
+        "Further settings of the optimizer: 'key=value,key=value'.",
+        "`configure_optimizers()`: further arguments",
     )
     weight_decay: float = argument(
         0.0,
@@ -73,16 +85,28 @@ class OptimizationArguments:
         read=number(low=0, below=math.inf),
     )
     adam_beta1: float = argument(
-        0.9, "Share of Adam's mean gradient that a step keeps.", "first of Adam's `betas`", read=number(low=0, below=1)
+        0.9,
+        "Share of Adam's mean gradient that a step keeps.",
+        "first of Adam's `betas`",
+        read=number(low=0, below=1),
     )
     adam_beta2: float = argument(
-        0.999, "Share of Adam's mean square that a step keeps.", "second of Adam's `betas`", read=number(low=0, below=1)
+        0.999,
+        "Share of Adam's mean square that a step keeps.",
+        "second of Adam's `betas`",
+        read=number(low=0, below=1),
     )
     adam_epsilon: float = argument(
-        1e-8, "Added to Adam's denominator against division by zero.", "`eps` of Adam", read=number(low=0)
+        1e-8,
+        "Added to Adam's denominator against division by zero.",
+        "`eps` of Adam",
+        read=number(low=0),
     )
     optim_target_modules: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
-        None, "Modules that optimizers such as GaLore and APOLLO work on.", "their parameter groups", read=anything
+        None,
+        "Modules that optimizers such as GaLore and APOLLO work on.",
+        "their parameter groups",
+        read=anything,
     )
     gradient_accumulation_steps: int = argument(
         1,
@@ -91,9 +115,13 @@ class OptimizationArguments:
         read=whole_number(low=1, remedy=" 1 means no accumulation."),
     )
     average_tokens_across_devices: bool = argument(
-        True, "Divide the loss by the labels in all processes, not in this one.", "`num_items_in_batch`, summed"
+        True,
+        "Divide the loss by the labels in all processes, not in this one.",
+        "`num_items_in_batch`, summed",
     )
-    max_grad_norm: float = argument(1.0, "Largest norm of gradients; 0 turns it off.", "clipping in `training_step`")
+    max_grad_norm: float = argument(
+        1.0, "Largest norm of gradients; 0 turns it off.", "clipping in `training_step`"
+    )
     label_smoothing_factor: float = argument(
         0.0,
         "Share of each target spread evenly over all classes, from 0 (none) to 1.",
@@ -106,10 +134,20 @@ class OptimizationArguments:
 class PrecisionArguments:
     """The fields of `transformers.TrainingArguments` that choose number formats."""
 
-    bf16: bool = argument(False, "Compute in bfloat16 where safe.", "`Trainer(precision='bf16-mixed')`")
-    fp16: bool = argument(False, "Compute in float16 where safe, with loss scaling.", "`Trainer(precision='16-mixed')`")
-    bf16_full_eval: bool = argument(False, "Evaluate with weights in bfloat16.", "`model.to(torch.bfloat16)`")
-    fp16_full_eval: bool = argument(False, "Evaluate with weights in float16.", "`model.to(torch.float16)`")
+    bf16: bool = argument(
+        False, "Compute in bfloat16 where safe.", "`Trainer(precision='bf16-mixed')`"
+    )
+    fp16: bool = argument(
+        False,
+        "Compute in float16 where safe, with loss scaling.",
+        "`Trainer(precision='16-mixed')`",
+    )
+    bf16_full_eval: bool = argument(
+        False, "Evaluate with weights in bfloat16.", "`model.to(torch.bfloat16)`"
+    )
+    fp16_full_eval: bool = argument(
+        False, "Evaluate with weights in float16.", "`model.to(torch.float16)`"
+    )
     tf32: bool | None = argument(
         None,
         "Use TF32 in float32 products; unset, `torch_compile` turns it on where the GPU has it.",
@@ -130,32 +168,51 @@ class OwnPrecisionArguments:
 
 @dataclass(init=False, repr=False, eq=False)
 class ExecutionArguments:
-    """The fields of `transformers.TrainingArguments` that trade memory for time or change how a model runs."""
+    """The fields of `transformers.TrainingArguments` that trade memory for time or change how a
+    model runs.
+    """
 
     gradient_checkpointing: bool = argument(
-        False, "Recompute activations in the backward pass to save memory.", "`enable_activation_checkpointing`"
+        False,
+        "Recompute activations in the backward pass to save memory.",
+        "`enable_activation_checkpointing`",
     )
     gradient_checkpointing_kwargs: dict[str, Any] | str | None = argument(
         None,
-        "Settings of torch.utils.checkpoint, handed to the model's gradient_checkpointing_enable() if any.",
+        "Settings of torch.utils.checkpoint, handed to the model's gradient_checkpointing_enable() "
+        "if any.",
         "`enable_activation_checkpointing(model, ...)`",
         metavar="JSON",
         read=read_layer_settings,
     )
-    torch_compile: bool = argument(False, "Compile the model with torch.compile.", "`model.compile()`")
-    torch_compile_backend: str | None = argument(
-        None, "Backend of torch.compile; setting it turns torch_compile on.", "`model.compile(backend=)`"
+    torch_compile: bool = argument(
+        False, "Compile the model with torch.compile.", "`model.compile()`"
     )
-    torch_compile_mode: str | None = argument(None, "Mode of torch.compile; turns it on.", "`model.compile(mode=)`")
+    torch_compile_backend: str | None = argument(
+        None,
+        "Backend of torch.compile; setting it turns torch_compile on.",
+        "`model.compile(backend=)`",
+    )
+    torch_compile_mode: str | None = argument(
+        None, "Mode of torch.compile; turns it on.", "`model.compile(mode=)`"
+    )
     use_liger_kernel: bool = argument(
-        False, "Replace parts of the model by Liger kernels.", "layers of the model are exchanged before training"
+        False,
+        "Replace parts of the model by Liger kernels.",
+        "layers of the model are exchanged before training",
     )
     liger_kernel_config: dict[str, bool] | None = argument(
-        None, "Which Liger kernels to use, by name; unset takes Liger's own choice.", "which layers are exchanged"
+        None,
+        "Which Liger kernels to use, by name; unset takes Liger's own choice.",
+        "which layers are exchanged",
     )
-    use_cache: bool = argument(False, "Let the model keep its key-value cache in training.", "`model.config.use_cache`")
+    use_cache: bool = argument(
+        False, "Let the model keep its key-value cache in training.", "`model.config.use_cache`"
+    )
     neftune_noise_alpha: float | None = argument(
-        None, "Strength of NEFTune noise on embeddings, often 5 to 15.", "`neftune_hook(noise_alpha=)`"
+        None,
+        "Strength of NEFTune noise on embeddings, often 5 to 15.",
+        "`neftune_hook(noise_alpha=)`",
     )
     torch_empty_cache_steps: int | None = argument(
         None,
@@ -165,27 +222,31 @@ class ExecutionArguments:
     )
     auto_find_batch_size: bool = argument(
         False,
-        "Start again with smaller batches when memory runs out; keeps a copy of the weights on the host.",
-        "a new attempt with nine tenths of the batch (`Trainer.keep_effective_batch_size`: half of it, "
-        "and twice the accumulation)",
+        "Start again with smaller batches when memory runs out; keeps a copy of the weights on the "
+        "host.",
+        "a new attempt with nine tenths of the batch (`Trainer.keep_effective_batch_size`: half of "
+        "it, and twice the accumulation)",
     )
 
 
 @dataclass(init=False, repr=False, eq=False)
 class LaterExecutionArguments:
-    """The fields about activations that versions after 5.3.0 added, as newer names of `gradient_checkpointing*`."""
+    """The fields about activations that versions after 5.3.0 added, as newer names of
+    `gradient_checkpointing*`.
+    """
 
     activation_checkpointing: bool | None = argument(
         None,
-        "The newer name of gradient_checkpointing, which it overrules. Works for models of any kind.",
+        "The newer name of gradient_checkpointing, which it overrules. Works for models of any "
+        "kind.",
         "`enable_activation_checkpointing(model)`",
         nargs="?",
         const=True,
     )
     activation_checkpointing_kwargs: dict[str, Any] | str | None = argument(
         None,
-        "Settings of torch.utils.checkpoint, and two more: 'every_n_layers' takes only every n-th layer, "
-        "'offload' keeps in main memory what the others still have to keep.",
+        "Settings of torch.utils.checkpoint, and two more: 'every_n_layers' takes only every n-th "
+        "layer, 'offload' keeps in main memory what the others still have to keep.",
         "`enable_activation_checkpointing(model, every_n_layers=, offload=, ...)`",
         metavar="JSON",
         read=read_layer_settings,

@@ -1,4 +1,6 @@
-"""The options of a script that is a trial of `lightrainer sweep`: its argparse parser gives them the trial's values."""
+"""The options of a script that is a trial of `lightrainer sweep`: its argparse parser gives them
+the trial's values.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ def parse_with_trial(
 ) -> Parsed:
     """Parse the command line of a script with the values of its trial.
 
-    An option gets its value even where a training argument has the same name, and null as None. Words of the sweep that
-    the parser does not know are left out: another parser, or training arguments, may read them, and otherwise the
-    training reports them.
+    An option gets its value even where a training argument has the same name, and null as None.
+    Words of the sweep that the parser does not know are left out: another parser, or training
+    arguments, may read them, and otherwise the training reports them.
 
     Args:
         parse: `argparse.ArgumentParser.parse_known_args`.
@@ -59,6 +61,8 @@ def parse_with_trial(
 
 
 def _option(parser: argparse.ArgumentParser, name: str) -> argparse.Action | None:
-    """Return the option of a parser that has this name, with underscores or with dashes; None if it has none."""
+    """Return the option of a parser that has this name, with underscores or with dashes; None if
+    it has none.
+    """
     declared = parser._option_string_actions
     return declared.get(f"--{name}") or declared.get(f"--{name.replace('_', '-')}")

@@ -16,7 +16,14 @@ from .reading import read_fields
 
 logger = logging.getLogger(__name__)
 
-_IN_OTHER_FORMS = {"debug", "fsdp", "fsdp_config", "accelerator_config", "parallelism_config", "report_to"}
+_IN_OTHER_FORMS = {
+    "debug",
+    "fsdp",
+    "fsdp_config",
+    "accelerator_config",
+    "parallelism_config",
+    "report_to",
+}
 """Arguments that may be written in ways that only their construction understands."""
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
@@ -38,7 +45,9 @@ def apply(args: Any, values: Any) -> list[str]:
         ValueError: a name is nested, or a value cannot be cast.
     """
     if not isinstance(values, Mapping):
-        raise TypeError(f"hp_space returned {values!r:.80}. It has to return a dict of training arguments.")
+        raise TypeError(
+            f"hp_space returned {values!r:.80}. It has to return a dict of training arguments."
+        )
     declared, cast_values = declared_types(args), {}
     for name, value in values.items():
         if _is_known(args, name):
@@ -70,26 +79,35 @@ def cast(name: str, value: Any, declared: Any, present: Any) -> Any:
     try:
         if isinstance(present, Enum) and name not in ARGUMENTS:
             return type(present)(value)
-        kinds = set(get_args(declared)) or {declared if isinstance(declared, type) else type(present)}
+        kinds = set(get_args(declared)) or {
+            declared if isinstance(declared, type) else type(present)
+        }
         kinds = {typing.get_origin(kind) or kind for kind in kinds} - {type(None)}
         classes = {kind for kind in kinds if isinstance(kind, type)}
         if name in ARGUMENTS and any(issubclass(kind, Enum) for kind in classes):
             return ARGUMENTS[name].read(name, value)
         return _cast(value, classes)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"The search has {name}={value!r}, which the training argument cannot hold: {error}") from None
+        raise ValueError(
+            f"The search has {name}={value!r}, which the training argument cannot hold: {error}"
+        ) from None
 
 
 def _cast(value: Any, kinds: set[type]) -> Any:
     if dict in kinds and isinstance(value, str) and value.startswith("{"):
         return json.loads(value)
     numbers = kinds & {bool, int, float}
-    if not numbers or (type(value) in kinds and type(value) is not str) or (str in kinds and isinstance(value, str)):
+    if (
+        not numbers
+        or (type(value) in kinds and type(value) is not str)
+        or (str in kinds and isinstance(value, str))
+    ):
         return value
     if numbers == {bool}:
         return _truth(value)
     if isinstance(value, (str, bool, int, float)):
-        return float(value) if float in numbers else int(float(value))  # Ray samples integers as floats
+        # Ray samples integers as floats
+        return float(value) if float in numbers else int(float(value))
     return value
 
 
@@ -106,9 +124,17 @@ def _is_known(args: Any, name: Any) -> bool:
     if hasattr(args, name):
         return True
     if "." in name:
-        raise ValueError(f"hp_space has the nested name {name!r}: return the whole argument, which is a dict.")
-    near = did_you_mean(name, [item.name for item in fields(args)] if is_dataclass(args) else vars(args))
-    logger.warning("The search has %r, which is no training argument.%s model_init may read trial.params.", name, near)
+        raise ValueError(
+            f"hp_space has the nested name {name!r}: return the whole argument, which is a dict."
+        )
+    near = did_you_mean(
+        name, [item.name for item in fields(args)] if is_dataclass(args) else vars(args)
+    )
+    logger.warning(
+        "The search has %r, which is no training argument.%s model_init may read trial.params.",
+        name,
+        near,
+    )
     return False
 
 

@@ -1,4 +1,6 @@
-"""Refuse unknown arguments with advice, and understand those of transformers 4 where they are accepted."""
+"""Refuse unknown arguments with advice, and understand those of transformers 4 where they are
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 class NamesItsArguments:
     """A class whose constructor refuses unknown keywords, with their new name or the nearest one.
 
-    The check is in `__new__`, which gets all keywords, of subclasses too, before `__init__`; Python itself reports the
-    first one only.
+    The check is in `__new__`, which gets all keywords, of subclasses too, before `__init__`; Python
+    itself reports the first one only.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -43,7 +45,9 @@ class NamesItsArguments:
         old = self._old_names()
         current = modernised(given, old)
         # What no argument takes the place of can still be read.
-        vars(self).update((name, given[name]) for name in old if name in given and not OLD_NAMES[name].to)
+        vars(self).update(
+            (name, given[name]) for name in old if name in given and not OLD_NAMES[name].to
+        )
         return current
 
 
@@ -59,7 +63,8 @@ def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
         kwargs: the keywords.
 
     Raises:
-        TypeError: Names each unknown keyword and a remedy, without its value: a misspelt one may have a secret.
+        TypeError: Names each unknown keyword and a remedy, without its value: a misspelt one may
+            have a secret.
     """
     code = getattr(inspect.unwrap(cls.__init__), "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
@@ -74,7 +79,9 @@ def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
         unknown = [name for name in unknown if name not in cls._old_names()]
     if unknown:
         said = [f"{name}: {cls._advice(name, known)}" for name in unknown]
-        several = f"{len(said)} arguments that {cls.__name__} does not have:\n" if len(said) > 1 else ""
+        several = (
+            f"{len(said)} arguments that {cls.__name__} does not have:\n" if len(said) > 1 else ""
+        )
         raise TypeError(several + "\n".join(said))
 
 
@@ -91,9 +98,11 @@ T = TypeVar("T", bound=type)
 
 
 def understand_old_names(cls: T) -> T:
-    """Decorate a class so that its constructor takes keywords of transformers 4, where these are accepted.
+    """Decorate a class so that its constructor takes keywords of transformers 4, where these are
+    accepted.
 
-    Tokens among the keywords are masked before the constructor runs, so that tracebacks do not show them.
+    Tokens among the keywords are masked before the constructor runs, so that tracebacks do not show
+    them.
     """
     plain: Any = cls.__init__
 

@@ -1,4 +1,5 @@
 """Saving of checkpoints during a training, and resumption from them.
 
-Not here: the files themselves (`lightning_modules/checkpoints`). Imports every room but `facade/trainer`.
+Not here: the files themselves (`lightning_modules/checkpoints`). Imports every room but
+`facade/trainer`.
 """

@@ -69,7 +69,9 @@ class DataPosition:
         state |= {
             **self.elastic.state(),
             "windows": run.windows.windows,
-            "evaluated": {key: getattr(loader, "worker_states", None) for key, loader in loaders.items()},
+            "evaluated": {
+                key: getattr(loader, "worker_states", None) for key, loader in loaders.items()
+            },
             "ended": run.epoch_is_over,
             "progress": run.progress(),
             "in_evaluation": run.interrupted_evaluation.state(),
@@ -78,9 +80,15 @@ class DataPosition:
         files_of(folder).raw(torch_bytes(_as_plain(state)), path)
 
     def windows(
-        self, dataloader: DataLoader, length: TrainingLength, checkpoint: str | None, read: Reader, on_positioned: Any
+        self,
+        dataloader: DataLoader,
+        length: TrainingLength,
+        checkpoint: str | None,
+        read: Reader,
+        on_positioned: Any,
     ) -> tuple[WindowLoader, TrainingLength]:
-        """Return the loader of windows from the position to resume at, and the adjusted length of the training.
+        """Return the loader of windows from the position to resume at, and the adjusted length of
+        the training.
 
         Args:
             dataloader: all of the data.
@@ -124,7 +132,11 @@ class DataPosition:
                 loader_state = from_epoch_start(loader_state)
             else:
                 loader_state = None
-        if host.state.global_step >= length.max_steps and stored is not None and not stored["ended"]:
+        if (
+            host.state.global_step >= length.max_steps
+            and stored is not None
+            and not stored["ended"]
+        ):
             # All steps are taken, only the end of the epoch is left.
             done = windows.windows
         windows.start_at(epoch, done, on_positioned=on_positioned, loader_state=loader_state)
@@ -142,8 +154,14 @@ class DataPosition:
             run.apply_progress(progress)
 
     def save_rng(self, folder: str, files: CheckpointFiles, run: TrainingRun | None) -> None:
-        """Write the random generators; during an evaluation those from before it, as it will be repeated."""
-        before = contextlib.nullcontext() if run is None else run.interrupted_evaluation.generators_before()
+        """Write the random generators; during an evaluation those from before it, as it will be
+        repeated.
+        """
+        before = (
+            contextlib.nullcontext()
+            if run is None
+            else run.interrupted_evaluation.generators_before()
+        )
         with before:
             state = capture_rng_state(self._is_distributed)
         files.raw(torch_bytes(state), self._rng_path(folder))
@@ -154,7 +172,9 @@ class DataPosition:
         if os.path.isfile(path):
             restore_rng_state(load_rng_file(path), self._is_distributed)
         else:
-            logger.warning("%s is missing: the numbers will not be those of an uninterrupted run.", path)
+            logger.warning(
+                "%s is missing: the numbers will not be those of an uninterrupted run.", path
+            )
 
     @property
     def _is_distributed(self) -> bool:
@@ -176,7 +196,8 @@ class DataPosition:
         if not sized or stored["windows"] == length.num_update_steps_per_epoch:
             return stored["epoch"], stored["done"], stored["loader"]
         logger.warning(
-            "An epoch had %s steps when the checkpoint was made, and has %s now: the data is not the same.",
+            "An epoch had %s steps when the checkpoint was made, and has %s now: the data is not "
+            "the same.",
             stored["windows"],
             length.num_update_steps_per_epoch,
         )
@@ -192,9 +213,14 @@ class DataPosition:
 
 
 def _as_plain(state: dict[str, Any]) -> Any:
-    """Convert to plain values; drop a loader state that cannot be: the loader then skips batches by reading them."""
+    """Convert to plain values; drop a loader state that cannot be: the loader then skips batches
+    by reading them.
+    """
     try:
         return to_plain(state)
     except UnsafeValueError as error:
-        logger.warning("The state of the data loader is not saved, as it holds what a checkpoint cannot: %s.", error)
+        logger.warning(
+            "The state of the data loader is not saved, as it holds what a checkpoint cannot: %s.",
+            error,
+        )
         return to_plain({**state, "loader": None})

@@ -79,12 +79,13 @@ class StoredPositions:
         self.host = host
 
     def read(self, checkpoint: str | None, rank: int | None = None) -> dict[str, Any] | None:
-        """Return the position of a process; None without a checkpoint, or for one of another library.
+        """Return the position of a process; None without a checkpoint, or for one of another
+        library.
 
         Args:
             checkpoint: the folder.
-            rank: data-parallel rank; by default that of this process or, as each machine may only hold the files of its
-                own processes, the first with a file.
+            rank: data-parallel rank; by default that of this process or, as each machine may only
+                hold the files of its own processes, the first with a file.
         """
         if checkpoint is None:
             return None
@@ -96,7 +97,9 @@ class StoredPositions:
         return _load(existing[0]) if existing else None
 
     def rng_path(self, checkpoint: str) -> str | None:
-        """Return the file of generators of this rank; rank 0 accepts that of a run with any number of processes."""
+        """Return the file of generators of this rank; rank 0 accepts that of a run with any
+        number of processes.
+        """
         args = self.host.args
         rank = data_rank(args)
 
@@ -114,7 +117,9 @@ class StoredPositions:
         return None
 
     def _process_of(self, checkpoint: str, rank: int) -> int:
-        """Return the process that read this data for the checkpoint; several may share it (`copies_of_batches`)."""
+        """Return the process that read this data for the checkpoint; several may share it
+        (`copies_of_batches`).
+        """
         existing = _position_files(checkpoint)
         if rank == 0 or not existing:
             return rank
@@ -137,8 +142,8 @@ def _load(path: str) -> dict[str, Any]:
                 raise TypeError(f"{name}={state[name]!r:.60}, but expected is {kinds}")
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(
-            f"{path} does not hold a position in the data ({error!r}): take another checkpoint, or delete the file "
-            "to count from the step."
+            f"{path} does not hold a position in the data ({error!r}): take another checkpoint, or "
+            "delete the file to count from the step."
         ) from error
     return state
 
@@ -146,8 +151,9 @@ def _load(path: str) -> dict[str, Any]:
 class ElasticResumption:
     """Keep the samples per step and their order if possible; warn otherwise.
 
-    A checkpoint holds the layout of batches over processes (`layout`) and the arguments at that time (`asked`). If the
-    arguments are unchanged, but not the number of processes, the samples per step are kept.
+    A checkpoint holds the layout of batches over processes (`layout`) and the arguments at that
+    time (`asked`). If the arguments are unchanged, but not the number of processes, the samples per
+    step are kept.
 
     Args:
         host: the Trainer.
@@ -159,9 +165,13 @@ class ElasticResumption:
         self.host = host
         self.stored = StoredPositions(host)
         self.length_group: int | None = None
-        """Batch size for grouping by length, kept to preserve the order; None for that of the arguments."""
+        """Batch size for grouping by length, kept to preserve the order; None for that of the
+        arguments.
+        """
         self.steps_ahead = 0
-        """Steps by which the data position is ahead of the global step, if earlier steps were larger."""
+        """Steps by which the data position is ahead of the global step, if earlier steps were
+        larger.
+        """
         self._asked: dict[str, int] | None = None
 
     def layout(self) -> dict[str, int]:
@@ -191,7 +201,8 @@ class ElasticResumption:
     def same_global_batch(self, checkpoint: str | None) -> Iterator[None]:
         """Keep the samples per step if only the number of processes changed.
 
-        Within the block the arguments of the Trainer are a copy with the adjusted batch size and accumulation.
+        Within the block the arguments of the Trainer are a copy with the adjusted batch size and
+        accumulation.
         """
         host = self.host
         args = host.args
@@ -225,7 +236,9 @@ class ElasticResumption:
             ValueError: the stream was shared out in another way when the checkpoint was made.
         """
         # Only the rest of a stream that an EpochLoader reads depends on who read its beginning.
-        if not isinstance(dataloader, EpochLoader) or not isinstance(dataloader.dataset, IterableDataset):
+        if not isinstance(dataloader, EpochLoader) or not isinstance(
+            dataloader.dataset, IterableDataset
+        ):
             return
         is_in_middle = 0 < stored["done"] < stored["windows"]
         state = self._of_rank_0(stored, checkpoint)["loader"]
@@ -235,9 +248,9 @@ class ElasticResumption:
         problem = self._problem_with_order(dataloader, state, stored["layout"])
         if problem is not None:
             raise ValueError(
-                f"{checkpoint} was made in the middle of a stream, the rest of which cannot be read in the same order: "
-                f"{problem}. Resume with the arguments and processes of the checkpoint, or set ignore_data_skip=True "
-                "to begin the epoch again."
+                f"{checkpoint} was made in the middle of a stream, the rest of which cannot be "
+                f"read in the same order: {problem}. Resume with the arguments and processes of "
+                "the checkpoint, or set ignore_data_skip=True to begin the epoch again."
             )
 
     def _problem_with_order(
@@ -253,20 +266,30 @@ class ElasticResumption:
         if layout_before != self.layout():
             changes = _changes(layout_before, self.layout())
             if workers_before > 1:
-                return f"{workers_before} workers read it, whose batches alternate, and now {changes}"
+                return (
+                    f"{workers_before} workers read it, whose batches alternate, and now {changes}"
+                )
             if dataloader.files > 1:
                 return f"each process now reads its own files of it, with {changes}"
             return None
 
         workers_decide = data_ranks(args) > 1 and config.dispatch_batches is None
         if workers_decide and (workers_before > 1) != (workers_now > 1):
-            return f"dataloader_num_workers is {workers_now} instead of {workers_before}, which decides who reads it"
+            return (
+                f"dataloader_num_workers is {workers_now} instead of {workers_before}, which "
+                "decides who reads it"
+            )
         if state["files"] != dataloader.files:
-            return "accelerator_config.dispatch_batches, which decides who reads which files of it, is another one"
+            return (
+                "accelerator_config.dispatch_batches, which decides who reads which files of it, "
+                "is another one"
+            )
         return None
 
     def _of_rank_0(self, stored: dict[str, Any], checkpoint: str) -> dict[str, Any]:
-        """Return the position of rank 0, whose order is that of all; that of this process where its file is missing."""
+        """Return the position of rank 0, whose order is that of all; that of this process where
+        its file is missing.
+        """
         return self.stored.read(checkpoint, rank=0) or stored
 
     def position(
@@ -277,8 +300,9 @@ class ElasticResumption:
         now = self.layout()
         if before.get("tokens") != now.get("tokens"):
             raise ValueError(
-                f"max_tokens_per_batch={now.get('tokens')}, but {before.get('tokens')} when {checkpoint} was made: its "
-                "place in an epoch of other batches is not known. Pass the same."
+                f"max_tokens_per_batch={now.get('tokens')}, but {before.get('tokens')} when "
+                f"{checkpoint} was made: its place in an epoch of other batches is not known. "
+                "Pass the same."
             )
 
         # The samples seen so far, in steps of the current layout.
@@ -303,11 +327,17 @@ class ElasticResumption:
         return stored["epoch"], done, loader
 
     def length_from(
-        self, length: TrainingLength, sized: bool, epoch: int, done: int, stored: dict[str, Any] | None
+        self,
+        length: TrainingLength,
+        sized: bool,
+        epoch: int,
+        done: int,
+        stored: dict[str, Any] | None,
     ) -> TrainingLength:
         """Return the length of a training whose earlier steps took another number of samples.
 
-        With `max_steps` the number of epochs is adjusted, with `num_train_epochs` the number of steps.
+        With `max_steps` the number of epochs is adjusted, with `num_train_epochs` the number of
+        steps.
 
         Args:
             length: without a checkpoint.
@@ -344,7 +374,8 @@ class ElasticResumption:
         max_steps = max(length.max_steps - self.steps_ahead, 0)
         if args.should_log:
             logger.warning(
-                "num_train_epochs=%s takes %s steps, as those before the checkpoint took another number of samples.",
+                "num_train_epochs=%s takes %s steps, as those before the checkpoint took another "
+                "number of samples.",
                 args.num_train_epochs,
                 max_steps,
             )
@@ -368,7 +399,10 @@ class ElasticResumption:
 
         losses = LossMeter.joined([progress["losses"]["losses"] for progress in of_processes])
         sums = joined_sums(progress.get("recorded", {}) for progress in of_processes)
-        recorded = {name: (total / processes, weights / processes) for name, (total, weights) in sums.items()}
+        recorded = {
+            name: (total / processes, weights / processes)
+            for name, (total, weights) in sums.items()
+        }
 
         # Everything else is the same in all processes.
         joined = dict(of_processes[0])
@@ -377,7 +411,9 @@ class ElasticResumption:
         return joined
 
     def _adjusted(self, stored: dict[str, Any] | None) -> tuple[int, int] | None:
-        """Return the batch size and accumulation that keep the samples per step; None if the arguments do."""
+        """Return the batch size and accumulation that keep the samples per step; None if the
+        arguments do.
+        """
         if stored is None or self._asked_before(stored) != self._asked:
             return None
         now = self.layout()
@@ -385,7 +421,8 @@ class ElasticResumption:
         if rest or of_process == _unit(now) * now["accumulation"]:
             return None
 
-        # The largest batch that is not larger than the one asked for, and divides the samples of a process.
+        # The largest batch that is not larger than the one asked for, and divides the samples of a
+        # process.
         largest = min(_unit(now), of_process)
         batch = next(size for size in range(largest, 0, -1) if of_process % size == 0)
         accumulation = of_process // batch
@@ -394,14 +431,18 @@ class ElasticResumption:
         return batch, accumulation
 
     def _asked_before(self, stored: dict[str, Any]) -> dict[str, int]:
-        """Return the arguments at the time of the checkpoint; without a record, those of its layout."""
+        """Return the arguments at the time of the checkpoint; without a record, those of its
+        layout.
+        """
         if stored["asked"]:
             return stored["asked"]
         before = stored["layout"]
         return {"batch": self._batch_asked(before), "accumulation": before["accumulation"]}
 
     def _batch_asked(self, layout: dict[str, int]) -> int:
-        """Return the batch size in the arguments of a layout: that of all processes where batches are split."""
+        """Return the batch size in the arguments of a layout: that of all processes where
+        batches are split.
+        """
         if self._splits_batches:
             return layout["batch_size"] * layout["world_size"]
         return layout["batch_size"]
@@ -411,8 +452,12 @@ class ElasticResumption:
         config: Any = self.host.args.accelerator_config
         return bool(config.split_batches)
 
-    def _group_of(self, stored: dict[str, Any] | None, adjusted: tuple[int, int] | None) -> int | None:
-        """Return the stored batch size for grouping by length if a step takes the same samples, else None."""
+    def _group_of(
+        self, stored: dict[str, Any] | None, adjusted: tuple[int, int] | None
+    ) -> int | None:
+        """Return the stored batch size for grouping by length if a step takes the same samples,
+        else None.
+        """
         if stored is None:
             return None
         now = self.layout()
@@ -436,12 +481,16 @@ class ElasticResumption:
         host.accelerator.apply_accumulation(host.args)
 
     def _steps_left_out(self, stored: dict[str, Any]) -> int:
-        """Return the steps skipped in epochs that a callback ended early, converted to the current layout."""
+        """Return the steps skipped in epochs that a callback ended early, converted to the
+        current layout.
+        """
         position = stored["epoch"] * stored["windows"] + stored["done"]
         left_out = max(position - self.host.state.global_step - stored["ahead"], 0)
         return left_out * _samples(stored["layout"]) // _samples(self.layout())
 
-    def _same_order(self, loader: dict[str, Any] | None, handed_out: int, checkpoint: str) -> dict[str, Any] | None:
+    def _same_order(
+        self, loader: dict[str, Any] | None, handed_out: int, checkpoint: str
+    ) -> dict[str, Any] | None:
         """Return a loader state that continues in the order drawn for the epoch."""
         # Of other loaders the generator at the start is all there is, and enough.
         if loader is None or "began" in loader:
@@ -455,7 +504,9 @@ class ElasticResumption:
             rng = load_rng_file(path)
         return with_other_batches(loader, handed_out, rng)
 
-    def _warn_of_change(self, before: dict[str, int], now: dict[str, int], seen: int, rest: int) -> None:
+    def _warn_of_change(
+        self, before: dict[str, int], now: dict[str, int], seen: int, rest: int
+    ) -> None:
         if not self.host.args.should_log:
             return
         samples_before = _samples(before)
@@ -464,7 +515,10 @@ class ElasticResumption:
 
         effect = f"a step still takes {samples_now} {unit}, in the same order"
         if samples_before != samples_now:
-            effect = f"a step takes {samples_now} {unit} instead of {samples_before}, and {seen} of this epoch are seen"
+            effect = (
+                f"a step takes {samples_now} {unit} instead of {samples_before}, and {seen} of "
+                "this epoch are seen"
+            )
             if rest:
                 effect += f", the last {rest} of which are seen again"
         logger.warning("The training goes on with %s: %s.", _changes(before, now), effect)
@@ -487,12 +541,17 @@ def _workers(state: dict[str, Any]) -> int:
 
 
 def _is_foreign(loader: dict[str, Any] | None) -> bool:
-    """Return whether the state is of a foreign loader with its own state_dict, such as torchdata's."""
+    """Return whether the state is of a foreign loader with its own state_dict, such as
+    torchdata's.
+    """
     return loader is not None and "handed_out" not in loader and "began" not in loader
 
 
 def _asked(args: Any) -> dict[str, int]:
-    return {"batch": args.per_device_train_batch_size, "accumulation": args.gradient_accumulation_steps}
+    return {
+        "batch": args.per_device_train_batch_size,
+        "accumulation": args.gradient_accumulation_steps,
+    }
 
 
 def _ahead_in_stream(stored: dict[str, Any], done: int) -> int:
@@ -503,7 +562,9 @@ def _ahead_in_stream(stored: dict[str, Any], done: int) -> int:
 
 
 def _unit(layout: dict[str, int]) -> int:
-    """Return the samples of a batch; 1 for batches of a number of tokens, which are counted themselves."""
+    """Return the samples of a batch; 1 for batches of a number of tokens, which are counted
+    themselves.
+    """
     if "tokens" in layout:
         return 1
     return layout["batch_size"]

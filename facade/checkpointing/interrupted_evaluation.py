@@ -38,7 +38,9 @@ class InterruptedEvaluation:
         self.run = run
         self.before: Before | None = None
         self.owed: dict[str, Any] | None = None
-        """The `state` of the checkpoint that the training resumes from, if it was saved in an evaluation."""
+        """The `state` of the checkpoint that the training resumes from, if it was saved in an
+        evaluation.
+        """
 
     @contextlib.contextmanager
     def during_evaluation(self) -> Iterator[None]:
@@ -52,7 +54,9 @@ class InterruptedEvaluation:
 
     @contextlib.contextmanager
     def generators_before(self) -> Iterator[None]:
-        """Restore, within the block, the random generators to their states before the current evaluation."""
+        """Restore, within the block, the random generators to their states before the current
+        evaluation.
+        """
         if self.before is None:
             yield
             return
@@ -74,7 +78,8 @@ class InterruptedEvaluation:
         if self.before is None or self.run.epoch.is_over:
             return None
         buffers: dict[str, torch.Tensor] = {}
-        if self._several and self.run.strategy.spread is None:  # every process has running statistics
+        # every process has running statistics
+        if self._several and self.run.strategy.spread is None:
             buffers = {name: buffer.cpu() for name, buffer in self._buffers()}
         return {"logs": self.before.logs, "buffers": buffers}
 

@@ -1,8 +1,10 @@
-"""Address such as `s3://bucket/run` as `output_dir`: uploads in the background, and checkpoints to resume from.
+"""Address such as `s3://bucket/run` as `output_dir`: uploads in the background, and checkpoints to
+resume from.
 
-The training writes into a folder of this machine; fsspec takes the files from there to the store. A checkpoint in the
-store holds the file `_incomplete` from before its first file until after its last one, and again while it is deleted:
-what a killed process leaves is never taken for a checkpoint. Those of other writers lack that file, and are taken.
+The training writes into a folder of this machine; fsspec takes the files from there to the store. A
+checkpoint in the store holds the file `_incomplete` from before its first file until after its last
+one, and again while it is deleted: what a killed process leaves is never taken for a checkpoint.
+Those of other writers lack that file, and are taken.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 0.0)
-"""Seconds after attempts to send, besides those of the storage's library; then the next checkpoint tries again."""
+"""Seconds after attempts to send, besides those of the storage's library; then the next
+checkpoint tries again.
+"""
 
 INCOMPLETE = "_incomplete"
 """File of a checkpoint that is being uploaded or deleted."""
@@ -57,10 +61,13 @@ class StoreFolder:
         options = {"auto_mkdir": True} if self.address.startswith("file:") else {}
         storage, root = fsspec.url_to_fs(self.address, **options)
         self._files: Any = fsspec.filesystem("dir", path=root, fs=storage)
-        self._sent: dict[str, tuple[int, int]] = {}  # files outside of checkpoints: time of change and size
+        # files outside of checkpoints: time of change and size
+        self._sent: dict[str, tuple[int, int]] = {}
 
     def send(self, name: str) -> None:
-        """Upload a checkpoint, replacing an older one; its time of change is 0 from then on, until it changes."""
+        """Upload a checkpoint, replacing an older one; its time of change is 0 from then on,
+        until it changes.
+        """
         folder = self.folder / name
         begun = folder.stat()
         self._clear(name)
@@ -93,8 +100,14 @@ class StoreFolder:
         return [folder.name for folder in checkpoints.list_checkpoints(self.folder)]
 
     def unsent(self) -> list[str]:
-        """Return the checkpoints on this machine that are not in the store as they are now, by step."""
-        return [folder.name for folder in checkpoints.list_checkpoints(self.folder) if folder.stat().st_mtime]
+        """Return the checkpoints on this machine that are not in the store as they are now, by
+        step.
+        """
+        return [
+            folder.name
+            for folder in checkpoints.list_checkpoints(self.folder)
+            if folder.stat().st_mtime
+        ]
 
     def there(self, *, complete: bool = True) -> list[str]:
         """Return the checkpoints in the store by step: the complete ones, or the others."""
@@ -107,7 +120,9 @@ class StoreFolder:
         return sorted(names, key=lambda name: int(name.partition("-")[2]))
 
     def fetch(self, name: str) -> None:
-        """Download a checkpoint if the store has all of it, unless the local copy is the same and intact."""
+        """Download a checkpoint if the store has all of it, unless the local copy is the same
+        and intact.
+        """
         folder = self.folder / name
         files = self._find(name)
         if not files or f"{name}/{INCOMPLETE}" in files:
@@ -149,7 +164,8 @@ def _opened(folder: str) -> StoreFolder | None:
 
 
 class ObjectStore:
-    """Keep the address of `output_dir` up to date with the local folder; does nothing for other folders.
+    """Keep the address of `output_dir` up to date with the local folder; does nothing for other
+    folders.
 
     Args:
         host: the Trainer.
@@ -166,7 +182,9 @@ class ObjectStore:
         self._problem = ""  # of the last upload
 
     def rotate_by(self, rotate: Callable[[int], None]) -> None:
-        """Let a method, whose object is not kept alive, remove checkpoints that are sent, beyond a number of them."""
+        """Let a method, whose object is not kept alive, remove checkpoints that are sent, beyond
+        a number of them.
+        """
         self._rotation = weakref.WeakMethod(rotate)
 
     @property
@@ -177,7 +195,8 @@ class ObjectStore:
     # --- uploads
 
     def begin_training(self, run_dir: str) -> None:
-        """Check that the store can be written to, and finish what an earlier run has left there or here; collective.
+        """Check that the store can be written to, and finish what an earlier run has left there or
+        here; collective.
 
         Args:
             run_dir: the folder of checkpoints, below `output_dir` in a trial of a search.
@@ -233,10 +252,14 @@ class ObjectStore:
                 return
             time.sleep(pause)
         if not is_warned:
-            logger.warning("%s Training continues, and the next checkpoint tries again.", self._problem)
+            logger.warning(
+                "%s Training continues, and the next checkpoint tries again.", self._problem
+            )
 
     def _send(self, limit: int) -> None:
-        """Send checkpoints, the newest first, and other files; keep `limit` checkpoints there, or all if it is 0."""
+        """Send checkpoints, the newest first, and other files; keep `limit` checkpoints there,
+        or all if it is 0.
+        """
         output_dir = str(self.host.args.output_dir)
         store = _opened(self._run_dir or output_dir)
         others = _opened(output_dir)
@@ -274,13 +297,18 @@ class ObjectStore:
         there = store.there()
         for name in store.here():
             if name not in there:
-                logger.warning("Removing %s: %s does not have it any more.", store.folder / name, store.address)
+                logger.warning(
+                    "Removing %s: %s does not have it any more.",
+                    store.folder / name,
+                    store.address,
+                )
                 checkpoints.discard(store.folder / name)
 
     # --- downloads
 
     def fetch(self, path: str | os.PathLike[str]) -> str:
-        """Return a checkpoint with a folder of this machine instead of an address, after its download; collective.
+        """Return a checkpoint with a folder of this machine instead of an address, after its
+        download; collective.
 
         Raises:
             ValueError: it is an address that cannot be used.
@@ -308,7 +336,9 @@ class ObjectStore:
         for name in reversed(from_first_process(names, args.world_size)):
             first_of_machine = args.local_process_index == 0
             self._together(partial(store.fetch, name), runs=first_of_machine)
-            damaged = first_of_machine and bool(checkpoints.problems(store.folder / name, weights=weights))
+            damaged = first_of_machine and bool(
+                checkpoints.problems(store.folder / name, weights=weights)
+            )
             if not any(gather_objects(damaged)):
                 return
 
@@ -335,8 +365,9 @@ class ObjectStore:
         except Exception as error:
             folder = str(self.host.args.output_dir)
             return (
-                f"{address_of(folder) or 'The store'} could not be read or written ({describe(error)}). {folder} keeps "
-                "what it lacks. Check bucket, network, and credentials that may list, read, write and delete there; "
-                "trainer.save_state() sends the rest, as does the next start."
+                f"{address_of(folder) or 'The store'} could not be read or written "
+                f"({describe(error)}). {folder} keeps what it lacks. Check bucket, network, and "
+                "credentials that may list, read, write and delete there; trainer.save_state() "
+                "sends the rest, as does the next start."
             )
         return ""

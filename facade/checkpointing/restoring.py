@@ -46,7 +46,9 @@ class CheckpointRestorer:
 
     host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer, hub: HubSession, store: ObjectStore, saver: CheckpointSaver) -> None:
+    def __init__(
+        self, host: Trainer, hub: HubSession, store: ObjectStore, saver: CheckpointSaver
+    ) -> None:
         self.host = host
         self.hub = hub
         self.store = store
@@ -54,18 +56,21 @@ class CheckpointRestorer:
 
     # --- choice of the checkpoint
 
-    def find_checkpoint(self, wanted: Wanted, *, strategy: Strategy, is_trial: bool, own_weights: bool) -> str | None:
+    def find_checkpoint(
+        self, wanted: Wanted, *, strategy: Strategy, is_trial: bool, own_weights: bool
+    ) -> str | None:
         """Return the checkpoint to resume from, see `Trainer.train`; None to start from scratch.
 
-        After a restart by `torchrun`, and in the retry of a trial of a sweep, checkpoints of this job take precedence
-        over the choice of the script, unless that is False; those of other jobs in the same folder do not. All
-        processes get the same answer.
+        After a restart by `torchrun`, and in the retry of a trial of a sweep, checkpoints of this
+        job take precedence over the choice of the script, unless that is False; those of other jobs
+        in the same folder do not. All processes get the same answer.
 
         Args:
             wanted: the choice of the script.
             strategy: has to be able to read it.
             is_trial: the training is a trial of a search, which has its own resumption.
-            own_weights: `_load_from_checkpoint` is not overridden; an override may read weights in any form.
+            own_weights: `_load_from_checkpoint` is not overridden; an override may read weights in
+                any form.
 
         Raises:
             CheckpointNotFoundError: there is no such checkpoint.
@@ -89,12 +94,16 @@ class CheckpointRestorer:
         if not owners.restarts():
             return self._find(wanted, strategy, own_weights)
 
-        # The script may ask for the newest checkpoint of a folder in which the killed job has written none.
+        # The script may ask for the newest checkpoint of a folder in which the killed job has
+        # written none.
         found = None
         if wanted is not True or self._newest() is not None:
             found = self._find(wanted, strategy, own_weights)
         begins = "from scratch" if found is None else f"from {found}, as before"
-        logger.warning("The job was restarted before it had written a checkpoint; the training begins %s.", begins)
+        logger.warning(
+            "The job was restarted before it had written a checkpoint; the training begins %s.",
+            begins,
+        )
         return found
 
     def _find(self, wanted: Wanted, strategy: Strategy, own_weights: bool) -> str | None:
@@ -110,7 +119,8 @@ class CheckpointRestorer:
             if not os.path.isdir(found):
                 raise checkpoints.CheckpointNotFoundError(
                     f"Can't find a valid checkpoint at {found!r}: the folder does not exist. Set "
-                    "resume_from_checkpoint to another, or to True for the newest one in output_dir."
+                    "resume_from_checkpoint to another, or to True for the newest one in "
+                    "output_dir."
                 )
             weights = own_weights and not strategy.weights_are_in_parts(found)
             checkpoints.require_intact(found, weights=weights)
@@ -126,15 +136,20 @@ class CheckpointRestorer:
         folder = str(self.host.args.output_dir)
         damaged: list[str] = []
         for found in checkpoints.list_checkpoints(folder) if os.path.isdir(folder) else []:
-            damaged.append(f"{found.name} ({'; '.join(checkpoints.problems(found, weights=weights))})")
+            damaged.append(
+                f"{found.name} ({'; '.join(checkpoints.problems(found, weights=weights))})"
+            )
         skipped = f" Skipped damaged checkpoints: {', '.join(damaged)}." if damaged else ""
         raise checkpoints.CheckpointNotFoundError(
-            f"No valid checkpoint found in output_dir {folder!r}.{skipped} Leave out resume_from_checkpoint=True to "
-            "start from scratch."
+            f"No valid checkpoint found in output_dir {folder!r}.{skipped} Leave out "
+            "resume_from_checkpoint=True to start from scratch."
         )
 
-    def _newest(self, *, choose: Callable[[Path], bool] = os.path.isdir, weights: bool = True) -> str | None:
-        """Return the newest intact checkpoint; of several machines (collective) the newest that all have.
+    def _newest(
+        self, *, choose: Callable[[Path], bool] = os.path.isdir, weights: bool = True
+    ) -> str | None:
+        """Return the newest intact checkpoint; of several machines (collective) the newest that all
+        have.
 
         Args:
             choose: whether a checkpoint may be taken.
@@ -152,11 +167,14 @@ class CheckpointRestorer:
         while True:
             found = None
             if os.path.isdir(folder):
-                found = checkpoints.last_intact_checkpoint(folder, wanted=may_be_taken, weights=weights)
+                found = checkpoints.last_intact_checkpoint(
+                    folder, wanted=may_be_taken, weights=weights
+                )
             if not self._on_several_machines:
                 return found
 
-            # The newest of one machine may be missing or damaged on another: then all look for an older one.
+            # The newest of one machine may be missing or damaged on another: then all look for an
+            # older one.
             steps = gather_objects((socket.gethostname(), -1 if found is None else _step_of(found)))
             oldest = min(step for _, step in steps)
             if all(step == oldest for _, step in steps):
@@ -169,13 +187,18 @@ class CheckpointRestorer:
         has = sorted({f"checkpoint-{step} on {host}" for host, step in steps if step >= 0})
         lacks = sorted({host for host, step in steps if step < 0})
         return (
-            f"output_dir {str(self.host.args.output_dir)!r} differs between the machines: the newest checkpoint is "
-            f"{', '.join(has)}, and there is none on {', '.join(lacks)}. Copy the folder there and set "
-            "save_on_each_node=True, or use a disk that all see."
+            f"output_dir {str(self.host.args.output_dir)!r} differs between the machines: the "
+            f"newest checkpoint is {', '.join(has)}, and there is none on {', '.join(lacks)}. "
+            "Copy the folder there and set save_on_each_node=True, or use a disk that all see."
         )
 
     def go_back(
-        self, run: TrainingRun, strategy: Strategy, *, replaces_weights: bool, load_scaler: Callable[[str], None]
+        self,
+        run: TrainingRun,
+        strategy: Strategy,
+        *,
+        replaces_weights: bool,
+        load_scaler: Callable[[str], None],
     ) -> None:
         """Load weights and optimizer of the newest checkpoint of this training; collective.
 
@@ -195,17 +218,24 @@ class CheckpointRestorer:
         host.control.should_go_back = False
         checkpoint = self.saver.newest() or run.checkpoint
         if replaces_weights:
-            logger.warning("Cannot roll back at step %s (a Lightning callback averages the weights); continuing.", step)
+            logger.warning(
+                "Cannot roll back at step %s (a Lightning callback averages the weights); "
+                "continuing.",
+                step,
+            )
             return
         if checkpoint is None:
             logger.warning("Cannot roll back at step %s (no checkpoint yet); continuing.", step)
             return
         if not all(gather_objects(os.path.isdir(checkpoint))):
             raise checkpoints.CheckpointNotFoundError(
-                f"{checkpoint} is not on all machines, so the training cannot roll back to it. Use a disk that all see."
+                f"{checkpoint} is not on all machines, so the training cannot roll back to it. Use "
+                "a disk that all see."
             )
         if host.state.is_world_process_zero:
-            logger.warning("Step %s rolls back to the weights and the optimizer of %s.", step, checkpoint)
+            logger.warning(
+                "Step %s rolls back to the weights and the optimizer of %s.", step, checkpoint
+            )
 
         rates = [group["lr"] for group in host.optimizer.param_groups]
         strategy.load_weights(host.model, checkpoint)
@@ -221,7 +251,9 @@ class CheckpointRestorer:
     # --- its state
 
     def read_state(self, checkpoint: str) -> TrainerState:
-        """Return the state of a checkpoint; intervals missing in one of Lightning are those of the arguments."""
+        """Return the state of a checkpoint; intervals missing in one of Lightning are those of
+        the arguments.
+        """
         path = os.path.join(checkpoint, TRAINER_STATE_NAME)
         stored = TrainerState.load_from_json(path)
         written = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -240,19 +272,24 @@ class CheckpointRestorer:
     def _best_of_this_run(self, best: Any, checkpoint: str) -> str | None:
         """Return the best checkpoint if it belongs to this run or the resumed one, else None.
 
-        A state file may name any folder: the run was moved, or the file was tampered with to have a foreign folder
-        read, or the checkpoints beside it deleted.
+        A state file may name any folder: the run was moved, or the file was tampered with to have a
+        foreign folder read, or the checkpoints beside it deleted.
         """
         if best is None:
             return None
-        runs = [os.path.realpath(self.host.args.output_dir or "."), os.path.dirname(os.path.realpath(checkpoint))]
+        runs = [
+            os.path.realpath(self.host.args.output_dir or "."),
+            os.path.dirname(os.path.realpath(checkpoint)),
+        ]
         name = ""
         if isinstance(best, str):
             parents = Path(os.path.realpath(best)).parents
             if any(Path(run) in parents for run in runs):
                 if os.path.isdir(best) or not followed().forgets_missing_best:
                     return best
-                logger.warning("The best checkpoint, %s, does not exist anymore; ignoring it.", best)
+                logger.warning(
+                    "The best checkpoint, %s, does not exist anymore; ignoring it.", best
+                )
                 return None
             name = os.path.basename(os.path.normpath(best))
 
@@ -260,7 +297,11 @@ class CheckpointRestorer:
             for run in runs:
                 found = os.path.join(run, name)
                 if os.path.isdir(found):
-                    logger.warning("The best checkpoint was %s; the run has been moved, and it is %s now.", best, found)
+                    logger.warning(
+                        "The best checkpoint was %s; the run has been moved, and it is %s now.",
+                        best,
+                        found,
+                    )
                     return found
         logger.warning("The best checkpoint, %r, is outside %s and %s; ignoring it.", best, *runs)
         return None
@@ -268,19 +309,29 @@ class CheckpointRestorer:
     # --- the best one
 
     def has_best(self) -> bool:
-        """Return whether there is a best checkpoint; warn if it is not that of the best evaluation."""
+        """Return whether there is a best checkpoint; warn if it is not that of the best
+        evaluation.
+        """
         state = self.host.state
         best = state.best_model_checkpoint
         step = state.best_global_step
         if best is None and not step:
-            why = f"{self.host.args.metric_for_best_model} was nan, or infinitely bad, in every evaluation"
+            why = (
+                f"{self.host.args.metric_for_best_model} was nan, or infinitely bad, in every "
+                "evaluation"
+            )
             if state.best_metric is None:
                 why = f"there was no evaluation in {state.global_step} steps"
             logger.warning("load_best_model_at_end=True, but %s: the last model is kept.", why)
         elif step and Path(best or "").name != f"{PREFIX_CHECKPOINT_DIR}-{step}":
-            instead = "the last model is kept" if best is None else f"{best}, the best of those before it, is loaded"
+            instead = (
+                "the last model is kept"
+                if best is None
+                else f"{best}, the best of those before it, is loaded"
+            )
             logger.warning(
-                "The best evaluation was at step %s, of which there is no checkpoint: %s. Set save_strategy='best'.",
+                "The best evaluation was at step %s, of which there is no checkpoint: %s. Set "
+                "save_strategy='best'.",
                 step,
                 instead,
             )
@@ -299,8 +350,8 @@ class CheckpointRestorer:
             strategy.load_weights(self.host.model, best)
             return
         logger.warning(
-            "The best checkpoint %s is missing or damaged, so the last model is kept. With several machines set "
-            "save_on_each_node=True, or use a disk that all see.",
+            "The best checkpoint %s is missing or damaged, so the last model is kept. With several "
+            "machines set save_on_each_node=True, or use a disk that all see.",
             best,
         )
 

@@ -1,4 +1,6 @@
-"""Saving of models and checkpoints. `CheckpointSaver.save` is the main way, from the first check to the new name."""
+"""Saving of models and checkpoints. `CheckpointSaver.save` is the main way, from the first check
+to the new name.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from ...callbacks.tensor_states import CALLBACK_STATES_NAME
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles
 from ...lightning_modules.common.collectives import gather_objects
-from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from ...lightning_modules.common.file_names import (
+    PREFIX_CHECKPOINT_DIR,
+    TRAINER_STATE_NAME,
+    TRAINING_ARGS_NAME,
+)
 from ...lightning_modules.common.torch_files import torch_bytes
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
@@ -58,7 +64,8 @@ class CheckpointSaver:
         callbacks: states of its callbacks.
         lightning: states of its Lightning callbacks.
         signals: may require a training state although `save_only_model` is set.
-        store: takes what is written, where `output_dir` is an address; then it also removes older checkpoints.
+        store: takes what is written, where `output_dir` is an address; then it also removes older
+            checkpoints.
     """
 
     host = WeakAttribute["Trainer"]()
@@ -82,7 +89,8 @@ class CheckpointSaver:
         # The checkpoint being written.
         self._files = CheckpointFiles()
         self._staging: str | None = None  # its folder
-        self._newest: Path | None = None  # its name, or the name of the one before, which a thread may still write
+        # its name, or the name of the one before, which a thread may still write
+        self._newest: Path | None = None
 
         # The checkpoints that are written.
         self._written: Written | None = None
@@ -90,11 +98,13 @@ class CheckpointSaver:
         self._bests: list[str] = []  # best checkpoints of this run so far, oldest first
         self._flushed: Path | str | None = None  # newest checkpoint that outlives a power failure
         self._flushed_at = 0.0
-        self._has_spared = False  # whether `_flushed` is beyond `save_total_limit`, until a newer one is flushed
+        # whether `_flushed` is beyond `save_total_limit`, until a newer one is flushed
+        self._has_spared = False
 
         self._owner: str | None = None  # the process that saves
         self._origin = ""  # working folder at the beginning of the training
-        self._compared: weakref.ref[nn.Module] | None = None  # the model whose first save was compared with it
+        # the model whose first save was compared with it
+        self._compared: weakref.ref[nn.Module] | None = None
         self._expected: checkpoints.ExpectedWeights | None = None  # until that save is written
 
     # --- a checkpoint
@@ -108,10 +118,11 @@ class CheckpointSaver:
         run: TrainingRun | None,
         at_once: bool,
     ) -> None:
-        """Write `checkpoint-{step}` to a staging folder and rename it, so that no partial checkpoint is visible.
+        """Write `checkpoint-{step}` to a staging folder and rename it, so that no partial
+        checkpoint is visible.
 
-        Collective: all processes go through the same steps, as parts of the training state are exchanged or written by
-        each of them.
+        Collective: all processes go through the same steps, as parts of the training state are
+        exchanged or written by each of them.
 
         Args:
             run_dir: the folder of checkpoints.
@@ -132,16 +143,17 @@ class CheckpointSaver:
         owner = self._owner or from_first_process(checkpoints.process_token(), args.world_size)
         folder = checkpoints.staging_path(final, owner)
 
-        # A thread writes copies while the training continues, unless the files are read right after. Only some
-        # processes may have a callback or an override that reads them, so all decide together.
+        # A thread writes copies while the training continues, unless the files are read right
+        # after. Only some processes may have a callback or an override that reads them, so all
+        # decide together.
         later = False
         if run is not None:
             may_write_later = not at_once and self._may_write_later(strategy)
             later = run.lightning_trainer.strategy.reduce_boolean_decision(may_write_later)
         has_parts = later and strategy.saves_parts(checkpoint=True)
 
-        # Nothing else is written meanwhile if this checkpoint is not copied. Parts of two checkpoints would share
-        # process groups, and two checkpoints of one step a folder.
+        # Nothing else is written meanwhile if this checkpoint is not copied. Parts of two
+        # checkpoints would share process groups, and two checkpoints of one step a folder.
         if not later or has_parts or final == self._newest:
             self._wait_for_writes()
         self._newest = final
@@ -157,7 +169,8 @@ class CheckpointSaver:
             if saves:
                 self._wait_for_writes(size, host.background_checkpoints or 0)
 
-            # The empty folder. A process of another machine may not see it: the first process writes its states.
+            # The empty folder. A process of another machine may not see it: the first process
+            # writes its states.
             has_other_machines = args.world_size > args.local_world_size
             sends_states = has_other_machines and not args.save_on_each_node
             self._files = CheckpointFiles(
@@ -177,7 +190,9 @@ class CheckpointSaver:
             # The files. Overrides of the methods of the Trainer are called like our own.
             self._staging = str(folder)
             self._expect_weights(is_spread=strategy.spread is not None)
-            writes: list[Callable[[], object]] = [partial(host.save_model, str(folder), _internal_call=True)]
+            writes: list[Callable[[], object]] = [
+                partial(host.save_model, str(folder), _internal_call=True)
+            ]
             if self.saves_training_state:
                 writes += [partial(part, str(folder)) for part in parts]
             writes.append(partial(self._write_states, str(folder), Path(run_dir, final.name)))
@@ -227,9 +242,15 @@ class CheckpointSaver:
             self._files.tensors(tensors, os.path.join(folder, CALLBACK_STATES_NAME))
 
     def _end(
-        self, folder: Path, final: Path, run_dir: str, sent: list[dict[str, bytes]], size_of_copies: int | None
+        self,
+        folder: Path,
+        final: Path,
+        run_dir: str,
+        sent: list[dict[str, bytes]],
+        size_of_copies: int | None,
     ) -> None:
-        """Let the thread write the copies and commit the checkpoint; commit it at once if there are no copies.
+        """Let the thread write the copies and commit the checkpoint; commit it at once if there are
+        no copies.
 
         Args:
             folder: the staging folder.
@@ -241,7 +262,9 @@ class CheckpointSaver:
         files = self._files
         if not self.host.args.should_save:
             # Another process commits; this one writes its parts.
-            self.background.start(files, size_of_copies or 0, commit=lambda: None, undo=lambda: None)
+            self.background.start(
+                files, size_of_copies or 0, commit=lambda: None, undo=lambda: None
+            )
             return
         for contents in sent:
             for name, content in contents.items():
@@ -251,7 +274,9 @@ class CheckpointSaver:
         if size_of_copies is None:
             commit()
         else:
-            self.background.start(files, size_of_copies, commit=commit, undo=partial(checkpoints.abort, folder))
+            self.background.start(
+                files, size_of_copies, commit=commit, undo=partial(checkpoints.abort, folder)
+            )
 
     def _commit(self, folder: Path, written: Written) -> None:
         """List all files, and give the checkpoint its name; then older ones may go."""
@@ -266,7 +291,9 @@ class CheckpointSaver:
             self.rotate(self.host.args.save_total_limit)
 
     def rotate(self, limit: int | None) -> None:
-        """Remove checkpoints beyond a number of them, counted from the newest, if this training has written one."""
+        """Remove checkpoints beyond a number of them, counted from the newest, if this training
+        has written one.
+        """
         with self._deleting:
             if self._written is None:
                 return
@@ -280,7 +307,8 @@ class CheckpointSaver:
             )
 
     def accept_changes(self) -> None:
-        """Take changes that overrides and callbacks have made to the newest checkpoint into its manifest.
+        """Take changes that overrides and callbacks have made to the newest checkpoint into its
+        manifest.
 
         In `on_save` they are on purpose; later they could not be told from damage.
         """
@@ -301,7 +329,8 @@ class CheckpointSaver:
         return folder == self._staging
 
     def files_of(self, folder: str) -> CheckpointFiles:
-        """Return what writes the files of a folder: with the others of the checkpoint being written, or at once.
+        """Return what writes the files of a folder: with the others of the checkpoint being
+        written, or at once.
 
         A signal handler or a thread may save a model while a checkpoint is being written.
         """
@@ -316,9 +345,15 @@ class CheckpointSaver:
         return strategy.bytes_to_save(states, further, processes=self.host.args.world_size)
 
     def _may_write_later(self, strategy: Strategy) -> bool:
-        """Return whether to write copies in a thread: nothing reads the files, and training continues meanwhile."""
+        """Return whether to write copies in a thread: nothing reads the files, and training
+        continues meanwhile.
+        """
         host = self.host
-        if host.background_checkpoints is None or host.control.should_training_stop or strategy.writes_itself:
+        if (
+            host.background_checkpoints is None
+            or host.control.should_training_stop
+            or strategy.writes_itself
+        ):
             return False
         if host.args.push_to_hub:  # each checkpoint is uploaded
             return False
@@ -329,7 +364,8 @@ class CheckpointSaver:
 
         Args:
             size: of the next checkpoint, in bytes.
-            limit: bytes of copies that may be held, with those of the next checkpoint; by default all are written.
+            limit: bytes of copies that may be held, with those of the next checkpoint; by default
+                all are written.
         """
         try:
             self.background.make_room(size, limit)
@@ -350,20 +386,31 @@ class CheckpointSaver:
             older = [path for path in older if not os.path.samefile(path, best)]
         with self._deleting:
             for path in checkpoints.require_space(run_dir, size, spare=older):
-                logger.info("Removing %s before the next checkpoint is written: the disk is nearly full", path)
+                logger.info(
+                    "Removing %s before the next checkpoint is written: the disk is nearly full",
+                    path,
+                )
                 checkpoints.discard(path)
 
     def _require_one_disk(self, strategy: Strategy, folder: Path, final: Path) -> None:
         """Refuse parts of processes on several disks, which no process could read together."""
         args = self.host.args
-        has_parts = self.saves_training_state and (strategy.saves_parts(checkpoint=True) or strategy.writes_itself)
+        has_parts = self.saves_training_state and (
+            strategy.saves_parts(checkpoint=True) or strategy.writes_itself
+        )
         if has_parts and args.local_process_index == 0 and not args.should_save:
             checkpoints.require_visible(folder, final)
 
     # --- a model
 
     def save_model(
-        self, folder: str, write: Callable[..., None], *, internal: bool, strategy: Strategy, run: TrainingRun | None
+        self,
+        folder: str,
+        write: Callable[..., None],
+        *,
+        internal: bool,
+        strategy: Strategy,
+        run: TrainingRun | None,
     ) -> None:
         """Write a model; collective over all processes.
 
@@ -371,17 +418,22 @@ class CheckpointSaver:
             folder: the target.
             write: `Trainer._save`, called in the process that saves.
             internal: the call comes from this package, so that `folder` may be a checkpoint.
-            strategy: gathers the weights of a model that is spread over processes, or writes their parts.
+            strategy: gathers the weights of a model that is spread over processes, or writes their
+                parts.
             run: the current training.
         """
         host = self.host
         saves = host.args.should_save
         in_checkpoint = internal and self.is_checkpoint(folder)
         if strategy.saves_parts(checkpoint=in_checkpoint):
-            # The collective write first: a rank that failed on the other files would leave the others waiting.
+            # The collective write first: a rank that failed on the other files would leave the
+            # others waiting.
             follow = internal and self.saves_training_state
             strategy.save_weights(
-                folder, files=self.files_of(folder), step=host.state.global_step, states_follow=follow
+                folder,
+                files=self.files_of(folder),
+                step=host.state.global_step,
+                states_follow=follow,
             )
             if saves:
                 write(folder, state_dict={})
@@ -407,13 +459,17 @@ class CheckpointSaver:
             state_dict: weights in place of those of the model; empty if they are written elsewhere.
         """
         os.makedirs(folder, exist_ok=True)
-        logger.info("Saving the model to %s", self._newest if self.is_checkpoint(folder) else folder)
+        logger.info(
+            "Saving the model to %s", self._newest if self.is_checkpoint(folder) else folder
+        )
         host = self.host
         model = inspection.unwrap_model(host.model)
         files = self.files_of(folder)
         if state_dict is None or state_dict:
             files.weights(model, folder, state_dict=state_dict)
-        elif checkpoints.saves_itself(model) and hasattr(getattr(model, "config", None), "save_pretrained"):
+        elif checkpoints.saves_itself(model) and hasattr(
+            getattr(model, "config", None), "save_pretrained"
+        ):
             model.config.save_pretrained(folder)
         processing = host.processing_class
         if processing is None:
@@ -426,7 +482,8 @@ class CheckpointSaver:
         """Note the weights that the first save of a model should hold.
 
         Args:
-            gathered: the weights of a model that is spread over processes; without them there is nothing to note.
+            gathered: the weights of a model that is spread over processes; without them there is
+                nothing to note.
             is_spread: whether it is.
         """
         model = inspection.unwrap_model(self.host.model)
@@ -464,12 +521,16 @@ class CheckpointSaver:
         self.host.accelerator.wait_for_everyone()
         state = self.host.state
         if state.best_model_checkpoint in self._bests:  # else it is of another run
-            written = [best for best in self._bests if os.path.exists(os.path.join(self._origin, best))]
+            written = [
+                best for best in self._bests if os.path.exists(os.path.join(self._origin, best))
+            ]
             if written:
                 state.best_model_checkpoint = written[-1]
 
     def finish_training(self) -> None:
-        """As `finish_writing`; wait for the disk if a checkpoint is deleted or sent then, or this machine may stop."""
+        """As `finish_writing`; wait for the disk if a checkpoint is deleted or sent then, or
+        this machine may stop.
+        """
         self.finish_writing()
         is_sent = self._written is not None and self.store.is_open
         if self._has_spared or is_sent or self.signals.is_interrupted:
@@ -487,7 +548,11 @@ class CheckpointSaver:
     def _flush(self) -> None:
         """Flush the newest checkpoint that has its name; then the one before may go."""
         written = self._written
-        if written is not None and written.folder != self._flushed and checkpoints.try_to_flush(written.folder):
+        if (
+            written is not None
+            and written.folder != self._flushed
+            and checkpoints.try_to_flush(written.folder)
+        ):
             self._flushed = written.folder
             if not self.store.is_open:
                 self.rotate(self.host.args.save_total_limit)
@@ -495,16 +560,25 @@ class CheckpointSaver:
     # --- a training
 
     def anchored(self, folder: str) -> str:
-        """Return a folder where it was when the training began; unchanged while the working folder is the same."""
+        """Return a folder where it was when the training began; unchanged while the working
+        folder is the same.
+        """
         state = self.host.state
-        if os.path.isabs(folder) or not self._origin or os.getcwd() == self._origin or not self.host.is_in_train:
+        if (
+            os.path.isabs(folder)
+            or not self._origin
+            or os.getcwd() == self._origin
+            or not self.host.is_in_train
+        ):
             return folder
         if state.best_model_checkpoint is not None:
             state.best_model_checkpoint = os.path.join(self._origin, state.best_model_checkpoint)
         return os.path.join(self._origin, folder)
 
     def begin_training(self) -> None:
-        """Forget the checkpoints of earlier trainings, and raise if `output_dir` cannot hold some; collective."""
+        """Forget the checkpoints of earlier trainings, and raise if `output_dir` cannot hold
+        some; collective.
+        """
         args = self.host.args
         self._written = None
         self._bests = []
@@ -520,16 +594,19 @@ class CheckpointSaver:
             place = place.parent
         what = f"output_dir={str(args.output_dir)!r} cannot hold checkpoints: {place}"
         if not place.is_dir():
-            raise NotADirectoryError(f"{what} is a file. Pass another output_dir, or set save_strategy='no'.")
+            raise NotADirectoryError(
+                f"{what} is a file. Pass another output_dir, or set save_strategy='no'."
+            )
         if not os.access(place, os.W_OK | os.X_OK):
             raise PermissionError(
-                f"{what} is not writable for this process. Make it so, pass another output_dir, or set "
-                "save_strategy='no'."
+                f"{what} is not writable for this process. Make it so, pass another output_dir, or "
+                "set save_strategy='no'."
             )
 
     @contextlib.contextmanager
     def writing_to(self, run_dir: str) -> Iterator[None]:
-        """Reserve the folder for this run and remove what a killed one left; wait for the background write at the end.
+        """Reserve the folder for this run and remove what a killed one left; wait for the
+        background write at the end.
 
         An error of that write is logged, so that it does not replace an exception of the block.
 
@@ -538,7 +615,9 @@ class CheckpointSaver:
         """
         args = self.host.args
         saves = args.process_index == 0 and args.save_strategy != "no"
-        with checkpoints.exclusive(run_dir) if saves else contextlib.nullcontext(False) as is_reserved:
+        with (
+            checkpoints.exclusive(run_dir) if saves else contextlib.nullcontext(False)
+        ) as is_reserved:
             if args.should_save and os.path.isdir(run_dir):
                 checkpoints.remove_leftovers(run_dir, is_reserved=is_reserved)
                 self._flushed = checkpoints.get_last_checkpoint(run_dir)
@@ -554,7 +633,9 @@ class CheckpointSaver:
                 self.background.release()
 
     def keep_only_best(self, run_dir: str) -> None:
-        """Remove all checkpoints but the best one at the end of a training if `save_total_limit` is 1."""
+        """Remove all checkpoints but the best one at the end of a training if `save_total_limit`
+        is 1.
+        """
         best = self.host.state.best_model_checkpoint
         if not self.host.args.should_save or best is None or self.host.args.save_total_limit != 1:
             return

@@ -1,4 +1,6 @@
-"""Early ends of a training: signals (`checkpoint_on_signals`, `enable_jit_checkpoint`) and time limits."""
+"""Early ends of a training: signals (`checkpoint_on_signals`, `enable_jit_checkpoint`) and time
+limits.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +53,19 @@ class SignalListening:
 
     @property
     def is_leaving(self) -> bool:
-        """Return whether a signal stops the training, so that a resumed training has to finish it."""
+        """Return whether a signal stops the training, so that a resumed training has to finish
+        it.
+        """
         return any(callback.leaving for callback in self.listeners())
 
     @property
     def time_is_up(self) -> bool:
         """Return whether a time limit stops the training with a checkpoint to resume from."""
-        limits = [one for one in self.host.callback_handler.callbacks if isinstance(one, TimeLimitCallback)]
+        limits = [
+            one
+            for one in self.host.callback_handler.callbacks
+            if isinstance(one, TimeLimitCallback)
+        ]
         return any(one.stopped and one.save for one in limits)
 
     @property
@@ -73,11 +81,15 @@ class SignalListening:
 
     def own(self) -> list[JITCheckpointCallback]:
         """Return the listeners that were made here."""
-        return [callback for callback in self.listeners() if callback.on_change == self._tell_workers]
+        return [
+            callback for callback in self.listeners() if callback.on_change == self._tell_workers
+        ]
 
     @contextlib.contextmanager
     def until_the_end(self) -> Iterator[None]:
-        """Stop listening at the end of the block, and re-raise a signal that stopped the training."""
+        """Stop listening at the end of the block, and re-raise a signal that stopped the
+        training.
+        """
         self.newest_checkpoint = None
         try:
             yield
@@ -88,7 +100,8 @@ class SignalListening:
                 callback.stop_listening()
             if self.newest_checkpoint is not None and any(callback.told for callback in listeners):
                 logger.warning(
-                    "The checkpoint is %s. To go on from it: trainer.train(resume_from_checkpoint=True)",
+                    "The checkpoint is %s. To go on from it: "
+                    "trainer.train(resume_from_checkpoint=True)",
                     self.newest_checkpoint,
                 )
         for callback in listeners:
@@ -110,12 +123,16 @@ class SignalListening:
             listener = own[0] if own else self.add_listener()
             listener.signals, listener.save = signals, save
         else:
-            quiet = JITCheckpointCallback(signals, save=save, insisted_on=(), on_change=self._tell_workers)
+            quiet = JITCheckpointCallback(
+                signals, save=save, insisted_on=(), on_change=self._tell_workers
+            )
             self._listener = quiet if signals else None
             host.callback_handler.unlisted = _events(quiet) if signals else {}
 
     def add_listener(self) -> JITCheckpointCallback:
-        """Add the callback of `enable_jit_checkpoint`, whose manager scripts set up before a training."""
+        """Add the callback of `enable_jit_checkpoint`, whose manager scripts set up before a
+        training.
+        """
         listener = JITCheckpointCallback(on_change=self._tell_workers)
         listener.set_trainer(self.host)
         self.host.add_callback(listener)
@@ -126,7 +143,9 @@ class SignalListening:
 
 
 def _events(listener: JITCheckpointCallback) -> dict[str, object]:
-    """Return the methods of an unlisted listener by event, without those that only serve resource managers."""
+    """Return the methods of an unlisted listener by event, without those that only serve
+    resource managers.
+    """
     cls = type(listener)
     return {
         event: getattr(listener, event)

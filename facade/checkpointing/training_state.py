@@ -59,7 +59,8 @@ def load_scaler(scaler: Any, checkpoint: str) -> None:
 
 
 class CallbackStates:
-    """Save and restore TrainerCallbacks: small states in `trainer_state.json`, tensors in a separate file.
+    """Save and restore TrainerCallbacks: small states in `trainer_state.json`, tensors in a
+    separate file.
 
     Args:
         host: the Trainer.
@@ -84,7 +85,9 @@ class CallbackStates:
         missing: list[str] = []
         for name, stored in self.host.state.stateful_callbacks.items():
             states = stored if isinstance(stored, list) else [stored]
-            present = [callback for callback in self.exportable() if type(callback).__name__ == name]
+            present = [
+                callback for callback in self.exportable() if type(callback).__name__ == name
+            ]
             if not present:
                 missing.append(name)
             for callback, state in zip(present, states, strict=False):
@@ -135,11 +138,15 @@ class LightningCallbackStates:
         self.checkpoint = self._collected(run)
 
     def weights(self, run: TrainingRun | None) -> dict[str, Any] | None:
-        """Return the weights to save if a callback such as WeightAveraging replaces them, else None."""
+        """Return the weights to save if a callback such as WeightAveraging replaces them, else
+        None.
+        """
         checkpoint = self.checkpoint or self._collected(run)
         if checkpoint is None or "state_dict" not in checkpoint:
             return None
-        return {name.removeprefix("model."): weight for name, weight in checkpoint["state_dict"].items()}
+        return {
+            name.removeprefix("model."): weight for name, weight in checkpoint["state_dict"].items()
+        }
 
     def save(self, folder: str, files: checkpoints.CheckpointFiles) -> None:
         """Write the states of the callbacks, if any; called on the saving process."""
@@ -150,7 +157,10 @@ class LightningCallbackStates:
         others = {name: value for name, value in self.checkpoint.items() if name not in _OWN}
         further = plain_entries(others)
         if kept or further:
-            files.tensors({"callbacks": kept, "further": further}, os.path.join(folder, LIGHTNING_CALLBACKS_NAME))
+            files.tensors(
+                {"callbacks": kept, "further": further},
+                os.path.join(folder, LIGHTNING_CALLBACKS_NAME),
+            )
 
     def load(self, checkpoint: str, run: TrainingRun) -> None:
         """Restore the callbacks of a run, after the weights of the checkpoint were loaded."""
@@ -159,11 +169,18 @@ class LightningCallbackStates:
             return
         stored = checkpoints.load_torch(path)
         states = {name: from_plain(state) for name, state in stored["callbacks"].items()}
-        states = without_foreign_paths(states, self.callbacks, checkpoint, str(self.host.args.output_dir))
+        states = without_foreign_paths(
+            states, self.callbacks, checkpoint, str(self.host.args.output_dir)
+        )
         further = {name: from_plain(value) for name, value in stored["further"].items()}
 
         # As Lightning does: first the whole checkpoint, then the state of each callback.
-        whole = {**further, "callbacks": states, **_lightnings_own(run), "state_dict": _weights_of(run)}
+        whole = {
+            **further,
+            "callbacks": states,
+            **_lightnings_own(run),
+            "state_dict": _weights_of(run),
+        }
         whole["global_step"] = self.host.state.global_step
         for callback in self.callbacks:
             callback.on_load_checkpoint(run.lightning_trainer, run.module, whole)
@@ -171,7 +188,8 @@ class LightningCallbackStates:
             if callback.state_key not in states:
                 continue
             if hasattr(callback, "running_mean"):
-                callback.running = callback.running_mean  # where Lightning's SpikeDetection looks for it
+                # where Lightning's SpikeDetection looks for it
+                callback.running = callback.running_mean
             callback.load_state_dict(copy.deepcopy(states.pop(callback.state_key)))
         if states:
             logger.warning(_NOT_INCLUDED, path, ", ".join(states))
@@ -186,7 +204,11 @@ class LightningCallbackStates:
             state = callback.state_dict()
             if state:
                 states[callback.state_key] = state
-        checkpoint: dict[str, Any] = {**_lightnings_own(run), "state_dict": weights, "callbacks": states}
+        checkpoint: dict[str, Any] = {
+            **_lightnings_own(run),
+            "state_dict": weights,
+            "callbacks": states,
+        }
         for callback in self.callbacks:
             callback.on_save_checkpoint(run.lightning_trainer, run.module, checkpoint)
         if checkpoint["state_dict"] is weights:
@@ -209,8 +231,15 @@ def _weights_of(run: TrainingRun) -> dict[str, Any]:
 
 
 def _without_function(state: Any) -> Any:
-    """Drop the annealing function that states of `SWALR` hold before torch 2.10; it is recreated on load."""
+    """Drop the annealing function that states of `SWALR` hold before torch 2.10; it is recreated
+    on load.
+    """
     schedule = state.get("scheduler_state") if isinstance(state, dict) else None
     if not isinstance(schedule, dict) or "anneal_func" not in schedule:
         return state
-    return {**state, "scheduler_state": {name: value for name, value in schedule.items() if name != "anneal_func"}}
+    return {
+        **state,
+        "scheduler_state": {
+            name: value for name, value in schedule.items() if name != "anneal_func"
+        },
+    }

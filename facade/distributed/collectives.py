@@ -21,8 +21,8 @@ def require_tensor(leaf: Any) -> torch.Tensor:
     if isinstance(leaf, torch.Tensor):
         return leaf
     raise TypeError(
-        f"There is a {type(leaf).__name__} ({leaf!r:.60}), and processes exchange tensors. Make it one, or use "
-        "use_gather_object=True (in the arguments eval_use_gather_object)."
+        f"There is a {type(leaf).__name__} ({leaf!r:.60}), and processes exchange tensors. Make it "
+        "one, or use use_gather_object=True (in the arguments eval_use_gather_object)."
     )
 
 
@@ -82,7 +82,8 @@ def pad_to_longest(leaf: Any, dim: int, pad_index: int, pad_first: bool) -> torc
 
 
 def share_of_inputs(inputs: Any, index: int, processes: int, pad: bool) -> Any:
-    """Return a rank's contiguous share of a list, tuple, tensor, array or `Dataset`, or of each value of a dict.
+    """Return a rank's contiguous share of a list, tuple, tensor, array or `Dataset`, or of each
+    value of a dict.
 
     Args:
         inputs: values of other types, such as text, are returned unchanged.

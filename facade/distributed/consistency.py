@@ -79,7 +79,9 @@ def require_same_training(trainer: Trainer, length: Any, checkpoint: str | None)
     if checkpoint is not None:
         start = os.path.basename(os.path.normpath(checkpoint))
     data = {"train_dataset": trainer.train_dataset, "eval_dataset": trainer.eval_dataset}
-    _require_same(trainer, data, {"begins with": start, **_steps_of_uneven_batches(trainer, length)})
+    _require_same(
+        trainer, data, {"begins with": start, **_steps_of_uneven_batches(trainer, length)}
+    )
 
 
 def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
@@ -95,20 +97,29 @@ def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
 
 def _require_same(trainer: Trainer, data: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     texts = {name: str(value) for name, value in facts.items()}
-    settings = {**_arguments(trainer), **_facts_of_model(trainer), **_lengths(data), **texts, **_versions()}
+    settings = {
+        **_arguments(trainer),
+        **_facts_of_model(trainer),
+        **_lengths(data),
+        **texts,
+        **_versions(),
+    }
     require_same(settings, _REMEDY)
 
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    """Return the versions of lightrainer, torch and lightning; cached, since reading metadata takes milliseconds."""
+    """Return the versions of lightrainer, torch and lightning; cached, since reading metadata
+    takes milliseconds.
+    """
     return {f"version of {name}": version(name) for name in ("lightrainer", "torch", "lightning")}
 
 
 def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
     """Return the numbers of steps, which may differ between ranks with `even_batches=False` only.
 
-    Where ranks wait for each other in each micro-batch, and not only in each step, those of an epoch are returned too.
+    Where ranks wait for each other in each micro-batch, and not only in each step, those of an
+    epoch are returned too.
     """
     args = trainer.args
     config: Any = args.accelerator_config
@@ -118,7 +129,9 @@ def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
     remedy = "leave even_batches=False out, or set"
     steps = {f"optimizer steps ({remedy} max_steps or dataloader_drop_last=True)": length.max_steps}
     if "epoch" in (args.logging_strategy, args.eval_strategy, args.save_strategy):
-        steps["optimizer steps in an epoch, at whose end something is to be done"] = length.num_update_steps_per_epoch
+        steps["optimizer steps in an epoch, at whose end something is to be done"] = (
+            length.num_update_steps_per_epoch
+        )
 
     meets_each_time = trainer.plan.strategy.distributes or trainer.accelerator.sync_each_batch
     if meets_each_time and args.gradient_accumulation_steps > 1:
@@ -127,7 +140,9 @@ def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
 
 
 def _facts_of_model(trainer: Trainer) -> dict[str, str]:
-    """Return name, shape and dtype of parameters and buffers; an empty dict if ranks hold different parts."""
+    """Return name, shape and dtype of parameters and buffers; an empty dict if ranks hold
+    different parts.
+    """
     model = trainer.model
     if trainer.plan.strategy.distributes and trainer.model_wrapped is not model:
         return {}
@@ -154,7 +169,9 @@ def _arguments(trainer: Trainer) -> dict[str, str]:
     """Return the documented arguments as text; fields added by a subclass are not compared."""
     args = trainer.args
     package = __name__.partition(".")[0]
-    documented = next(kind for kind in type(args).__mro__ if kind.__module__.partition(".")[0] == package)
+    documented = next(
+        kind for kind in type(args).__mro__ if kind.__module__.partition(".")[0] == package
+    )
     names = {field.name for field in dataclasses.fields(documented)} - _MAY_DIFFER
     return {name: _text(value) for name, value in args.to_dict().items() if name in names}
 

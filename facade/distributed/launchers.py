@@ -1,7 +1,7 @@
 """Read launcher, rank and world size from the environment variables of launchers.
 
-Addresses are resolved later, when a process joins its group (`process_group.py`), by Lightning's class for the launcher
-if there is one.
+Addresses are resolved later, when a process joins its group (`process_group.py`), by Lightning's
+class for the launcher if there is one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,18 @@ _TORCHRUN = _Variables("variables", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_W
 """Also of Kubeflow, and of any program that sets them."""
 
 _OPEN_MPI = _Variables(
-    "MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
+    "MPI",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
 )
 _MVAPICH = _Variables(
-    "MPI", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"
+    "MPI",
+    "MV2_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
 )
 _PMI = _Variables("MPI", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 """Of MPICH and Intel MPI; srun sets the first two as well."""
@@ -50,9 +58,12 @@ _LSF = _Variables(
     local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
     needed=("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK"),
 )
-_SLURM = _Variables("SLURM", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "", needed=("SLURM_LOCALID",))
+_SLURM = _Variables(
+    "SLURM", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "", needed=("SLURM_LOCALID",)
+)
 
-# SLURM comes after MPI: under SLURM, `mpirun` leaves the same SLURM rank in all processes of a machine.
+# SLURM comes after MPI: under SLURM, `mpirun` leaves the same SLURM rank in all processes of a
+# machine.
 _LAUNCHERS = (_LSF, _OPEN_MPI, _MVAPICH, _PMI._replace(needed=("MPI_LOCALRANKID",)), _SLURM, _PMI)
 
 
@@ -61,7 +72,8 @@ class Launch:
     """The place of this process among those of a launcher.
 
     Attributes:
-        launcher: `torchrun`, `SLURM`, `LSF`, `MPI`, `mpi4py`, `Kubeflow`, `Lightning` or `variables`.
+        launcher: `torchrun`, `SLURM`, `LSF`, `MPI`, `mpi4py`, `Kubeflow`, `Lightning` or
+            `variables`.
         world_size: Number of processes.
         rank: Number of this process among all, from 0.
         local_rank: Rank among the processes of this machine; None if not yet known.
@@ -77,7 +89,8 @@ class Launch:
     variables: _Variables = field(default=_TORCHRUN, compare=False, repr=False)
 
     def check(self) -> None:
-        """Check the ranges: other ranks would wait for a process with a wrong rank until the timeout.
+        """Check the ranges: other ranks would wait for a process with a wrong rank until the
+        timeout.
 
         Raises:
             RuntimeError: A number is out of range.
@@ -98,12 +111,14 @@ class Launch:
         if value is None or least <= value <= most:
             return
         raise RuntimeError(
-            f"The environment variable {variable} is {value}, which is not between {least} and {most} (with "
-            f"{self.variables.size}={self.world_size}). {_REMEDY}"
+            f"The environment variable {variable} is {value}, which is not between {least} and "
+            f"{most} (with {self.variables.size}={self.world_size}). {_REMEDY}"
         )
 
     def placed(self, hosts: Sequence[str]) -> Launch:
-        """Return a copy with local rank and local size, from the host names of all processes by rank."""
+        """Return a copy with local rank and local size, from the host names of all processes by
+        rank.
+        """
         beside = [rank for rank, host in enumerate(hosts) if host == hosts[self.rank]]
         local_rank = self.local_rank
         if local_rank is None:
@@ -151,13 +166,17 @@ def _of_torchrun() -> Launch | None:
 def _of_other_launchers() -> Launch | None:
     """Read the first variables that say that there are several processes."""
     for variables in _LAUNCHERS:
-        if not _are_set(variables.size, variables.rank, *variables.needed) or number_in(variables.size, 1) == 1:
+        if (
+            not _are_set(variables.size, variables.rank, *variables.needed)
+            or number_in(variables.size, 1) == 1
+        ):
             continue
         launch = _read(variables)
         if variables is not _SLURM:
             return launch
 
-        # A batch script and an interactive shell have the variables of tasks that have not been started.
+        # A batch script and an interactive shell have the variables of tasks that have not been
+        # started.
         if is_batch_script() or os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
             continue
         if number_in("SLURM_NNODES", 0) == 1:
@@ -167,7 +186,9 @@ def _of_other_launchers() -> Launch | None:
 
 
 def _of_lightning() -> Launch | None:
-    """Read the variables with which `lightning.Trainer` and `Fabric` start the script again on the first machine."""
+    """Read the variables with which `lightning.Trainer` and `Fabric` start the script again on
+    the first machine.
+    """
     if not _are_set("WORLD_SIZE", "LOCAL_RANK", "NODE_RANK") or number_in("NODE_RANK", 0) > 0:
         return None
     size = number_in("WORLD_SIZE", 1)
@@ -176,7 +197,9 @@ def _of_lightning() -> Launch | None:
 
 
 def _of_mpi4py() -> Launch | None:
-    """Read the communicator of mpi4py, for launchers without variables, if the script has initialized MPI."""
+    """Read the communicator of mpi4py, for launchers without variables, if the script has
+    initialized MPI.
+    """
     module = loaded("mpi4py.MPI")
     if module is None or not module.Is_initialized() or module.Is_finalized():
         return None
@@ -185,22 +208,31 @@ def _of_mpi4py() -> Launch | None:
 
 
 def _refuse_half_a_place() -> None:
-    """Refuse a world size without a rank, and a rank without a world size, unless the script has made the group."""
+    """Refuse a world size without a rank, and a rank without a world size, unless the script has
+    made the group.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return
     if number_in("WORLD_SIZE", 1) > 1:
-        raise RuntimeError(f"WORLD_SIZE={os.environ['WORLD_SIZE']} is set, but RANK is not. {_REMEDY}")
+        raise RuntimeError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} is set, but RANK is not. {_REMEDY}"
+        )
     if _are_set("WORLD_SIZE"):
         return
     for name in ("RANK", "LOCAL_RANK"):
         if number_in(name, 0) > 0:
-            raise RuntimeError(f"{name}={os.environ[name]} is set, but WORLD_SIZE is not. {_REMEDY}")
+            raise RuntimeError(
+                f"{name}={os.environ[name]} is set, but WORLD_SIZE is not. {_REMEDY}"
+            )
 
 
 def is_batch_script() -> bool:
     """Return True in the batch script of a SLURM job, outside the steps that srun makes."""
-    return "SLURMD_NODENAME" in os.environ and not {"SLURM_STEP_ID", "SLURM_STEPID"} & os.environ.keys()
+    return (
+        "SLURMD_NODENAME" in os.environ
+        and not {"SLURM_STEP_ID", "SLURM_STEPID"} & os.environ.keys()
+    )
 
 
 def _read(variables: _Variables) -> Launch:
@@ -227,7 +259,8 @@ def number_in(variable: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise RuntimeError(
-            f"The environment variable {variable} is {text!r}, which is not a whole number. {_REMEDY}"
+            f"The environment variable {variable} is {text!r}, which is not a whole number. "
+            f"{_REMEDY}"
         ) from None
 
 
@@ -239,13 +272,24 @@ def port_in(variable: str) -> int:
     """
     port = number_in(variable, 0)
     if not 1 <= port <= 65535:
-        raise RuntimeError(f"The environment variable {variable} is not a valid port: {os.environ.get(variable)!r}.")
+        raise RuntimeError(
+            f"The environment variable {variable} is not a valid port: "
+            f"{os.environ.get(variable)!r}."
+        )
     return port
 
 
 def port_of_job() -> int:
-    """Return a port that all processes of a job derive alike from the job's name; 29500 without one."""
-    for variable in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "HYDRA_JOBID", "SLURM_JOB_ID"):
+    """Return a port that all processes of a job derive alike from the job's name; 29500 without
+    one.
+    """
+    for variable in (
+        "PMIX_NAMESPACE",
+        "OMPI_MCA_ess_base_jobid",
+        "PMI_JOBID",
+        "HYDRA_JOBID",
+        "SLURM_JOB_ID",
+    ):
         if os.environ.get(variable):
             return 20000 + zlib.crc32(os.environ[variable].encode()) % 10000
     return 29500

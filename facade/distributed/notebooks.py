@@ -27,15 +27,18 @@ def notebook_launcher(
     num_nodes: int = 1,
     max_restarts: int = 0,
 ) -> list[Any]:
-    """As `accelerate.notebook_launcher`, but return the function's results, and use a free port by default.
+    """As `accelerate.notebook_launcher`, but return the function's results, and use a free port by
+    default.
 
-    The processes are forked, so the function sees the notebook's variables; its changes to them stay in its process.
-    Each joins the group when it makes its training arguments. If one fails the others are ended.
+    The processes are forked, so the function sees the notebook's variables; its changes to them
+    stay in its process. Each joins the group when it makes its training arguments. If one fails the
+    others are ended.
 
     Args:
         function: Makes the training arguments, the model and the Trainer, and trains.
         args: Positional arguments of the function.
-        num_processes: Number on this machine; by default the number of GPUs. With 1 the function is called in place.
+        num_processes: Number on this machine; by default the number of GPUs. With 1 the function is
+            called in place.
         mixed_precision: "fp16" or "bf16" for arguments that set neither.
         use_port: Rendezvous port on the first machine; required with several machines.
         master_addr: Address of the first machine.
@@ -47,9 +50,11 @@ def notebook_launcher(
         The function's pickled results in the processes of this machine, by rank.
 
     Raises:
-        ValueError: A number is out of range, or a launcher has started this process together with others.
+        ValueError: A number is out of range, or a launcher has started this process together with
+            others.
         RuntimeError: CUDA is initialized in the notebook, so that no process can be forked.
-        torch.distributed.elastic.multiprocessing.errors.ChildFailedError: A process failed; names rank and reason.
+        torch.distributed.elastic.multiprocessing.errors.ChildFailedError: A process failed; names
+            rank and reason.
     """
     count = _number_of(num_processes)
     _check(count, mixed_precision, use_port, node_rank, num_nodes)
@@ -81,7 +86,9 @@ def _number_of(given: int | None) -> int:
     import torch
 
     if torch.cuda.device_count() == 0:
-        raise ValueError("num_processes=None starts a process for each GPU, and there is none. Pass a number.")
+        raise ValueError(
+            "num_processes=None starts a process for each GPU, and there is none. Pass a number."
+        )
     return torch.cuda.device_count()
 
 
@@ -92,15 +99,24 @@ def _check(count: int, precision: str, port: Any, node: int, nodes: int) -> None
     if count < 1:
         raise ValueError(f"num_processes={count} must be 1 or more.")
     if precision not in _PRECISIONS:
-        raise ValueError(f"mixed_precision={precision!r} is not known. Choose from: {', '.join(_PRECISIONS)}.")
+        raise ValueError(
+            f"mixed_precision={precision!r} is not known. Choose from: {', '.join(_PRECISIONS)}."
+        )
     if not 0 <= node < nodes:
         raise ValueError(f"node_rank={node} must be from 0 to num_nodes - 1, which is {nodes - 1}.")
     if nodes > 1 and port is None:
-        raise ValueError(f"num_nodes={nodes} machines meet at one port: pass use_port, the same on all of them.")
+        raise ValueError(
+            f"num_nodes={nodes} machines meet at one port: pass use_port, the same on all of them."
+        )
     if launched_world_size() > 1 or (dist.is_available() and dist.is_initialized()):
-        raise ValueError("A launcher such as torchrun has started this process. Call the function directly.")
+        raise ValueError(
+            "A launcher such as torchrun has started this process. Call the function directly."
+        )
     if count > 1 and torch.cuda.is_initialized():
-        raise RuntimeError("The notebook has used CUDA already. Restart it, and make models inside of the function.")
+        raise RuntimeError(
+            "The notebook has used CUDA already. Restart it, and make models inside of the "
+            "function."
+        )
 
 
 @contextmanager
@@ -119,7 +135,9 @@ def _precision_variable(precision: str) -> Iterator[None]:
 
 
 def _on_one_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Call the function on one thread, as under torchrun; a fork may hang on threads that its parent has used."""
+    """Call the function on one thread, as under torchrun; a fork may hang on threads that its
+    parent has used.
+    """
     import torch
 
     torch.set_num_threads(1)

@@ -41,7 +41,8 @@ def forwarded(path: str, doc: str, *, writable: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class ProcessEnvironment:
-    """As the part of `accelerate.PartialState` that training arguments show, but a plain frozen value.
+    """As the part of `accelerate.PartialState` that training arguments show, but a plain frozen
+    value.
 
     Attributes:
         rank: Number of this process among all, from 0.
@@ -50,7 +51,8 @@ class ProcessEnvironment:
         local_world_size: Number of processes on this machine.
         device: Device of this process.
         backend: Name of the torch.distributed backend; None without a process group.
-        launcher: Such as `torchrun` or `SLURM`; None without one, or if the script made the process group.
+        launcher: Such as `torchrun` or `SLURM`; None without one, or if the script made the process
+            group.
     """
 
     rank: int
@@ -77,7 +79,9 @@ class ProcessEnvironment:
 
     @property
     def distributed_type(self) -> str:
-        """`NO`, `MULTI_CPU`, `MULTI_GPU` or `XLA`, as the members of the reference's enumeration read."""
+        """`NO`, `MULTI_CPU`, `MULTI_GPU` or `XLA`, as the members of the reference's enumeration
+        read.
+        """
         if self.device.type == "xla":
             return "XLA"
         if self.world_size == 1:
@@ -138,8 +142,9 @@ def launched_world_size() -> int:
     launch = find_launch()
     if launch is None and is_batch_script() and number_in("SLURM_NTASKS", 1) > 1:
         _warn_once(
-            f"The job has {os.environ['SLURM_NTASKS']} tasks (SLURM_NTASKS), but this is the batch script itself, so "
-            "only one process trains. Put srun before the command, or use torchrun."
+            f"The job has {os.environ['SLURM_NTASKS']} tasks (SLURM_NTASKS), but this is the batch "
+            "script itself, so only one process trains. Put srun before the command, or use "
+            "torchrun."
         )
     _world_sizes[pid] = 1 if launch is None else launch.world_size
     return _world_sizes[pid]
@@ -151,7 +156,10 @@ def state_is_configured() -> bool:
 
 
 def join_others(
-    use_cpu: bool = False, ddp_backend: str | None = None, ddp_timeout: float = 1800, configured: bool = False
+    use_cpu: bool = False,
+    ddp_backend: str | None = None,
+    ddp_timeout: float = 1800,
+    configured: bool = False,
 ) -> None:
     """Join the process group of a launcher; do nothing in a single process.
 
@@ -162,7 +170,8 @@ def join_others(
         configured: Use the state of `accelerate`, with its device, if the script has set one up.
 
     Raises:
-        RuntimeError: Variables of the launcher are missing; or this is a fork of a process that has joined.
+        RuntimeError: Variables of the launcher are missing; or this is a fork of a process that has
+            joined.
         ValueError: The backend is not available.
     """
     is_launched = launched_world_size() > 1
@@ -182,12 +191,15 @@ def join_others(
 
 
 def current_process(
-    use_cpu: bool = False, ddp_backend: str | None = None, ddp_timeout: float = 1800, configured: bool = False
+    use_cpu: bool = False,
+    ddp_backend: str | None = None,
+    ddp_timeout: float = 1800,
+    configured: bool = False,
 ) -> ProcessEnvironment:
     """As `transformers.TrainingArguments.distributed_state`: return the place of this process.
 
-    A process of a launcher joins its process group on the first call, and leaves it when the interpreter ends. An
-    existing process group is used as it is.
+    A process of a launcher joins its process group on the first call, and leaves it when the
+    interpreter ends. An existing process group is used as it is.
 
     Args:
         use_cpu: Compute on the CPU even if there is an accelerator.
@@ -196,14 +208,21 @@ def current_process(
         configured: Use the state of `accelerate`, with its device, if the script has set one up.
 
     Raises:
-        RuntimeError: There are several processes, but the other variables of the launcher are missing; or this process
-            was started by one that has joined.
+        RuntimeError: There are several processes, but the other variables of the launcher are
+            missing; or this process was started by one that has joined.
         ValueError: The backend is not available.
     """
     state = _accelerate_state() if configured else None
     if state is not None:
         return _from_accelerate(state)
-    use_cpu = use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "t", "on")
+    use_cpu = use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in (
+        "1",
+        "true",
+        "yes",
+        "y",
+        "t",
+        "on",
+    )
 
     pid = os.getpid()
     if pid in _joined:
@@ -244,8 +263,8 @@ def _has_group() -> bool:
 def _place_in_group(use_cpu: bool) -> _Place:
     """Return the place in the process group.
 
-    If the script made it without the variables of torchrun, all processes are taken to run on one machine, but no more
-    than it has GPUs.
+    If the script made it without the variables of torchrun, all processes are taken to run on one
+    machine, but no more than it has GPUs.
     """
     import torch
     import torch.distributed as dist
@@ -265,13 +284,17 @@ def _place_in_group(use_cpu: bool) -> _Place:
 
 
 def _accelerate_state() -> Any:
-    """Return the state that a script has set up with `accelerate`, without importing it; None without one."""
+    """Return the state that a script has set up with `accelerate`, without importing it; None
+    without one.
+    """
     module = loaded("accelerate.state")
     return module.PartialState() if module is not None and is_set_up(module) else None
 
 
 def is_set_up(module: Any) -> bool:
-    """Return True if the module `accelerate.state` has a state; making an instance to ask would set one up."""
+    """Return True if the module `accelerate.state` has a state; making an instance to ask would
+    set one up.
+    """
     return module.PartialState.initialized.fget(module.PartialState)
 
 
@@ -279,13 +302,17 @@ def _from_accelerate(state: Any) -> ProcessEnvironment:
     size = state.num_processes
     local_size = number_in("LOCAL_WORLD_SIZE", size)
     backend = None if size == 1 else state.backend
-    return ProcessEnvironment(state.process_index, state.local_process_index, size, local_size, state.device, backend)
+    return ProcessEnvironment(
+        state.process_index, state.local_process_index, size, local_size, state.device, backend
+    )
 
 
 # Cached since device properties are read in every step.
 @lru_cache(maxsize=4)
 def _on_its_device(place: _Place, use_cpu: bool) -> ProcessEnvironment:
-    device = _single_device(use_cpu) if place == _ALONE else _device_of_rank(use_cpu, place.local_rank)
+    device = (
+        _single_device(use_cpu) if place == _ALONE else _device_of_rank(use_cpu, place.local_rank)
+    )
     return ProcessEnvironment(
         place.rank,
         place.local_rank,
@@ -302,7 +329,8 @@ def _device_of_rank(use_cpu: bool, local_rank: int) -> "torch.device":
 
     if use_cpu or not torch.cuda.is_available():
         return torch.device("cpu")
-    # The remainder serves launchers that make one GPU visible to each process: each then uses its "cuda:0".
+    # The remainder serves launchers that make one GPU visible to each process: each then uses its
+    # "cuda:0".
     return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 
@@ -317,14 +345,17 @@ def _single_device(use_cpu: bool) -> "torch.device":
         count = torch.cuda.device_count()
         if count > 1:
             _warn_once(
-                f"{count} GPUs are visible, but only one is used. To use all, start the script with torchrun "
-                f"--nproc_per_node={count}; or set CUDA_VISIBLE_DEVICES."
+                f"{count} GPUs are visible, but only one is used. To use all, start the script "
+                f"with torchrun --nproc_per_node={count}; or set CUDA_VISIBLE_DEVICES."
             )
         return torch.device("cuda", 0)
     if torch.backends.mps.is_available():
         return torch.device("mps")
     if torch.xpu.is_available():
-        _warn_once("This machine has a GPU of Intel, but Lightning has no accelerator for it: the CPU is used.")
+        _warn_once(
+            "This machine has a GPU of Intel, but Lightning has no accelerator for it: the CPU is "
+            "used."
+        )
     return torch.device("cpu")
 
 

@@ -1,4 +1,6 @@
-"""Join and leave the process group: resolve the address of rank 0, make the group, find the local rank."""
+"""Join and leave the process group: resolve the address of rank 0, make the group, find the
+local rank.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from importlib import import_module
 import torch
 import torch.distributed as dist
 
-from ...lightning_modules.distributed.health import OtherProcessError, has_failed, one_line, report_uncaught_errors
+from ...lightning_modules.distributed.health import (
+    OtherProcessError,
+    has_failed,
+    one_line,
+    report_uncaught_errors,
+)
 from ...lightning_modules.internals.torch_names import default_store
 from .launchers import Launch, port_in, port_of_job
 
@@ -31,18 +38,21 @@ _SECONDS_TO_LEAVE = 5.0
 
 
 def join(launch: Launch, backend: str, timeout: float) -> Launch:
-    """Make the process group, which is left when the interpreter ends, and set the variables of torchrun.
+    """Make the process group, which is left when the interpreter ends, and set the variables of
+    torchrun.
 
     Args:
         launch: from the launcher's variables.
         backend: of torch.distributed.
-        timeout: seconds to wait for the other ranks, and after which a collective call that never completes fails.
+        timeout: seconds to wait for the other ranks, and after which a collective call that never
+            completes fails.
 
     Returns:
         The launch with local rank and local size.
 
     Raises:
-        RuntimeError: the address of rank 0 is missing, or this process has inherited its rank from one that has joined.
+        RuntimeError: the address of rank 0 is missing, or this process has inherited its rank from
+            one that has joined.
         ValueError: the backend is not available.
     """
     _look_up_address(launch)
@@ -51,8 +61,9 @@ def join(launch: Launch, backend: str, timeout: float) -> Launch:
     os.environ["RANK"] = str(launch.rank)
     os.environ["WORLD_SIZE"] = str(launch.world_size)
 
-    # Its functions bind the default group at import as the default of an argument, and DDP imports it: imported after
-    # the group is made, it would keep the group and its threads alive beyond `leave`.
+    # Its functions bind the default group at import as the default of an argument, and DDP imports
+    # it: imported after the group is made, it would keep the group and its threads alive beyond
+    # `leave`.
     import torch.distributed.nn.functional  # noqa: F401 - for its effect
 
     # torch checks the backends of plugins itself.
@@ -70,7 +81,8 @@ def join(launch: Launch, backend: str, timeout: float) -> Launch:
     os.environ["LOCAL_WORLD_SIZE"] = str(launch.local_world_size)
     os.environ[_MARK] = f"{os.getpid()} {_place(launch)}"
 
-    # A gloo group whose threads outlive Python may end with "terminate called without an active exception".
+    # A gloo group whose threads outlive Python may end with "terminate called without an active
+    # exception".
     atexit.register(leave)
     report_uncaught_errors()
     return launch
@@ -85,13 +97,15 @@ def _explained_timeout(launch: Launch, timeout: float) -> Iterator[None]:
         address = os.environ.get("MASTER_ADDR")
         port = os.environ.get("MASTER_PORT")
         raise OtherProcessError(
-            f"Process {launch.rank} of {launch.world_size} could not join the others at {address}:{port} with "
-            f"ddp_timeout={timeout:g}: {one_line(error)}"
+            f"Process {launch.rank} of {launch.world_size} could not join the others at "
+            f"{address}:{port} with ddp_timeout={timeout:g}: {one_line(error)}"
         ) from error
 
 
 def _look_up_address(launch: Launch) -> None:
-    """Set MASTER_ADDR and MASTER_PORT, as loopback on one machine or from Lightning's class for the launcher."""
+    """Set MASTER_ADDR and MASTER_PORT, as loopback on one machine or from Lightning's class for
+    the launcher.
+    """
     if os.environ.get("MASTER_PORT"):
         port_in("MASTER_PORT")
     if not os.environ.get("MASTER_ADDR"):
@@ -106,14 +120,17 @@ def _look_up_address(launch: Launch) -> None:
             os.environ.setdefault("MASTER_PORT", str(port))
         else:
             raise RuntimeError(
-                f"{launch.launcher} started {launch.world_size} processes on several machines without an address. Set "
-                "MASTER_ADDR to the machine of the first one, or install mpi4py."
+                f"{launch.launcher} started {launch.world_size} processes on several machines "
+                "without an address. Set MASTER_ADDR to the machine of the first one, or install "
+                "mpi4py."
             )
     os.environ.setdefault("MASTER_PORT", str(port_of_job()))
 
 
 def _launcher_with_address(launch: Launch) -> str | None:
-    """Return the launcher by whose name Lightning finds the address of rank 0; None if it has no class for it."""
+    """Return the launcher by whose name Lightning finds the address of rank 0; None if it has no
+    class for it.
+    """
     if launch.launcher in ("SLURM", "LSF", "mpi4py"):
         return launch.launcher
     if launch.launcher != "MPI":
@@ -138,11 +155,16 @@ def _with_local_rank(launch: Launch) -> Launch:
         return launch.placed([""] * launch.world_size)
     host = f"{socket.gethostname()} {os.environ.get('SLURM_NODEID', '')}"
     store.set(f"lightrainer/host/{launch.rank}", host)
-    return launch.placed([store.get(f"lightrainer/host/{rank}").decode() for rank in range(launch.world_size)])
+    return launch.placed(
+        [store.get(f"lightrainer/host/{rank}").decode() for rank in range(launch.world_size)]
+    )
 
 
 def _place(launch: Launch) -> str:
-    return f"{launch.rank} {launch.world_size} {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    return (
+        f"{launch.rank} {launch.world_size} "
+        f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    )
 
 
 def refuse_inherited_place(launch: Launch) -> None:
@@ -157,14 +179,16 @@ def refuse_inherited_place(launch: Launch) -> None:
     pid, _, place = os.environ.get(_MARK, "").partition(" ")
     if pid and int(pid) != os.getpid() and place == _place(launch):
         raise RuntimeError(
-            f"This process was started by one of {launch.launcher}, and has inherited its place (RANK={launch.rank}, "
-            f"WORLD_SIZE={launch.world_size}). Use torchrun or multiprocessing, not both, or unset WORLD_SIZE and RANK "
-            "in it."
+            f"This process was started by one of {launch.launcher}, and has inherited its place "
+            f"(RANK={launch.rank}, WORLD_SIZE={launch.world_size}). Use torchrun or "
+            "multiprocessing, not both, or unset WORLD_SIZE and RANK in it."
         )
 
 
 def _use_one_thread_in_forks() -> None:
-    """Compute on one thread in a fork, as under torchrun; a fork may hang on threads that its parent has used."""
+    """Compute on one thread in a fork, as under torchrun; a fork may hang on threads that its
+    parent has used.
+    """
     spawned = "--multiprocessing-fork" in sys.orig_argv  # Python's option for spawned processes
     if multiprocessing.parent_process() is not None and not spawned:
         os.environ["OMP_NUM_THREADS"] = "1"  # without it Lightning would choose more
@@ -180,7 +204,9 @@ def warn_of_other_group(backend: str | None, asked: str | None, timeout: float) 
         asked: the argument `ddp_backend`.
         timeout: the argument `ddp_timeout`, in seconds.
     """
-    message = "%s=%s has no effect: the process group was made before. Make the training arguments first."
+    message = (
+        "%s=%s has no effect: the process group was made before. Make the training arguments first."
+    )
     if asked not in (None, backend):
         logger.warning(message, "ddp_backend", asked)
     if timeout != 1800:
@@ -196,7 +222,8 @@ def leave() -> None:
     for name in ("last_exc", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)
-    # A DistributedDataParallel in a reference cycle that is freed after its group may abort or hang.
+    # A DistributedDataParallel in a reference cycle that is freed after its group may abort or
+    # hang.
     gc.collect()
 
     if not has_failed():

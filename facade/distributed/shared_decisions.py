@@ -11,7 +11,8 @@ from ...callbacks.switch_setters import SwitchSetters
 from ...lightning_modules.internals.torch_names import default_store
 
 if TYPE_CHECKING:
-    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  # it is in the docs of torch
+    # torch documents the class, but does not list it.
+    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 logger = logging.getLogger(__name__)
 
@@ -19,13 +20,16 @@ _trainings = itertools.count()
 
 
 class SharedDecisions:
-    """Notices that a switch was set in some processes only, before they wait for each other in different places.
+    """Notices that a switch was set in some processes only, before they wait for each other in
+    different places.
 
-    A process that is about to act on a switch announces it in the store of the process group, and waits until all
-    others have. What `DefaultFlowCallback` decides is the same in all of them, and costs nothing.
+    A process that is about to act on a switch announces it in the store of the process group, and
+    waits until all others have. What `DefaultFlowCallback` decides is the same in all of them, and
+    costs nothing.
 
-    Process 0 does not wait long. The others warn after the same time and wait on, until the timeout: what only one
-    process does between two steps, such as printing samples, is nearly always done by process 0.
+    Process 0 does not wait long. The others warn after the same time and wait on, until the
+    timeout: what only one process does between two steps, such as printing samples, is nearly
+    always done by process 0.
 
     Args:
         setters: the callbacks that set switches.
@@ -38,7 +42,9 @@ class SharedDecisions:
     """Time until process 0 raises and the others warn, at most half of the timeout."""
     _interval = 0.005
 
-    def __init__(self, setters: SwitchSetters, *, rank: int, world_size: int, timeout: float) -> None:
+    def __init__(
+        self, setters: SwitchSetters, *, rank: int, world_size: int, timeout: float
+    ) -> None:
         self._setters = setters
         self._rank = rank
         self._ranks = range(world_size)
@@ -55,7 +61,8 @@ class SharedDecisions:
             step: optimizer steps taken.
 
         Raises:
-            RuntimeError: not all processes have set it; names the switch, the callback and the processes.
+            RuntimeError: not all processes have set it; names the switch, the callback and the
+                processes.
         """
         if self._setters.is_by_arguments(switch):
             return
@@ -87,7 +94,9 @@ class SharedDecisions:
         return f"{self._prefix}/{self._announced}/{switch}/{rank}"
 
     def _all_are_set(self, store: Store, keys: list[str], seconds: float) -> bool:
-        """Wait until all keys are set; `Store.wait` would hold up signals, and the store's other threads."""
+        """Wait until all keys are set; `Store.wait` would hold up signals, and the store's other
+        threads.
+        """
         end = time.monotonic() + seconds
         while not store.check(keys):
             if time.monotonic() > end:
@@ -103,7 +112,8 @@ class SharedDecisions:
 
         others = ", ".join(map(str, missing))
         return (
-            f"control.{switch} was set{by} in process {self._rank} after step {step}, but not in process {others}. All "
-            "processes have to take part: set it in every process at the same step, without a condition such as "
-            "`if state.is_world_process_zero`. Where only one process can decide, broadcast its decision first."
+            f"control.{switch} was set{by} in process {self._rank} after step {step}, but not in "
+            f"process {others}. All processes have to take part: set it in every process at the "
+            "same step, without a condition such as `if state.is_world_process_zero`. Where only "
+            "one process can decide, broadcast its decision first."
         )

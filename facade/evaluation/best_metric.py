@@ -58,7 +58,8 @@ class BestMetric:
         return True
 
     def value(self, metrics: Mapping[str, Any]) -> float:
-        """Return the metric from those of an evaluation; the loss if `metric_for_best_model` is unset.
+        """Return the metric from those of an evaluation; the loss if `metric_for_best_model` is
+        unset.
 
         Raises:
             MissingMetricError: the metric is missing.
@@ -71,17 +72,21 @@ class BestMetric:
         value = metrics[name]
         if isinstance(value, (str, Mapping)) or value is None or np.ndim(value) > 0:
             raise TypeError(
-                f"metric_for_best_model={watched!r} is {value!r:.60}, a {type(value).__name__}. Let compute_metrics "
-                "return a number."
+                f"metric_for_best_model={watched!r} is {value!r:.60}, a {type(value).__name__}. "
+                "Let compute_metrics return a number."
             )
         return value
 
     def warn_of_missing_labels(self, *, wanted: bool) -> None:
-        """Warn once that an evaluation yielded neither a loss nor labels for `compute_metrics`, if `wanted`."""
+        """Warn once that an evaluation yielded neither a loss nor labels for `compute_metrics`,
+        if `wanted`.
+        """
         if self._has_warned_of_labels:
             return
         self._has_warned_of_labels = True
-        consequence = "compute_metrics was not called." if wanted else "The evaluation found nothing."
+        consequence = (
+            "compute_metrics was not called." if wanted else "The evaluation found nothing."
+        )
         logger.warning("%s %s", consequence, why_no_labels(self.trainer, self.columns))
 
     def _warn_of_nan(self, value: Any) -> None:
@@ -103,7 +108,9 @@ class MissingMetricError(KeyError):
         return str(self.args[0])  # a KeyError would show it in quotes
 
 
-def missing_metric(trainer: Trainer, name: str, metrics: Mapping[str, Any], columns: Any) -> MissingMetricError:
+def missing_metric(
+    trainer: Trainer, name: str, metrics: Mapping[str, Any], columns: Any
+) -> MissingMetricError:
     """Return the error for a missing metric.
 
     Args:
@@ -117,8 +124,8 @@ def missing_metric(trainer: Trainer, name: str, metrics: Mapping[str, Any], colu
     else:
         why = why_no_labels(trainer, columns)
     return MissingMetricError(
-        f"metric_for_best_model is {watched_metric(trainer.args)!r}, but the evaluation has no {name!r}: it has "
-        f"{_listed(metrics)}.{did_you_mean(name, metrics)} {why}"
+        f"metric_for_best_model is {watched_metric(trainer.args)!r}, but the evaluation has no "
+        f"{name!r}: it has {_listed(metrics)}.{did_you_mean(name, metrics)} {why}"
     )
 
 
@@ -126,10 +133,11 @@ def why_no_labels(trainer: Trainer, columns: Sequence[str] | None) -> str:
     """Explain why no labels were found in batches with these columns, and what to set."""
     model = base_of_adapter(trainer.model)
     return (
-        f"The batches have no labels, so there is no loss and no metric. {type(model).__name__} takes: "
-        f"{_listed(inspect.signature(model.forward).parameters)}. A batch has: {_listed(columns)}. "
-        f"label_names={trainer.label_names}: set it to the columns that hold labels. Columns that forward does not "
-        f"take are left out (remove_unused_columns={trainer.args.remove_unused_columns}): call its argument as the "
+        f"The batches have no labels, so there is no loss and no metric. {type(model).__name__} "
+        f"takes: {_listed(inspect.signature(model.forward).parameters)}. A batch has: "
+        f"{_listed(columns)}. label_names={trainer.label_names}: set it to the columns that hold "
+        "labels. Columns that forward does not take are left out "
+        f"(remove_unused_columns={trainer.args.remove_unused_columns}): call its argument as the "
         "column is called."
     )
 
@@ -138,13 +146,14 @@ def _why_no_metric(trainer: Trainer, name: str) -> str:
     if trainer.args.prediction_loss_only:
         return "prediction_loss_only=True leaves out all but the loss: set it to False."
     remedy = (
-        f"Pass a compute_metrics that returns {name.removeprefix('eval_')!r}, or set metric_for_best_model to one of "
-        "these."
+        f"Pass a compute_metrics that returns {name.removeprefix('eval_')!r}, or set "
+        "metric_for_best_model to one of these."
     )
     if isinstance(trainer.eval_dataset, Mapping):
         remedy += (
-            " With a dict of datasets each is called eval_<dataset>_<metric>; with eval_aggregate='mean' there is "
-            f"eval_mean_<metric> of each metric that all of them ({_listed(trainer.eval_dataset)}) have."
+            " With a dict of datasets each is called eval_<dataset>_<metric>; with "
+            "eval_aggregate='mean' there is eval_mean_<metric> of each metric that all of them "
+            f"({_listed(trainer.eval_dataset)}) have."
         )
     return remedy
 

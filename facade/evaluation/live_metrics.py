@@ -1,4 +1,6 @@
-"""torchmetrics objects as `compute_metrics`: updated on each process, synchronised by torchmetrics."""
+"""torchmetrics objects as `compute_metrics`: updated on each process, synchronised by
+torchmetrics.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def consists_of_metrics(compute_metrics: Any) -> bool:
-    """Return whether `compute_metrics` is made of torchmetrics objects, without importing torchmetrics.
+    """Return whether `compute_metrics` is made of torchmetrics objects, without importing
+    torchmetrics.
 
     Any dict counts; its values are validated when it is converted.
     """
@@ -42,12 +45,20 @@ def metrics_type_problem(compute_metrics: Any) -> str | None:
 
 
 def metrics_value_problem(args: Any, compute_metrics: Any) -> str | None:
-    """Return the conflict within torchmetrics objects, or between them and the arguments, or None."""
+    """Return the conflict within torchmetrics objects, or between them and the arguments, or
+    None.
+    """
     if not consists_of_metrics(compute_metrics):
         return None
     if args.include_for_metrics:
-        instead = "BatchMetrics(metrics, prepare=...) with a function of predictions, labels, inputs and loss"
-        return f"include_for_metrics={args.include_for_metrics} is for a compute_metrics function. Pass {instead}."
+        instead = (
+            "BatchMetrics(metrics, prepare=...) with a function of predictions, labels, inputs and "
+            "loss"
+        )
+        return (
+            f"include_for_metrics={args.include_for_metrics} is for a compute_metrics function. "
+            f"Pass {instead}."
+        )
     return _problem(compute_metrics, ValueError)
 
 
@@ -64,7 +75,8 @@ def _problem(compute_metrics: Any, kind: type[Exception]) -> str | None:
 class LiveMetrics:
     """Update torchmetrics objects at each batch, so that no predictions are kept.
 
-    The metrics are reset before and after the evaluation. Samples that pad the last round are not counted.
+    The metrics are reset before and after the evaluation. Samples that pad the last round are not
+    counted.
 
     Args:
         trainer: the Trainer; its `compute_metrics` are torchmetrics objects.
@@ -108,7 +120,9 @@ class LiveMetrics:
         update(logits, labels, inputs=batch, loss=loss, shift=self.shift)
 
     def values(self) -> dict[str, Any]:
-        """Return the metrics over all batches and processes by name, empty without labels, and reset them."""
+        """Return the metrics over all batches and processes by name, empty without labels, and
+        reset them.
+        """
         try:
             if not self.updated:
                 return {}
@@ -127,7 +141,8 @@ class LiveMetrics:
 
 
 def samples_that_count(trainer: Trainer, size: int) -> int:
-    """Return how many samples of a batch do not repeat earlier ones to fill up the last round; those come first.
+    """Return how many samples of a batch do not repeat earlier ones to fill up the last round;
+    those come first.
 
     Args:
         trainer: its accelerator knows the position in the loader.

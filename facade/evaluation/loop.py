@@ -17,7 +17,12 @@ from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.data.iteration import iterate
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
-from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector, move_to_host
+from ...lightning_modules.evaluation.collecting import (
+    BatchCollector,
+    LossCollector,
+    ObjectCollector,
+    move_to_host,
+)
 from ...lightning_modules.models.inspection import accepted_arguments
 from ..arguments.parallelism import data_ranks
 from .live_metrics import LiveMetrics, consists_of_metrics, samples_that_count
@@ -31,8 +36,8 @@ if TYPE_CHECKING:
 class EvaluationFeed:
     """Wrap the loader of an evaluation for Lightning.
 
-    Nothing is read before the first `next()`. Lightning may prefetch one batch, so `is_last` is queued when a batch is
-    read, for the step that processes it.
+    Nothing is read before the first `next()`. Lightning may prefetch one batch, so `is_last` is
+    queued when a batch is read, for the step that processes it.
 
     Args:
         loader: the Trainer's loader.
@@ -58,7 +63,11 @@ class EvaluationFeed:
     @property
     def remainder(self) -> int:
         """Return `EpochLoader.remainder`; -1 (unknown) with uneven processes."""
-        return -1 if self.rounds is not None and self.rounds.uneven else getattr(self.loader, "remainder", -1)
+        return (
+            -1
+            if self.rounds is not None and self.rounds.uneven
+            else getattr(self.loader, "remainder", -1)
+        )
 
     def _ends(self) -> bool:
         return getattr(self.loader, "end_of_loader", False)
@@ -107,7 +116,9 @@ class Evaluation:
         if consists_of_metrics(trainer.compute_metrics):
             self.live = LiveMetrics(trainer, to_device)
         self.is_batchwise = args.batch_eval_metrics and self.live is None
-        self.keeps_predictions = description == "Prediction" or not (self.is_batchwise or self.live is not None)
+        self.keeps_predictions = description == "Prediction" or not (
+            self.is_batchwise or self.live is not None
+        )
         self.metrics: dict[str, Any] | None = None
 
         # What the batches leave.
@@ -130,7 +141,9 @@ class Evaluation:
         return BatchCollector(args.eval_do_concat_batches, rows=self.expected)
 
     def step(self, batch: Any) -> dict[str, Any]:
-        """Process one batch; returns loss, predictions and labels of this process, for Lightning callbacks."""
+        """Process one batch; returns loss, predictions and labels of this process, for Lightning
+        callbacks.
+        """
         trainer = self.trainer
         args = trainer.args
         accelerator = trainer.accelerator
@@ -174,12 +187,17 @@ class Evaluation:
             logits = self._preprocessed(logits, labels)
         if self.keeps_predictions:
             self._keep(inputs, logits, labels)
-        trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
+        trainer.control = trainer.callback_handler.on_prediction_step(
+            args, trainer.state, trainer.control
+        )
 
         self.steps += 1
         if self.is_batchwise:
             self._update_metrics(losses, batch, logits, labels)
-        elif args.eval_accumulation_steps is not None and self.steps % args.eval_accumulation_steps == 0:
+        elif (
+            args.eval_accumulation_steps is not None
+            and self.steps % args.eval_accumulation_steps == 0
+        ):
             self._to_host()
         return outputs
 
@@ -197,7 +215,9 @@ class Evaluation:
     def numbers(self) -> dict[str, float]:
         """Return the numeric metrics, for Lightning callbacks."""
         metrics = self.result.metrics or {}
-        return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
+        return {
+            name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))
+        }
 
     @functools.cached_property
     def result(self) -> EvalLoopOutput:
@@ -213,7 +233,12 @@ class Evaluation:
         compute = self.trainer.compute_metrics
         if self.live is not None:
             self.metrics = self.live.values()
-        elif compute is not None and not self.is_batchwise and predictions is not None and labels is not None:
+        elif (
+            compute is not None
+            and not self.is_batchwise
+            and predictions is not None
+            and labels is not None
+        ):
             self.metrics = compute(self._prediction(predictions, labels, inputs, losses))
         metrics = self._recorded()
         metrics |= denumpify_detensorize(dict(self.metrics or {}))
@@ -234,7 +259,9 @@ class Evaluation:
         accelerator = self.trainer.accelerator
         has_values = bool(self.recorded)
         if accelerator.num_processes > 1:
-            has_values = bool(accelerator.reduce(torch.tensor(int(has_values), device=accelerator.device), "max"))
+            has_values = bool(
+                accelerator.reduce(torch.tensor(int(has_values), device=accelerator.device), "max")
+            )
         if not has_values:
             return {}
         return self.recorded.take(gather_objects)
@@ -291,9 +318,13 @@ class Evaluation:
         if compute is None or logits is None or labels is None:
             return
         prediction = self._prediction(logits, labels, batch, loss)
-        self.metrics = compute(prediction, compute_result=self.trainer.accelerator.end_of_dataloader)
+        self.metrics = compute(
+            prediction, compute_result=self.trainer.accelerator.end_of_dataloader
+        )
 
-    def _prediction(self, predictions: Any, labels: Any, inputs: Any, losses: Any) -> EvalPrediction:
+    def _prediction(
+        self, predictions: Any, labels: Any, inputs: Any, losses: Any
+    ) -> EvalPrediction:
         included = self.trainer.args.include_for_metrics
         return EvalPrediction(
             predictions=predictions,

@@ -44,7 +44,8 @@ def speed_metrics(
     num_steps: int | None = None,
     num_tokens: int | None = None,
 ) -> dict[str, float]:
-    """As `transformers.trainer_utils.speed_metrics`: seconds since `start_time`, and rates per second.
+    """As `transformers.trainer_utils.speed_metrics`: seconds since `start_time`, and rates per
+    second.
 
     Args:
         split: prefix of the metrics.
@@ -54,7 +55,9 @@ def speed_metrics(
         num_tokens: number of tokens, or None.
     """
     runtime = start_time.seconds_ago if isinstance(start_time, Moment) else time.time() - start_time
-    return metrics_of_runtime(split, max(runtime, 0.0), samples=num_samples, steps=num_steps, tokens=num_tokens)
+    return metrics_of_runtime(
+        split, max(runtime, 0.0), samples=num_samples, steps=num_steps, tokens=num_tokens
+    )
 
 
 def metrics_of_runtime(split: str, runtime: float, **counts: float | None) -> dict[str, float]:
@@ -67,18 +70,24 @@ def metrics_of_runtime(split: str, runtime: float, **counts: float | None) -> di
 
 
 def denumpify_detensorize(metrics: Any) -> Any:
-    """As `transformers.trainer_utils.denumpify_detensorize`: plain Python numbers, so that metrics become JSON."""
+    """As `transformers.trainer_utils.denumpify_detensorize`: plain Python numbers, so that
+    metrics become JSON.
+    """
     if isinstance(metrics, (list, tuple)):
         return type(metrics)(denumpify_detensorize(part) for part in metrics)
     if isinstance(metrics, dict):
         return type(metrics)({key: denumpify_detensorize(part) for key, part in metrics.items()})
-    if isinstance(metrics, np.generic) or (isinstance(metrics, torch.Tensor) and metrics.numel() == 1):
+    if isinstance(metrics, np.generic) or (
+        isinstance(metrics, torch.Tensor) and metrics.numel() == 1
+    ):
         return metrics.item()
     return metrics
 
 
 def metrics_format(metrics: dict[str, float]) -> dict[str, Any]:
-    """As `transformers.Trainer.metrics_format`: readable units; memory in MB, times in h:mm:ss, rounded numbers."""
+    """As `transformers.Trainer.metrics_format`: readable units; memory in MB, times in h:mm:ss,
+    rounded numbers.
+    """
     return {name: _formatted(name, value) for name, value in metrics.items()}
 
 
@@ -128,7 +137,9 @@ def save_metrics(self: Any, split: str, metrics: dict[str, float], combined: boo
 
 
 def save_state(self: Any) -> None:
-    """As `transformers.Trainer.save_state`: write the state to `trainer_state.json`, on process 0."""
+    """As `transformers.Trainer.save_state`: write the state to `trainer_state.json`, on process
+    0.
+    """
     if self.is_world_process_zero():
         self.state.save_to_json(os.path.join(str(self.args.output_dir), "trainer_state.json"))
         self._object_store.written()

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class EvaluationModule(FastModule):
     """Run `Trainer.prediction_step` on each batch, and expose the metrics to Lightning callbacks.
 
-    Lightning does not move batches: the Trainer's loaders do, and `Trainer._prepare_inputs` those of other loaders.
+    Lightning does not move batches: the Trainer's loaders do, and `Trainer._prepare_inputs` those
+    of other loaders.
 
     Args:
         model: the user's model; its parameters are those of this module.
@@ -34,7 +35,9 @@ class EvaluationModule(FastModule):
         self.evaluation = evaluation
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drop the evaluation: callbacks that average weights copy the module, and must not copy its data."""
+        """Drop the evaluation: callbacks that average weights copy the module, and must not copy
+        its data.
+        """
         return {**super().__getstate__(), "evaluation": None}
 
     def distribute(self, spread: Callable[[EvaluationModule], nn.Module]) -> None:
@@ -52,18 +55,22 @@ class EvaluationModule(FastModule):
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the model, for copies that callbacks make before Lightning moves it."""
+        """Return the device of the model, for copies that callbacks make before Lightning moves
+        it.
+        """
         return next((parameter.device for parameter in self.parameters()), super().device)
 
     def cpu(self) -> EvaluationModule:
-        """Stay on the device: Lightning moves modules to the CPU after a run, but the model is still used."""
+        """Stay on the device: Lightning moves modules to the CPU after a run, but the model is
+        still used.
+        """
         return self
 
     def on_validation_model_eval(self) -> None:
         """Put only this module, and wrappers of the model, into evaluation mode.
 
-        The Trainer has called `model.eval()`. Lightning would call `train(False)` too, and undo an override of `eval`
-        that keeps dropout active.
+        The Trainer has called `model.eval()`. Lightning would call `train(False)` too, and undo an
+        override of `eval` that keeps dropout active.
         """
         of_model = set(unwrap_model(self.model).modules())
         for module in self.modules():
@@ -84,7 +91,8 @@ class EvaluationModule(FastModule):
         """Expose the metrics to Lightning callbacks such as EarlyStopping and ModelCheckpoint."""
         if callbacks_of(self.trainer):
             assert self.evaluation is not None
-            with torch.enable_grad():  # as outside of the loop, where metrics are computed otherwise
+            # as outside of the loop, where metrics are computed otherwise
+            with torch.enable_grad():
                 metrics = self.evaluation.numbers()
             self.log_dict(metrics, sync_dist=True, logger=False)  # the Trainer logs them
 

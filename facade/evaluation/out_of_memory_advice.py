@@ -17,16 +17,20 @@ def advice_for_training(args: Any, inputs: Any = None) -> str:
         inputs: the micro-batch if the error came from the model; None for the optimizer.
     """
     if inputs is None:
-        place = f"This was in the optimizer step, with optim={getattr(args.optim, 'value', args.optim)!r}"
+        place = (
+            "This was in the optimizer step, with "
+            f"optim={getattr(args.optim, 'value', args.optim)!r}"
+        )
         remedies = "an optimizer that keeps less, such as optim='adafactor' or 'sgd'"
     else:
         place = f"The batch was: {shapes_of(inputs)}"
         remedies = "shorter inputs; gradient_checkpointing=True; bf16=True"
     return (
         f"{place}; per_device_train_batch_size={args.per_device_train_batch_size}, "
-        f"gradient_accumulation_steps={args.gradient_accumulation_steps}, world_size={args.world_size}.\n"
-        "What to try: a smaller per_device_train_batch_size with a larger gradient_accumulation_steps "
-        f"(auto_find_batch_size=True looks for a batch that fits); {remedies}."
+        f"gradient_accumulation_steps={args.gradient_accumulation_steps}, "
+        f"world_size={args.world_size}.\nWhat to try: a smaller per_device_train_batch_size with "
+        "a larger gradient_accumulation_steps (auto_find_batch_size=True looks for a batch that "
+        f"fits); {remedies}."
     )
 
 
@@ -34,9 +38,11 @@ def advice_for_evaluation(args: Any, inputs: Any = None) -> str:
     """Return the note for an evaluation; `auto_find_batch_size` does not change its batches."""
     batch = "" if inputs is None else f", and the batch was: {shapes_of(inputs)}"
     return (
-        f"This was in an evaluation, with per_device_eval_batch_size={args.per_device_eval_batch_size}{batch}.\n"
-        "What to try: a smaller per_device_eval_batch_size; eval_accumulation_steps=1, which moves predictions to the "
-        "main memory; preprocess_logits_for_metrics, to keep what the metrics need; prediction_loss_only=True."
+        "This was in an evaluation, with "
+        f"per_device_eval_batch_size={args.per_device_eval_batch_size}{batch}.\nWhat to try: a "
+        "smaller per_device_eval_batch_size; eval_accumulation_steps=1, which moves predictions "
+        "to the main memory; preprocess_logits_for_metrics, to keep what the metrics need; "
+        "prediction_loss_only=True."
     )
 
 

@@ -16,7 +16,9 @@ class EvalPrediction:
         losses: the loss of each sample, with `include_for_metrics=["loss"]`.
     """
 
-    def __init__(self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None) -> None:
+    def __init__(
+        self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None
+    ) -> None:
         self.predictions = predictions
         self.label_ids = label_ids
         self.inputs = inputs
@@ -61,7 +63,9 @@ class TrainOutput(NamedTuple):
 
 
 class TrainingLength(NamedTuple):
-    """Result of `Trainer.set_initial_training_values`: length of a training in epochs, steps and samples."""
+    """Result of `Trainer.set_initial_training_values`: length of a training in epochs, steps and
+    samples.
+    """
 
     num_train_epochs: int
     num_update_steps_per_epoch: int

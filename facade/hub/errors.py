@@ -1,4 +1,6 @@
-"""Errors of the Hub: retries of transient ones, remedies for the others, and redaction of tokens."""
+"""Errors of the Hub: retries of transient ones, remedies for the others, and redaction of
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,14 @@ _PASSING = (408, 429, 500, 502, 503, 504)
 _TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 _REMEDIES = {
     401: "The Hub does not know the token. Pass hub_token=..., or run `hf auth login`.",
-    403: "The token may not write there. Take one with the role `write`, and see that hub_model_id names your owner.",
-    404: "The token sees no such repository or branch. See that hub_model_id and hub_revision are spelled right.",
+    403: (
+        "The token may not write there. Take one with the role `write`, and see that hub_model_id "
+        "names your owner."
+    ),
+    404: (
+        "The token sees no such repository or branch. See that hub_model_id and hub_revision are "
+        "spelled right."
+    ),
     429: "The Hub takes no more requests for now. Save less often, or wait.",
 }
 _LENGTH = 400
@@ -55,14 +63,17 @@ def is_passing(error: BaseException) -> bool:
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of an error or its causes; None if the server did not answer."""
-    statuses = (getattr(getattr(one, "response", None), "status_code", None) for one in chain(error))
+    statuses = (
+        getattr(getattr(one, "response", None), "status_code", None) for one in chain(error)
+    )
     return next((status for status in statuses if status is not None), None)
 
 
 def explained(error: Exception, repository: str, token: str | None = None) -> Exception:
     """Add repository and remedy to the message of an error, and redact the token.
 
-    Tracebacks are removed: tools that show local variables would show the token in the headers of the client.
+    Tracebacks are removed: tools that show local variables would show the token in the headers of
+    the client.
 
     Args:
         error: of any class, which is kept, so that `except HfHubHTTPError` works.
@@ -80,7 +91,11 @@ def explained(error: Exception, repository: str, token: str | None = None) -> Ex
 
 def describe(error: BaseException, token: str | None = None) -> str:
     """Return an error in one line, for logs."""
-    said = [f"{type(one).__name__}: {' '.join(str(one).split())}" for one in (error, error.__cause__) if one]
+    said = [
+        f"{type(one).__name__}: {' '.join(str(one).split())}"
+        for one in (error, error.__cause__)
+        if one
+    ]
     texts = [text if len(text) <= _LENGTH else f"{text[:_LENGTH]} ..." for text in said]
     return without(" From ".join(texts), token)
 
@@ -88,4 +103,8 @@ def describe(error: BaseException, token: str | None = None) -> str:
 def _is_transport_error(error: BaseException) -> bool:
     """Return whether the connection failed, or a gateway answered with HTML instead of JSON."""
     cls = type(error)
-    return isinstance(error, TimeoutError) or cls.__module__.partition(".")[0] in _TRANSPORT or "JSON" in cls.__name__
+    return (
+        isinstance(error, TimeoutError)
+        or cls.__module__.partition(".")[0] in _TRANSPORT
+        or "JSON" in cls.__name__
+    )

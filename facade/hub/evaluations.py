@@ -8,7 +8,13 @@ from typing import Any
 from ...callbacks._log_values import number_of, split_history
 
 _PREFIX = "eval_"
-_ABOUT_SPEED = ("runtime", "samples_per_second", "steps_per_second", "jit_compilation_time", "preparation_time")
+_ABOUT_SPEED = (
+    "runtime",
+    "samples_per_second",
+    "steps_per_second",
+    "jit_compilation_time",
+    "preparation_time",
+)
 
 
 @dataclass
@@ -32,8 +38,8 @@ def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
         log_history: of a `TrainerState`.
 
     Returns:
-        one entry per evaluated step, in order, with the later of two values; then one entry per evaluation after the
-        end of the training.
+        one entry per evaluated step, in order, with the later of two values; then one entry per
+        evaluation after the end of the training.
     """
     training, after = split_history(log_history)
     by_step: dict[int, Evaluation] = {}
@@ -58,17 +64,26 @@ def _later(entries: list[dict[str, Any]]) -> list[Evaluation]:
         if not metrics:
             continue
         if not found or found[-1].metrics.keys() & metrics.keys():
-            found.append(Evaluation(entry.get("step", 0), entry.get("epoch"), None, after_training=True))
+            found.append(
+                Evaluation(entry.get("step", 0), entry.get("epoch"), None, after_training=True)
+            )
         found[-1].metrics.update(metrics)
     return found
 
 
 def _metrics(entry: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics of an evaluation by name, without the prefix; without speed, memory and what is no number."""
+    """Return the metrics of an evaluation by name, without the prefix; without speed, memory and
+    what is no number.
+    """
     metrics = {}
     for key, value in entry.items():
         name = str(key).removeprefix(_PREFIX)
-        if name == key or name.endswith(_ABOUT_SPEED) or "mem_" in name or name == "num_input_tokens_seen":
+        if (
+            name == key
+            or name.endswith(_ABOUT_SPEED)
+            or "mem_" in name
+            or name == "num_input_tokens_seen"
+        ):
             continue
         number = _plain(value)
         if number is not None:

@@ -107,12 +107,15 @@ def facts_of(trainer: Any, size: tuple[int, int], **given: Any) -> CardFacts:
 
     # What the user gives goes before what is found.
     named = named_sources(
-        as_list(given.get("dataset")), as_list(given.get("dataset_tags")), as_list(given.get("dataset_args"))
+        as_list(given.get("dataset")),
+        as_list(given.get("dataset_tags")),
+        as_list(given.get("dataset_args")),
     )
     evaluated_on = trainer.train_dataset if trainer.eval_dataset is None else trainer.eval_dataset
     tasks = as_list(given.get("tasks")) or as_list(task_of(base))
     return CardFacts(
-        model_name=given.get("model_name") or os.path.basename(os.path.abspath(str(args.output_dir))),
+        model_name=given.get("model_name")
+        or os.path.basename(os.path.abspath(str(args.output_dir))),
         model_class=_class_name(base),
         library=library,
         parameters=size[0],
@@ -166,7 +169,9 @@ def _chosen_step(args: Any, state: Any) -> int | None:
     """Return the step of the best model if it was loaded at the end."""
     if not args.load_best_model_at_end or state.best_model_checkpoint is None:
         return None
-    has_ended = any(isinstance(entry, dict) and "train_runtime" in entry for entry in state.log_history)
+    has_ended = any(
+        isinstance(entry, dict) and "train_runtime" in entry for entry in state.log_history
+    )
     return state.best_global_step if has_ended else None
 
 
@@ -195,7 +200,8 @@ def named_sources(names: list[str], tags: list[str], args: list[Any]) -> tuple[D
 
 
 def source_of(dataset: Any) -> DataSource | None:
-    """Return the source of a dataset; None if it is not of `datasets`, or was made from local files.
+    """Return the source of a dataset; None if it is not of `datasets`, or was made from local
+    files.
 
     Args:
         dataset: of any kind.
@@ -259,7 +265,8 @@ _PRECISIONS = {"no": "float32", "bf16": "mixed, bfloat16", "fp16": "mixed, float
 
 
 def settings_of(args: Any) -> dict[str, str]:
-    """Return names and values of arguments: the main ones, and others that differ from their defaults.
+    """Return names and values of arguments: the main ones, and others that differ from their
+    defaults.
 
     Args:
         args: `TrainingArguments`.
@@ -269,7 +276,9 @@ def settings_of(args: Any) -> dict[str, str]:
         "per_device_train_batch_size": args.per_device_train_batch_size,
         "gradient_accumulation_steps": args.gradient_accumulation_steps,
         "processes": args.world_size,
-        "total batch size": args.train_batch_size * args.gradient_accumulation_steps * data_ranks(args),
+        "total batch size": (
+            args.train_batch_size * args.gradient_accumulation_steps * data_ranks(args)
+        ),
         "per_device_eval_batch_size": args.per_device_eval_batch_size,
         "seed": args.seed,
         "optim": _optimizer(args),
@@ -291,19 +300,26 @@ def settings_of(args: Any) -> dict[str, str]:
         value = getattr(args, name)
         if value != defaults.get(name):
             settings[name] = value
-    return {name: str(getattr(value, "value", value)) for name, value in settings.items() if value not in (None, "")}
+    return {
+        name: str(getattr(value, "value", value))
+        for name, value in settings.items()
+        if value not in (None, "")
+    }
 
 
 def _optimizer(args: Any) -> str:
     name = str(getattr(args.optim, "value", args.optim))
     if "adam" not in name:
         return name
-    return f"{name}, betas {args.adam_beta1:g} and {args.adam_beta2:g}, epsilon {args.adam_epsilon:g}"
+    return (
+        f"{name}, betas {args.adam_beta1:g} and {args.adam_beta2:g}, epsilon {args.adam_epsilon:g}"
+    )
 
 
 _NAMED_AS_WRITTEN = """
-    audio-classification automatic-speech-recognition image-classification image-segmentation multiple-choice
-    object-detection question-answering table-question-answering text-classification token-classification
+    audio-classification automatic-speech-recognition image-classification image-segmentation
+    multiple-choice object-detection question-answering table-question-answering text-classification
+    token-classification
 """
 TASK_NAMES = {task: task.replace("-", " ").title() for task in _NAMED_AS_WRITTEN.split()} | {
     "fill-mask": "Masked Language Modeling",
@@ -323,13 +339,19 @@ _ENDINGS_OF_TASKS = {
     "multiple-choice": "ForMultipleChoice",
     "text2text-generation": "ForConditionalGeneration MTModel ForTextToText EncoderDecoderModel",
     "image-classification": "ForImageClassification ForImageClassificationWithTeacher",
-    "image-segmentation": "ForImageSegmentation ForSegmentation ForSemanticSegmentation ForUniversalSegmentation",
+    "image-segmentation": (
+        "ForImageSegmentation ForSegmentation ForSemanticSegmentation ForUniversalSegmentation"
+    ),
     "object-detection": "ForObjectDetection",
     "audio-classification": "ForAudioClassification",
-    "automatic-speech-recognition": "ForCTC ForSpeechSeq2Seq ForSpeechToText SpeechEncoderDecoderModel",
+    "automatic-speech-recognition": (
+        "ForCTC ForSpeechSeq2Seq ForSpeechToText SpeechEncoderDecoderModel"
+    ),
     "image-text-to-text": "VisionEncoderDecoderModel",
 }
-_ENDINGS = {ending: task for task, endings in _ENDINGS_OF_TASKS.items() for ending in endings.split()}
+_ENDINGS = {
+    ending: task for task, endings in _ENDINGS_OF_TASKS.items() for ending in endings.split()
+}
 _OF_IMAGES = {
     "text-generation": "image-text-to-text",
     "text2text-generation": "image-text-to-text",

@@ -43,7 +43,8 @@ _OPTIONAL_PACKAGES = ("transformers", "peft", "datasets", "tokenizers")
 
 
 class ModelCard:
-    """As `transformers.modelcard.TrainingSummary`, with the losses as a picture and all evaluations as a table.
+    """As `transformers.modelcard.TrainingSummary`, with the losses as a picture and all evaluations
+    as a table.
 
     Args:
         facts: facts of the training.
@@ -81,7 +82,9 @@ class ModelCard:
         from huggingface_hub import ModelCard as HubCard
 
         facts = self.facts
-        metric_names = dict.fromkeys(name for evaluation in self.evaluations for name in evaluation.metrics)
+        metric_names = dict.fromkeys(
+            name for evaluation in self.evaluations for name in evaluation.metrics
+        )
         card = HubCard.from_template(
             self.metadata(),
             template_path=str(_TEMPLATE),
@@ -107,7 +110,9 @@ class ModelCard:
         return str(card)
 
     def metadata(self) -> ModelCardData:
-        """Return the metadata; `model-index` needs a task, a dataset and a metric, else the Hub refuses it."""
+        """Return the metadata; `model-index` needs a task, a dataset and a metric, else the Hub
+        refuses it.
+        """
         from huggingface_hub import ModelCardData
 
         facts = self.facts
@@ -158,7 +163,11 @@ class ModelCard:
         for task in self.facts.tasks:
             for source in self.facts.sources:
                 for name, value in self.result.metrics.items():
-                    if source.tag is None or not name.startswith(source.prefix) or not math.isfinite(value):
+                    if (
+                        source.tag is None
+                        or not name.startswith(source.prefix)
+                        or not math.isfinite(value)
+                    ):
                         continue
                     name_in_set = name.removeprefix(source.prefix)
                     yield EvalResult(
@@ -196,7 +205,9 @@ def _draw(facts: CardFacts, folder: Path) -> bool:
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    """Log a warning unless an earlier card had the same: uploads during a training write many cards."""
+    """Log a warning unless an earlier card had the same: uploads during a training write many
+    cards.
+    """
     logger.warning(message)
 
 
@@ -216,7 +227,9 @@ def _tags_of(card: Path) -> list[Any]:
     try:
         return list(HubCard.load(card, ignore_metadata_errors=True).data.get("tags") or [])
     except Exception as error:  # edited by hand, in any form
-        logger.warning("The tags of %s are not kept, as its metadata cannot be read (%s).", card, error)
+        logger.warning(
+            "The tags of %s are not kept, as its metadata cannot be read (%s).", card, error
+        )
         return []
 
 
@@ -263,7 +276,10 @@ def _many(count: int) -> str:
 
 def _listed(sources: Iterable[DataSource]) -> str:
     """Return links to different datasets, such as `A, B and C`."""
-    links = [_linked(source) for source in {source.tag or source.name: source for source in sources}.values()]
+    links = [
+        _linked(source)
+        for source in {source.tag or source.name: source for source in sources}.values()
+    ]
     return " and ".join(filter(None, [", ".join(links[:-1]), *links[-1:]]))
 
 

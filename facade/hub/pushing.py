@@ -1,7 +1,7 @@
 """Background uploads, one after the other, during a training.
 
-A checkpoint may be deleted, and `output_dir` written to, before an upload ends. So the files of the checkpoint are hard
-linked, and the other files of `output_dir` are copied.
+A checkpoint may be deleted, and `output_dir` written to, before an upload ends. So the files of the
+checkpoint are hard linked, and the other files of `output_dir` are copied.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ class Stage:
             raise
 
     def fill(self) -> Path:
-        """Fill and return the folder for the top of the repository: model and other files of `output_dir`."""
+        """Fill and return the folder for the top of the repository: model and other files of
+        `output_dir`.
+        """
         self.root.mkdir(exist_ok=True)
         for name in _files(self.checkpoint):
             if not _matches(name, _ONLY_FOR_RESUMING):
@@ -133,7 +135,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class CheckpointPush:
-    """Upload of a checkpoint: the model to the top of the repository, optionally all files to a folder."""
+    """Upload of a checkpoint: the model to the top of the repository, optionally all files to a
+    folder.
+    """
 
     repository: Repository
     stage: Stage
@@ -152,7 +156,9 @@ class CheckpointPush:
             self.repository.upload(root, self.message)
             if self.subfolder is not None:
                 checkpoint = self.stage.checkpoint
-                self.repository.upload(checkpoint, f"{self.message}, checkpoint", to=self.subfolder, whole=True)
+                self.repository.upload(
+                    checkpoint, f"{self.message}, checkpoint", to=self.subfolder, whole=True
+                )
         finally:
             self.stage.remove()
 
@@ -169,7 +175,9 @@ class Pusher:
         self._api: HfApi | None = None
         """Its one thread runs the uploads of a training in their order."""
 
-    def submit(self, job: Callable[[], Any], *, step: int, what: str, to: Repository) -> futures.Future[Any]:
+    def submit(
+        self, job: Callable[[], Any], *, step: int, what: str, to: Repository
+    ) -> futures.Future[Any]:
         """Queue an upload.
 
         Args:
@@ -199,11 +207,15 @@ class Pusher:
         """Log the failures of a training once, and release the thread."""
         if self.failures and self.newest_failed:
             logger.warning(
-                "%d uploads to the Hub failed. The model on the Hub is older than this one: call push_to_hub().",
+                "%d uploads to the Hub failed. The model on the Hub is older than this one: call "
+                "push_to_hub().",
                 self.failures,
             )
         elif self.failures:
-            logger.warning("%d uploads to the Hub failed. A later one succeeded with the newest model.", self.failures)
+            logger.warning(
+                "%d uploads to the Hub failed. A later one succeeded with the newest model.",
+                self.failures,
+            )
         self.failures = 0
         self._api = None
 
@@ -227,15 +239,21 @@ def draft_is_wanted(output_dir: Path, marker: str) -> bool:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield the files below a folder by relative name; git, the cache of `huggingface_hub`, checkpoints are skipped."""
+    """Yield the files below a folder by relative name; git, the cache of `huggingface_hub`,
+    checkpoints are skipped.
+    """
     for place, folders, names in os.walk(folder):
         inside = Path(place).relative_to(folder)
-        folders[:] = [name for name in folders if name not in (".git", ".cache") and not _hidden_work(name)]
+        folders[:] = [
+            name for name in folders if name not in (".git", ".cache") and not _hidden_work(name)
+        ]
         yield from ((inside / name).as_posix() for name in sorted(names))
 
 
 def _hidden_work(name: str) -> bool:
-    return name.startswith((f"{PREFIX_CHECKPOINT_DIR}-", f".{PREFIX_CHECKPOINT_DIR}-", ".hub-upload-"))
+    return name.startswith(
+        (f"{PREFIX_CHECKPOINT_DIR}-", f".{PREFIX_CHECKPOINT_DIR}-", ".hub-upload-")
+    )
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

@@ -28,15 +28,17 @@ _PATIENCE = 10.0
 TRAINER_MODULES = ("transformers.trainer", f"{__name__.partition('.')[0]}.facade.trainer")
 """Modules in which tests of libraries replace functions of `huggingface_hub`."""
 SILENCE = 300.0
-"""Seconds without a byte after which a connection counts as broken; without it a training could hang."""
+"""Seconds without a byte after which a connection counts as broken; without it a training could
+hang.
+"""
 
 
 @dataclass(frozen=True)
 class Repository:
     """A repository by name, existing or not; its token is never shown.
 
-    Methods that access the Hub retry transient errors, and raise those of `huggingface_hub` (`HfHubHTTPError` and the
-    like) with a remedy in the message.
+    Methods that access the Hub retry transient errors, and raise those of `huggingface_hub`
+    (`HfHubHTTPError` and the like) with a remedy in the message.
     """
 
     name: str
@@ -58,7 +60,10 @@ class Repository:
         """
         create = replaced("create_repo")
         if create is not None:
-            return replace(self, name=create(self.name, token=self.token, private=private, exist_ok=True).repo_id)
+            return replace(
+                self,
+                name=create(self.name, token=self.token, private=private, exist_ok=True).repo_id,
+            )
         url = self._call(lambda api: api.create_repo(self.name, private=private, exist_ok=True))
         made = replace(self, name=url.repo_id)
         made.require_branch()
@@ -75,7 +80,13 @@ class Repository:
             self._call(lambda api: api.create_branch(self.name, branch=branch, exist_ok=True))
 
     def upload(
-        self, folder: Path, message: str, *, to: str | None = None, ignore: Sequence[str] = (), whole: bool = False
+        self,
+        folder: Path,
+        message: str,
+        *,
+        to: str | None = None,
+        ignore: Sequence[str] = (),
+        whole: bool = False,
     ) -> CommitInfo:
         """Upload a folder as one commit; unchanged files are not sent again.
 
@@ -87,8 +98,16 @@ class Repository:
             whole: delete files in `to` that `folder` lacks.
         """
         upload = replaced("upload_folder")
-        settings: dict[str, Any] = {"repo_id": self.name, "revision": self.revision, "commit_message": message}
-        settings |= {"folder_path": folder, "path_in_repo": to, "delete_patterns": "*" if whole else None}
+        settings: dict[str, Any] = {
+            "repo_id": self.name,
+            "revision": self.revision,
+            "commit_message": message,
+        }
+        settings |= {
+            "folder_path": folder,
+            "path_in_repo": to,
+            "delete_patterns": "*" if whole else None,
+        }
         if upload is not None:
             return upload(**settings, token=self.token, ignore_patterns=list(ignore))
         # huggingface_hub appends to the list of patterns, so each attempt gets a copy.
@@ -108,7 +127,11 @@ class Repository:
         Returns:
             the folder; it does not exist if the repository lacks it.
         """
-        path = self._call(lambda api: api.snapshot_download(self.name, revision=commit, allow_patterns=[f"{folder}/*"]))
+        path = self._call(
+            lambda api: api.snapshot_download(
+                self.name, revision=commit, allow_patterns=[f"{folder}/*"]
+            )
+        )
         return Path(path, folder)
 
     def license_of(self, base_model: str) -> str | None:
@@ -149,7 +172,8 @@ def _limit_silence() -> None:
 
 
 def replaced(name: str) -> Callable[..., Any] | None:
-    """Return the replacement of a function of `huggingface_hub` in the module of the Trainer, if any.
+    """Return the replacement of a function of `huggingface_hub` in the module of the Trainer, if
+    any.
 
     Args:
         name: `create_repo` or `upload_folder`.
@@ -157,7 +181,9 @@ def replaced(name: str) -> Callable[..., Any] | None:
     import huggingface_hub
 
     own = getattr(huggingface_hub, name)
-    found = (vars(sys.modules[module]).get(name) for module in TRAINER_MODULES if module in sys.modules)
+    found = (
+        vars(sys.modules[module]).get(name) for module in TRAINER_MODULES if module in sys.modules
+    )
     return next((one for one in found if one is not None and one is not own), None)
 
 
@@ -170,7 +196,9 @@ def is_offline() -> bool:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hide progress bars of `huggingface_hub` in the block, unless its environment variable enables them."""
+    """Hide progress bars of `huggingface_hub` in the block, unless its environment variable
+    enables them.
+    """
     from huggingface_hub import constants, utils
 
     if utils.are_progress_bars_disabled() or constants.HF_HUB_DISABLE_PROGRESS_BARS is False:

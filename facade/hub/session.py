@@ -21,7 +21,15 @@ from ..arguments.enums import HubStrategy
 from ..distributed.collectives import from_first_process
 from .facts import as_list, facts_of, size_of
 from .model_card import MARKER, ModelCard
-from .pushing import LAST_CHECKPOINT, NOT_UPLOADED, CheckpointPush, Pusher, PushInProgress, Stage, draft_is_wanted
+from .pushing import (
+    LAST_CHECKPOINT,
+    NOT_UPLOADED,
+    CheckpointPush,
+    Pusher,
+    PushInProgress,
+    Stage,
+    draft_is_wanted,
+)
 from .repository import Repository, quiet, replaced
 
 if TYPE_CHECKING:
@@ -47,7 +55,8 @@ class HubSession:
         self.host = host
         self.pusher = Pusher()
         self._skipped: str | None = None  # newest checkpoint skipped during another upload
-        self._counted: tuple[Any, tuple[int, int]] = (lambda: None, (0, 0))  # weak reference to the model, its size
+        # weak reference to the model, its size
+        self._counted: tuple[Any, tuple[int, int]] = (lambda: None, (0, 0))
 
     # --- the repository
 
@@ -70,7 +79,11 @@ class HubSession:
             return
         args = self.host.args
         name = args.hub_model_id or self.output_name
-        logger.info("Uploads go to %r, named by %s", name, "hub_model_id" if args.hub_model_id else "output_dir")
+        logger.info(
+            "Uploads go to %r, named by %s",
+            name,
+            "hub_model_id" if args.hub_model_id else "output_dir",
+        )
         if private is None:
             private = args.hub_private_repo
         self.host.hub_model_id = self.repository(name, token=token).created(private=private).name
@@ -92,13 +105,17 @@ class HubSession:
         arguments: dict[str, Any] = {"model_name": name.split("/")[-1]}
         arguments |= {key: value for key, value in given.items() if value is not None}
 
-        tags_of_model = as_list(getattr(inspection.unwrap_model(self.host.model), "model_tags", None))
+        tags_of_model = as_list(
+            getattr(inspection.unwrap_model(self.host.model), "model_tags", None)
+        )
         if tags_of_model:
             arguments["tags"] = list(dict.fromkeys([*as_list(given.get("tags")), *tags_of_model]))
         return arguments
 
     def _draft(self, own_card: bool) -> Callable[[Path], None] | None:
-        """Return the writer of the card of an upload, or None; an override of `create_model_card` is called now."""
+        """Return the writer of the card of an upload, or None; an override of
+        `create_model_card` is called now.
+        """
         if not own_card:
             write = self.host.create_model_card
             write(**inspection.accepted_arguments(write, **self.card_arguments()))
@@ -124,7 +141,9 @@ class HubSession:
         step = self.host.state.global_step
         if replaced("upload_folder") is None:
             repository.require_branch()
-        upload = partial(repository.upload, Path(str(self.host.args.output_dir)), message, ignore=NOT_UPLOADED)
+        upload = partial(
+            repository.upload, Path(str(self.host.args.output_dir)), message, ignore=NOT_UPLOADED
+        )
         if not blocking:
             return self._submit(upload, step, "The model", repository)
 
@@ -170,7 +189,10 @@ class HubSession:
     def _prepared_push(self, checkpoint: Path, step: int, own_card: bool) -> CheckpointPush:
         if self.host.hub_model_id is None:
             self.host.init_hf_repo()
-        folders = {HubStrategy.CHECKPOINT: LAST_CHECKPOINT, HubStrategy.ALL_CHECKPOINTS: checkpoint.name}
+        folders = {
+            HubStrategy.CHECKPOINT: LAST_CHECKPOINT,
+            HubStrategy.ALL_CHECKPOINTS: checkpoint.name,
+        }
         write_card = self._draft(own_card)
         return CheckpointPush(
             repository=self.repository(),
@@ -190,14 +212,17 @@ class HubSession:
     # --- a training
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context without progress bars of uploads, which would mix with those of the training."""
+        """Return a context without progress bars of uploads, which would mix with those of the
+        training.
+        """
         return quiet() if self.host.args.push_to_hub else contextlib.nullcontext()
 
     def begin_training(self) -> None:
         """Reset the state of uploads, and create the repository if missing."""
         self._skipped = None
         self.pusher.newest_step = None  # of another training
-        self._counted = (weakref.ref(self.host.model), size_of(self.host.model))  # before the model is sharded
+        # before the model is sharded
+        self._counted = (weakref.ref(self.host.model), size_of(self.host.model))
         if self.host.args.push_to_hub and self.host.hub_model_id is None:
             self.host.init_hf_repo()
 
@@ -232,7 +257,8 @@ class HubSession:
     # --- checkpoints to go on from
 
     def find_checkpoint(self, name: str) -> str | None:
-        """Return the folder of a checkpoint in `output_dir` or the repository; None for other names.
+        """Return the folder of a checkpoint in `output_dir` or the repository; None for other
+        names.
 
         Raises:
             CheckpointNotFoundError: it is in neither.
@@ -269,8 +295,8 @@ class HubSession:
         folder = self.repository(repository).download(name, commit)
         if not folder.is_dir():
             raise CheckpointNotFoundError(
-                f"Can't find a valid checkpoint {name!r}, neither here, nor in output_dir, nor in {repository!r}: "
-                "hub_strategy='checkpoint' or 'all_checkpoints' uploads them."
+                f"Can't find a valid checkpoint {name!r}, neither here, nor in output_dir, nor in "
+                f"{repository!r}: hub_strategy='checkpoint' or 'all_checkpoints' uploads them."
             )
         return str(folder)
 

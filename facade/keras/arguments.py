@@ -1,4 +1,6 @@
-"""`TFTrainingArguments`: the arguments of the Trainer that apply to Keras models, and their `strategy`."""
+"""`TFTrainingArguments`: the arguments of the Trainer that apply to Keras models, and their
+`strategy`.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,21 @@ class Strategy:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Have Keras models that are made in the block compute in the mixed precision of the arguments."""
+        """Have Keras models that are made in the block compute in the mixed precision of the
+        arguments.
+        """
         with contextlib.ExitStack() as policies:
             for name in ("keras", "tf_keras") if self.precision in _POLICIES else ():
                 if keras := loaded(name):
                     policies.enter_context(_policy(keras, _POLICIES[self.precision]))
             yield
 
-    def run(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         """Call a function: this process is one replica."""
         return fn(*args, **(kwargs or {}))
 
@@ -74,7 +83,9 @@ UNSUPPORTED: dict[str, str] = {
     "gcp_project": _LAUNCHER,
     "gradient_checkpointing": "make the layers in keras.RematScope()",
     "include_num_input_tokens_seen": "count tokens in run_model",
-    "label_smoothing_factor": "give it to the loss, e.g. keras.losses.CategoricalCrossentropy(label_smoothing=...)",
+    "label_smoothing_factor": (
+        "give it to the loss, e.g. keras.losses.CategoricalCrossentropy(label_smoothing=...)"
+    ),
     "neftune_noise_alpha": "add a keras.layers.GaussianNoise",
     "parallelism_config": _WHOLE,
     "torch_compile": _LAYERS,
@@ -88,22 +99,32 @@ UNSUPPORTED: dict[str, str] = {
 @understand_old_names
 @dataclass(repr=False)
 class TFTrainingArguments(TrainingArguments):
-    """As `transformers.TFTrainingArguments` of versions 3 and 4, on top of the `TrainingArguments` here.
+    """As `transformers.TFTrainingArguments` of versions 3 and 4, on top of the `TrainingArguments`
+    here.
 
-    `max_grad_norm` is what each value of a gradient is clipped to, and only where gradients are accumulated, as in the
-    original. `fp16` and `bf16` are the mixed precision of torch, and that of Keras for models made in
-    `strategy.scope()`. With several processes one process is one replica.
+    `max_grad_norm` is what each value of a gradient is clipped to, and only where gradients are
+    accumulated, as in the original. `fp16` and `bf16` are the mixed precision of torch, and that of
+    Keras for models made in `strategy.scope()`. With several processes one process is one replica.
 
     Raises:
         NotImplementedError: an argument that has no effect on Keras models; names all of them.
         ValueError, TypeError: see `TrainingArguments`.
     """
 
-    tpu_name: str | None = field(default=None, metadata={"help": "Name of a TPU; refused, its launcher knows it."})
+    tpu_name: str | None = field(
+        default=None, metadata={"help": "Name of a TPU; refused, its launcher knows it."}
+    )
     tpu_zone: str | None = field(default=None, metadata={"help": "Zone of a TPU; refused."})
-    gcp_project: str | None = field(default=None, metadata={"help": "Cloud project of a TPU; refused."})
-    poly_power: float = field(default=1.0, metadata={"help": "Power of the polynomial decay of the learning rate."})
-    xla: bool = field(default=False, metadata={"help": "Let TensorFlow compile models that compute in it, with XLA."})
+    gcp_project: str | None = field(
+        default=None, metadata={"help": "Cloud project of a TPU; refused."}
+    )
+    poly_power: float = field(
+        default=1.0, metadata={"help": "Power of the polynomial decay of the learning rate."}
+    )
+    xla: bool = field(
+        default=False,
+        metadata={"help": "Let TensorFlow compile models that compute in it, with XLA."},
+    )
 
     _is_of_one_process = False
     """Batch sizes are those of one process, as the engine counts, and not of all replicas."""
@@ -128,24 +149,42 @@ class TFTrainingArguments(TrainingArguments):
             ]
             + self._of_the_data()
         )
-        if isinstance(self.poly_power, bool) or not isinstance(self.poly_power, (int, float)) or self.poly_power <= 0:
-            raise ValueError(f"poly_power={self.poly_power!r} must be a number above 0; 1.0 is a straight line.")
-        if self.poly_power != 1.0 and SchedulerType(self.lr_scheduler_type) is not SchedulerType.LINEAR:
-            other = f"lr_scheduler_type={SchedulerType(self.lr_scheduler_type).value!r} asks for another schedule"
+        if (
+            isinstance(self.poly_power, bool)
+            or not isinstance(self.poly_power, (int, float))
+            or self.poly_power <= 0
+        ):
+            raise ValueError(
+                f"poly_power={self.poly_power!r} must be a number above 0; 1.0 is a straight line."
+            )
+        if (
+            self.poly_power != 1.0
+            and SchedulerType(self.lr_scheduler_type) is not SchedulerType.LINEAR
+        ):
+            other = (
+                f"lr_scheduler_type={SchedulerType(self.lr_scheduler_type).value!r} asks for "
+                "another schedule"
+            )
             raise ValueError(f"poly_power={self.poly_power}, but {other}. Leave one of them out.")
 
     def _of_the_data(self) -> list[str]:
         config: Any = self.accelerator_config
         said = [
-            f"accelerator_config: {name}={getattr(config, name)!r}: each process reads its own share; leave it out"
+            f"accelerator_config: {name}={getattr(config, name)!r}: each process reads its own "
+            "share; leave it out"
             for name in ("split_batches", "dispatch_batches")
             if getattr(config, name, None)
         ]
         if self.train_sampling_strategy in ("group_by_length", "batch_rebalance", "token_budget"):
             order = self.train_sampling_strategy
-            said.append(f"train_sampling_strategy={order!r}: make batches of one length in get_train_tfdataset")
+            said.append(
+                f"train_sampling_strategy={order!r}: make batches of one length in "
+                "get_train_tfdataset"
+            )
         if "inputs" in self.include_for_metrics:
-            said.append("include_for_metrics=['inputs']: compute_metrics gets predictions and labels")
+            said.append(
+                "include_for_metrics=['inputs']: compute_metrics gets predictions and labels"
+            )
         return said
 
     @property
@@ -178,7 +217,9 @@ class TFTrainingArguments(TrainingArguments):
         return 1 if self._is_of_one_process else self.n_replicas
 
     def of_one_process(self) -> TFTrainingArguments:
-        """Return a copy in the words of the engine: batch sizes of one process, batches of features and labels."""
+        """Return a copy in the words of the engine: batch sizes of one process, batches of
+        features and labels.
+        """
         made = copy.copy(self)
         made._is_of_one_process = True
         made.remove_unused_columns = False

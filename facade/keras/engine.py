@@ -1,4 +1,6 @@
-"""The Trainer that runs a `TFTrainer`: its steps are those of the documented members, which people override."""
+"""The Trainer that runs a `TFTrainer`: its steps are those of the documented members, which
+people override.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.keras.adam import KerasAdam
 from ...lightning_modules.keras.module import constrained
 from ...lightning_modules.keras.pairs import count_instances
-from ...lightning_modules.keras.tensorflow_data import BatchLoader, EvaluationStream, StepStream, filled_up, rows_of
+from ...lightning_modules.keras.tensorflow_data import (
+    BatchLoader,
+    EvaluationStream,
+    StepStream,
+    filled_up,
+    rows_of,
+)
 from ..evaluation.results import EvalLoopOutput, PredictionOutput
 from ..trainer import Trainer
 from ..trainer.optimization import groups_of
@@ -36,7 +44,8 @@ class KerasEngine(Trainer):
         kwargs: see `Trainer`.
 
     Attributes:
-        instances: labels that count in the step that is being taken, over all processes; None outside of a training.
+        instances: labels that count in the step that is being taken, over all processes; None
+            outside of a training.
     """
 
     model: Any  # a KerasModule
@@ -62,12 +71,18 @@ class KerasEngine(Trainer):
         steps, args = self.steps, self.args
         given = steps.get_train_tfdataset()
         if isinstance(given, EpochLoader):
-            steps.steps_per_epoch = math.ceil(len(given) / args.gradient_accumulation_steps) if has_length(given) else 0
+            steps.steps_per_epoch = (
+                math.ceil(len(given) / args.gradient_accumulation_steps) if has_length(given) else 0
+            )
             return given
         steps.steps_per_epoch = self._steps_per_epoch(given)
         parts = args.gradient_accumulation_steps
         stream = StepStream(
-            given, steps=steps.steps_per_epoch, parts=parts, rank=args.process_index, world_size=args.world_size
+            given,
+            steps=steps.steps_per_epoch,
+            parts=parts,
+            rank=args.process_index,
+            world_size=args.world_size,
         )
         each = args.train_batch_size * args.world_size
         count = steps.num_train_examples or steps.steps_per_epoch * parts * each
@@ -92,7 +107,11 @@ class KerasEngine(Trainer):
         if isinstance(dataset, EpochLoader):
             return dataset
         each = self.args.eval_batch_size * self.args.world_size
-        share = {"size": self.args.eval_batch_size, "rank": self.args.process_index, "world_size": self.args.world_size}
+        share = {
+            "size": self.args.eval_batch_size,
+            "rank": self.args.process_index,
+            "world_size": self.args.world_size,
+        }
         stream = EvaluationStream(dataset, batches=steps if steps >= 0 else None, **share)
         examples = num_examples if num_examples >= 0 else None
         batches = None if examples is None else math.ceil(examples / each)
@@ -103,7 +122,9 @@ class KerasEngine(Trainer):
         return getattr(dataloader, "examples", None) or super().num_examples(dataloader)
 
     def _steps_per_epoch(self, dataset: Any) -> int:
-        """Steps of an epoch: what the dataset has, or what the samples make where it is repeated."""
+        """Steps of an epoch: what the dataset has, or what the samples make where it is
+        repeated.
+        """
         steps, args = self.steps, self.args
         batches = int(dataset.cardinality()) if hasattr(dataset, "cardinality") else -1
         batches = len(dataset) if batches < 0 and has_length(dataset) else batches
@@ -111,7 +132,9 @@ class KerasEngine(Trainer):
             return batches
         if steps.num_train_examples is None:
             said = "get_train_tfdataset gives a dataset without a known cardinality"
-            raise ValueError(f"{said}. Let it set self.num_train_examples, or call assert_cardinality.")
+            raise ValueError(
+                f"{said}. Let it set self.num_train_examples, or call assert_cardinality."
+            )
         exact = steps.num_train_examples / steps.total_train_batch_size
         return max(math.floor(exact) if args.dataloader_drop_last else math.ceil(exact), 1)
 
@@ -123,7 +146,9 @@ class KerasEngine(Trainer):
         self._constrain_after(self.optimizer)
 
     def _constrain_after(self, optimizer: Any) -> None:
-        """Have each step end with the constraints of the weights, as those of Keras's optimizers do."""
+        """Have each step end with the constraints of the weights, as those of Keras's optimizers
+        do.
+        """
         if optimizer is not self._constrained and constrained(self.model.model):
             optimizer.register_step_post_hook(lambda *_: self.model.constrain())
             self._constrained = optimizer
@@ -142,18 +167,24 @@ class KerasEngine(Trainer):
         return super().create_optimizer(model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Return all but biases and the weights of layer normalizations, by the names of their layers."""
+        """Return all but biases and the weights of layer normalizations, by the names of their
+        layers.
+        """
         return [name for name, _ in model.named_parameters() if not _NO_DECAY.search(name)]
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip each value, as the original does it where gradients are accumulated; returns a norm for the log."""
+        """Clip each value, as the original does it where gradients are accumulated; returns a
+        norm for the log.
+        """
         norm = super()._get_grad_norm(model) if self._is_logged() else None
         if self.args.gradient_accumulation_steps > 1:
             self.accelerator.clip_grad_value_(model.parameters(), self.args.max_grad_norm)
         return norm
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """As that of `Trainer`, where it is to be logged; the original has none, and it takes time at each step."""
+        """As that of `Trainer`, where it is to be logged; the original has none, and it takes
+        time at each step.
+        """
         return super()._get_grad_norm(model, grad_norm) if self._is_logged() else None
 
     def _is_logged(self) -> bool:
@@ -165,14 +196,19 @@ class KerasEngine(Trainer):
 
     # --- steps
 
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
+    def _get_num_items_in_batch(
+        self, batch_samples: list[Any], device: torch.device
+    ) -> torch.Tensor:
         """Count the labels of a step, over all processes."""
         counts = [count_instances(batch["labels"]) for batch in batch_samples]
         count = to_device_without_waiting(torch.as_tensor(sum(counts), device="cpu"), device)
         return self.accelerator.gather(count).sum() if self.world_size > 1 else count
 
     def training_step(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
         """Have the `TFTrainer` take its step for one micro-batch; returns the loss."""
         steps, inputs = self.steps, self._prepare_inputs(inputs)
@@ -189,14 +225,22 @@ class KerasEngine(Trainer):
         return steps.train_loss.result() * self.world_size
 
     def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """Have the `TFTrainer` take its step for one batch; returns loss, predictions and labels."""
+        """Have the `TFTrainer` take its step for one batch; returns loss, predictions and
+        labels.
+        """
         steps, inputs = self.steps, self._prepare_inputs(inputs)
         rows, self._rows = find_batch_size(inputs) or 0, self._rows_that_count(inputs)
         steps.eval_loss.reset_states()
         with torch.no_grad():
-            logits = steps.distributed_prediction_steps(self._native(rows_of(inputs, 0, max(self._rows, 1))))
+            logits = steps.distributed_prediction_steps(
+                self._native(rows_of(inputs, 0, max(self._rows, 1)))
+            )
         loss = steps.eval_loss.value
         if prediction_loss_only:
             return loss, None, None
@@ -207,9 +251,15 @@ class KerasEngine(Trainer):
         return loss, logits if self._rows == rows else filled_up(logits, rows), labels
 
     def _rows_that_count(self, inputs: Any) -> int:
-        """Rows of a batch without those that fill up the last one to equal shares of all processes."""
+        """Rows of a batch without those that fill up the last one to equal shares of all
+        processes.
+        """
         rows, accelerator = find_batch_size(inputs) or 0, self.accelerator
-        if self.args.world_size == 1 or not accelerator.end_of_dataloader or accelerator.remainder <= 0:
+        if (
+            self.args.world_size == 1
+            or not accelerator.end_of_dataloader
+            or accelerator.remainder <= 0
+        ):
             return rows
         return min(max(accelerator.remainder - self.args.process_index * rows, 0), rows)
 
@@ -226,8 +276,10 @@ class KerasEngine(Trainer):
         """Let the optimizer have the gradients that a `training_step` returned.
 
         Args:
-            gradients: one for each trainable variable; None where those that the parameters have are meant.
-            added: they come on top of those of earlier micro-batches; otherwise they take the place of all.
+            gradients: one for each trainable variable; None where those that the parameters have
+                are meant.
+            added: they come on top of those of earlier micro-batches; otherwise they take the place
+                of all.
 
         Raises:
             ValueError: there are more or fewer than variables.
@@ -236,27 +288,38 @@ class KerasEngine(Trainer):
         if gradients is None:
             return
         if len(gradients) != len(variables):
-            said = f"training_step returned {len(gradients)} gradients for {len(variables)} variables"
-            raise ValueError(f"{said}. Return one for each of model.trainable_variables, in that order.")
+            said = (
+                f"training_step returned {len(gradients)} gradients for {len(variables)} variables"
+            )
+            raise ValueError(
+                f"{said}. Return one for each of model.trainable_variables, in that order."
+            )
         for variable, given in zip(variables, gradients, strict=True):
             if given is None or given is variable.grad:
                 continue
             gradient = self.model.to_torch(given).detach().to(variable).reshape(variable.shape)
             if added and self.world_size > 1:
                 gradient = self.accelerator.reduce(gradient)
-            variable.grad = gradient if variable.grad is None or not added else variable.grad + gradient
+            variable.grad = (
+                gradient if variable.grad is None or not added else variable.grad + gradient
+            )
 
     # --- evaluation and logs
 
     def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Call that of the `TFTrainer`; each of several datasets with names is evaluated here."""
         if metric_key_prefix == "eval":
             return self.steps.evaluate(eval_dataset)
         return self.own_evaluation(eval_dataset, metric_key_prefix)
 
-    def own_evaluation(self, eval_dataset: Any, metric_key_prefix: str = "eval") -> dict[str, float]:
+    def own_evaluation(
+        self, eval_dataset: Any, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
         """Evaluate as a `Trainer`."""
         return super().evaluate(eval_dataset, metric_key_prefix=metric_key_prefix)
 
@@ -277,11 +340,17 @@ class KerasEngine(Trainer):
         output = self.steps.prediction_loop(
             source, -1 if batches is None else batches, count, description, prediction_loss_only
         )
-        return EvalLoopOutput(*output, num_samples=self._samples if self._samples is not None else max(count, 0))
+        return EvalLoopOutput(
+            *output, num_samples=self._samples if self._samples is not None else max(count, 0)
+        )
 
-    def own_loop(self, dataloader: Any, description: str, prediction_loss_only: bool | None) -> PredictionOutput:
+    def own_loop(
+        self, dataloader: Any, description: str, prediction_loss_only: bool | None
+    ) -> PredictionOutput:
         """Go through the batches as a `Trainer`."""
-        output = super().evaluation_loop(dataloader, description, prediction_loss_only, metric_key_prefix=self._prefix)
+        output = super().evaluation_loop(
+            dataloader, description, prediction_loss_only, metric_key_prefix=self._prefix
+        )
         self._samples = output.num_samples
         return PredictionOutput(output.predictions, output.label_ids, output.metrics)
 

@@ -9,7 +9,8 @@ import torch
 
 
 class Total:
-    """As `tf.keras.metrics.Sum`: `train_loss` and `eval_loss` of a `TFTrainer`; holds those of the last batch.
+    """As `tf.keras.metrics.Sum`: `train_loss` and `eval_loss` of a `TFTrainer`; holds those of the
+    last batch.
 
     Args:
         to_torch: makes a tensor of torch of that of another library.

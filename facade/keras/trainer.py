@@ -12,7 +12,13 @@ from typing import Any
 
 import torch
 
-from ...callbacks import CometCallback, TrainerCallback, TrainerControl, TrainerState, WandbCallback
+from ...callbacks import (
+    CometCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    WandbCallback,
+)
 from ...lightning_modules.checkpoints import get_last_checkpoint
 from ...lightning_modules.common.libraries import loaded
 from ...lightning_modules.common.local_paths import require_local
@@ -33,39 +39,45 @@ logger = logging.getLogger(__name__)
 
 
 class TFTrainer:
-    """As `transformers.TFTrainer` of versions 3 and 4, on the engine of the `Trainer` here: Lightning's loops.
+    """As `transformers.TFTrainer` of versions 3 and 4, on the engine of the `Trainer` here:
+    Lightning's loops.
 
-    It trains models of Keras on torch, and such as compute in TensorFlow, those of transformers 4 too. Each documented
-    member is called by the running system and can be overridden: `train` calls `get_train_tfdataset`,
-    `create_optimizer_and_scheduler`, and for each micro-batch `distributed_training_steps` -> `apply_gradients` ->
-    `training_step` -> `compute_loss` -> `run_model`; `evaluate` and `predict` call `prediction_loop`, and for each
-    batch `distributed_prediction_steps` -> `prediction_step` -> `compute_loss` -> `run_model`. Tensors are those of the
-    library that the model computes in.
+    It trains models of Keras on torch, and such as compute in TensorFlow, those of transformers 4
+    too. Each documented member is called by the running system and can be overridden: `train` calls
+    `get_train_tfdataset`, `create_optimizer_and_scheduler`, and for each micro-batch
+    `distributed_training_steps` -> `apply_gradients` -> `training_step` -> `compute_loss` ->
+    `run_model`; `evaluate` and `predict` call `prediction_loop`, and for each batch
+    `distributed_prediction_steps` -> `prediction_step` -> `compute_loss` -> `run_model`. Tensors
+    are those of the library that the model computes in.
 
     Args:
-        model: a Keras model that was compiled with a loss, or whose `call` takes labels and returns (loss, logits).
+        model: a Keras model that was compiled with a loss, or whose `call` takes labels and returns
+            (loss, logits).
         args: the arguments.
-        train_dataset: a `tf.data.Dataset` of (features, labels), a sequence or an iterable of such pairs, or a
-            `datasets.Dataset`.
+        train_dataset: a `tf.data.Dataset` of (features, labels), a sequence or an iterable of such
+            pairs, or a `datasets.Dataset`.
         eval_dataset: the same, or a dict of them.
         compute_metrics: `EvalPrediction` -> metrics by name.
-        tb_writer: of `tf.summary.create_file_writer`, or torch's `SummaryWriter`: logs are written there too.
-        optimizers: an optimizer of torch and its schedule, in the place of Keras's Adam. It is made of
-            `[variable.value for variable in model.trainable_variables]` where Keras computes in torch; any can be made
-            of `trainer.parameters()`, and set as `trainer.optimizer`.
+        tb_writer: of `tf.summary.create_file_writer`, or torch's `SummaryWriter`: logs are written
+            there too.
+        optimizers: an optimizer of torch and its schedule, in the place of Keras's Adam. It is made
+            of `[variable.value for variable in model.trainable_variables]` where Keras computes in
+            torch; any can be made of `trainer.parameters()`, and set as `trainer.optimizer`.
         prediction_loss_only: of 3.x: sets the argument of that name.
         callbacks: TrainerCallbacks, and callbacks of Lightning.
 
     Attributes:
         model: the model.
-        train_loss, eval_loss: sums over the last batch, with `update_state`, `result` and `reset_states`.
+        train_loss, eval_loss: sums over the last batch, with `update_state`, `result` and
+            `reset_states`.
         num_train_examples: samples in the training data; None before it is known.
         total_train_batch_size: samples of an optimizer step, of all replicas.
         steps_per_epoch: optimizer steps in an epoch.
 
     Raises:
-        ImportError: keras, or TensorFlow for a model that computes in it, is not installed; says what to install.
-        ValueError, TypeError, NotImplementedError: what cannot be trained, before anything is written.
+        ImportError: keras, or TensorFlow for a model that computes in it, is not installed; says
+        what to install. ValueError, TypeError, NotImplementedError: what cannot be trained, before
+            anything is written.
     """
 
     def __init__(
@@ -92,7 +104,10 @@ class TFTrainer:
         self._backward_ran = False
         module = wrap_keras_model(model, self._compute, xla=args.xla)
         self.train_loss, self.eval_loss = Total(module.to_torch), Total(module.to_torch)
-        for name, data in (("train_dataset", train_dataset), *_named("eval_dataset", eval_dataset).items()):
+        for name, data in (
+            ("train_dataset", train_dataset),
+            *_named("eval_dataset", eval_dataset).items(),
+        ):
             check_dataset(data, name, args)
         if tensorflow := loaded("tensorflow"):
             tensorflow.random.set_seed(args.seed)  # orders of tf.data depend on it
@@ -112,12 +127,14 @@ class TFTrainer:
     # --- data
 
     def get_train_tfdataset(self) -> Any:
-        """As the original: repeated, shuffled over all samples with the seed, in batches of a whole step.
+        """As the original: repeated, shuffled over all samples with the seed, in batches of a whole
+        step.
 
         Returns:
-            A `tf.data.Dataset` of batches, each of `total_train_batch_size` samples, of all replicas. An override may
-            return any iterable of batches that begins anew each time. Of other data a loader of the engine, of
-            micro-batches, in the order that the Trainer gives them.
+            A `tf.data.Dataset` of batches, each of `total_train_batch_size` samples, of all
+            replicas. An override may return any iterable of batches that begins anew each time. Of
+            other data a loader of the engine, of micro-batches, in the order that the Trainer gives
+            them.
 
         Raises:
             ValueError: there is no training data, or its length is unknown.
@@ -152,7 +169,9 @@ class TFTrainer:
         if isinstance(found, str):
             found = self.eval_dataset[found]
         if found is None:
-            raise ValueError("Evaluation needs data: pass eval_dataset=... to the TFTrainer, or to evaluate().")
+            raise ValueError(
+                "Evaluation needs data: pass eval_dataset=... to the TFTrainer, or to evaluate()."
+            )
         return self.get_test_tfdataset(found)
 
     def get_test_tfdataset(self, test_dataset: Any) -> tuple[Any, int, int]:
@@ -162,23 +181,32 @@ class TFTrainer:
             known = has_length(test_dataset)
             return loader, len(loader) if known else -1, len(test_dataset) if known else -1
         count, size = require_cardinality(test_dataset, "the dataset"), self.args.eval_batch_size
-        batches = self.args.strategy.experimental_distribute_dataset(test_dataset.batch(size).prefetch(-1))
+        batches = self.args.strategy.experimental_distribute_dataset(
+            test_dataset.batch(size).prefetch(-1)
+        )
         return batches, math.ceil(count / size), count
 
     # --- the optimizer
 
-    optimizer: Any = forwarded("_engine.optimizer", "Torch's optimizer; None before there is one.", writable=True)
-    lr_scheduler: Any = forwarded("_engine.lr_scheduler", "Torch's schedule of learning rates.", writable=True)
+    optimizer: Any = forwarded(
+        "_engine.optimizer", "Torch's optimizer; None before there is one.", writable=True
+    )
+    lr_scheduler: Any = forwarded(
+        "_engine.lr_scheduler", "Torch's schedule of learning rates.", writable=True
+    )
 
     def parameters(self) -> list[Any]:
-        """Return what an optimizer of torch is made of: the parameters of the trainable variables, in their order."""
+        """Return what an optimizer of torch is made of: the parameters of the trainable
+        variables, in their order.
+        """
         return self._engine.model.variables()
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """As the original: Adam with Keras's numbers, decoupled decay, polynomial decay after a linear warm-up.
+        """As the original: Adam with Keras's numbers, decoupled decay, polynomial decay after a
+        linear warm-up.
 
-        An override sets `self.optimizer` and `self.lr_scheduler`, of torch. Arguments that ask for another optimizer or
-        schedule get that.
+        An override sets `self.optimizer` and `self.lr_scheduler`, of torch. Arguments that ask for
+        another optimizer or schedule get that.
 
         Args:
             num_training_steps: optimizer steps of the whole training.
@@ -192,7 +220,8 @@ class TFTrainer:
 
         Args:
             features: of a batch, in tensors of the model's library.
-            labels: of that batch. For a model whose `call` takes labels a dict holds keyword arguments.
+            labels: of that batch. For a model whose `call` takes labels a dict holds keyword
+                arguments.
             training: whether dropout is on.
         """
         return losses_and_logits(self.model, features, labels, training)
@@ -200,8 +229,8 @@ class TFTrainer:
     def compute_loss(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any]:
         """Return the loss of each sample, and the logits: by default those of `run_model`.
 
-        Documented beside `run_model` as an override point, though no version had it: for what is made of the loss of
-        the model before a step is taken.
+        Documented beside `run_model` as an override point, though no version had it: for what is
+        made of the loss of the model before a step is taken.
         """
         return self.run_model(features, labels, training)
 
@@ -211,12 +240,13 @@ class TFTrainer:
         Args:
             features: of the micro-batch of this replica.
             labels: of the same.
-            nb_instances_in_global_batch: labels other than -100 in the whole step, over all replicas.
+            nb_instances_in_global_batch: labels other than -100 in the whole step, over all
+                replicas.
 
         Returns:
-            A gradient for each trainable variable. Those of this method have been added to those of earlier
-            micro-batches; what an override makes of them takes their place. Gradients that an override computes by
-            itself are added. None says that there is nothing more to do.
+            A gradient for each trainable variable. Those of this method have been added to those of
+            earlier micro-batches; what an override makes of them takes their place. Gradients that
+            an override computes by itself are added. None says that there is nothing more to do.
         """
         module, engine = self._engine.model, self._engine
         module.train()
@@ -231,11 +261,14 @@ class TFTrainer:
         self.train_loss.update_state(loss)
         return [variable.grad for variable in module.variables()]
 
-    def apply_gradients(self, features: Any, labels: Any, nb_instances_in_global_batch: Any) -> None:
-        """As the original, but for one micro-batch: hand the gradients of `training_step` to the optimizer.
+    def apply_gradients(
+        self, features: Any, labels: Any, nb_instances_in_global_batch: Any
+    ) -> None:
+        """As the original, but for one micro-batch: hand the gradients of `training_step` to the
+        optimizer.
 
-        In a training Lightning has the optimizer step when all micro-batches of the step are through; elsewhere it
-        steps here.
+        In a training Lightning has the optimizer step when all micro-batches of the step are
+        through; elsewhere it steps here.
         """
         self._backward_ran = False
         overridden = is_overridden(self, TFTrainer, "training_step")
@@ -270,7 +303,9 @@ class TFTrainer:
         labels = module.to_torch(labels)
         with torch.no_grad():
             losses, logits = module(module.to_torch(features), labels)
-        self.eval_loss.update_state(summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch))
+        self.eval_loss.update_state(
+            summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch)
+        )
         return logits
 
     def distributed_prediction_steps(self, batch: tuple[Any, Any]) -> Any:
@@ -278,7 +313,12 @@ class TFTrainer:
         return self.args.strategy.run(self.prediction_step, (*batch, self._instances(batch)))
 
     def prediction_loop(
-        self, dataset: Any, steps: int, num_examples: int, description: str, prediction_loss_only: bool | None = None
+        self,
+        dataset: Any,
+        steps: int,
+        num_examples: int,
+        description: str,
+        prediction_loss_only: bool | None = None,
     ) -> PredictionOutput:
         """As the original, but each sample counts once: predictions and metrics over batches.
 
@@ -286,8 +326,10 @@ class TFTrainer:
             dataset: gives batches of (features, labels), as `get_eval_tfdataset` does.
             steps: how many; -1 for all.
             num_examples: samples in them; -1 if unknown.
-            description: `Evaluation` or `Prediction`, which keeps predictions without `compute_metrics` too.
-            prediction_loss_only: keep nothing but the loss; by default what the argument of that name says.
+            description: `Evaluation` or `Prediction`, which keeps predictions without
+                `compute_metrics` too.
+            prediction_loss_only: keep nothing but the loss; by default what the argument of that
+                name says.
 
         Returns:
             Predictions, labels, and metrics, all called `eval_...`.
@@ -308,12 +350,15 @@ class TFTrainer:
             Steps taken, mean training loss, and metrics.
 
         Raises:
-            ValueError: there is nothing to train on, a model cannot be built, or a checkpoint is not of this model.
+            ValueError: there is nothing to train on, a model cannot be built, or a checkpoint is
+                not of this model.
             NotImplementedError: arguments, or overrides, that do not go together.
         """
         if resume_from_checkpoint is None:
             folder = str(self.args.output_dir)
-            resume_from_checkpoint = os.path.isdir(folder) and get_last_checkpoint(folder) is not None
+            resume_from_checkpoint = (
+                os.path.isdir(folder) and get_last_checkpoint(folder) is not None
+            )
         check_steps(self, TFTrainer)
         check_dataset(self.train_dataset, "train_dataset", self.args)
         self._prepare(self.train_dataset)
@@ -323,7 +368,8 @@ class TFTrainer:
             self._engine.model.push()
 
     def evaluate(self, eval_dataset: Any = None) -> dict[str, float]:
-        """As the original: the metrics of `prediction_loop`, which are logged; all called `eval_...`.
+        """As the original: the metrics of `prediction_loop`, which are logged; all called
+        `eval_...`.
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the trainer's.
@@ -333,7 +379,9 @@ class TFTrainer:
         return self._engine.own_evaluation(eval_dataset)
 
     def predict(self, test_dataset: Any) -> PredictionOutput:
-        """As the original: predictions, labels and metrics of `prediction_loop`; metrics are called `eval_...`."""
+        """As the original: predictions, labels and metrics of `prediction_loop`; metrics are
+        called `eval_...`.
+        """
         check_dataset(test_dataset, "test_dataset", self.args)
         self._prepare(test_dataset)
         return self._engine.predict(test_dataset, metric_key_prefix="eval")
@@ -357,7 +405,8 @@ class TFTrainer:
         self.tb_writer.flush()
 
     def save_model(self, output_dir: str | None = None) -> None:
-        """As the original: by `save_pretrained` where its class has it, otherwise `model.weights.h5` of Keras.
+        """As the original: by `save_pretrained` where its class has it, otherwise
+        `model.weights.h5` of Keras.
 
         Args:
             output_dir: by default that of the arguments. Written by the main process only.
@@ -416,21 +465,32 @@ class TFTrainer:
     def _instances(self, batch: tuple[Any, Any]) -> Any:
         """Labels that count: in the whole step of a training, elsewhere in the batch."""
         engine = self._engine
-        known = count_instances(engine.model.to_torch(batch[1])) if engine.instances is None else engine.instances
+        known = (
+            count_instances(engine.model.to_torch(batch[1]))
+            if engine.instances is None
+            else engine.instances
+        )
         return engine.model.native(known)
 
     def _prepare(self, *datasets: Any) -> None:
-        """Take up what was changed of arguments, data and model, and build a model that has no weights yet."""
+        """Take up what was changed of arguments, data and model, and build a model that has no
+        weights yet.
+        """
         if self._engine.is_in_train:
             return
         engine = self._engine
         self.args.check()
         engine.args = self.args.of_one_process()
-        engine.train_dataset, engine.eval_dataset = _readable(self.train_dataset), _readable(self.eval_dataset)
+        engine.train_dataset, engine.eval_dataset = (
+            _readable(self.train_dataset),
+            _readable(self.eval_dataset),
+        )
         engine.compute_metrics = self.compute_metrics
         engine.model.pull()
         if not engine.model.is_built:
-            build(engine.model, [*datasets, self.train_dataset], PairCollator(self.args.label_names))
+            build(
+                engine.model, [*datasets, self.train_dataset], PairCollator(self.args.label_names)
+            )
             engine._move_model_to_device(engine.model, engine.args.device)
 
     def _set_up_trackers(self) -> None:
@@ -445,7 +505,9 @@ class TFTrainer:
         callbacks = engine.callback_handler.callbacks
         if not any(isinstance(callback, kind) for callback in callbacks):
             engine.add_callback(kind)
-        tracker: Any = next(callback for callback in engine.callback_handler.callbacks if isinstance(callback, kind))
+        tracker: Any = next(
+            callback for callback in engine.callback_handler.callbacks if isinstance(callback, kind)
+        )
         tracker.setup(engine.args, engine.state, engine.model)
 
 

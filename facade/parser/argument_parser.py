@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
 from ...lightning_modules.common.json_files import read_object
-from ...lightning_modules.common.redaction import option_names, redacted, secret_values, secret_words
+from ...lightning_modules.common.redaction import (
+    option_names,
+    redacted,
+    secret_values,
+    secret_words,
+)
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..arguments.fields import ArgumentFields
 from ..arguments.old_names import OLD_NAMES, accepted, advice
@@ -35,32 +40,39 @@ def HfArg(  # noqa: N802 - the documented name
     Args:
         aliases: Further names of the option, such as "-e"; one or a list.
         help: A sentence for `--help`.
-        default: Value where the option is not given. Without it and `default_factory` the option is required.
+        default: Value where the option is not given. Without it and `default_factory` the option is
+            required.
         default_factory: A function without arguments that makes the default.
         metadata: Further metadata; "choices" and "metavar" are meant for argparse too.
         **kwargs: Passed to `dataclasses.field`.
     """
     said = {"aliases": aliases, "help": help}
-    known = {**(metadata or {}), **{key: value for key, value in said.items() if value is not None}}
+    known = {
+        **(metadata or {}),
+        **{key: value for key, value in said.items() if value is not None},
+    }
     return field(default=default, default_factory=default_factory, metadata=known, **kwargs)
 
 
 class HfArgumentParser(ArgumentParser):
     """As `transformers.HfArgumentParser`, but a misspelt option is answered with the nearest one.
 
-    Each field of a dataclass is an option, written with underscores or with dashes; a truth value that is True by
-    default has an opposite, `--no_x`. In the help the training arguments stand under headings. Beyond the reference:
-    a dict is written as JSON, a `default_factory` is called for fields of all types, a field declared as `str` or
-    something else keeps text that is not something else, and a list field with text as its default keeps that.
+    Each field of a dataclass is an option, written with underscores or with dashes; a truth value
+    that is True by default has an opposite, `--no_x`. In the help the training arguments stand
+    under headings. Beyond the reference: a dict is written as JSON, a `default_factory` is called
+    for fields of all types, a field declared as `str` or something else keeps text that is not
+    something else, and a list field with text as its default keeps that.
 
     Args:
-        dataclass_types: One dataclass, or several. One that has `_argument_group_name` gets a heading in the help.
+        dataclass_types: One dataclass, or several. One that has `_argument_group_name` gets a
+            heading in the help.
         **kwargs: Passed to `argparse.ArgumentParser`.
 
     Raises:
         TypeError: One of the classes is not a dataclass.
         ValueError: A field is of a type that cannot be read from a command line.
-        RuntimeError: An annotation names what cannot be found from its module, such as a class inside a function.
+        RuntimeError: An annotation names what cannot be found from its module, such as a class
+            inside a function.
     """
 
     dataclass_types: list[Any]
@@ -96,33 +108,43 @@ class HfArgumentParser(ArgumentParser):
         args_filename: str | os.PathLike[str] | None = None,
         args_file_flag: str | None = None,
     ) -> tuple[Any, ...]:
-        """As the method of that name in the reference: build one object for each dataclass from the command line.
+        """As the method of that name in the reference: build one object for each dataclass from the
+        command line.
 
         Later options win over earlier ones: files are read first, then the command line.
 
         Args:
             args: The words of the command line; by default those this program was started with.
             return_remaining_strings: Return unknown words as a list, instead of raising.
-            look_for_args_file: Read options from the file beside the program that is named like it, but for the
-                ending ".args", if there is one.
+            look_for_args_file: Read options from the file beside the program that is named like it,
+                but for the ending ".args", if there is one.
             args_filename: Read them from this file instead.
-            args_file_flag: An option that names such files, such as "--args_file"; it may be given several times.
+            args_file_flag: An option that names such files, such as "--args_file"; it may be given
+                several times.
 
         Returns:
-            The objects; then a Namespace, if other options were added to the parser; then the list, if asked for.
+            The objects; then a Namespace, if other options were added to the parser; then the list,
+            if asked for.
 
         Raises:
             ValueError: There are unknown words, or a dataclass does not accept its values.
             FileNotFoundError: A file of options that was named is not there.
-            SystemExit: A value cannot be converted, or is missing: argparse prints what is wrong and ends the program.
+            SystemExit: A value cannot be converted, or is missing: argparse prints what is wrong
+                and ends the program.
         """
-        args = None if args is None else secret_words(args)  # rebound, so that tracebacks hold no secret
+        # rebound, so that tracebacks hold no secret
+        args = None if args is None else secret_words(args)
         words = secret_words(sys.argv[1:]) if args is None else list(args)
         files = _files_beside(look_for_args_file, args_filename)
         if args_file_flag:
             named, words = _named_files(words, args_file_flag)
             files += named
-        words = secret_words([word for file in files for word in file.read_text(encoding="utf-8").split()]) + words
+        words = (
+            secret_words(
+                [word for file in files for word in file.read_text(encoding="utf-8").split()]
+            )
+            + words
+        )
         self._add_old_options(words)
         namespace, rest = self.parse_known_args(words)
         if rest and not return_remaining_strings:
@@ -131,15 +153,21 @@ class HfArgumentParser(ArgumentParser):
         return (*found, rest) if return_remaining_strings else tuple(found)
 
     def _add_old_options(self, words: Sequence[str]) -> None:
-        """Add the options of transformers 4 that occur on a command line, and no others: the help stays as it is."""
-        written = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
+        """Add the options of transformers 4 that occur on a command line, and no others: the
+        help stays as it is.
+        """
+        written = {
+            word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")
+        }
         understood = set().union(*map(_old_names, self.dataclass_types))
         own_options = self._option_string_actions
         for name in sorted(written & understood):
             if f"--{name}" in own_options:  # of the script itself
                 continue
             convert = OLD_NAMES[name].kind
-            options: dict[str, Any] = {"type": convert} if convert else {"nargs": "?", "const": True, "type": to_bool}
+            options: dict[str, Any] = (
+                {"type": convert} if convert else {"nargs": "?", "const": True, "type": to_bool}
+            )
             self.add_argument(*flags_of(name), **options, default=SUPPRESS, help=SUPPRESS)
 
     def _fill(self, namespace: Namespace) -> list[Any]:
@@ -150,9 +178,15 @@ class HfArgumentParser(ArgumentParser):
             values = {name: value for name, value in rest.items() if name in _accepted_names(kind)}
             for item in fields(kind):
                 if isinstance(item.default, str) and values.get(item.name, "") is None:
-                    del values[item.name]  # a list that was not given keeps the text that it has as its default
-            if not _old_names(kind).isdisjoint(values):  # a default must not conflict with an old name
-                values = {name: value for name, value in values.items() if value is not self.get_default(name)}
+                    # a list that was not given keeps the text that it has as its default
+                    del values[item.name]
+            # a default must not conflict with an old name
+            if not _old_names(kind).isdisjoint(values):
+                values = {
+                    name: value
+                    for name, value in values.items()
+                    if value is not self.get_default(name)
+                }
             found.append(kind(**values))
         known = set().union(*map(_accepted_names, self.dataclass_types))
         others = {name: value for name, value in rest.items() if name not in known}
@@ -174,13 +208,17 @@ class HfArgumentParser(ArgumentParser):
         return (advice if training else did_you_mean)(name, sorted(known))
 
     def _check_value(self, action: Action, value: Any) -> None:
-        """As in argparse, but suggest the nearest choice; an optimizer may be the path of a class."""
+        """As in argparse, but suggest the nearest choice; an optimizer may be the path of a
+        class.
+        """
         if action.dest == "optim" and "." in str(value):
             return
         try:
             super()._check_value(action, value)
         except ArgumentError as error:
-            raise ArgumentError(action, f"{error.message}.{did_you_mean(value, action.choices or ())}") from None
+            raise ArgumentError(
+                action, f"{error.message}.{did_you_mean(value, action.choices or ())}"
+            ) from None
 
     def error(self, message: str) -> NoReturn:
         """As in argparse, but mask tokens of the Hub."""
@@ -200,7 +238,10 @@ class HfArgumentParser(ArgumentParser):
         names = set().union(*map(_accepted_names, self.dataclass_types))
         extra = [key for key in args if key not in names]
         if extra and not allow_extra_keys:
-            said = [f"{key!r} is not a field of {self._kinds()}.{self._advice(key, names)}" for key in extra]
+            said = [
+                f"{key!r} is not a field of {self._kinds()}.{self._advice(key, names)}"
+                for key in extra
+            ]
             raise ValueError(" ".join(said) + " Pass allow_extra_keys=True to leave such keys out.")
         found: list[Any] = []
         for kind in self.dataclass_types:
@@ -209,9 +250,14 @@ class HfArgumentParser(ArgumentParser):
         return tuple(found)
 
     def _kinds(self) -> str:
-        return " or ".join(kind.__name__ for kind in self.dataclass_types) or "any dataclass, as none was given"
+        return (
+            " or ".join(kind.__name__ for kind in self.dataclass_types)
+            or "any dataclass, as none was given"
+        )
 
-    def parse_json_file(self, json_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+    def parse_json_file(
+        self, json_file: str | os.PathLike[str], allow_extra_keys: bool = False
+    ) -> tuple[Any, ...]:
         """As the method of that name in the reference: `parse_dict` of a JSON file.
 
         Raises:
@@ -220,7 +266,9 @@ class HfArgumentParser(ArgumentParser):
         content = secret_values(read_object(json_file, keys="field names and their values"))
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
 
-    def parse_yaml_file(self, yaml_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+    def parse_yaml_file(
+        self, yaml_file: str | os.PathLike[str], allow_extra_keys: bool = False
+    ) -> tuple[Any, ...]:
         """As the method of that name in the reference: `parse_dict` of a YAML file.
 
         Raises:
@@ -237,16 +285,23 @@ class HfArgumentParser(ArgumentParser):
             place = getattr(error, "problem_mark", None)
             where = f" in line {place.line + 1}, column {place.column + 1}" if place else ""
             problem = f"{getattr(error, 'problem', None) or error}{where}"
-        if problem:  # raised outside the handler: the YAML parser's frames hold the text, which may contain a token
+        # raised outside the handler: the YAML parser's frames hold the text, which may contain a
+        # token
+        if problem:
             raise ValueError(f"{yaml_file}: the file is not YAML: {problem}.")
         if not isinstance(content, dict):
-            raise ValueError(f"{yaml_file} holds a {type(content).__name__}; write field names and values into it.")
+            raise ValueError(
+                f"{yaml_file} holds a {type(content).__name__}; write field names and values "
+                "into it."
+            )
         content = secret_values(content)  # rebound, so that tracebacks hold no secret
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
 
 
 def _accepted_names(kind: Any) -> set[str]:
-    """Return the fields of a dataclass, and the names of transformers 4 that it takes beside them."""
+    """Return the fields of a dataclass, and the names of transformers 4 that it takes beside
+    them.
+    """
     return {item.name for item in fields(kind) if item.init} | _old_names(kind)
 
 
@@ -260,7 +315,9 @@ def _hints(kind: type) -> dict[str, Any]:
         return get_type_hints(kind)
     except NameError as error:
         said = f"The annotations of {kind.__qualname__} cannot be read: {error}"
-        raise RuntimeError(f"{said}. Define the class, and what they name, at the top level.") from error
+        raise RuntimeError(
+            f"{said}. Define the class, and what they name, at the top level."
+        ) from error
 
 
 def _files_beside(look: bool, filename: str | os.PathLike[str] | None) -> list[Path]:

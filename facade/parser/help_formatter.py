@@ -29,14 +29,25 @@ def concern(kind: type, name: str) -> tuple[str, str] | None:
         None for a field that is not one of the training arguments.
     """
     # The last class of the MRO that has the field declared it.
-    owner = next(base for base in reversed(kind.__mro__) if name in getattr(base, "__dataclass_fields__", ()))
-    return next(((heading, sentence) for heading, (sentence, owners) in CONCERNS.items() if owner in owners), None)
+    owner = next(
+        base for base in reversed(kind.__mro__) if name in getattr(base, "__dataclass_fields__", ())
+    )
+    return next(
+        (
+            (heading, sentence)
+            for heading, (sentence, owners) in CONCERNS.items()
+            if owner in owners
+        ),
+        None,
+    )
 
 
 class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):
-    """As `argparse.ArgumentDefaultsHelpFormatter`, but with one spelling of each option and a short usage line.
+    """As `argparse.ArgumentDefaultsHelpFormatter`, but with one spelling of each option and a short
+    usage line.
 
-    Long lists of choices follow an option's text instead of standing for its value; defaults None and False are hidden.
+    Long lists of choices follow an option's text instead of standing for its value; defaults None
+    and False are hidden.
     """
 
     def __init__(self, prog: str, *args: Any, **kwargs: Any) -> None:

@@ -13,7 +13,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from ...lightning_modules.common.suggestions import did_you_mean
 
-WORDS = {**dict.fromkeys(("yes", "true", "t", "y", "1"), True), **dict.fromkeys(("no", "false", "f", "n", "0"), False)}
+WORDS = {
+    **dict.fromkeys(("yes", "true", "t", "y", "1"), True),
+    **dict.fromkeys(("no", "false", "f", "n", "0"), False),
+}
 """Lower-case words for True and False on a command line."""
 
 PASSED_ON = ("help", "choices", "metavar", "nargs", "const", "action", "required")
@@ -37,7 +40,11 @@ def add_field(container: Any, item: Field[Any], declared: Any) -> None:
     container.add_argument(*flags_of(item.name), *aliases, **settings)
     if item.default is True and settings.get("const") is True:
         container.add_argument(
-            *flags_of(f"no_{item.name}"), action="store_false", default=False, dest=item.name, help=settings.get("help")
+            *flags_of(f"no_{item.name}"),
+            action="store_false",
+            default=False,
+            dest=item.name,
+            help=settings.get("help"),
         )
 
 
@@ -63,21 +70,28 @@ def settings_of(item: Field[Any], declared: Any) -> dict[str, Any]:
 
 
 def chosen_type(name: str, declared: Any) -> tuple[Any, bool]:
-    """Return the member of a union that text is converted to, and whether text that does not convert is kept.
+    """Return the member of a union that text is converted to, and whether text that does not
+    convert is kept.
 
-    Of `str` and another type it is the other one; with None among three or more members it is the second, or the first
-    if None is the second. These are the reference's rules; where the reference fails (`str | list[str] | None`,
-    `str | bool | None`) the field is read as text or as a truth value.
+    Of `str` and another type it is the other one; with None among three or more members it is the
+    second, or the first if None is the second. These are the reference's rules; where the reference
+    fails (`str | list[str] | None`, `str | bool | None`) the field is read as text or as a truth
+    value.
 
     Raises:
         ValueError: The union has several types, none of which is `str`.
     """
-    members: tuple[Any, ...] = get_args(declared) if get_origin(declared) in (Union, types.UnionType) else ()
+    members: tuple[Any, ...] = (
+        get_args(declared) if get_origin(declared) in (Union, types.UnionType) else ()
+    )
     others = [member for member in members if member is not types.NoneType]
     if len(others) < 2:
         return (others[0] if others else declared), False
     if str not in others:
-        said = f"The field {name!r} is declared as {declared}, and a command line cannot tell which is meant"
+        said = (
+            f"The field {name!r} is declared as {declared}, and a command line cannot tell which "
+            "is meant"
+        )
         raise ValueError(f"{said}: declare one type, alone or with None, or add str.")
     optional = len(others) < len(members)
     first = members[0]
@@ -91,10 +105,16 @@ def chosen_type(name: str, declared: Any) -> tuple[Any, bool]:
 
 
 def choices_of(kind: Any) -> Sequence[Any]:
-    """Return the values of a Literal or of an enumeration's members; an empty list for other types."""
+    """Return the values of a Literal or of an enumeration's members; an empty list for other
+    types.
+    """
     if get_origin(kind) is Literal:
         return get_args(kind)
-    return [member.value for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+    return (
+        [member.value for member in kind]
+        if isinstance(kind, type) and issubclass(kind, Enum)
+        else []
+    )
 
 
 def converter(name: str, kind: Any, keep_text: bool = False) -> Callable[[str], Any]:
@@ -121,7 +141,9 @@ def to_bool(text: str | bool) -> bool:
     if isinstance(text, bool):
         return text
     if text.lower() not in WORDS:
-        raise ArgumentTypeError(f"{text!r} is neither true nor false. Write one of: {', '.join(WORDS)}.")
+        raise ArgumentTypeError(
+            f"{text!r} is neither true nor false. Write one of: {', '.join(WORDS)}."
+        )
     return WORDS[text.lower()]
 
 
@@ -130,9 +152,13 @@ def to_dict(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ArgumentTypeError(f"{text!r} is not JSON ({error}). Keys and texts need double quotes.") from None
+        raise ArgumentTypeError(
+            f"{text!r} is not JSON ({error}). Keys and texts need double quotes."
+        ) from None
     if not isinstance(value, dict):
-        raise ArgumentTypeError(f"{text!r} is a JSON {type(value).__name__}; write an object, such as '{{\"a\": 1}}'.")
+        raise ArgumentTypeError(
+            f"{text!r} is a JSON {type(value).__name__}; write an object, such as '{{\"a\": 1}}'."
+        )
     return value
 
 
@@ -148,7 +174,9 @@ def _or_text(convert: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _picker(choices: Iterable[Any]) -> Callable[[str], Any]:
-    """Return a function from text to the choice of that spelling; argparse refuses text that is no choice."""
+    """Return a function from text to the choice of that spelling; argparse refuses text that is
+    no choice.
+    """
     written = {str(choice): choice for choice in choices}
     return lambda text: written.get(text, text)
 
@@ -161,7 +189,9 @@ def _member(kind: type[Enum]) -> Callable[[str], Enum]:
             return kind(values.get(text, text))
         except ValueError:
             valid = ", ".join(values)
-            raise ArgumentTypeError(f"{text!r} is not one of: {valid}.{did_you_mean(text, values)}") from None
+            raise ArgumentTypeError(
+                f"{text!r} is not one of: {valid}.{did_you_mean(text, values)}"
+            ) from None
 
     return pick
 
@@ -175,7 +205,9 @@ def _default(item: Field[Any]) -> dict[str, Any]:
 
 
 def _flag(item: Field[Any], declared: Any, keep_text: bool) -> dict[str, Any]:
-    """Return settings where `--x` alone means True; with None as "unset" a value is required. No default is False."""
+    """Return settings where `--x` alone means True; with None as "unset" a value is required. No
+    default is False.
+    """
     found: dict[str, Any] = {"type": _or_text(to_bool) if keep_text else to_bool}
     default = _default(item).get("default")
     optional = types.NoneType in get_args(declared)

@@ -1,4 +1,6 @@
-"""A journal of optuna with heartbeats, which optuna has for databases only: attributes of the running trials."""
+"""A journal of optuna with heartbeats, which optuna has for databases only: attributes of the
+running trials.
+"""
 
 from __future__ import annotations
 

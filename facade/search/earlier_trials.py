@@ -1,4 +1,6 @@
-"""Trials of an earlier study, as a beginning of a new one: its sampler and pruner know them from the start."""
+"""Trials of an earlier study, as a beginning of a new one: its sampler and pruner know them from
+the start.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ def load_earlier(address: str) -> Any:
     """Load a study to begin with.
 
     Args:
-        address: a storage, and `#name` where there are several studies in it, or the folder of a sweep.
+        address: a storage, and `#name` where there are several studies in it, or the folder of a
+            sweep.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -35,7 +38,10 @@ def load_earlier(address: str) -> Any:
     storage = open_storage(place)
     names = optuna.get_all_study_names(storage)
     if (name or len(names) != 1) and name not in names:
-        raise ValueError(f"begin_with={shown(place)}#{name}: name one of its studies: {', '.join(names) or 'none'}.")
+        raise ValueError(
+            f"begin_with={shown(place)}#{name}: name one of its studies: "
+            f"{', '.join(names) or 'none'}."
+        )
     return optuna.load_study(study_name=name or names[0], storage=storage)
 
 
@@ -49,12 +55,21 @@ def require_comparable(earlier: Any, directions: Sequence[str], metrics: Sequenc
     import optuna
 
     if not isinstance(earlier, optuna.Study):
-        raise TypeError(f"begin_with={earlier!r:.60} must be a study: optuna.load_study(study_name=..., storage=...).")
+        raise TypeError(
+            f"begin_with={earlier!r:.60} must be a study: optuna.load_study(study_name=..., "
+            "storage=...)."
+        )
     theirs = [one.name.lower() for one in earlier.directions]
     named = [short_name(name) for name in earlier.metric_names or metrics]
     if theirs != list(directions) or named != [short_name(name) for name in metrics or named]:
-        has = f"begin_with: the study {earlier.study_name!r} has direction={theirs} and {', '.join(named)}"
-        raise ValueError(f"{has}, and this search {list(directions)} and {', '.join(metrics)}. Search for the same.")
+        has = (
+            f"begin_with: the study {earlier.study_name!r} has direction={theirs} and "
+            f"{', '.join(named)}"
+        )
+        raise ValueError(
+            f"{has}, and this search {list(directions)} and {', '.join(metrics)}. Search for the "
+            "same."
+        )
 
 
 def begin_with(study: Any, earlier: Any, hp_space: Callable[[Any], Any]) -> tuple[int, int]:
@@ -63,7 +78,8 @@ def begin_with(study: Any, earlier: Any, hp_space: Callable[[Any], Any]) -> tupl
     Args:
         study: gets them.
         earlier: the study that has them.
-        hp_space: suggests the values of a trial. One that could not have those of an earlier trial leaves it out.
+        hp_space: suggests the values of a trial. One that could not have those of an earlier trial
+            leaves it out.
 
     Returns:
         the number of trials added, and of those left out.
@@ -72,14 +88,19 @@ def begin_with(study: Any, earlier: Any, hp_space: Callable[[Any], Any]) -> tupl
 
     known = {trial.user_attrs.get(ORIGIN) for trial in study.get_trials(deepcopy=False)}
     finished = earlier.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-    origins = {one.user_attrs.get(ORIGIN, f"{earlier.study_name} {one.number}"): one for one in finished}
-    added = [_retold(trial, hp_space, origin) for origin, trial in origins.items() if origin not in known]
+    origins = {
+        one.user_attrs.get(ORIGIN, f"{earlier.study_name} {one.number}"): one for one in finished
+    }
+    added = [
+        _retold(trial, hp_space, origin) for origin, trial in origins.items() if origin not in known
+    ]
     study.add_trials([trial for trial in added if trial is not None])
     return len(added) - added.count(None), added.count(None)
 
 
 def suggested(hp_space: Callable[[Any], Any], values: dict[str, Any]) -> Any:
-    """Return a trial to which the space has suggested these values, and others where they leave some out.
+    """Return a trial to which the space has suggested these values, and others where they leave
+    some out.
 
     Raises:
         ValueError: a value is none of the space.
@@ -102,7 +123,9 @@ def short_name(metric: str) -> str:
 
 
 def _retold(trial: Any, hp_space: Callable[[Any], Any], origin: str) -> Any:
-    """Return a finished trial with the distributions of this space; None if the space has not all of its values."""
+    """Return a finished trial with the distributions of this space; None if the space has not
+    all of its values.
+    """
     import optuna
 
     try:

@@ -28,18 +28,24 @@ def check_jobs(jobs: int, trainer: Any) -> None:
     if jobs == 1:
         return
     if trainer.args.world_size > 1:
-        raise ValueError(f"n_jobs={jobs}: several processes train each trial together already. Pass n_jobs=1.")
+        raise ValueError(
+            f"n_jobs={jobs}: several processes train each trial together already. Pass n_jobs=1."
+        )
     if trainer.args.device.type != "cpu" or not hasattr(os, "fork"):
         raise ValueError(
-            f"n_jobs={jobs}: on {trainer.args.device.type} this process cannot be forked into workers. Start "
-            "`python -m lightrainer sweep script.py --workers N` instead."
+            f"n_jobs={jobs}: on {trainer.args.device.type} this process cannot be forked into "
+            "workers. Start `python -m lightrainer sweep script.py --workers N` instead."
         )
 
 
-def optimize_in_workers(search: SearchRun, study: Any, jobs: int, objective: Any, options: dict[str, Any]) -> None:
-    """As `Study.optimize` with `n_jobs`, but in processes: threads would share the random generators of torch.
+def optimize_in_workers(
+    search: SearchRun, study: Any, jobs: int, objective: Any, options: dict[str, Any]
+) -> None:
+    """As `Study.optimize` with `n_jobs`, but in processes: threads would share the random
+    generators of torch.
 
-    The workers are forked, so that nothing has to be pickled. A study in main memory is kept in a file meanwhile.
+    The workers are forked, so that nothing has to be pickled. A study in main memory is kept in a
+    file meanwhile.
 
     Args:
         search: the search.
@@ -56,7 +62,9 @@ def optimize_in_workers(search: SearchRun, study: Any, jobs: int, objective: Any
         return
     with tempfile.TemporaryDirectory() as folder:
         storage = open_storage(os.path.join(folder, "study.log"))
-        optuna.copy_study(from_study_name=study.study_name, from_storage=study._storage, to_storage=storage)
+        optuna.copy_study(
+            from_study_name=study.study_name, from_storage=study._storage, to_storage=storage
+        )
         shared = _loaded(study, storage)
         _Pool(search, shared, jobs, objective, options).run()
         study.add_trials(shared.get_trials(deepcopy=False)[len(study.get_trials(deepcopy=False)) :])
@@ -65,26 +73,33 @@ def optimize_in_workers(search: SearchRun, study: Any, jobs: int, objective: Any
 def _loaded(study: Any, storage: Any) -> Any:
     import optuna
 
-    return optuna.load_study(study_name=study.study_name, storage=storage, sampler=study.sampler, pruner=study.pruner)
+    return optuna.load_study(
+        study_name=study.study_name, storage=storage, sampler=study.sampler, pruner=study.pruner
+    )
 
 
 class _Pool:
     """Workers that take trials until there are enough, or one of them fails."""
 
-    def __init__(self, search: SearchRun, study: Any, jobs: int, objective: Any, options: dict[str, Any]) -> None:
+    def __init__(
+        self, search: SearchRun, study: Any, jobs: int, objective: Any, options: dict[str, Any]
+    ) -> None:
         self.context: Any = multiprocessing.get_context("fork")
         self.search = search
         self.study = study
         self.jobs = jobs
         self.objective = objective
         self.options = options
-        self.left: Any = self.context.Value("l", -1 if options["n_trials"] is None else options["n_trials"])
+        self.left: Any = self.context.Value(
+            "l", -1 if options["n_trials"] is None else options["n_trials"]
+        )
         self.failures: Any = self.context.SimpleQueue()
 
     def run(self) -> None:
         """Start the workers, wait for them, and raise the error of one that failed."""
         enqueue(self.study, self.search.options.enqueue)
-        disconnect(self.study._storage)  # or the end of a worker would end the connection of this process
+        # or the end of a worker would end the connection of this process
+        disconnect(self.study._storage)
         workers = [self.context.Process(target=self._work) for _ in range(self.jobs)]
         try:
             for worker in workers:
@@ -100,7 +115,9 @@ class _Pool:
             raise error or RuntimeError(message)
         killed = [worker.exitcode for worker in workers if worker.exitcode != 0]
         if killed:
-            raise RuntimeError(f"{len(killed)} of {self.jobs} workers ended with exit code {killed[0]}.")
+            raise RuntimeError(
+                f"{len(killed)} of {self.jobs} workers ended with exit code {killed[0]}."
+            )
 
     def _work(self) -> None:
         from ...lightning_modules.search.shared_study import optimize_together  # imports Lightning
@@ -122,10 +139,13 @@ class _Pool:
         options = {**self.options, "n_trials": None, "callbacks": callbacks}
         try:
             channel = Channel()
-            optimize_together(study, self.objective(self.search, study, channel), channel=channel, **options)
+            optimize_together(
+                study, self.objective(self.search, study, channel), channel=channel, **options
+            )
         except Exception as error:
             self.failures.put((_picklable(error), f"{type(error).__name__}: {error}"))
-        if not stopped_here:  # an error, the timeout, or a callback ends the search: for all workers
+        # an error, the timeout, or a callback ends the search: for all workers
+        if not stopped_here:
             with self.left.get_lock():
                 self.left.value = 0
 
@@ -140,7 +160,8 @@ class _Pool:
 def _reopened(storage: Any) -> Any:
     """Return the storage with connections of its own, as those of the parent cannot be shared."""
     address = getattr(getattr(storage, "_backend", storage), "url", None)
-    # A copy of a journal has an id of its own: with the same one, two workers would take the same queued trial.
+    # A copy of a journal has an id of its own: with the same one, two workers would take the same
+    # queued trial.
     return copy.copy(storage) if address is None else open_storage(str(address))
 
 

@@ -1,4 +1,6 @@
-"""Hyperparameter search of a Trainer: the entry point, and the calls that the Trainer makes around each trial."""
+"""Hyperparameter search of a Trainer: the entry point, and the calls that the Trainer makes
+around each trial.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,26 @@ _CHOICES = {"final_model": ("best", "retrain", "last"), "pruning_unit": ("steps"
 _DIRECTIONS = ("minimize", "maximize")
 _PACKAGES = {"optuna": "optuna", "ray": "'ray[tune]'"}
 _REFUSED = {
-    "wandb": "a sweep of W&B is led by its server. To see trials there leave backend out and set report_to='wandb'",
-    "sigopt": "the service was shut down, and later versions of the reference dropped it too. Leave backend out",
+    "wandb": (
+        "a sweep of W&B is led by its server. To see trials there leave backend out and set "
+        "report_to='wandb'"
+    ),
+    "sigopt": (
+        "the service was shut down, and later versions of the reference dropped it too. Leave "
+        "backend out"
+    ),
 }
 
 
 class MissingBackendError(RuntimeError, ImportError):
-    """The library of a backend is not installed: a RuntimeError as in the reference, and an ImportError."""
+    """The library of a backend is not installed: a RuntimeError as in the reference, and an
+    ImportError.
+    """
 
 
 class HyperparameterSearch:
-    """The search, or the sweep, that a Trainer takes part in; outside of both each method does nothing.
+    """The search, or the sweep, that a Trainer takes part in; outside of both each method does
+    nothing.
 
     Args:
         trainer: the Trainer.
@@ -55,7 +66,14 @@ class HyperparameterSearch:
         self.current: SearchRun | None = None
 
     def run(
-        self, hp_space: Any, compute_objective: Any, number: Any, direction: Any, backend: Any, hp_name: Any, more: Any
+        self,
+        hp_space: Any,
+        compute_objective: Any,
+        number: Any,
+        direction: Any,
+        backend: Any,
+        hp_name: Any,
+        more: Any,
     ) -> BestRun | list[BestRun]:
         """Search; the parameters are those of `Trainer.hyperparameter_search`."""
         trainer = self.trainer
@@ -79,7 +97,9 @@ class HyperparameterSearch:
             self.current = trainer.hp_search_backend = None
         for best in found if isinstance(found, list) else [found]:
             logger.info("Best (%s): trial %s with %s.", options.goal, best.run_id, best.objective)
-        failed = failures(trainer.study.get_trials(deepcopy=False)) if trainer.study is not None else {}
+        failed = (
+            failures(trainer.study.get_trials(deepcopy=False)) if trainer.study is not None else {}
+        )
         if failed:
             logger.warning("Failed trials (%s):%s", len(failed), listed(failed))
         self._write_report(options.report)
@@ -109,17 +129,23 @@ class HyperparameterSearch:
             return str(self.current.run_dir(trial))
 
         # `train(trial=...)` of a script with its own loop over trials.
-        return os.path.join(folder, folder_name(trainer.hp_name, trial, getattr(trial, "number", 0)))
+        return os.path.join(
+            folder, folder_name(trainer.hp_name, trial, getattr(trial, "number", 0))
+        )
 
     def count_training(self) -> None:
         """Number this call of `train` in a script that is a trial of a sweep."""
         sweep_reports.count_training()
 
     def begin_training(self, state: TrainerState, trial: Any) -> None:
-        """Record the folder of the trial, in its state and in the study, before anything is written into it."""
+        """Record the folder of the trial, in its state and in the study, before anything is
+        written into it.
+        """
         sweep_reports.begin_training(self.trainer)
         if self.current is not None and trial is not None:
-            state.trial_name = os.path.basename(self.output_dir(str(self.trainer.args.output_dir), trial))
+            state.trial_name = os.path.basename(
+                self.output_dir(str(self.trainer.args.output_dir), trial)
+            )
             state.is_hyper_param_search = True
             self.current.note_folder(trial)
 
@@ -129,7 +155,8 @@ class HyperparameterSearch:
             sweep_reports.note(self.trainer, metrics)
 
     def report(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """Report an evaluation in the middle of a trial to the study, and end the trial if it is to be pruned.
+        """Report an evaluation in the middle of a trial to the study, and end the trial if it is to
+        be pruned.
 
         With several objectives nothing is pruned: optuna compares single numbers only.
 
@@ -139,7 +166,8 @@ class HyperparameterSearch:
             metrics: of the evaluation.
 
         Raises:
-            optuna.TrialPruned: it is to be pruned; `on_train_end` was called, so that trackers close their runs.
+            optuna.TrialPruned: it is to be pruned; `on_train_end` was called, so that trackers
+                close their runs.
             SystemExit: it is to be pruned, and is a trial of a sweep.
         """
         trainer = self.trainer
@@ -171,7 +199,9 @@ class HyperparameterSearch:
             return
         trial.report(trainer.objective, step)
         if trial.should_prune():
-            trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
+            trainer.control = trainer.callback_handler.on_train_end(
+                trainer.args, trainer.state, trainer.control
+            )
             raise optuna.TrialPruned
 
     def _report_to_optuna(self, search: SearchRun, trial: Any, step: int, value: Any) -> None:
@@ -186,8 +216,12 @@ class HyperparameterSearch:
             search.reported.add(position)
             trial.report(value, position)
         if trial.should_prune():
-            trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
-            raise optuna.TrialPruned(f"Pruned at {unit[:-1]} {position}, with an objective of {value:.6g}.")
+            trainer.control = trainer.callback_handler.on_train_end(
+                trainer.args, trainer.state, trainer.control
+            )
+            raise optuna.TrialPruned(
+                f"Pruned at {unit[:-1]} {position}, with an objective of {value:.6g}."
+            )
 
     def _write_report(self, wanted: bool | str) -> None:
         trainer = self.trainer
@@ -199,7 +233,12 @@ class HyperparameterSearch:
         try:
             write_report(trainer.study, folder)
         except Exception as error:  # must not lose the result of the search
-            logger.warning("The report of the search is not in %s: %s: %s", folder, type(error).__name__, error)
+            logger.warning(
+                "The report of the search is not in %s: %s: %s",
+                folder,
+                type(error).__name__,
+                error,
+            )
 
 
 def make_backend(name: Any) -> Any:
@@ -218,7 +257,9 @@ def make_backend(name: Any) -> Any:
         raise NotImplementedError(f"backend={word!r} is not supported: {_REFUSED[word]}.")
     _require_choice("backend", word, list(_PACKAGES))
     if not is_installed(word):
-        raise MissingBackendError(f"backend={word!r} is not installed: pip install {_PACKAGES[word]}")
+        raise MissingBackendError(
+            f"backend={word!r} is not installed: pip install {_PACKAGES[word]}"
+        )
     return OptunaBackend() if word == "optuna" else RayBackend()
 
 
@@ -239,20 +280,26 @@ def read_options(
     own = {name: keywords[name] for name in OPTIONS if name in keywords}
     rest = {name: value for name, value in keywords.items() if name not in own}
     if n_trials is None and rest.get("timeout") is None:
-        raise ValueError("n_trials is None and there is no timeout, so the search would never end. Pass one.")
+        raise ValueError(
+            "n_trials is None and there is no timeout, so the search would never end. Pass one."
+        )
     if n_trials is not None and n_trials < 1:
         raise ValueError(f"n_trials={n_trials!r} must be at least 1.")
     for name in own.keys() & _CHOICES.keys():
         _require_choice(name, own[name], _CHOICES[name])
     implied = direction is None
     if implied:
-        direction = directions_of(metrics, "direction", "compute_objective") if metrics else "minimize"
+        direction = (
+            directions_of(metrics, "direction", "compute_objective") if metrics else "minimize"
+        )
     given = direction if isinstance(direction, (list, tuple)) else [direction]
     directions = [str(getattr(word, "name", word)).lower() for word in given]
     for word in directions:
         _require_choice("direction", word, _DIRECTIONS)
     if not directions or (metrics and len(metrics) != len(directions)):
-        raise ValueError(f"direction={direction!r} must have one word for each objective: {', '.join(metrics)}.")
+        raise ValueError(
+            f"direction={direction!r} must have one word for each objective: {', '.join(metrics)}."
+        )
     own |= {"metrics": list(metrics), "backend": rest}
     return SearchOptions(n_trials=n_trials, directions=directions, implied=implied, **own)
 
@@ -266,5 +313,10 @@ def _require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 def _require_evaluation(trainer: Trainer) -> None:
     package = __name__.partition(".search.")[0]
     steps = (trainer.evaluate, trainer.get_eval_dataloader)
-    if trainer.eval_dataset is None and all(getattr(step, "__module__", "").startswith(package) for step in steps):
-        raise ValueError("hyperparameter_search judges trials by an evaluation: pass eval_dataset=... to the Trainer.")
+    if trainer.eval_dataset is None and all(
+        getattr(step, "__module__", "").startswith(package) for step in steps
+    ):
+        raise ValueError(
+            "hyperparameter_search judges trials by an evaluation: pass eval_dataset=... to the "
+            "Trainer."
+        )

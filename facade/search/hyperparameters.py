@@ -23,27 +23,34 @@ class BestRun(NamedTuple):
 
 
 def default_compute_objective(metrics: dict[str, float]) -> float | None:
-    """As `transformers.trainer_utils.default_compute_objective`: the loss, or the sum of the other metrics.
+    """As `transformers.trainer_utils.default_compute_objective`: the loss, or the sum of the other
+    metrics.
 
     Args:
-        metrics: of an evaluation; speed and epoch do not count, nor do memory and the seconds of the preparation, which
-            the reference takes for metrics.
+        metrics: of an evaluation; speed and epoch do not count, nor do memory and the seconds of
+            the preparation, which the reference takes for metrics.
     """
     measured = {
         name: value
         for name, value in metrics.items()
-        if name not in ("eval_loss", "epoch") and not name.endswith(_CLOCKS) and not name.startswith("eval_mem_")
+        if name not in ("eval_loss", "epoch")
+        and not name.endswith(_CLOCKS)
+        and not name.startswith("eval_mem_")
     }
     return sum(measured.values()) if measured else metrics.get("eval_loss")
 
 
 def default_hp_space_optuna(trial: Any) -> dict[str, Any]:
-    """As `transformers.trainer_utils.default_hp_space_optuna`: rate, epochs, seed and batch size of a trial."""
+    """As `transformers.trainer_utils.default_hp_space_optuna`: rate, epochs, seed and batch size
+    of a trial.
+    """
     return {
         "learning_rate": trial.suggest_float("learning_rate", 1e-6, 1e-4, log=True),
         "num_train_epochs": trial.suggest_int("num_train_epochs", 1, 5),
         "seed": trial.suggest_int("seed", 1, 40),
-        "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", _BATCH_SIZES),
+        "per_device_train_batch_size": trial.suggest_categorical(
+            "per_device_train_batch_size", _BATCH_SIZES
+        ),
     }
 
 

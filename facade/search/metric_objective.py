@@ -1,4 +1,6 @@
-"""The objective of a trial: numbers computed from the metrics of an evaluation, and their usual direction."""
+"""The objective of a trial: numbers computed from the metrics of an evaluation, and their usual
+direction.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,12 @@ Compute = Callable[[dict[str, float]], Any]
 
 
 def objective_from(compute: Compute | str | Sequence[str] | None) -> Compute:
-    """Return the function that `compute_objective` stands for: itself, or a look-up of metrics by name.
+    """Return the function that `compute_objective` stands for: itself, or a look-up of metrics by
+    name.
 
     Args:
-        compute: a function of the metrics, the name of a metric, a list of names for several objectives, or None for
-            `default_compute_objective`.
+        compute: a function of the metrics, the name of a metric, a list of names for several
+            objectives, or None for `default_compute_objective`.
 
     Raises:
         TypeError: it is none of these.
@@ -35,7 +38,9 @@ def objective_from(compute: Compute | str | Sequence[str] | None) -> Compute:
         return lambda metrics: look_up(metrics, compute)
     if isinstance(compute, (list, tuple)):
         return lambda metrics: [look_up(metrics, name) for name in compute]
-    raise TypeError(f"compute_objective={compute!r:.60} must be a function of the metrics, or the name of one.")
+    raise TypeError(
+        f"compute_objective={compute!r:.60} must be a function of the metrics, or the name of one."
+    )
 
 
 def metric_names(compute: Any) -> list[str]:
@@ -63,7 +68,10 @@ def directions_of(names: Sequence[str], option: str, metric: str) -> list[str]:
         if not option.startswith("-"):
             ways = f"{option}='minimize' or {option}='maximize'"
         each = f", one for each of the {len(names)} metrics" if len(names) > 1 else ""
-        raise ValueError(f"{metric} {unknown!r}: whether less or more of it is better is not known. Pass {ways}{each}.")
+        raise ValueError(
+            f"{metric} {unknown!r}: whether less or more of it is better is not known. Pass "
+            f"{ways}{each}."
+        )
     return [str(found[name]) for name in names]
 
 
@@ -79,7 +87,9 @@ def look_up(metrics: Mapping[str, float], name: str) -> float:
     raise _missing(name, metrics)
 
 
-def objective_value(compute: Compute, metrics: Mapping[str, float], objectives: int) -> float | list[float]:
+def objective_value(
+    compute: Compute, metrics: Mapping[str, float], objectives: int
+) -> float | list[float]:
     """Compute the value of an evaluation for the study.
 
     Args:
@@ -104,14 +114,15 @@ def objective_value(compute: Compute, metrics: Mapping[str, float], objectives: 
     numbers = [_number(one, metrics) for one in (found if several else [found])]
     if len(numbers) != objectives:
         raise ValueError(
-            f"compute_objective gives {len(numbers)} values, but direction has {objectives}. Return a list, and pass a "
-            "direction for each: ['minimize', 'maximize']."
+            f"compute_objective gives {len(numbers)} values, but direction has {objectives}. "
+            "Return a list, and pass a direction for each: ['minimize', 'maximize']."
         )
     return numbers if several and objectives > 1 else numbers[0]
 
 
 def report_position(state: Any, step: int, unit: str) -> int | None:
-    """Return the step or the completed epochs to report an evaluation under; None before the first epoch is complete.
+    """Return the step or the completed epochs to report an evaluation under; None before the first
+    epoch is complete.
 
     Args:
         state: of the training.
@@ -128,8 +139,8 @@ def why_unusable(
 ) -> str | None:
     """Return why an objective cannot be that of a completed trial, None if it can.
 
-    NaN cannot, and neither can infinity in the direction that is searched for, which would be best for ever. The other
-    infinity is the worst value.
+    NaN cannot, and neither can infinity in the direction that is searched for, which would be best
+    for ever. The other infinity is the worst value.
 
     Args:
         value: the objective, or one for each direction.
@@ -146,21 +157,26 @@ def why_unusable(
 
 def listed_metrics(metrics: Mapping[str, float]) -> str:
     """Format metrics for a message."""
-    return ", ".join(f"{name}={value:.6g}" if isinstance(value, float) else name for name, value in metrics.items())
+    return ", ".join(
+        f"{name}={value:.6g}" if isinstance(value, float) else name
+        for name, value in metrics.items()
+    )
 
 
 def _number(value: Any, metrics: Mapping[str, float]) -> float:
-    value = value.item() if hasattr(value, "item") and getattr(value, "size", 1) in (1, ()) else value
+    value = (
+        value.item() if hasattr(value, "item") and getattr(value, "size", 1) in (1, ()) else value
+    )
     if isinstance(value, (int, float)):
         return value
     raise ValueError(
-        f"compute_objective returned {value!r:.60}, which is not a number. The metrics of the evaluation are: "
-        f"{listed_metrics(metrics)}."
+        f"compute_objective returned {value!r:.60}, which is not a number. The metrics of the "
+        f"evaluation are: {listed_metrics(metrics)}."
     )
 
 
 def _missing(name: str, metrics: Mapping[str, float]) -> MissingMetricError:
     return MissingMetricError(
-        f"The objective uses the metric {name!r}, which the evaluation does not have.{did_you_mean(name, metrics)} "
-        f"It has: {', '.join(metrics) or 'none'}."
+        f"The objective uses the metric {name!r}, which the evaluation does not "
+        f"have.{did_you_mean(name, metrics)} It has: {', '.join(metrics) or 'none'}."
     )

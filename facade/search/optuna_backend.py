@@ -21,7 +21,13 @@ from .hyperparameters import BestRun, default_hp_space_optuna
 from .metric_objective import listed_metrics, why_unusable
 from .report import require_plotly
 from .search_run import OPTIONS, SearchOptions, SearchRun, enqueue
-from .storages import StorageError, open_storage, shown, until_unlocked, without_experimental_warnings
+from .storages import (
+    StorageError,
+    open_storage,
+    shown,
+    until_unlocked,
+    without_experimental_warnings,
+)
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -31,7 +37,9 @@ logger = logging.getLogger(__name__)
 
 
 class OptunaBackend:
-    """Runs a study of optuna. With several processes the first one has it, and all train each trial together."""
+    """Runs a study of optuna. With several processes the first one has it, and all train each
+    trial together.
+    """
 
     name = HPSearchBackend.OPTUNA
     default_hp_space = staticmethod(default_hp_space_optuna)
@@ -46,17 +54,29 @@ class OptunaBackend:
         """
         import optuna
 
-        of_study = set(inspect.signature(optuna.study.create_study).parameters) - {"direction", "directions"}
-        of_optimization = set(inspect.signature(optuna.study.Study.optimize).parameters) - {"self", "func", "n_trials"}
+        of_study = set(inspect.signature(optuna.study.create_study).parameters) - {
+            "direction",
+            "directions",
+        }
+        of_optimization = set(inspect.signature(optuna.study.Study.optimize).parameters) - {
+            "self",
+            "func",
+            "n_trials",
+        }
         for name, value in options.backend.items():
             if name not in of_study | of_optimization:
                 known = sorted({*of_study, *of_optimization, *OPTIONS})
                 raise TypeError(
-                    f"hyperparameter_search does not know {name}={value!r:.60}.{did_you_mean(name, known)} "
-                    f"Further keywords are: {', '.join(known)}."
+                    "hyperparameter_search does not know "
+                    f"{name}={value!r:.60}.{did_you_mean(name, known)} Further keywords are: "
+                    f"{', '.join(known)}."
                 )
-        self._of_study = {name: value for name, value in options.backend.items() if name in of_study}
-        self._of_optimization = {name: value for name, value in options.backend.items() if name in of_optimization}
+        self._of_study = {
+            name: value for name, value in options.backend.items() if name in of_study
+        }
+        self._of_optimization = {
+            name: value for name, value in options.backend.items() if name in of_optimization
+        }
         self._jobs = self._of_optimization.pop("n_jobs", 1)
         check_jobs(self._jobs, trainer)
         if options.report:
@@ -77,7 +97,8 @@ class OptunaBackend:
                 search.pruner = study.pruner
                 if search.options.several and self._of_study.get("pruner") is not None:
                     logger.warning(
-                        "pruner=%s prunes nothing: there are several objectives, and optuna compares single numbers.",
+                        "pruner=%s prunes nothing: there are several objectives, and optuna "
+                        "compares single numbers.",
                         type(study.pruner).__name__,
                     )
             if self._jobs != 1:
@@ -85,7 +106,11 @@ class OptunaBackend:
                 found, folders = _best_and_folders(study)
             else:
                 objective = OptunaObjective(search, study, channel)
-                options |= {"channel": channel, "result": _best_and_folders, "completed": search.completed}
+                options |= {
+                    "channel": channel,
+                    "result": _best_and_folders,
+                    "completed": search.completed,
+                }
                 found, folders = optimize_together(study, objective, **options)
             search.places.update(folders)
             return found
@@ -100,7 +125,12 @@ class OptunaBackend:
         retries.give_up_dead(trainer.study)
         if options.begin_with is not None:
             added, left_out = begin_with(trainer.study, options.begin_with, trainer.hp_space)
-            logger.info("Trials of %s: %s added, %s not in hp_space.", options.begin_with.study_name, added, left_out)
+            logger.info(
+                "Trials of %s: %s added, %s not in hp_space.",
+                options.begin_with.study_name,
+                added,
+                left_out,
+            )
         if self._jobs == 1:  # workers queue in the study that they share
             enqueue(trainer.study, options.enqueue)
 
@@ -115,7 +145,9 @@ def check_enqueued(hp_space: Callable[[Any], Any], points: list[dict[str, Any]])
         known = suggested(hp_space, point).params
         for name in point.keys() - known.keys():
             near = did_you_mean(name, known)
-            raise ValueError(f"enqueue has {name}={point[name]!r}, and hp_space suggests no {name!r}.{near}")
+            raise ValueError(
+                f"enqueue has {name}={point[name]!r}, and hp_space suggests no {name!r}.{near}"
+            )
 
 
 def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[str] = ()) -> Any:
@@ -135,9 +167,14 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
     import optuna
 
     keywords = {**given, "directions": directions}
-    for name, kind in (("sampler", optuna.samplers.BaseSampler), ("pruner", optuna.pruners.BasePruner)):
+    for name, kind in (
+        ("sampler", optuna.samplers.BaseSampler),
+        ("pruner", optuna.pruners.BasePruner),
+    ):
         if not isinstance(keywords.get(name), (kind, type(None))):
-            raise TypeError(f"{name}={keywords[name]!r:.60} must be an object of a class in optuna.{name}s.")
+            raise TypeError(
+                f"{name}={keywords[name]!r:.60} must be an object of a class in optuna.{name}s."
+            )
     address = keywords.get("storage")
     keywords["storage"] = open_storage(address)
     where = shown(str(address)) if isinstance(address, str) else "the storage"
@@ -146,9 +183,15 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
     except optuna.exceptions.StorageInternalError as error:
         raise StorageError(f"storage={where}: {error.__cause__ or error}") from error
     named = study.metric_names
-    if metrics and named and [short_name(name) for name in named] != [short_name(name) for name in metrics]:
+    if (
+        metrics
+        and named
+        and [short_name(name) for name in named] != [short_name(name) for name in metrics]
+    ):
         has = f"The study {study.study_name!r} in {where} has values of {', '.join(named)}"
-        raise ValueError(f"{has}, not of {', '.join(metrics)}. Search for those, or pass another study_name.")
+        raise ValueError(
+            f"{has}, not of {', '.join(metrics)}. Search for those, or pass another study_name."
+        )
     present = [one.name.lower() for one in study.directions]
     if present != directions:
         has = f"The study {study.study_name!r} in {where} has direction={present}, not {directions}"
@@ -181,17 +224,22 @@ class OptunaObjective:
             problem = why_unusable(value, self.search.options.directions)
             if problem is not None:
                 metrics = listed_metrics(self.search.metrics)
-                logger.warning("Trial %s fails: %s. The metrics are: %s.", trial.number, problem, metrics)
+                logger.warning(
+                    "Trial %s fails: %s. The metrics are: %s.", trial.number, problem, metrics
+                )
                 self._note_failure(trial, problem)
                 return math.nan  # which optuna fails
             return value
         except Exception as error:
             if type(error).__name__ != "TrialPruned":
-                self._note_failure(trial, f"{type(error).__name__}: {error}".strip().splitlines()[0])
+                self._note_failure(
+                    trial, f"{type(error).__name__}: {error}".strip().splitlines()[0]
+                )
             raise
         except (KeyboardInterrupt, SystemExit) as interruption:
             if self.study is not None and retries.is_persistent(self.study):
-                # The next search on this study retries the trial. After a KeyboardInterrupt optuna itself fails it.
+                # The next search on this study retries the trial. After a KeyboardInterrupt optuna
+                # itself fails it.
                 by_optuna = isinstance(interruption, KeyboardInterrupt) and self.channel.alone
                 (retries.queue_again if by_optuna else retries.give_up)(self.study, trial.number)
             raise
@@ -201,7 +249,9 @@ class OptunaObjective:
             getattr(trial, "in_study", trial).set_user_attr(retries.FAILURE, why)
 
     def _start(self, trial: Any) -> retries.Start:
-        """Claim the trial for this process, which is the first one, and find what it begins with."""
+        """Claim the trial for this process, which is the first one, and find what it begins
+        with.
+        """
         search = self.search
         in_study = getattr(trial, "in_study", trial)
         retries.note_worker(self.study, in_study)
@@ -233,17 +283,25 @@ def best_trials(study: Study) -> list[FrozenTrial]:
 
 
 def best_runs(study: Study) -> BestRun | list[BestRun]:
-    """Return the best run, or for several objectives all runs that no other one beats; raises as `best_trials`."""
+    """Return the best run, or for several objectives all runs that no other one beats; raises as
+    `best_trials`.
+    """
     best = best_trials(study)
     if len(study.directions) > 1:
-        return [BestRun(str(trial.number), list(trial.values), dict(trial.params)) for trial in best]
+        return [
+            BestRun(str(trial.number), list(trial.values), dict(trial.params)) for trial in best
+        ]
     return BestRun(str(best[0].number), best[0].values[0], dict(best[0].params))
 
 
 def _best_and_folders(study: Any) -> tuple[BestRun | list[BestRun], dict[int, Path]]:
     """Return the best runs, and the folders of all trials by their numbers."""
     attributes = {trial.number: trial.user_attrs for trial in study.get_trials(deepcopy=False)}
-    folders = {number: Path(known[retries.FOLDER]) for number, known in attributes.items() if retries.FOLDER in known}
+    folders = {
+        number: Path(known[retries.FOLDER])
+        for number, known in attributes.items()
+        if retries.FOLDER in known
+    }
     return best_runs(study), folders
 
 
@@ -253,5 +311,8 @@ def _none_completed(trials: list[Any]) -> str:
     retried = retries.interrupted(trials)
     states = Counter(retries.state_of(trial, retried).lower() for trial in trials)
     counts = ", ".join(f"{number} {state}" for state, number in states.items())
-    why = retries.listed(retries.failures(trials)) or " Let the pruner prune less, e.g. with n_warmup_steps."
+    why = (
+        retries.listed(retries.failures(trials))
+        or " Let the pruner prune less, e.g. with n_warmup_steps."
+    )
     return f"No trial was completed, so there is no best one: {counts}.{why}"

@@ -30,15 +30,25 @@ class RayBackend:
         """
         problems = []
         if trainer.args.world_size > 1:
-            problems.append("Ray starts processes by itself: do not start this script with torchrun.")
+            problems.append(
+                "Ray starts processes by itself: do not start this script with torchrun."
+            )
         if options.several:
             problems.append("Ray has one objective: pass one direction, or backend='optuna'.")
         if options.report:
-            problems.append("report is made of a study of optuna; Ray writes reports of its own, see storage_path.")
+            problems.append(
+                "report is made of a study of optuna; Ray writes reports of its own, see "
+                "storage_path."
+            )
         if options.enqueue or options.begin_with is not None:
-            problems.append("enqueue and begin_with belong to optuna. Ray's search_alg takes points_to_evaluate.")
+            problems.append(
+                "enqueue and begin_with belong to optuna. Ray's search_alg takes "
+                "points_to_evaluate."
+            )
         if options.backend.get("scheduler") is not None and trainer.args.eval_strategy == "no":
-            problems.append("scheduler compares evaluations in the middle of a trial: set eval_strategy.")
+            problems.append(
+                "scheduler compares evaluations in the middle of a trial: set eval_strategy."
+            )
         if problems:
             raise ValueError("\n".join(problems))
 
@@ -48,13 +58,22 @@ class RayBackend:
         keywords = dict(search.options.backend)
         direction = search.options.directions[0]
         scope = keywords.pop("scope", "last")
-        keywords.setdefault("resources_per_trial", {"cpu": 1, **({"gpu": 1} if trainer.args.n_gpu > 0 else {})})
+        keywords.setdefault(
+            "resources_per_trial", {"cpu": 1, **({"gpu": 1} if trainer.args.n_gpu > 0 else {})}
+        )
         keywords.setdefault("progress_reporter", tune.CLIReporter(metric_columns=["objective"]))
         assert search.transport is not None
         sent = search.transport.portable(trainer)
         revive = search.transport.revive
-        trial = tune.with_parameters(_train_once, portable=sent, revive=revive, options=search.options)
-        analysis = tune.run(trial, config=trainer.hp_space(None), num_samples=search.options.n_trials or -1, **keywords)
+        trial = tune.with_parameters(
+            _train_once, portable=sent, revive=revive, options=search.options
+        )
+        analysis = tune.run(
+            trial,
+            config=trainer.hp_space(None),
+            num_samples=search.options.n_trials or -1,
+            **keywords,
+        )
         best = analysis.get_best_trial(metric="objective", mode=direction[:3], scope=scope)
         if best is None:
             raise ValueError("No trial was completed: see what Ray says about each.")
@@ -66,7 +85,9 @@ def _train_once(config: dict[str, Any], portable: Any, revive: Any, options: Sea
     tune = import_module("ray.tune")
     trainer, of_trainer = revive(portable)
     of_trainer.current = search = SearchRun(trainer, options)
-    search.folder = folder_name(trainer.hp_name, dict(config), str(tune.get_context().get_trial_id()))
+    search.folder = folder_name(
+        trainer.hp_name, dict(config), str(tune.get_context().get_trial_id())
+    )
     trainer.objective = None
     checkpoint = tune.get_checkpoint()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,6 @@
-"""The report of a study: a page with optuna's pictures and tables of its trials, and the same in CSV and JSON."""
+"""The report of a study: a page with optuna's pictures and tables of its trials, and the same in
+CSV and JSON.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def require_plotly() -> None:
         ImportError: it is not; says how to install it.
     """
     if not is_installed("plotly"):
-        raise ImportError('plotly draws the report, and is not installed: pip install "lightrainer[search]"')
+        raise ImportError(
+            'plotly draws the report, and is not installed: pip install "lightrainer[search]"'
+        )
 
 
 def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
@@ -84,7 +88,9 @@ def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
 
 
 def table(study: Study) -> list[Row]:
-    """Return a row for each trial: number, state, why it failed, objectives, values, seconds, files, parameters."""
+    """Return a row for each trial: number, state, why it failed, objectives, values, seconds,
+    files, parameters.
+    """
     trials = study.get_trials(deepcopy=False)
     retried = interrupted(trials)
     reasons = failures(trials)
@@ -100,7 +106,9 @@ def table(study: Study) -> list[Row]:
         values = trial.values or [None] * len(study.directions)
         for index, value in enumerate(values):
             row["value" if len(values) == 1 else f"value_{index}"] = value
-        row["seconds"] = None if trial.duration is None else round(trial.duration.total_seconds(), 2)
+        row["seconds"] = (
+            None if trial.duration is None else round(trial.duration.total_seconds(), 2)
+        )
         row["reports"] = len(trial.intermediate_values)
         row.update(places_of(trial))
         for name, value in trial.params.items():
@@ -112,7 +120,9 @@ def table(study: Study) -> list[Row]:
 def places_of(trial: FrozenTrial) -> dict[str, str]:
     """Return `folder`, `log` and `command` of a trial, as far as they are known."""
     attributes = {"folder": FOLDER, "log": LOG, "command": COMMAND}
-    return {name: trial.user_attrs[key] for name, key in attributes.items() if key in trial.user_attrs}
+    return {
+        name: trial.user_attrs[key] for name, key in attributes.items() if key in trial.user_attrs
+    }
 
 
 def _names(study: Study) -> list[str]:
@@ -127,7 +137,9 @@ def _names(study: Study) -> list[str]:
 def _goals(study: Study) -> list[str]:
     """Return the objectives with their directions, such as `maximize accuracy`."""
     directions = [direction.name.lower() for direction in study.directions]
-    return [f"{direction} {name}" for direction, name in zip(directions, _names(study), strict=True)]
+    return [
+        f"{direction} {name}" for direction, name in zip(directions, _names(study), strict=True)
+    ]
 
 
 def _summary(study: Study, best: Sequence[FrozenTrial]) -> dict[str, Any]:
@@ -138,7 +150,14 @@ def _summary(study: Study, best: Sequence[FrozenTrial]) -> dict[str, Any]:
     for trial in best:
         # JSON has no infinite numbers: they are written as text.
         values = [value if math.isfinite(value) else str(value) for value in trial.values]
-        entries.append({"trial": trial.number, "values": values, **places_of(trial), "parameters": trial.params})
+        entries.append(
+            {
+                "trial": trial.number,
+                "values": values,
+                **places_of(trial),
+                "parameters": trial.params,
+            }
+        )
     return {
         "study": study.study_name,
         "directions": [direction.name.lower() for direction in study.directions],
@@ -195,15 +214,21 @@ def _cell(column: str, value: Any, folder: Path) -> str:
     if value is None:
         return ""
     if column in ("folder", "log"):
-        return f'<a href="{quote(os.path.relpath(value, folder))}">{escape(os.path.basename(value))}</a>'
+        link = quote(os.path.relpath(value, folder))
+        return f'<a href="{link}">{escape(os.path.basename(value))}</a>'
     return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 
 def _pictures(study: Study) -> list[Figure]:
-    """Return optuna's pictures, without those for which the study has too few trials, or too many objectives."""
+    """Return optuna's pictures, without those for which the study has too few trials, or too
+    many objectives.
+    """
     from optuna import visualization
 
-    calls = [partial(visualization.plot_intermediate_values, study), partial(visualization.plot_pareto_front, study)]
+    calls = [
+        partial(visualization.plot_intermediate_values, study),
+        partial(visualization.plot_pareto_front, study),
+    ]
     for index, name in enumerate(_names(study)):
         for picture in _PICTURES:
             plot = getattr(visualization, f"plot_{picture}")

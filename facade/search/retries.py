@@ -1,4 +1,6 @@
-"""Interrupted and failed trials of a study: find them, queue them again, and resume them from their checkpoints."""
+"""Interrupted and failed trials of a study: find them, queue them again, and resume them from
+their checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ def note_worker(study: Any, trial: Any) -> None:
 def origin_of(study: Any, trial: Any) -> int:
     """Return the number of the trial that this one is a retry of; its own, if of none."""
     origin = _frozen(study, trial.number).system_attrs.get("failed_trial", trial.number)
-    return origin if type(origin) is int else trial.number  # names a folder, and a storage can hold anything
+    # names a folder, and a storage can hold anything
+    return origin if type(origin) is int else trial.number
 
 
 def owner_of(trial: Trial, *, renew: bool = False) -> str:
@@ -87,20 +90,31 @@ def state_of(trial: Any, interrupted: set[int]) -> str:
         trial: the trial.
         interrupted: see the function of that name.
     """
-    return "INTERRUPTED" if trial.number in interrupted and trial.state.name == "FAIL" else trial.state.name
+    return (
+        "INTERRUPTED"
+        if trial.number in interrupted and trial.state.name == "FAIL"
+        else trial.state.name
+    )
 
 
 def failures(trials: Any) -> dict[int, str]:
-    """Return the reason of each trial that failed, by its number, without those that were interrupted."""
+    """Return the reason of each trial that failed, by its number, without those that were
+    interrupted.
+    """
     retried = interrupted(trials)
     failed = [trial for trial in trials if state_of(trial, retried) == "FAIL"]
-    return {trial.number: trial.user_attrs.get(FAILURE, "its process ended without a reason") for trial in failed}
+    return {
+        trial.number: trial.user_attrs.get(FAILURE, "its process ended without a reason")
+        for trial in failed
+    }
 
 
 def listed(reasons: dict[int, str], most: int = 5) -> str:
     """Format failures, one line for each."""
     lines = [f"\n  trial {number}: {why}" for number, why in reasons.items()]
-    return "".join(lines[:most]) + (f"\n  and {len(lines) - most} more" if len(lines) > most else "")
+    return "".join(lines[:most]) + (
+        f"\n  and {len(lines) - most} more" if len(lines) > most else ""
+    )
 
 
 def repeat_failed(study: Any) -> list[int]:
@@ -136,16 +150,19 @@ def give_up(study: Study, number: int, max_retry: int = MAX_RETRY) -> None:
         queue_again(study, number, max_retry)
 
 
-def give_up_dead(study: Study, max_retry: int = MAX_RETRY, seconds_to_claim: float = math.inf) -> list[int]:
+def give_up_dead(
+    study: Study, max_retry: int = MAX_RETRY, seconds_to_claim: float = math.inf
+) -> list[int]:
     """Queue the trials whose process was killed; return their numbers.
 
-    The end of a process of this machine is noticed at once, that of a process elsewhere by its heartbeat, in storages
-    that have one.
+    The end of a process of this machine is noticed at once, that of a process elsewhere by its
+    heartbeat, in storages that have one.
 
     Args:
         study: the study.
         max_retry: how often a trial is retried.
-        seconds_to_claim: time after which a trial that no process has claimed counts as one of a killed process.
+        seconds_to_claim: time after which a trial that no process has claimed counts as one of a
+            killed process.
     """
     from optuna.storages import fail_stale_trials
 
@@ -167,15 +184,22 @@ def give_up_dead(study: Study, max_retry: int = MAX_RETRY, seconds_to_claim: flo
 
 
 def unseen(study: Study) -> list[int]:
-    """Return the running trials that may be those of killed processes: those not seen to run on this machine."""
+    """Return the running trials that may be those of killed processes: those not seen to run on
+    this machine.
+    """
     trials = study.get_trials(deepcopy=False)
-    return [trial.number for trial in trials if trial.state.name == "RUNNING" and _owner_state(trial) != "running"]
+    return [
+        trial.number
+        for trial in trials
+        if trial.state.name == "RUNNING" and _owner_state(trial) != "running"
+    ]
 
 
 def _owner_state(trial: FrozenTrial) -> str | None:
     """Return the `process_state` of the process that claimed a trial; None before one has."""
     claim = trial.user_attrs.get(WORKER)
-    # A retry begins with the attributes of the trial that it retries, so a claim has the number of its trial.
+    # A retry begins with the attributes of the trial that it retries, so a claim has the number of
+    # its trial.
     if not isinstance(claim, list) or claim[:1] != [trial.number]:
         return None
     return process_state(str(claim[-1]))
@@ -187,7 +211,9 @@ def _seconds_since_begin(trial: FrozenTrial) -> float:
 
 
 def reported_steps(study: Study, number: int) -> list[int]:
-    """Return the steps, or epochs, at which a trial, or the one that it retries, has reported a value."""
+    """Return the steps, or epochs, at which a trial, or the one that it retries, has reported a
+    value.
+    """
     return list(_frozen(study, number).intermediate_values)
 
 

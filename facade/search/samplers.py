@@ -62,22 +62,34 @@ def make_sampler(written: str, seed: int | None = None) -> Any:
     sampler = _made("sampler", optuna.samplers, _SAMPLERS, written, {"seed": seed})
     package = _NEEDS.get(written.partition(":")[0])
     if package and not is_installed(package):
-        raise ImportError(f"--sampler {written} needs a package that is not installed: pip install {package}")
+        raise ImportError(
+            f"--sampler {written} needs a package that is not installed: pip install {package}"
+        )
     return sampler
 
 
-def _made(what: str, module: Any, known: dict[str, str], written: str, settings: dict[str, Any]) -> Any:
+def _made(
+    what: str, module: Any, known: dict[str, str], written: str, settings: dict[str, Any]
+) -> Any:
     name, _, more = written.partition(":")
     if name not in known:
         near = did_you_mean(name, known)
-        raise ValueError(f"--{what} {written}: {name!r} is not known.{near} Choose from: {', '.join(known)}.")
+        raise ValueError(
+            f"--{what} {written}: {name!r} is not known.{near} Choose from: {', '.join(known)}."
+        )
     pairs = (setting.partition("=") for setting in more.split(",") if setting)
     settings = settings | {key.strip(): _plain(value) for key, _, value in pairs}
     try:
         with without_experimental_warnings():
-            return careful_sampler(**settings) if name == "cmaes" else getattr(module, known[name])(**settings)
+            return (
+                careful_sampler(**settings)
+                if name == "cmaes"
+                else getattr(module, known[name])(**settings)
+            )
     except (TypeError, ValueError) as error:
-        raise ValueError(f"--{what} {written}: {error}. Settings are written as {name}:key=value,key=value.") from None
+        raise ValueError(
+            f"--{what} {written}: {error}. Settings are written as {name}:key=value,key=value."
+        ) from None
 
 
 def _plain(text: str) -> Any:
@@ -91,7 +103,9 @@ _STATE = re.compile(r"((?:sep)?cma(?:wm)?:(?:.*:)?optimizer):(0|[1-9][0-9]*)")
 """The attributes of a trial that hold a pickled state of the sampler, in pieces."""
 _OF_NUMPY = {
     (module, name)
-    for module in (f"numpy.{core}.{part}" for core in ("core", "_core") for part in ("multiarray", "numeric"))
+    for module in (
+        f"numpy.{core}.{part}" for core in ("core", "_core") for part in ("multiarray", "numeric")
+    )
     for name in ("_reconstruct", "scalar", "_frombuffer")
 } | {("numpy", "dtype"), ("numpy", "ndarray")}
 
@@ -131,11 +145,13 @@ def require_cma_state(state: str, number: int) -> None:
         _Unpickler(io.BytesIO(bytes.fromhex(state))).load()
     except _ForeignNameError as error:
         raise ValueError(
-            f"the study's trial {number} holds a state of the sampler that refers to {error}: reading it could run any "
-            "program. Take another study or sampler."
+            f"the study's trial {number} holds a state of the sampler that refers to {error}: "
+            "reading it could run any program. Take another study or sampler."
         ) from error
     except Exception as error:  # an unpickler may raise anything
-        raise ValueError(f"the study's trial {number} holds a damaged state of the sampler: {error}") from error
+        raise ValueError(
+            f"the study's trial {number} holds a damaged state of the sampler: {error}"
+        ) from error
 
 
 class _ForeignNameError(Exception):

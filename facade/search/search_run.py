@@ -27,7 +27,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OPTIONS = ("final_model", "remove_pruned", "resume_trials", "report", "pruning_unit", "enqueue", "begin_with")
+OPTIONS = (
+    "final_model",
+    "remove_pruned",
+    "resume_trials",
+    "report",
+    "pruning_unit",
+    "enqueue",
+    "begin_with",
+)
 """Keywords of `hyperparameter_search` that are not the backend's."""
 BATCH_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 """Arguments that determine the amount of data in an optimizer step."""
@@ -35,7 +43,9 @@ BATCH_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 @dataclass(kw_only=True)
 class SearchOptions:
-    """Options of `hyperparameter_search` that do not depend on the backend, and the others in `backend`."""
+    """Options of `hyperparameter_search` that do not depend on the backend, and the others in
+    `backend`.
+    """
 
     n_trials: int | None
     """Trials to begin; None for as many as `timeout` allows."""
@@ -46,14 +56,17 @@ class SearchOptions:
     implied: bool = False
     """True if the user gave no direction."""
     final_model: Literal["best", "retrain", "last"] = "best"
-    """The Trainer's model after the search: of the best trial, of one more training with its values, or of the last
-    trial."""
+    """The Trainer's model after the search: of the best trial, of one more training with its
+    values, or of the last trial.
+    """
     remove_pruned: bool = False
     """Remove the folders of pruned trials."""
     resume_trials: bool = True
     """Let the retry of an interrupted trial resume from its newest checkpoint."""
     pruning_unit: Literal["steps", "epochs"] = "steps"
-    """Unit in which evaluations are reported to the pruner: optimizer steps, or completed epochs."""
+    """Unit in which evaluations are reported to the pruner: optimizer steps, or completed
+    epochs.
+    """
     report: bool | str = False
     """Write a report to `output_dir/search`, or to the given folder."""
     enqueue: list[dict[str, Any]] = field(default_factory=list)
@@ -72,7 +85,9 @@ class SearchOptions:
     def goal(self) -> str:
         """Describe the objectives, such as `maximize accuracy`."""
         names = self.metrics or ["the objective"] * len(self.directions)
-        return ", ".join(f"{word} {name}" for word, name in zip(self.directions, names, strict=True))
+        return ", ".join(
+            f"{word} {name}" for word, name in zip(self.directions, names, strict=True)
+        )
 
 
 class Transport(NamedTuple):
@@ -99,12 +114,16 @@ class SearchRun:
         transport: moves the Trainer to the processes of Ray.
     """
 
-    def __init__(self, trainer: Trainer, options: SearchOptions, transport: Transport | None = None) -> None:
+    def __init__(
+        self, trainer: Trainer, options: SearchOptions, transport: Transport | None = None
+    ) -> None:
         self.trainer = trainer
         self.options = options
         self.transport = transport
         self.given = GivenArguments(trainer)
-        self.best = BestModel(options.directions[0], options.final_model == "best" and not options.several)
+        self.best = BestModel(
+            options.directions[0], options.final_model == "best" and not options.several
+        )
         self.starts: dict[int, Start] = {}
         """What trials of this process began with, by number."""
         self.places: dict[int, Path] = {}
@@ -150,7 +169,9 @@ class SearchRun:
         return value
 
     def completed(self) -> None:
-        """Keep the model of the trial that has just ended, in every process, if it is the best so far."""
+        """Keep the model of the trial that has just ended, in every process, if it is the best
+        so far.
+        """
         self.best.offer(self.trainer, *self._ended)
 
     def judge(self, metrics: dict[str, float]) -> float | list[float]:
@@ -158,7 +179,9 @@ class SearchRun:
         self.metrics = dict(metrics)
         self._warn_of_minimized_metrics()
         assert self.trainer.compute_objective is not None
-        self.trainer.objective = objective_value(self.trainer.compute_objective, metrics, len(self.options.directions))
+        self.trainer.objective = objective_value(
+            self.trainer.compute_objective, metrics, len(self.options.directions)
+        )
         return self.trainer.objective
 
     def note_folder(self, trial: Any) -> None:
@@ -169,26 +192,36 @@ class SearchRun:
     def warn_of_batch_sizes(self, values: Any) -> None:
         """Warn, once, if the pruner will compare steps with different amounts of data."""
         sizes = [name for name in BATCH_SIZES if name in values]
-        if self.pruner is None or self.options.pruning_unit != "steps" or not sizes or "sizes" in self._warned:
+        if (
+            self.pruner is None
+            or self.options.pruning_unit != "steps"
+            or not sizes
+            or "sizes" in self._warned
+        ):
             return
         self._warned.add("sizes")
         if self.trainer.args.eval_strategy != "no" and not self.options.several:
             logger.warning(
-                "The search varies %s, and %s compares trials at the same optimizer step, after different amounts of "
-                "data. Pass pruning_unit='epochs', or pruner=optuna.pruners.NopPruner() to prune none.",
+                "The search varies %s, and %s compares trials at the same optimizer step, after "
+                "different amounts of data. Pass pruning_unit='epochs', or "
+                "pruner=optuna.pruners.NopPruner() to prune none.",
                 " and ".join(sizes),
                 type(self.pruner).__name__,
             )
 
     def run_dir(self, trial: Any) -> Path:
-        """Return the folder of a trial. One of optuna claims it: folders of other searches are left alone."""
+        """Return the folder of a trial. One of optuna claims it: folders of other searches are
+        left alone.
+        """
         output_dir = str(self.trainer.args.output_dir)
         number: Any = getattr(trial, "number", None)
         if self.folder is not None:
             return Path(output_dir) / self.folder
         if number not in self.places:
             start = self.starts.get(number)
-            name = folder_name(self.trainer.hp_name, trial, number if start is None else start.origin)
+            name = folder_name(
+                self.trainer.hp_name, trial, number if start is None else start.origin
+            )
             place = Path(output_dir) / name
             if start is not None and not is_address(output_dir):
                 place = claim_folder(output_dir, name, start.owner)
@@ -214,10 +247,14 @@ class SearchRun:
         try:
             install(trainer, trainer.call_model_init())
         except Exception as error:  # must not hide the error that ended the search
-            logger.warning("The Trainer has no model now: model_init cannot make one without a trial (%s).", error)
+            logger.warning(
+                "The Trainer has no model now: model_init cannot make one without a trial (%s).",
+                error,
+            )
 
     def install_final_model(self, found: BestRun | list[BestRun]) -> None:
-        """Give the Trainer the model that `final_model` asks for; its arguments are restored already.
+        """Give the Trainer the model that `final_model` asks for; its arguments are restored
+        already.
 
         Args:
             found: the result of the search.
@@ -227,30 +264,38 @@ class SearchRun:
             return
         if isinstance(found, list):
             logger.warning(
-                "Number of best runs: %s. The Trainer holds the model of the last trial; for another set the values of "
-                "a run on trainer.args, and call train().",
+                "Number of best runs: %s. The Trainer holds the model of the last trial; for "
+                "another set the values of a run on trainer.args, and call train().",
                 len(found),
             )
         elif wanted == "retrain":
             self._retrain(found)
         elif not self.best.hand_over(self.trainer, found.run_id) and not self._load(found):
             logger.warning(
-                "The best run, trial %s, was not trained by this process and has no checkpoint here, so the Trainer "
-                "holds another model. Pass final_model='retrain', or set these on trainer.args and train(): %s",
+                "The best run, trial %s, was not trained by this process and has no checkpoint "
+                "here, so the Trainer holds another model. Pass final_model='retrain', or set "
+                "these on trainer.args and train(): %s",
                 found.run_id,
                 found.hyperparameters,
             )
 
     def _warn_of_minimized_metrics(self) -> None:
         """Warn, once, if the sum of metrics is minimized by default, as in the reference."""
-        summed = self.trainer.compute_objective is default_compute_objective and self.options.implied
+        summed = (
+            self.trainer.compute_objective is default_compute_objective and self.options.implied
+        )
         if not summed or "minimized" in self._warned:
             return
         self._warned.add("minimized")
-        names = [name for name in self.metrics if default_compute_objective({name: 1.0}) and name != "eval_loss"]
+        names = [
+            name
+            for name in self.metrics
+            if default_compute_objective({name: 1.0}) and name != "eval_loss"
+        ]
         if names:
             logger.warning(
-                "The search MINIMIZES %s. Pass direction='maximize' if more is better, or compute_objective='loss'.",
+                "The search MINIMIZES %s. Pass direction='maximize' if more is better, or "
+                "compute_objective='loss'.",
                 " + ".join(names),
             )
 
@@ -280,7 +325,9 @@ class SearchRun:
             self.given.restore()
 
     def _load(self, found: BestRun) -> bool:
-        """Load the best model from the checkpoint of its trial, unless that is of an older search."""
+        """Load the best model from the checkpoint of its trial, unless that is of an older
+        search.
+        """
         host = self.trainer
         trial = self._trial_of(found)
         if isinstance(trial, dict):
@@ -292,7 +339,9 @@ class SearchRun:
         if newest is None:
             return False
         state = TrainerState.load_from_json(Path(newest) / "trainer_state.json")
-        if state.trial_params is None or any(found.hyperparameters.get(k) != v for k, v in state.trial_params.items()):
+        if state.trial_params is None or any(
+            found.hyperparameters.get(k) != v for k, v in state.trial_params.items()
+        ):
             return False
         chosen = state.best_model_checkpoint if host.args.load_best_model_at_end else None
         chosen = chosen if chosen is not None and Path(chosen).is_dir() else newest
@@ -312,7 +361,9 @@ class SearchRun:
         self.reported = set(start.reported)
 
     def _require_model(self, trial: Any) -> None:
-        """Make a model if `model_init` failed in the trial before: `train` inspects one before it makes its own."""
+        """Make a model if `model_init` failed in the trial before: `train` inspects one before
+        it makes its own.
+        """
         if self.trainer.model is None:
             install(self.trainer, self.trainer.call_model_init(trial))
 
@@ -320,12 +371,17 @@ class SearchRun:
         """Remove the folder of a pruned trial, which nothing else writes to."""
         folder = self.run_dir(trial)
         owner = self.starts[trial.number].owner
-        if self.options.remove_pruned and self.trainer.args.should_save and is_claimed(folder, owner):
+        if (
+            self.options.remove_pruned
+            and self.trainer.args.should_save
+            and is_claimed(folder, owner)
+        ):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 class GivenArguments:
-    """The arguments as the user gave them: each trial begins with them, and they are restored at the end.
+    """The arguments as the user gave them: each trial begins with them, and they are restored at
+    the end.
 
     Args:
         trainer: the Trainer, before the search.
@@ -348,11 +404,16 @@ class GivenArguments:
 
 def _copied(values: dict[str, Any]) -> dict[str, Any]:
     """Return values of which those that a trial could change in place are copies."""
-    return {name: copy.deepcopy(value) if isinstance(value, (dict, list)) else value for name, value in values.items()}
+    return {
+        name: copy.deepcopy(value) if isinstance(value, (dict, list)) else value
+        for name, value in values.items()
+    }
 
 
 def renew_accelerator(trainer: Trainer) -> None:
-    """Make an accelerator for the arguments as they are now; a `gather_function` of the user stays."""
+    """Make an accelerator for the arguments as they are now; a `gather_function` of the user
+    stays.
+    """
     given = trainer.gather_function
     own = given == trainer.accelerator.gather_for_metrics
     trainer.create_accelerator_and_postprocess()
@@ -361,7 +422,8 @@ def renew_accelerator(trainer: Trainer) -> None:
 
 
 class BestModel:
-    """Keeps the model of the best trial so far in main memory: one model, however many trials there are.
+    """Keeps the model of the best trial so far in main memory: one model, however many trials there
+    are.
 
     Args:
         direction: `minimize` or `maximize`.
@@ -379,7 +441,11 @@ class BestModel:
 
     def offer(self, trainer: Trainer, number: int, value: Any) -> None:
         """Keep the model of a trial that has just ended, if it is the best one."""
-        if not self._wanted or why_unusable(value, [self._direction]) or trainer.plan.strategy.distributes:
+        if (
+            not self._wanted
+            or why_unusable(value, [self._direction])
+            or trainer.plan.strategy.distributes
+        ):
             return
         if self._value is None or self._sign * value > self._sign * self._value:
             self.number = number
@@ -419,4 +485,6 @@ def forget_optimizer(trainer: Trainer) -> None:
     """Free the optimizer of a trial that has ended, which is twice as large as its model."""
     trainer.optimizer = trainer.lr_scheduler = None
     handler = trainer.callback_handler
-    handler.optimizer = handler.lr_scheduler = handler.train_dataloader = handler.eval_dataloader = None
+    handler.optimizer = handler.lr_scheduler = handler.train_dataloader = (
+        handler.eval_dataloader
+    ) = None

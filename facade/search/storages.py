@@ -1,4 +1,6 @@
-"""Storages of studies: those of optuna, with a heartbeat, retries, and errors that say what to do."""
+"""Storages of studies: those of optuna, with a heartbeat, retries, and errors that say what to
+do.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ MAX_RETRY = 3
 
 _SECONDS_TO_CREATE = 60
 _CREATED_MEANWHILE = re.compile("exists|unique|duplicate|locked", re.IGNORECASE)
-"""Errors of a database in which another process creates the same tables: a new attempt finds them."""
+"""Errors of a database in which another process creates the same tables: a new attempt finds
+them.
+"""
 _LONGEST_LINE = 2**20
 """Bytes; an entry of a journal has some hundred."""
 _JOURNAL = (".log", ".journal", ".jsonl")
@@ -37,7 +41,9 @@ class StorageError(ConnectionError):
 
 @contextlib.contextmanager
 def without_experimental_warnings() -> Iterator[None]:
-    """Silence optuna's warnings about experimental features: heartbeats, retries, names of metrics."""
+    """Silence optuna's warnings about experimental features: heartbeats, retries, names of
+    metrics.
+    """
     import optuna
 
     with warnings.catch_warnings():
@@ -45,13 +51,16 @@ def without_experimental_warnings() -> Iterator[None]:
         yield
 
 
-def open_storage(storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retry: int = MAX_RETRY) -> Any:
-    """As the parameter `storage` of `optuna.create_study`, with journal files, a heartbeat and retries.
+def open_storage(
+    storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retry: int = MAX_RETRY
+) -> Any:
+    """As the parameter `storage` of `optuna.create_study`, with journal files, a heartbeat and
+    retries.
 
     Args:
-        storage: None for main memory, an address (`sqlite:///study.db`, `postgresql://...`, `mysql://...`), the path of
-            a journal file (`study.log`, `.journal` or `.jsonl`, or `journal://path`), or an object of optuna, which is
-            used as it is.
+        storage: None for main memory, an address (`sqlite:///study.db`, `postgresql://...`,
+            `mysql://...`), the path of a journal file (`study.log`, `.journal` or `.jsonl`, or
+            `journal://path`), or an object of optuna, which is used as it is.
         heartbeat: seconds between two signs of life.
         max_retry: number of retries of a trial whose worker was killed.
 
@@ -65,7 +74,10 @@ def open_storage(storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retr
     is_path = "://" not in address
     is_journal = address.startswith("journal://") or (is_path and address.endswith(_JOURNAL))
     if is_path and not is_journal:
-        known = "sqlite:///study.db, postgresql://user@host/name, or the path of a journal file (study.log)"
+        known = (
+            "sqlite:///study.db, postgresql://user@host/name, or the path of a journal file "
+            "(study.log)"
+        )
         raise ValueError(f"storage={address!r} is not a storage URL. Pass e.g. {known}.")
     with _explained(address), without_experimental_warnings():
         if is_journal:
@@ -88,7 +100,10 @@ def retry_callback(max_retry: int = MAX_RETRY) -> Any:
     """Return optuna's callback that queues a trial whose worker was killed."""
     from optuna import storages
 
-    kind = getattr(storages, "RetryHeartbeatStaleTrialCallback", None) or storages.RetryFailedTrialCallback
+    kind = (
+        getattr(storages, "RetryHeartbeatStaleTrialCallback", None)
+        or storages.RetryFailedTrialCallback
+    )
     with without_experimental_warnings():
         return kind(max_retry=max_retry, inherit_intermediate_values=True)
 
@@ -118,10 +133,11 @@ def _database(address: str, heartbeat: float, max_retry: int) -> Any:
 
 
 def until_unlocked(make: Callable[[], Made]) -> Made:
-    """Return the result of a function that creates tables or a study, while other processes may do so, too.
+    """Return the result of a function that creates tables or a study, while other processes may do
+    so, too.
 
-    optuna creates missing tables without a lock against others; and SQLite refuses to wait where two processes wait for
-    each other.
+    optuna creates missing tables without a lock against others; and SQLite refuses to wait where
+    two processes wait for each other.
     """
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import DBAPIError
@@ -153,7 +169,9 @@ def _journal(path: str, heartbeat: float, max_retry: int) -> BeatingJournal:
 
 
 def _interval(heartbeat: float) -> int:
-    """Return the seconds between two heartbeats as optuna takes them: a whole number of at least 1."""
+    """Return the seconds between two heartbeats as optuna takes them: a whole number of at least
+    1.
+    """
     return max(int(heartbeat), 1)
 
 
@@ -162,7 +180,9 @@ def _require_journal(path: str) -> None:
     with open(path, "rb") as file:
         first = file.readline(_LONGEST_LINE)
     if first and not _is_entry(first):
-        raise StorageError(f"storage={path!r} is not a journal of optuna. Pass the path of one, or of a new file.")
+        raise StorageError(
+            f"storage={path!r} is not a journal of optuna. Pass the path of one, or of a new file."
+        )
 
 
 def _is_entry(line: bytes) -> bool:
@@ -182,6 +202,7 @@ def _explained(address: str) -> Iterator[None]:
     except Exception as error:
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
         raise StorageError(
-            f"storage={shown(address)!r} cannot be reached: {reason or type(error).__name__}. A folder of sqlite:/// "
-            "has to exist, a server to run, its driver to be installed. Nothing was begun."
+            f"storage={shown(address)!r} cannot be reached: {reason or type(error).__name__}. A "
+            "folder of sqlite:/// has to exist, a server to run, its driver to be installed. "
+            "Nothing was begun."
         ) from error

@@ -1,6 +1,7 @@
 """Reports of a script to the sweep that it is a trial of: evaluations, folders, pruning.
 
-A Trainer calls these functions by itself; a plain `lightning.Trainer` gets the callback of `callbacks`.
+A Trainer calls these functions by itself; a plain `lightning.Trainer` gets the callback of
+`callbacks`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _process = _Process()
 
 
 class EndedBySweep(SystemExit):
-    """Ends a script whose trial is pruned: like `sys.exit(0)`, so that `except Exception` does not catch it."""
+    """Ends a script whose trial is pruned: like `sys.exit(0)`, so that `except Exception` does
+    not catch it.
+    """
 
 
 class RefusedBySweep(SystemExit):
@@ -85,7 +88,9 @@ def note(trainer: Trainer, metrics: dict[str, float]) -> None:
 
 
 def _rates(trial: ChildTrial, optimizer: Optimizer) -> dict[str, list[float]]:
-    """Return the values that the optimizer's groups have for training arguments of the trial, by argument."""
+    """Return the values that the optimizer's groups have for training arguments of the trial, by
+    argument.
+    """
     rates: dict[str, list[float]] = {}
     for name in trial.values.keys() & _SET_BY.keys():
         values: list[Any] = [group.get(_SET_BY[name]) for group in optimizer.param_groups]
@@ -109,7 +114,9 @@ def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
         _process.channel = Channel()
     position = report_position(trainer.state, step, trial.unit)
     if _is_pruned(trial, metrics, position, _process.channel.run_on_first):
-        trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
+        trainer.control = trainer.callback_handler.on_train_end(
+            trainer.args, trainer.state, trainer.control
+        )
         raise EndedBySweep(0)
 
 
@@ -130,18 +137,22 @@ def _refuse(trial: ChildTrial, problem: str) -> None:
 def callbacks() -> list[Any]:
     """Return the callbacks of a plain Trainer in a sweep.
 
-    If the sweep asks for the objective only, `fit` answers and ends the script, so that nothing is written.
+    If the sweep asks for the objective only, `fit` answers and ends the script, so that nothing is
+    written.
     """
     from ...lightning_modules.internals.lightning_import import Callback, Trainer
 
     class SweepReports(Callback):
-        """Report logged metrics after each validation, and end the script if its trial is pruned."""
+        """Report logged metrics after each validation, and end the script if its trial is
+        pruned.
+        """
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
             if trial.values and not trial.applied:
                 raise ValueError(
-                    f"The sweep has values for training arguments ({', '.join(trial.values)}), and this script has "
-                    "none. Pass --values-as options, or another way in which it takes them."
+                    f"The sweep has values for training arguments ({', '.join(trial.values)}), and "
+                    "this script has none. Pass --values-as options, or another way in which it "
+                    "takes them."
                 )
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -160,11 +171,15 @@ def callbacks() -> list[Any]:
 
 
 def _answer(trial: ChildTrial, trainer: Any) -> NoReturn:
-    watching: list[Any] = [one for one in trainer.checkpoint_callbacks if getattr(one, "monitor", None)]
+    watching: list[Any] = [
+        one for one in trainer.checkpoint_callbacks if getattr(one, "monitor", None)
+    ]
     for one in [*watching, *trainer.early_stopping_callbacks]:
         why = f"The script has {type(one).__name__}(monitor={one.monitor!r}, mode={one.mode!r})."
         trial.answer(one.monitor, one.mode == "max", why)
-    trial.answer("val_loss", False, "No ModelCheckpoint or EarlyStopping of the script has a monitor.")
+    trial.answer(
+        "val_loss", False, "No ModelCheckpoint or EarlyStopping of the script has a monitor."
+    )
 
 
 def _report_of_lightning(trial: ChildTrial, trainer: Any) -> None:
@@ -183,7 +198,9 @@ def _report_of_lightning(trial: ChildTrial, trainer: Any) -> None:
         raise EndedBySweep(0)
 
 
-def _with_evaluation(trial: ChildTrial, metrics: Mapping[str, float], position: int | None, folder: str) -> TrialResult:
+def _with_evaluation(
+    trial: ChildTrial, metrics: Mapping[str, float], position: int | None, folder: str
+) -> TrialResult:
     """Return the results of the trial with one more evaluation.
 
     Args:
@@ -195,7 +212,9 @@ def _with_evaluation(trial: ChildTrial, metrics: Mapping[str, float], position: 
     result = TrialResult.read(trial.result)
     if all(name in metrics or f"eval_{name}" in metrics for name in trial.metrics):
         names = trial.metrics
-        value = objective_value(lambda metrics: [look_up(metrics, name) for name in names], metrics, len(names))
+        value = objective_value(
+            lambda metrics: [look_up(metrics, name) for name in names], metrics, len(names)
+        )
         values: list[float] = value if isinstance(value, list) else [value]
         result.values.append((position, values, _process.training))
     result.seen = sorted({*result.seen, *metrics})
@@ -205,7 +224,9 @@ def _with_evaluation(trial: ChildTrial, metrics: Mapping[str, float], position: 
     return result
 
 
-def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], position: int | None, run_on_first: Any) -> bool:
+def _is_pruned(
+    trial: ChildTrial, metrics: Mapping[str, float], position: int | None, run_on_first: Any
+) -> bool:
     """Report an evaluation to the study, and return whether the trial is to be pruned.
 
     Args:
@@ -223,14 +244,20 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], position: int | 
 
     # Steps of two trainings cannot be compared.
     if _process.compared not in (None, training):
-        problem = "The script evaluates in more than one training: say which one --pruner compares, with --training N."
+        problem = (
+            "The script evaluates in more than one training: say which one --pruner compares, with "
+            "--training N."
+        )
         run_on_first(lambda: _refuse(trial, problem))
         raise RefusedBySweep(problem)
     _process.compared = training
 
     if not run_on_first(lambda: _should_prune(trial, position, value)):
         return False
-    print(f"This trial is pruned at {trial.unit[:-1]} {position}: {trial.metrics[0]} is {value:.6g}.", file=sys.stderr)
+    print(
+        f"This trial is pruned at {trial.unit[:-1]} {position}: {trial.metrics[0]} is {value:.6g}.",
+        file=sys.stderr,
+    )
     return True
 
 
@@ -258,7 +285,9 @@ def _trial_in_study(trial: ChildTrial) -> Trial:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = open_storage(trial.storage)
-    study = optuna.load_study(study_name=trial.study, storage=storage, pruner=make_pruner(trial.pruner))
+    study = optuna.load_study(
+        study_name=trial.study, storage=storage, pruner=make_pruner(trial.pruner)
+    )
     study_id = storage.get_study_id_from_name(trial.study)
     trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
     return optuna.trial.Trial(study, trial_id)

@@ -14,10 +14,11 @@ class TrialShortNamer:
             PREFIX = "lm"
             DEFAULTS = {"learning_rate": 5e-5, "seed": 42}
 
-        trainer.hyperparameter_search(hp_name=lambda trial: Namer.shortname(trial.params))  # "lm_lr0.001_s7"
+        trainer.hyperparameter_search(hp_name=lambda trial: Namer.shortname(trial.params))  #
+        "lm_lr0.001_s7"
 
-    A name is made of the first letters of its words, as few as tell it from those before it; values that are the
-    defaults are left out. `parse_repr` reads such a name.
+    A name is made of the first letters of its words, as few as tell it from those before it; values
+    that are the defaults are left out. `parse_repr` reads such a name.
     """
 
     PREFIX = "hp"
@@ -75,7 +76,10 @@ class TrialShortNamer:
             short, digits, text = match.groups()
             values[long[short]] = float(digits) if digits is not None else text
             rest = rest[match.end() :]
-        return {**values, **{name: value for name, value in cls.DEFAULTS.items() if name not in values}}
+        return {
+            **values,
+            **{name: value for name, value in cls.DEFAULTS.items() if name not in values},
+        }
 
 
 def folder_name(hp_name: Callable[[Any], str] | None, trial: Any, run_id: int | str) -> str:
@@ -99,15 +103,22 @@ def checked_name(name: Any) -> str:
         ValueError: it cannot.
     """
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
-        raise ValueError(f"hp_name returned {name!r}, which is not a folder in output_dir. Return a name without '/'.")
+        raise ValueError(
+            f"hp_name returned {name!r}, which is not a folder in output_dir. Return a name "
+            "without '/'."
+        )
     return name
 
 
 def _short_word(word: str, taken: dict[str, str]) -> str:
     """Return the shortest prefix of a word that no other word has, and add it to `taken`."""
     if any(letter.isdigit() for letter in word):
-        raise ValueError(f"{word!r} has a digit in it, so that a short name with its value could not be read.")
+        raise ValueError(
+            f"{word!r} has a digit in it, so that a short name with its value could not be read."
+        )
     if word not in taken:
         lengths = range(1, len(word) + 1)
-        taken[word] = next((word[:n] for n in lengths if word[:n] not in taken.values()), word + "#")
+        taken[word] = next(
+            (word[:n] for n in lengths if word[:n] not in taken.values()), word + "#"
+        )
     return taken[word]

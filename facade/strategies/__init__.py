@@ -1,7 +1,8 @@
 """The strategies that arguments can choose, one class and one module each, and the plan of a run.
 
-Each describes itself, builds Lightning's strategy and runs: forward passes, exchange and clipping of gradients, states.
-Not here: how layers are split (`lightning_modules/distributed`). Imports arguments and distributed.
+Each describes itself, builds Lightning's strategy and runs: forward passes, exchange and clipping
+of gradients, states. Not here: how layers are split (`lightning_modules/distributed`). Imports
+arguments and distributed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ __all__ = ["Strategy", "choose"]
 
 
 def choose(
-    args: TrainingArguments, *, find_unused_parameters: bool = True, model: Any = None, steps: int | None = None
+    args: TrainingArguments,
+    *,
+    find_unused_parameters: bool = True,
+    model: Any = None,
+    steps: int | None = None,
 ) -> Strategy:
     """Return the strategy that validated arguments ask for.
 
@@ -49,7 +54,9 @@ def choose(
 
 
 def _sharding_of_groups(args: TrainingArguments) -> FSDPSettings | None:
-    """Return sharding by the layers the model names, if `parallelism_config` shards and `fsdp` is not set."""
+    """Return sharding by the layers the model names, if `parallelism_config` shards and `fsdp`
+    is not set.
+    """
     groups = read_parallelism(args.parallelism_config)
     if not groups.dp_shard_enabled and not groups.splits_sequences:
         return None

@@ -34,14 +34,20 @@ STRATEGY_OUTSIDE_OF_RUNS = SingleDevice("", {})
 
 
 class DDP(Strategy):
-    """The model is trained through its `DistributedDataParallel`, and evaluated itself, as in the reference."""
+    """The model is trained through its `DistributedDataParallel`, and evaluated itself, as in
+    the reference.
+    """
 
     _records_graph = False
-    """With `static_graph` DDP records the graph in the first backward pass, which then has to exchange gradients."""
+    """With `static_graph` DDP records the graph in the first backward pass, which then has to
+    exchange gradients.
+    """
 
     @classmethod
     def of(cls, args: TrainingArguments, find_unused_parameters: bool) -> Self:
-        """Return the strategy for the `ddp_*` arguments; `find_unused_parameters` where they leave it open."""
+        """Return the strategy for the `ddp_*` arguments; `find_unused_parameters` where they
+        leave it open.
+        """
         if args.ddp_find_unused_parameters is not None:
             find_unused_parameters = args.ddp_find_unused_parameters
         options = {
@@ -51,7 +57,8 @@ class DDP(Strategy):
             "static_graph": args.ddp_static_graph,
         }
         if args.auto_find_batch_size:
-            # One process may run out of memory before it exchanges anything: `OutOfMemoryConsensus` does it instead.
+            # One process may run out of memory before it exchanges anything: `OutOfMemoryConsensus`
+            # does it instead.
             options |= {"broadcast_buffers": False, "static_graph": None}
         options = {name: value for name, value in options.items() if value is not None}
         return cls("DDPStrategy", {**options, **process_group(args)})
@@ -62,7 +69,8 @@ class DDP(Strategy):
         from ...lightning_modules.internals.lightning_internals import start_no_processes
 
         strategy = ModelDDPStrategy(self._wrap_trained, **self.options)
-        # In the fork of a notebook; elsewhere the launcher, which starts nothing either, shares out the cores.
+        # In the fork of a notebook; elsewhere the launcher, which starts nothing either, shares out
+        # the cores.
         if hasattr(sys, "ps1"):
             return start_no_processes(strategy)
         return strategy
@@ -72,7 +80,9 @@ class DDP(Strategy):
         device_ids = None
         if device.type != "cpu":
             device_ids = [device.index]
-        options = {name: value for name, value in self.options.items() if name not in PROCESS_GROUP_OPTIONS}
+        options = {
+            name: value for name, value in self.options.items() if name not in PROCESS_GROUP_OPTIONS
+        }
         return DistributedDataParallel(model, device_ids=device_ids, **options)
 
     def _wrap_trained(self, device: torch.device) -> None:

@@ -25,7 +25,14 @@ from ...lightning_modules.distributed.zero_files import SavedStates, saved_sched
 from ...lightning_modules.distributed.zero_states import ZeroStates
 from ...lightning_modules.models import inspection
 from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
-from ..arguments.deepspeed_config import GATHER, fill_from_arguments, fill_from_run, load_deepspeed, open_keys, value_at
+from ..arguments.deepspeed_config import (
+    GATHER,
+    fill_from_arguments,
+    fill_from_run,
+    load_deepspeed,
+    open_keys,
+    value_at,
+)
 from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
 
 if TYPE_CHECKING:
@@ -40,7 +47,8 @@ _LOWEST_VERSION = "0.19"
 
 
 class DeepSpeed(Strategy):
-    """The model is called through DeepSpeed's engine, which comes with the optimizer, casts, exchanges and steps.
+    """The model is called through DeepSpeed's engine, which comes with the optimizer, casts,
+    exchanges and steps.
 
     Its states are written by all ranks, in DeepSpeed's own form.
 
@@ -50,7 +58,8 @@ class DeepSpeed(Strategy):
 
     Attributes:
         device: type of the device.
-        processes_on_disk: number of ranks that write to the same disk: without a shared one, those of a machine.
+        processes_on_disk: number of ranks that write to the same disk: without a shared one, those
+            of a machine.
         should_log: whether this rank logs.
     """
 
@@ -119,9 +128,14 @@ class DeepSpeed(Strategy):
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
         """See `Strategy.check`."""
         require_deepspeed()
-        half = value_at(self.options["config"], "fp16.enabled") is True or args.mixed_precision == "fp16"
+        half = (
+            value_at(self.options["config"], "fp16.enabled") is True
+            or args.mixed_precision == "fp16"
+        )
         if half and self.device == "cpu":
-            raise ValueError("deepspeed with fp16 needs a GPU. Pass bf16=True in place of fp16=True, or neither.")
+            raise ValueError(
+                "deepspeed with fp16 needs a GPU. Pass bf16=True in place of fp16=True, or neither."
+            )
         if "optimizer" not in self.options["config"]:
             optimizer = optimizer_name(args.optim)
             self.check_optimizer(args, f"optim={optimizer!r}", optimizer)
@@ -130,11 +144,13 @@ class DeepSpeed(Strategy):
         """See `Strategy.check_optimizer`; stage 0 keeps the shapes of parameters."""
         demands = optimizer_demands(name)
         if OptimizerDemands.OWN_STEPS in demands:
-            raise ValueError(f"{given} does not go with deepspeed. Use FSDP (fsdp=True), or another optimizer.")
+            raise ValueError(
+                f"{given} does not go with deepspeed. Use FSDP (fsdp=True), or another optimizer."
+            )
         if self.stage != 0 and OptimizerDemands.WHOLE_PARAMETERS in demands:
             raise ValueError(
-                f"{given} needs whole parameters, and deepspeed flattens parameters. "
-                "Use version 2 of FSDP (fsdp=True), or choose another optimizer, such as 'adamw_torch'."
+                f"{given} needs whole parameters, and deepspeed flattens parameters. Use version 2 "
+                "of FSDP (fsdp=True), or choose another optimizer, such as 'adamw_torch'."
             )
 
     def build(self) -> Any:
@@ -166,8 +182,8 @@ class DeepSpeed(Strategy):
         """
         if self.open_keys:
             raise ValueError(
-                f"deepspeed: {', '.join(self.open_keys)} cannot be derived from the hidden_size and the number of "
-                'steps. Write numbers in place of "auto".'
+                f"deepspeed: {', '.join(self.open_keys)} cannot be derived from the hidden_size "
+                'and the number of steps. Write numbers in place of "auto".'
             )
 
     def engine_config(self) -> dict[str, Any]:
@@ -200,12 +216,18 @@ class DeepSpeed(Strategy):
             ("deepspeed", "Trainer(strategy=)", {"stage": self.stage}),
             ("deepspeed", "config", plain),
             *sections,
-            ("ddp_backend, ddp_timeout", "DeepSpeedStrategy: group", picked(self.options, *PROCESS_GROUP_OPTIONS)),
+            (
+                "ddp_backend, ddp_timeout",
+                "DeepSpeedStrategy: group",
+                picked(self.options, *PROCESS_GROUP_OPTIONS),
+            ),
         ]
 
     @property
     def engine(self) -> Any:
-        """The engine of a training, that of now or the last; None where the model is not trained by one."""
+        """The engine of a training, that of now or the last; None where the model is not trained
+        by one.
+        """
         model = self.called
         return model if deepspeed_engine.trains(model) else None
 
@@ -226,14 +248,18 @@ class DeepSpeed(Strategy):
         return model
 
     def parameters_beside_embeddings(self, model: Any) -> int:
-        """See `Strategy.parameters_beside_embeddings`; where they are in parts, the model cannot tell."""
+        """See `Strategy.parameters_beside_embeddings`; where they are in parts, the model cannot
+        tell.
+        """
         count = deepspeed_engine.parameters_beside_embeddings(model)
         if count is None:
             return super().parameters_beside_embeddings(model)
         return count
 
     def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
-        """Tell the engine whether this micro-batch is the last one before a step: it exchanges gradients by that."""
+        """Tell the engine whether this micro-batch is the last one before a step: it exchanges
+        gradients by that.
+        """
         if self.engine is None:
             return super().micro_batch(exchange=exchange, steps=steps)
         self.engine.set_gradient_accumulation_boundary(steps)
@@ -250,7 +276,9 @@ class DeepSpeed(Strategy):
         """See `Strategy.clips_in_step`."""
         return deepspeed_engine.clips_gradients(self.called)
 
-    def clip(self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+    def clip(
+        self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
+    ) -> torch.Tensor:
         """See `Strategy.clip`; where the engine clips, return the norm of the last step."""
         if not self.clips_in_step:
             return super().clip(parameters, max_norm, norm_type)
@@ -259,7 +287,9 @@ class DeepSpeed(Strategy):
 
     def clip_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
         """See `Strategy.clip_values`."""
-        raise NotImplementedError("clip_grad_value_ is not there with DeepSpeed. Set max_grad_norm instead.")
+        raise NotImplementedError(
+            "clip_grad_value_ is not there with DeepSpeed. Set max_grad_norm instead."
+        )
 
     def norm_of_last_step(self) -> torch.Tensor | float:
         """See `Strategy.norm_of_last_step`."""
@@ -273,7 +303,9 @@ class DeepSpeed(Strategy):
         return None
 
     def make_optimizers(self, module: Any, steps: int) -> tuple[Any, Any]:
-        """Make optimizer, engine and schedule; what the configuration has sections for is DeepSpeed's own."""
+        """Make optimizer, engine and schedule; what the configuration has sections for is
+        DeepSpeed's own.
+        """
         self.require_filled()
         host = self._require_host()
         config = self.lightning.config
@@ -322,19 +354,29 @@ class DeepSpeed(Strategy):
         return self.engine is not None
 
     def saves_parts(self, *, checkpoint: bool) -> bool:
-        """See `Strategy.saves_parts`; models too where weights are not gathered: there are DeepSpeed's states only."""
+        """See `Strategy.saves_parts`; models too where weights are not gathered: there are
+        DeepSpeed's states only.
+        """
         return not self.gathers_on_save
 
-    def save_weights(self, folder: str, *, files: CheckpointFiles, step: int, states_follow: bool) -> None:
+    def save_weights(
+        self, folder: str, *, files: CheckpointFiles, step: int, states_follow: bool
+    ) -> None:
         """See `Strategy.save_weights`."""
         # The states have the weights in them.
         if states_follow:
             return
         setting = "stage3_gather_16bit_weights_on_model_save is False"
         if self.engine is None:
-            raise ValueError(f"{setting}, and the model was not trained by DeepSpeed: there is nothing to save.")
+            raise ValueError(
+                f"{setting}, and the model was not trained by DeepSpeed: there is nothing to save."
+            )
         if self.should_log:
-            logger.warning("%s, so %s gets the parts of all processes: zero_to_fp32.py joins them.", setting, folder)
+            logger.warning(
+                "%s, so %s gets the parts of all processes: zero_to_fp32.py joins them.",
+                setting,
+                folder,
+            )
         self._save_states(folder, step)
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
@@ -344,13 +386,17 @@ class DeepSpeed(Strategy):
         return saved_states(checkpoint) is not None and not has_weights(Path(checkpoint))
 
     def load_weights(self, model: nn.Module, checkpoint: str) -> None:
-        """See `Strategy.load_weights`; of parts the engine loads those of its process, once there is one."""
+        """See `Strategy.load_weights`; of parts the engine loads those of its process, once
+        there is one.
+        """
         if not self.weights_are_in_parts(checkpoint):
             super().load_weights(model, checkpoint)
         elif self.runs and deepspeed_engine.trains(self.to_call(model)):
             self._load_states(checkpoint)
 
-    def save_optimizer(self, folder: str, *, files: CheckpointFiles, checkpoint: bool, step: int) -> None:
+    def save_optimizer(
+        self, folder: str, *, files: CheckpointFiles, checkpoint: bool, step: int
+    ) -> None:
         """See `Strategy.save_optimizer`."""
         if self.engine is None:
             super().save_optimizer(folder, files=files, checkpoint=checkpoint, step=step)
@@ -358,7 +404,9 @@ class DeepSpeed(Strategy):
             self._save_states(folder, step)
 
     def require_fitting(self, checkpoint: str) -> None:
-        """See `Strategy.require_fitting`: stage 0 goes with itself alone, others with each other."""
+        """See `Strategy.require_fitting`: stage 0 goes with itself alone, others with each
+        other.
+        """
         saved = saved_states(checkpoint)
         if saved is None or self._is_as_before(saved):
             return
@@ -366,8 +414,8 @@ class DeepSpeed(Strategy):
         stage_before = " or ".join(map(str, saved.stages))
         if self.stage == 0 or 0 in saved.stages:
             raise ValueError(
-                f"{checkpoint} was written with zero_optimization.stage {stage_before}, which stage {self.stage} "
-                f"cannot read. Set it to {stage_before}."
+                f"{checkpoint} was written with zero_optimization.stage {stage_before}, which "
+                f"stage {self.stage} cannot read. Set it to {stage_before}."
             )
 
         # Everything else is resharded, except for options that spread the states in another way.
@@ -375,8 +423,9 @@ class DeepSpeed(Strategy):
             value = value_at(self.options["config"], key)
             if shards_otherwise(value):
                 raise ValueError(
-                    f"{checkpoint} was written by {saved.processes} processes in stage {stage_before}, and with "
-                    f"{key}={value!r} it cannot be resharded. Leave that out."
+                    f"{checkpoint} was written by {saved.processes} processes in stage "
+                    f"{stage_before}, and with {key}={value!r} it cannot be resharded. Leave that "
+                    "out."
                 )
 
         # Raises if files are missing or damaged.
@@ -388,13 +437,17 @@ class DeepSpeed(Strategy):
         if self.engine is None:
             return False
         if saved_states(checkpoint) is None:
-            logger.warning("%s has no states of DeepSpeed: training goes on with a new optimizer.", checkpoint)
+            logger.warning(
+                "%s has no states of DeepSpeed: training goes on with a new optimizer.", checkpoint
+            )
             return False
         self._load_states(checkpoint)
         return True
 
     def _load_states(self, checkpoint: str) -> None:
-        """Load them as DeepSpeed does, bit for bit; those of other world sizes or stages are sharded anew."""
+        """Load them as DeepSpeed does, bit for bit; those of other world sizes or stages are
+        sharded anew.
+        """
         strict = not self._has_adapter
         saved = saved_states(checkpoint)
         if saved is None or self._is_as_before(saved):
@@ -407,7 +460,9 @@ class DeepSpeed(Strategy):
         return self.stage in saved.stages and saved.processes in (None, self.processes_on_disk)
 
     def read_schedule(self, checkpoint: str) -> dict[str, Any] | None:
-        """See `Strategy.read_schedule`; the reference leaves it to DeepSpeed where that makes optimizer or schedule."""
+        """See `Strategy.read_schedule`; the reference leaves it to DeepSpeed where that makes
+        optimizer or schedule.
+        """
         schedule = super().read_schedule(checkpoint)
         if schedule is None:
             return saved_schedule(checkpoint)
@@ -420,7 +475,9 @@ class DeepSpeed(Strategy):
             host.lr_scheduler._last_lr = [group["lr"] for group in host.optimizer.param_groups]
 
     def bytes_to_save(self, states: list[Any], further: list[Any], *, processes: int) -> int:
-        """See `Strategy.bytes_to_save`: weights twice, and weights in float32 beside the optimizer's states."""
+        """See `Strategy.bytes_to_save`: weights twice, and weights in float32 beside the
+        optimizer's states.
+        """
         if self.engine is None:
             return super().bytes_to_save(states, further, processes=processes)
         return 2 * bytes_of(states) * processes
@@ -435,7 +492,9 @@ class DeepSpeed(Strategy):
 
 
 def _leave_out_empty_groups(schedule: Any, filled: list[bool]) -> None:
-    """Let a schedule know no more of groups without parameters, as DeepSpeed drops them: with LoRA, of biases."""
+    """Let a schedule know no more of groups without parameters, as DeepSpeed drops them: with
+    LoRA, of biases.
+    """
     for name in ("base_lrs", "lr_lambdas", "_last_lr"):
         values = getattr(schedule, name, ())
         if len(values) == len(filled):
@@ -459,11 +518,15 @@ _SHARDED_OTHERWISE: dict[str, Callable[[Any], bool]] = {
     "zero_optimization.elastic_checkpoint": bool,
     "zero_optimization.mics_shard_size": lambda size: isinstance(size, int) and size > 0,
 }
-"""With these a process does not have the part of the states that its rank says, in memory, or not as usual."""
+"""With these a process does not have the part of the states that its rank says, in memory, or
+not as usual.
+"""
 
 
 def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> None:
-    """Fill in arguments where the configuration leaves them out, and options that the device needs."""
+    """Fill in arguments where the configuration leaves them out, and options that the device
+    needs.
+    """
     config.setdefault("train_micro_batch_size_per_gpu", args.per_device_train_batch_size)
     config.setdefault("gradient_accumulation_steps", args.gradient_accumulation_steps)
     config.setdefault("gradient_clipping", args.max_grad_norm)
@@ -491,7 +554,12 @@ def require_deepspeed() -> None:
     """
     command = f"DS_BUILD_OPS=0 pip install --no-build-isolation 'deepspeed>={_LOWEST_VERSION}'"
     if not is_installed("deepspeed"):
-        raise ImportError(f"The argument deepspeed needs the package deepspeed, which is not installed: {command}")
+        raise ImportError(
+            f"The argument deepspeed needs the package deepspeed, which is not installed: {command}"
+        )
     found = installed("deepspeed")
     if found is not None and is_older(found, _LOWEST_VERSION):
-        raise ImportError(f"deepspeed {found} is installed, and versions before may compute wrong losses: {command}")
+        raise ImportError(
+            f"deepspeed {found} is installed, and versions before may compute wrong losses: "
+            f"{command}"
+        )

@@ -26,7 +26,9 @@ TORCH_NAMES = {"hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2"}
 
 
 class FSDP(Strategy):
-    """The model is called through its wrapper, which alone knows which process has which part of a gradient."""
+    """The model is called through its wrapper, which alone knows which process has which part of
+    a gradient.
+    """
 
     distributes = replaces_parameters = True
     restarts = False
@@ -41,7 +43,9 @@ class FSDP(Strategy):
             "cpu_offload": settings.offload,
             "auto_wrap_policy": wrap,
             "activation_checkpointing_policy": wrap if settings.activation_checkpointing else None,
-            "backward_prefetch": None if settings.backward_prefetch is None else settings.backward_prefetch.upper(),
+            "backward_prefetch": (
+                None if settings.backward_prefetch is None else settings.backward_prefetch.upper()
+            ),
             "forward_prefetch": settings.forward_prefetch,
             "limit_all_gathers": settings.limit_all_gathers,
             "use_orig_params": settings.use_orig_params,
@@ -78,21 +82,24 @@ class FSDP(Strategy):
         check_sharding(args, model, layers=self.options["auto_wrap_policy"])
         if args.parameter_rules and not self.options["use_orig_params"]:
             raise ValueError(
-                "parameter_rules with use_orig_params=False: version 1 of fsdp flattens parameters. "
-                "Set fsdp_config={'version': 2}."
+                "parameter_rules with use_orig_params=False: version 1 of fsdp flattens "
+                "parameters. Set fsdp_config={'version': 2}."
             )
         optimizer = optimizer_name(args.optim)
         self.check_optimizer(args, f"optim={optimizer!r}", optimizer)
 
     def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
-        """See `Strategy.check_optimizer`; with whole weights in each process parameters can keep their shapes."""
+        """See `Strategy.check_optimizer`; with whole weights in each process parameters can keep
+        their shapes.
+        """
         whole = not self.shards_weights or args.world_size == 1
         if whole and self.options["use_orig_params"]:
             return
         if OptimizerDemands.WHOLE_PARAMETERS in optimizer_demands(name):
             raise ValueError(
-                f"{given} needs whole parameters, and version 1 of fsdp flattens parameters. "
-                "Set fsdp_config={'version': 2}, or choose another optimizer, such as 'adamw_torch'."
+                f"{given} needs whole parameters, and version 1 of fsdp flattens parameters. Set "
+                "fsdp_config={'version': 2}, or choose another optimizer, such as "
+                "'adamw_torch'."
             )
 
     def keywords(self) -> dict[str, Any]:
@@ -111,13 +118,22 @@ class FSDP(Strategy):
         """See `Strategy.groups`."""
         sharding = ("sharding_strategy", "device_mesh", "cpu_offload")
         layers = ("auto_wrap_policy", "activation_checkpointing_policy", "use_orig_params")
-        traffic = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "sync_module_states")
+        traffic = (
+            "backward_prefetch",
+            "forward_prefetch",
+            "limit_all_gathers",
+            "sync_module_states",
+        )
         return [
             ("fsdp", "Trainer(strategy=)", picked(self.options, *sharding)),
             ("fsdp_config", "FSDPStrategy: layers", picked(self.options, *layers)),
             ("fsdp_config", "FSDPStrategy: traffic", picked(self.options, *traffic)),
             ("fsdp_config", "FSDPStrategy: checkpoints", picked(self.options, "state_dict_type")),
-            ("ddp_backend, ddp_timeout", "FSDPStrategy: group", picked(self.options, *PROCESS_GROUP_OPTIONS)),
+            (
+                "ddp_backend, ddp_timeout",
+                "FSDPStrategy: group",
+                picked(self.options, *PROCESS_GROUP_OPTIONS),
+            ),
         ]
 
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
@@ -130,7 +146,9 @@ class FSDP(Strategy):
             checkpointing=options["activation_checkpointing_policy"] is not None,
         )
 
-    def clip(self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+    def clip(
+        self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
+    ) -> torch.Tensor:
         """See `Strategy.clip`."""
         wrapper = self._wrapper(self.called)
         if wrapper is None:

@@ -1,4 +1,6 @@
-"""Version 2 of FSDP (`fully_shard`), tensor and context parallelism, through Lightning's `ModelParallelStrategy`."""
+"""Version 2 of FSDP (`fully_shard`), tensor and context parallelism, through Lightning's
+`ModelParallelStrategy`.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,23 @@ from torch import nn
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.collectives import broadcast_weights
 from ...lightning_modules.distributed import sharding
-from ...lightning_modules.distributed.tensor_parallel import agree_on_generators, split, sum_before_accumulation
+from ...lightning_modules.distributed.tensor_parallel import (
+    agree_on_generators,
+    split,
+    sum_before_accumulation,
+)
 from ...lightning_modules.models.inspection import base_of_adapter
 from ..arguments.fsdp_config import FSDPSettings
 from ..arguments.parallelism import ParallelismConfig, groups_of, read_parallelism
 from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
-from .wrapping import check_sequences, check_sharding, check_split, layers_of, split_option, wrap_option
+from .wrapping import (
+    check_sequences,
+    check_sharding,
+    check_split,
+    layers_of,
+    split_option,
+    wrap_option,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,7 +50,8 @@ _NOT_OF_PARTS = "torch.optim.Adafactor"
 
 
 class ModelParallel(Strategy):
-    """The model is split and sharded in place, over a mesh of ranks: along one side sharded, along the other split.
+    """The model is split and sharded in place, over a mesh of ranks: along one side sharded, along
+    the other split.
 
     Of the ranks that shard it, neighbours may share sequences.
     """
@@ -46,7 +60,9 @@ class ModelParallel(Strategy):
     restarts = False
 
     @classmethod
-    def of(cls, args: TrainingArguments, settings: FSDPSettings | None, model: nn.Module | None) -> Self:
+    def of(
+        cls, args: TrainingArguments, settings: FSDPSettings | None, model: nn.Module | None
+    ) -> Self:
         """Return the strategy for `fsdp` in version 2, `parallelism_config`, or both.
 
         Args:
@@ -59,7 +75,9 @@ class ModelParallel(Strategy):
             copies = 1
             if settings is not None and settings.hybrid:
                 copies = args.world_size // args.local_world_size
-            groups = ParallelismConfig(dp_replicate_size=copies, dp_shard_size=args.world_size // copies)
+            groups = ParallelismConfig(
+                dp_replicate_size=copies, dp_shard_size=args.world_size // copies
+            )
 
         options: dict[str, Any] = {
             "data_parallel_size": groups.data_parallel_size * groups.cp_size * groups.sp_size,
@@ -91,7 +109,9 @@ class ModelParallel(Strategy):
         if self._shares_sequences:
             from ...lightning_modules.distributed.ring_attention import ContextParallelStrategy
 
-            return ContextParallelStrategy(**picked(self.options, *_LIGHTNING, *_SEQUENCES, *_GROUP))
+            return ContextParallelStrategy(
+                **picked(self.options, *_LIGHTNING, *_SEQUENCES, *_GROUP)
+            )
         from ...lightning_modules.distributed.device_meshes import ModelParallelStrategy
 
         return ModelParallelStrategy(**picked(self.options, *_LIGHTNING, *_GROUP))
@@ -106,15 +126,24 @@ class ModelParallel(Strategy):
 
     @property
     def saves_by_name(self) -> bool:
-        """See `Strategy.saves_by_name`; of adapted models, from which `accelerate` resumes only by these files."""
-        return "shard" in self.options and not self._shards_checkpoints and checkpoints.is_peft_model(self.spread)
+        """See `Strategy.saves_by_name`; of adapted models, from which `accelerate` resumes only
+        by these files.
+        """
+        return (
+            "shard" in self.options
+            and not self._shards_checkpoints
+            and checkpoints.is_peft_model(self.spread)
+        )
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
         """See `Strategy.check`."""
         check_sharding(args, model, layers=self.options.get("layers"))
         check_split(model, self.options["tensor_parallel_size"])
         if args.optim == _NOT_OF_PARTS:
-            raise ValueError(f"optim={args.optim!r} cannot step parts of parameters. Pass 'adafactor', which can.")
+            raise ValueError(
+                f"optim={args.optim!r} cannot step parts of parameters. Pass 'adafactor', which "
+                "can."
+            )
         if "context_parallel_size" in self.options:
             from ...lightning_modules.distributed.ring_attention import require_ring_attention
 
@@ -122,7 +151,9 @@ class ModelParallel(Strategy):
             require_ring_attention(args.device.type)
         if "sequence_parallel_size" in self.options:
             size = self.options["sequence_parallel_size"]
-            check_sequences(model, "sp_size", size, heads_over=size * self.options["tensor_parallel_size"])
+            check_sequences(
+                model, "sp_size", size, heads_over=size * self.options["tensor_parallel_size"]
+            )
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
         """See `Strategy.groups`: the mesh, then the arguments of `fully_shard`."""
@@ -134,7 +165,11 @@ class ModelParallel(Strategy):
             ("fsdp, fsdp_config", "fully_shard()", picked(self.options, *_SHARDING)),
             ("fsdp_config", "fully_shard(): layers", picked(self.options, *_LAYERS)),
             ("bf16, fp16", "fully_shard(mp_policy=)", picked(self.options, *_DTYPES)),
-            ("ddp_backend, ddp_timeout", "ModelParallelStrategy: group", picked(self.options, *_GROUP)),
+            (
+                "ddp_backend, ddp_timeout",
+                "ModelParallelStrategy: group",
+                picked(self.options, *_GROUP),
+            ),
         ]
 
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
@@ -169,7 +204,9 @@ class ModelParallel(Strategy):
         """See `Strategy.splits_sequences`."""
         return self.runs and self._shares_sequences
 
-    def split_sequences(self, buffers: Any, dims: Any, kept: Any) -> contextlib.AbstractContextManager[Any]:
+    def split_sequences(
+        self, buffers: Any, dims: Any, kept: Any
+    ) -> contextlib.AbstractContextManager[Any]:
         """See `ContextParallelStrategy`."""
         if not self.splits_sequences:
             return super().split_sequences(buffers, dims, kept)
@@ -187,7 +224,9 @@ def _rows(mesh: Any, *, copies: int) -> Any:
     return kept_device_mesh(row.device_type, sizes, mesh_dim_names=("replicate", "shard"))
 
 
-def _sharding(args: Any, settings: FSDPSettings, groups: ParallelismConfig, model: nn.Module | None) -> dict[str, Any]:
+def _sharding(
+    args: Any, settings: FSDPSettings, groups: ParallelismConfig, model: nn.Module | None
+) -> dict[str, Any]:
     dtype = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}[args.mixed_precision]
     return {
         "shard": settings.sharding,
@@ -206,7 +245,8 @@ def groups_of_spread(args: TrainingArguments, model: Any) -> ParallelismConfig |
     """Return the groups over which `from_pretrained` has spread a model; None for others.
 
     Raises:
-        ValueError: the arguments would spread it again, or each process has parts that do not say of what.
+        ValueError: the arguments would spread it again, or each process has parts that do not say
+            of what.
         NotImplementedError: the layers of the model are in different processes.
     """
     base = base_of_adapter(model)
@@ -214,14 +254,16 @@ def groups_of_spread(args: TrainingArguments, model: Any) -> ParallelismConfig |
     if not getattr(base, "is_distributed_loading_by_transformers", False):
         if (getattr(base, "_tp_size", None) or 1) > 1 and not sharding.is_split(base):
             raise ValueError(
-                f"from_pretrained(tp_plan=...) has split {kind} into plain tensors. Load it without, and pass "
-                f"parallelism_config={{'tp_size': {args.world_size}}}."
+                f"from_pretrained(tp_plan=...) has split {kind} into plain tensors. Load it "
+                f"without, and pass parallelism_config={{'tp_size': {args.world_size}}}."
             )
         return None
 
     sizes = base.config.distributed_config
     if sizes.pp_size > 1:
-        raise NotImplementedError(f"DistributedConfig(pp_size={sizes.pp_size}): use fsdp_size, tp_size or ep_size.")
+        raise NotImplementedError(
+            f"DistributedConfig(pp_size={sizes.pp_size}): use fsdp_size, tp_size or ep_size."
+        )
 
     # The arguments may say the same, but nothing else.
     groups = ParallelismConfig(sizes.dp_replicate_size, sizes.fsdp_size, sizes.tp_size)
@@ -230,8 +272,8 @@ def groups_of_spread(args: TrainingArguments, model: Any) -> ParallelismConfig |
         again.append("parallelism_config")
     if again:
         raise ValueError(
-            f"{', '.join(again)} spreads the model, but from_pretrained(distributed_config=...) has spread {kind} "
-            "already. Leave one of them out."
+            f"{', '.join(again)} spreads the model, but from_pretrained(distributed_config=...) "
+            f"has spread {kind} already. Leave one of them out."
         )
 
     if sizes.tp_size > 1:

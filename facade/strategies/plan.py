@@ -24,7 +24,9 @@ PRECISIONS = {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Arguments of Lightning for a run, derived from the training arguments once, when the run begins."""
+    """Arguments of Lightning for a run, derived from the training arguments once, when the run
+    begins.
+    """
 
     accelerator: str
     """Lightning accelerator: `cpu`, `cuda`, `mps` or `tpu`."""
@@ -39,10 +41,14 @@ class RunPlan:
     default_root_dir: str
     """Default folder of Lightning callbacks."""
     further: tuple[Row, ...] = ()
-    """Rows of the table about arguments that a training reads at each step, as callbacks may change them."""
+    """Rows of the table about arguments that a training reads at each step, as callbacks may
+    change them.
+    """
 
     def trainer_kwargs(self) -> dict[str, Any]:
-        """Return the keyword arguments of `lightning.Trainer` for this run, except the precision."""
+        """Return the keyword arguments of `lightning.Trainer` for this run, except the
+        precision.
+        """
         return {
             "accelerator": self._build_accelerator(),
             "devices": self.devices,
@@ -52,7 +58,9 @@ class RunPlan:
         }
 
     def _build_accelerator(self) -> Any:
-        """Make the accelerator that the strategy or the device insists on, or return the name of Lightning's own."""
+        """Make the accelerator that the strategy or the device insists on, or return the name of
+        Lightning's own.
+        """
         insisted_on = self.strategy.build_accelerator()
         if insisted_on is None and self.accelerator == "cuda":
             from ...lightning_modules.internals.cuda_accelerator import TolerantCudaAccelerator
@@ -80,7 +88,9 @@ class RunPlan:
 
 
 def _without_reseeding(strategy: Any) -> Any:
-    """Isolate the generators: strategies with several processes reseed after a `lightning.seed_everything`."""
+    """Isolate the generators: strategies with several processes reseed after a
+    `lightning.seed_everything`.
+    """
     if strategy == "auto":
         return strategy
     from ...lightning_modules.internals.lightning_import import isolate_rng
@@ -96,7 +106,11 @@ def _without_reseeding(strategy: Any) -> Any:
 
 
 def translate(
-    args: TrainingArguments, *, find_unused_parameters: bool = True, model: Any = None, steps: int | None = None
+    args: TrainingArguments,
+    *,
+    find_unused_parameters: bool = True,
+    model: Any = None,
+    steps: int | None = None,
 ) -> RunPlan:
     """Make the plan of a run.
 
@@ -144,18 +158,30 @@ def optimizer_config(args: TrainingArguments) -> OptimizerConfig:
 
 
 def _further(args: TrainingArguments) -> list[Row]:
-    """Describe what came from a launcher, the length of a training, clipping, optimizer, schedule, and trackers."""
+    """Describe what came from a launcher, the length of a training, clipping, optimizer,
+    schedule, and trackers.
+    """
     rows: list[Row] = []
     if args._from_launcher:
         rows.append(("launcher", "taken from its variables", ", ".join(args._from_launcher)))
     if args.torch_compile:
-        compiled = {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode, **args.compile_options}
+        compiled = {
+            "backend": args.torch_compile_backend,
+            "mode": args.torch_compile_mode,
+            **args.compile_options,
+        }
         rows.append(("torch_compile, torch_compile_*", "model.compile()", shown(compiled)))
 
     # Batches, and how many of them.
     length = f"{args.num_train_epochs:g}, {args.max_steps}"
     rows.append(("num_train_epochs, max_steps", "Trainer(max_epochs=), the last step", length))
-    rows.append(("gradient_accumulation_steps", "micro-batches in a batch", str(args.gradient_accumulation_steps)))
+    rows.append(
+        (
+            "gradient_accumulation_steps",
+            "micro-batches in a batch",
+            str(args.gradient_accumulation_steps),
+        )
+    )
     if args.max_tokens_per_batch:
         sampler = f"TokenBudgetSampler, {args.max_tokens_per_batch}"
         rows.append(("max_tokens_per_batch", "build_loader(sampler=)", sampler))
@@ -164,8 +190,12 @@ def _further(args: TrainingArguments) -> list[Row]:
     clipped = f"{args.max_grad_norm:g}" if args.max_grad_norm else "none"
     trackers = ", ".join(args.report_to or ()) or "none"
     rows.append(("max_grad_norm", "clipping before the step", clipped))
-    rows.append(("optim, adam_*, weight_decay", "configure_optimizers()", _described_optimizer(args)))
-    rows.append(("lr_scheduler_*, warmup_steps", "configure_optimizers()", _described_schedule(args)))
+    rows.append(
+        ("optim, adam_*, weight_decay", "configure_optimizers()", _described_optimizer(args))
+    )
+    rows.append(
+        ("lr_scheduler_*, warmup_steps", "configure_optimizers()", _described_schedule(args))
+    )
     rows.append(("report_to", "callbacks", trackers))
     return rows
 
@@ -188,14 +218,18 @@ def _described_schedule(args: TrainingArguments) -> str:
 
 
 DRY_RUN = "LIGHTRAINER_DRY_RUN"
-"""The environment variable by which `python -m lightrainer --dry-run script.py` asks for the plan alone, if not 0."""
+"""The environment variable by which `python -m lightrainer --dry-run script.py` asks for the
+plan alone, if not 0.
+"""
 
 
 def stop_if_asked_to(trainer: Trainer) -> None:
-    """Print the plan of a Trainer that is about to train, evaluate or predict, and end the process; else do nothing.
+    """Print the plan of a Trainer that is about to train, evaluate or predict, and end the process;
+    else do nothing.
 
     Raises:
-        SystemExit: With status 0, where the environment asks for a dry run; in several processes the first one prints.
+        SystemExit: With status 0, where the environment asks for a dry run; in several processes
+            the first one prints.
     """
     if os.environ.get(DRY_RUN, "0") in ("", "0"):
         return

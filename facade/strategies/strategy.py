@@ -1,4 +1,6 @@
-"""The interface of all strategies: description, Lightning's strategy, model, gradients, and what is saved."""
+"""The interface of all strategies: description, Lightning's strategy, model, gradients, and what
+is saved.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from torch import nn
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.state_guards import loading_optimizer
 from ...lightning_modules.common.dtensor import own_part
-from ...lightning_modules.common.file_names import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME
+from ...lightning_modules.common.file_names import (
+    OPTIMIZER_NAME,
+    OPTIMIZER_NAME_BIN,
+    SCHEDULER_NAME,
+)
 from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.distributed import sharding, tensor_parallel
 from ...lightning_modules.models import inspection
@@ -37,23 +43,29 @@ logger = logging.getLogger(__name__)
 class Strategy:
     """How processes train a model together; one subclass and one module for each way that differs.
 
-    It describes itself (`rows`), builds Lightning's strategy (`build`), and while Lightning runs, and until the next
-    run begins, answers for the model of the Trainer that it is bound to. The base class serves ranks that have the
-    whole model each.
+    It describes itself (`rows`), builds Lightning's strategy (`build`), and while Lightning runs,
+    and until the next run begins, answers for the model of the Trainer that it is bound to. The
+    base class serves ranks that have the whole model each.
 
     Args:
         name: the class in Lightning, such as `DDPStrategy`.
-        options: plain values: what Lightning's strategy is built with, and what is done to the model for it.
+        options: plain values: what Lightning's strategy is built with, and what is done to the
+            model for it.
 
     Attributes:
         exchanges: ranks exchange gradients, so that micro-batches are announced to the strategy.
-        accelerator: Lightning's accelerator, where the strategy works on no other; None where it follows the device.
+        accelerator: Lightning's accelerator, where the strategy works on no other; None where it
+            follows the device.
         distributes: the model is spread over the ranks when Lightning configures it.
-        replaces_parameters: an optimizer that was made before holds parameters that are not used any more.
-        restarts: a training can start again in the middle, as each rank has a whole copy of the model.
-        manages_processes: the strategy finds ranks and devices itself, without a cluster environment.
+        replaces_parameters: an optimizer that was made before holds parameters that are not used
+            any more.
+        restarts: a training can start again in the middle, as each rank has a whole copy of the
+            model.
+        manages_processes: the strategy finds ranks and devices itself, without a cluster
+            environment.
         scales_losses: the strategy has a loss scaler of its own.
-        half_of_inputs: the format of inputs, where the model was cast to it; None where forward passes are cast.
+        half_of_inputs: the format of inputs, where the model was cast to it; None where forward
+            passes are cast.
         lightning: Lightning's strategy, while it runs; otherwise None.
     """
 
@@ -70,7 +82,8 @@ class Strategy:
         self.options = options
         self.lightning: Any = None
         self._host: Callable[[], Trainer | None] = lambda: None
-        self._sharded: tuple[Callable[[], Any], bool] = lambda: None, False  # what is called, and whether it is
+        # what is called, and whether it is
+        self._sharded: tuple[Callable[[], Any], bool] = lambda: None, False
 
     def bind(self, host: Trainer) -> Self:
         """Answer for the model of a Trainer from now on; return the strategy."""
@@ -84,7 +97,9 @@ class Strategy:
     # Description, and Lightning's strategy.
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """Return (arguments, their name in Lightning, options) of what belongs together; one row each."""
+        """Return (arguments, their name in Lightning, options) of what belongs together; one row
+        each.
+        """
         return [("ddp_*", "Trainer(strategy=)", self.options)]
 
     def rows(self) -> list[Row]:
@@ -99,7 +114,9 @@ class Strategy:
         return rows
 
     shards_weights: Any = False
-    """Whether a rank holds only a part of the weights, so that all must run each forward pass together."""
+    """Whether a rank holds only a part of the weights, so that all must run each forward pass
+    together.
+    """
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
         """Check that a run can begin, before anything is written.
@@ -120,7 +137,9 @@ class Strategy:
         return "auto"
 
     def build_accelerator(self) -> Any:
-        """Make an accelerator as an object, where Lightning's own does not do; None where its name will do."""
+        """Make an accelerator as an object, where Lightning's own does not do; None where its
+        name will do.
+        """
         return None
 
     def precision(self, name: str, device: str) -> Any:
@@ -140,8 +159,8 @@ class Strategy:
         """
         if self.distributes:
             raise NotImplementedError(
-                f"accelerator.prepare cannot shard a model for an own loop: {self.name} shards that of train(). Use "
-                "train(), or prepare_model(model, evaluation_mode=True)."
+                f"accelerator.prepare cannot shard a model for an own loop: {self.name} shards "
+                "that of train(). Use train(), or prepare_model(model, evaluation_mode=True)."
             )
         return model
 
@@ -154,7 +173,9 @@ class Strategy:
 
     @property
     def called(self) -> Any:
-        """The callable of a forward pass: the model, the sharded one, or the engine around it; None without one."""
+        """The callable of a forward pass: the model, the sharded one, or the engine around it;
+        None without one.
+        """
         host = self._host()
         return None if host is None else inspection.to_call(host.model, host.model_wrapped)
 
@@ -166,10 +187,14 @@ class Strategy:
     def is_trained(self, model: nn.Module) -> bool:
         """Tell whether this is the model of the Trainer, or a wrapper of it."""
         host = self._host()
-        return host is not None and inspection.unwrap_model(model) is inspection.unwrap_model(host.model)
+        return host is not None and inspection.unwrap_model(model) is inspection.unwrap_model(
+            host.model
+        )
 
     def to_call(self, model: nn.Module) -> Any:
-        """Return what is called in the place of a model: see `called` for that of the Trainer; others as they are."""
+        """Return what is called in the place of a model: see `called` for that of the Trainer;
+        others as they are.
+        """
         host = self._host()
         if host is None or not self.is_trained(model):
             return model
@@ -177,14 +202,18 @@ class Strategy:
 
     @property
     def spread(self) -> nn.Module | None:
-        """The callable of a forward pass if this rank holds only parts of its weights; otherwise None."""
+        """The callable of a forward pass if this rank holds only parts of its weights; otherwise
+        None.
+        """
         called = self.called
         if called is None or not self._is_sharded(called):
             return None
         return called
 
     def _is_sharded(self, called: Any) -> bool:
-        """As `is_sharded`, which looks at each parameter; during a run the answer stays the same."""
+        """As `is_sharded`, which looks at each parameter; during a run the answer stays the
+        same.
+        """
         if not self.runs:
             return sharding.is_sharded(called)
         if self._sharded[0]() is not called:
@@ -226,14 +255,19 @@ class Strategy:
     splits_sequences: Any = False
     """Whether processes share sequences now."""
 
-    def split_sequences(self, buffers: Any, dims: Any, kept: Any) -> contextlib.AbstractContextManager[Any]:
-        """Let each process have its part of tensors in the block; all of them where no sequences are shared."""
+    def split_sequences(
+        self, buffers: Any, dims: Any, kept: Any
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Let each process have its part of tensors in the block; all of them where no sequences
+        are shared.
+        """
         return contextlib.nullcontext()
 
     # Gradients: when processes exchange them, how long they are, and the step.
 
     def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
-        """Exchange gradients or not in the block, which has forward and backward pass of a micro-batch of the model.
+        """Exchange gradients or not in the block, which has forward and backward pass of a
+        micro-batch of the model.
 
         Args:
             exchange: processes exchange the gradients now.
@@ -249,11 +283,17 @@ class Strategy:
     """Whether gradients are clipped in the step, as no rank has all of them before."""
 
     clip = staticmethod(clip_gradients)
-    """`(parameters, max_norm, norm_type)`: scale gradients down over all processes; return the norm that they had."""
+    """`(parameters, max_norm, norm_type)`: scale gradients down over all processes; return the
+    norm that they had.
+    """
 
     def norm(self, model: nn.Module) -> torch.Tensor:
-        """Measure the norm of the gradients of a model over all processes, all of which have to call it."""
-        return total_norm(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
+        """Measure the norm of the gradients of a model over all processes, all of which have to
+        call it.
+        """
+        return total_norm(
+            parameter.grad for parameter in model.parameters() if parameter.grad is not None
+        )
 
     def clip_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
         """Clamp the values of gradients to +-`limit`, in place.
@@ -298,22 +338,35 @@ class Strategy:
 
     def _check_made_optimizer(self, host: Trainer) -> None:
         """Check the optimizer of the Trainer, whose class only `create_optimizer` tells."""
-        argument = "create_optimizer" if host.optimizer_cls_and_kwargs is None else "optimizer_cls_and_kwargs"
+        argument = (
+            "create_optimizer"
+            if host.optimizer_cls_and_kwargs is None
+            else "optimizer_cls_and_kwargs"
+        )
         kind = type(host.optimizer)
         names = " ".join(cls.__name__ for cls in kind.__mro__)
         self.check_optimizer(host.args, f"The optimizer {kind.__name__} ({argument})", names)
 
     steps_parameters: Any = True
-    """Whether the optimizer holds the parameters of the model, and not parts of its own in their place."""
+    """Whether the optimizer holds the parameters of the model, and not parts of its own in their
+    place.
+    """
 
     def step_context(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-        """Return the context of an optimizer step: one of its own where parameters are partly sharded."""
-        return contextlib.nullcontext if self.spread is None else tensor_parallel.step_context(self.spread)
+        """Return the context of an optimizer step: one of its own where parameters are partly
+        sharded.
+        """
+        return (
+            contextlib.nullcontext
+            if self.spread is None
+            else tensor_parallel.step_context(self.spread)
+        )
 
     step_was_skipped: Any = None
     """Whether an engine has left out its last step; None where the loss scaler knows."""
 
-    # Saving and loading. A checkpoint may get parts of all processes, other folders get whole weights.
+    # Saving and loading. A checkpoint may get parts of all processes, other folders get whole
+    # weights.
 
     writes_itself: Any = False
     """Whether an engine writes checkpoints, at once."""
@@ -334,11 +387,14 @@ class Strategy:
 
     @property
     def saves_by_name(self) -> bool:
-        """Return whether `save_optimizer` writes trained weights and states by name into whole checkpoints."""
+        """Return whether `save_optimizer` writes trained weights and states by name into whole
+        checkpoints.
+        """
         return False
 
     def whole_weights(self, model: nn.Module, *, keep: bool) -> dict[str, Any] | None:
-        """Gather the weights of a model that is spread, in host memory; None for others, which have them themselves.
+        """Gather the weights of a model that is spread, in host memory; None for others, which have
+        them themselves.
 
         Args:
             model: all processes have to call this with it.
@@ -350,11 +406,19 @@ class Strategy:
         return sharding.whole_state_dict(called, keep=keep)
 
     def whole_view(self, model: nn.Module) -> Any:
-        """Return the user's model, which if it is spread over processes appears as if it were not."""
+        """Return the user's model, which if it is spread over processes appears as if it were
+        not.
+        """
         called = self.to_call(model)
-        return sharding.WholeModel(called) if sharding.is_sharded(called) else inspection.unwrap_model(model)
+        return (
+            sharding.WholeModel(called)
+            if sharding.is_sharded(called)
+            else inspection.unwrap_model(model)
+        )
 
-    def save_weights(self, folder: str, *, files: checkpoints.CheckpointFiles, step: int, states_follow: bool) -> None:
+    def save_weights(
+        self, folder: str, *, files: checkpoints.CheckpointFiles, step: int, states_follow: bool
+    ) -> None:
         """Write the part that each process has of the weights; all have to call it.
 
         Args:
@@ -368,14 +432,18 @@ class Strategy:
         checkpoints.save_model_parts(spread, folder, files)
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
-        """Return whether the weights of a checkpoint are in the files of DeepSpeed only, and can be read from them."""
+        """Return whether the weights of a checkpoint are in the files of DeepSpeed only, and can
+        be read from them.
+        """
         return False
 
     def load_weights(self, model: nn.Module, checkpoint: str) -> None:
         """Fill a model from a checkpoint."""
         checkpoints.load_weights(self.whole_view(model), checkpoint)
 
-    def save_optimizer(self, folder: str, *, files: checkpoints.CheckpointFiles, checkpoint: bool, step: int) -> None:
+    def save_optimizer(
+        self, folder: str, *, files: checkpoints.CheckpointFiles, checkpoint: bool, step: int
+    ) -> None:
         """Write the state of the optimizer; all processes have to call it.
 
         Args:
@@ -413,14 +481,16 @@ class Strategy:
             write(state, os.path.join(folder, OPTIMIZER_NAME))
 
     def require_fitting(self, checkpoint: str) -> None:
-        """Check that this training can resume from the states in a checkpoint, before anything is changed.
+        """Check that this training can resume from the states in a checkpoint, before anything is
+        changed.
 
         Raises:
             ValueError: it cannot; says why.
         """
 
     def load_optimizer(self, checkpoint: str) -> bool:
-        """Load the state of the optimizer; returns False, with a warning, where there is none, or no schedule.
+        """Load the state of the optimizer; returns False, with a warning, where there is none, or
+        no schedule.
 
         Raises:
             ValueError: it does not fit the optimizer.
@@ -434,7 +504,9 @@ class Strategy:
         schedule = os.path.join(checkpoint, SCHEDULER_NAME)
         parts = checkpoints.has_optimizer_parts(checkpoint)
         if not (parts or os.path.isfile(file)) or not os.path.isfile(schedule):
-            logger.warning("%s has no optimizer or schedule: training goes on with new ones.", checkpoint)
+            logger.warning(
+                "%s has no optimizer or schedule: training goes on with new ones.", checkpoint
+            )
             return False
 
         spread = self.spread
@@ -443,9 +515,13 @@ class Strategy:
         with loading_optimizer(optimizer, file):
             if parts:
                 model = host.model if spread is None else spread
-                checkpoints.load_optimizer_parts(model, optimizer, checkpoint, together=spread is not None)
+                checkpoints.load_optimizer_parts(
+                    model, optimizer, checkpoint, together=spread is not None
+                )
             elif spread is not None:
-                sharding.load_whole_optimizer_state(spread, optimizer, checkpoints.load_torch(file), file=file)
+                sharding.load_whole_optimizer_state(
+                    spread, optimizer, checkpoints.load_torch(file), file=file
+                )
             else:
                 state = checkpoints.load_torch(file)
                 require_fitting_optimizer_state(optimizer, state, file, model=host.model)
@@ -512,7 +588,9 @@ PROCESS_GROUP_OPTIONS = ("process_group_backend", "timeout")
 
 
 def process_group(args: TrainingArguments) -> dict[str, Any]:
-    """Return the options about the process group, which all strategies of several processes have."""
+    """Return the options about the process group, which all strategies of several processes
+    have.
+    """
     options: dict[str, Any] = {}
     if args.ddp_backend is not None:
         options["process_group_backend"] = args.ddp_backend

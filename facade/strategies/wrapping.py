@@ -1,4 +1,6 @@
-"""Choose the modules that are sharded or recomputed one by one, and check that a model can be sharded."""
+"""Choose the modules that are sharded or recomputed one by one, and check that a model can be
+sharded.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,9 @@ def check_processes(args: TrainingArguments) -> None:
     groups = groups_of(args)
     if groups is not None and groups.total_size not in (1, args.world_size):
         raise ValueError(
-            f"parallelism_config is made for {groups.total_size} processes, but there are {args.world_size}: start the "
-            f"script with torchrun --nproc_per_node={groups.total_size}."
+            f"parallelism_config is made for {groups.total_size} processes, but there are "
+            f"{args.world_size}: start the script with torchrun "
+            f"--nproc_per_node={groups.total_size}."
         )
 
 
@@ -73,9 +76,14 @@ def wrap_policy(option: dict[str, Any] | None) -> Callable[..., bool] | None:
 
         from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 
-        return functools.partial(size_based_auto_wrap_policy, min_num_params=option["min_num_params"])
+        return functools.partial(
+            size_based_auto_wrap_policy, min_num_params=option["min_num_params"]
+        )
     if option["layers"] == BY_MODEL:
-        raise ValueError("The layers to shard are those that the model names, but the plan was made without a model.")
+        raise ValueError(
+            "The layers to shard are those that the model names, but the plan was made without a "
+            "model."
+        )
     names = frozenset(option["layers"])
 
     def by_name(module: nn.Module, recurse: bool, nonwrapped_numel: int = 0, **_: Any) -> bool:
@@ -93,7 +101,9 @@ def layers_of(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
     return modules_by_class(model, set(option["layers"]))
 
 
-def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[str, Any] | None) -> None:
+def check_sharding(
+    args: TrainingArguments, model: nn.Module, *, layers: dict[str, Any] | None
+) -> None:
     """Check that a model can be sharded as requested.
 
     Args:
@@ -107,7 +117,8 @@ def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[st
     check_processes(args)
     if args.world_size == 1 and args.fsdp and find_launch() is None:
         raise ValueError(
-            f"{shown_fsdp(args.fsdp)} needs processes: start the script with torchrun --nproc_per_node=..."
+            f"{shown_fsdp(args.fsdp)} needs processes: start the script with torchrun "
+            "--nproc_per_node=..."
         )
     missing = _missing_layers(layers, model)
     if missing:
@@ -115,12 +126,17 @@ def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[st
 
 
 def split_option(model: nn.Module | None) -> Any:
-    """Return the split of layers as a readable value: styles by module name, or the method that splits."""
+    """Return the split of layers as a readable value: styles by module name, or the method that
+    splits.
+    """
     if model is None:
         return BY_MODEL
     if callable(getattr(model, "parallelize", None)):
         return "parallelize(mesh) of the model"
-    return {name: style if isinstance(style, str) else type(style).__name__ for name, style in plan_of(model).items()}
+    return {
+        name: style if isinstance(style, str) else type(style).__name__
+        for name, style in plan_of(model).items()
+    }
 
 
 def check_split(model: nn.Module, size: int) -> None:
@@ -133,13 +149,19 @@ def check_split(model: nn.Module, size: int) -> None:
         return
     faults = split_faults(model, size)
     if (getattr(model, "_tp_size", None) or 1) > 1:
-        faults = [f"from_pretrained(tp_plan=...) has split {type(model).__name__} already. Load it without tp_plan"]
+        faults = [
+            f"from_pretrained(tp_plan=...) has split {type(model).__name__} already. Load it "
+            "without tp_plan"
+        ]
     if faults:
-        raise ValueError(f"parallelism_config: tp_size={size}: {'; '.join(faults)}, or use dp_shard_size.")
+        raise ValueError(
+            f"parallelism_config: tp_size={size}: {'; '.join(faults)}, or use dp_shard_size."
+        )
 
 
 def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int = 1) -> None:
-    """Check that a model can be trained on parts of sequences, see `sequence_sharding.model_faults`.
+    """Check that a model can be trained on parts of sequences, see
+    `sequence_sharding.model_faults`.
 
     Args:
         model: to be trained.
@@ -152,7 +174,9 @@ def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int 
     """
     faults = model_faults(model, heads_over=heads_over)
     if faults:
-        raise ValueError(f"parallelism_config: {argument}={size}: {'; '.join(faults)}, or use dp_shard_size.")
+        raise ValueError(
+            f"parallelism_config: {argument}={size}: {'; '.join(faults)}, or use dp_shard_size."
+        )
 
 
 def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
@@ -171,8 +195,8 @@ def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str
         )
     present = sorted({type(module).__name__ for module in model.modules()})
     return [
-        f"fsdp_config: transformer_layer_cls_to_wrap={name!r} is no module of {kind}.{did_you_mean(name, present)} It "
-        f"has: {', '.join(present)}."
+        f"fsdp_config: transformer_layer_cls_to_wrap={name!r} is no module of "
+        f"{kind}.{did_you_mean(name, present)} It has: {', '.join(present)}."
         for name in names
         if name not in present
     ]

@@ -31,7 +31,9 @@ class XLA(Strategy):
     restarts = False
 
     @classmethod
-    def of(cls, args: TrainingArguments, settings: FSDPSettings | None, model: nn.Module | None) -> Self:
+    def of(
+        cls, args: TrainingArguments, settings: FSDPSettings | None, model: nn.Module | None
+    ) -> Self:
         """Return the strategy for a device of torch_xla.
 
         Args:
@@ -47,7 +49,9 @@ class XLA(Strategy):
         if not settings.xla:
             raise ValueError(f"{shown_fsdp(args.fsdp)} on a device of torch_xla needs {_SHARDED}.")
         options = {
-            "wrapper": "SpmdFullyShardedDataParallel" if settings.xla_v2 else "XlaFullyShardedDataParallel",
+            "wrapper": (
+                "SpmdFullyShardedDataParallel" if settings.xla_v2 else "XlaFullyShardedDataParallel"
+            ),
             "layers": wrap_option(settings, model),
             "gradient_checkpointing": settings.xla_checkpointing,
             "settings": dict(settings.xla_options or {}),
@@ -77,9 +81,13 @@ class XLA(Strategy):
         processes = max(args.world_size, several_xla_processes())
         if processes > 1 or self.wrapper:
             where = f" in {processes} processes" if processes > 1 else ""
-            raise NotImplementedError(f"{asked}{where} can be planned, but not run yet: train on one chip without it.")
+            raise NotImplementedError(
+                f"{asked}{where} can be planned, but not run yet: train on one chip without it."
+            )
         if args.mixed_precision == "fp16":
-            raise NotImplementedError("fp16=True does not go with TPUs, which compute in bfloat16: pass bf16=True.")
+            raise NotImplementedError(
+                "fp16=True does not go with TPUs, which compute in bfloat16: pass bf16=True."
+            )
 
     def precision(self, name: str, device: str) -> Any:
         """See `Strategy.precision`: Lightning's strategy takes only those for XLA."""

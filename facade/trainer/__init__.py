@@ -1,7 +1,8 @@
 """The Trainer and its runs of Lightning.
 
-Here: documented methods, the LightningModule whose hooks call them, checks before a training. Not here: checkpoints,
-evaluations, uploads and searches, which are components of other rooms. Imports every room but `compat`.
+Here: documented methods, the LightningModule whose hooks call them, checks before a training. Not
+here: checkpoints, evaluations, uploads and searches, which are components of other rooms. Imports
+every room but `compat`.
 """
 
 from importlib import import_module
@@ -14,7 +15,9 @@ __all__ = ["Seq2SeqTrainer", "Trainer"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return functions of `huggingface_hub`, which can be replaced here as in the module of the reference."""
+    """Return functions of `huggingface_hub`, which can be replaced here as in the module of the
+    reference.
+    """
     if name in ("create_repo", "upload_folder"):
         return getattr(import_module("huggingface_hub"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

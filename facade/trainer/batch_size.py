@@ -14,7 +14,12 @@ from torch.nn.parameter import is_lazy
 from ...lightning_modules.checkpoints.writing import snapshot
 from ...lightning_modules.common.seeding import capture_rng_state, restore_rng_state
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, add_note, is_out_of_memory, release_memory
+from ...lightning_modules.training.out_of_memory import (
+    OutOfMemoryConsensus,
+    add_note,
+    is_out_of_memory,
+    release_memory,
+)
 from ..arguments.parallelism import samples_of_rank
 
 if TYPE_CHECKING:
@@ -28,17 +33,19 @@ Result = TypeVar("Result")
 class BatchSizeFinder:
     """Reduce the batch size per device until the training fits into memory.
 
-    As in the reference, each attempt takes nine tenths of the samples, rounded down (64, 57, 51, ...), so that steps
-    get smaller and more numerous. With `keep_effective_batch_size` it takes half of the samples, and twice the
-    accumulation.
+    As in the reference, each attempt takes nine tenths of the samples, rounded down (64, 57, 51,
+    and so on), so that steps get smaller and more numerous. With `keep_effective_batch_size` it
+    takes half of the samples, and twice the accumulation.
 
-    The training restarts from its initial state, or the checkpoint, so that it ends with the weights of a run that had
-    the smaller batch from the start; the reference continues with the weights of the failed attempt. So trainable
-    weights, buffers and optimizer state are copied to host memory. State of datasets and callbacks is not restored,
-    except for callbacks that are an `ExportableState`; existing checkpoints stay until they are overwritten.
+    The training restarts from its initial state, or the checkpoint, so that it ends with the
+    weights of a run that had the smaller batch from the start; the reference continues with the
+    weights of the failed attempt. So trainable weights, buffers and optimizer state are copied to
+    host memory. State of datasets and callbacks is not restored, except for callbacks that are an
+    `ExportableState`; existing checkpoints stay until they are overwritten.
 
-    The batch size found is `state.train_batch_size`, also in checkpoints; the next `train` starts with it. With
-    `keep_effective_batch_size`, `trainer.args` is an adjusted copy of the arguments during the training.
+    The batch size found is `state.train_batch_size`, also in checkpoints; the next `train` starts
+    with it. With `keep_effective_batch_size`, `trainer.args` is an adjusted copy of the arguments
+    during the training.
 
     Args:
         trainer: the Trainer.
@@ -75,11 +82,17 @@ class BatchSizeFinder:
                     if not self._may_try_again(error, start):
                         raise
                     if self._smaller_size() < 1:
-                        size = f"down from per_device_train_batch_size={given.per_device_train_batch_size}"
+                        size = (
+                            "down from "
+                            f"per_device_train_batch_size={given.per_device_train_batch_size}"
+                        )
                         found = "No executable batch size found, reached zero"
-                        raise torch.OutOfMemoryError(f"{found}: not even one sample fits, {size}.") from error
+                        raise torch.OutOfMemoryError(
+                            f"{found}: not even one sample fits, {size}."
+                        ) from error
                     reason = str(error).partition("\n")[0]
-                # Outside of the except block, where the tensors in the frames of the error are released.
+                # Outside of the except block, where the tensors in the frames of the error are
+                # released.
                 start.restore(trainer)
                 self._apply_smaller_size(given, reason, checkpoint)
         finally:
@@ -91,13 +104,21 @@ class BatchSizeFinder:
         args = self.trainer.args
         is_shared = args.auto_find_batch_size and args.world_size > 1
         shares_buffers = args.ddp_broadcast_buffers is not False
-        return OutOfMemoryConsensus(args.device if is_shared else None, shares_buffers=shares_buffers)
+        return OutOfMemoryConsensus(
+            args.device if is_shared else None, shares_buffers=shares_buffers
+        )
 
     def apply_found_size(self, checkpoint: str | None) -> None:
         """Start with the batch size of a checkpoint, unless the arguments have a smaller one."""
         trainer = self.trainer
-        stored = None if checkpoint is None else trainer._restorer.read_state(checkpoint).train_batch_size
-        trainer._train_batch_size = min(trainer._train_batch_size, stored or trainer._train_batch_size)
+        stored = (
+            None
+            if checkpoint is None
+            else trainer._restorer.read_state(checkpoint).train_batch_size
+        )
+        trainer._train_batch_size = min(
+            trainer._train_batch_size, stored or trainer._train_batch_size
+        )
 
     def _require_whole_models(self) -> None:
         strategy = self.trainer.plan.strategy
@@ -106,7 +127,9 @@ class BatchSizeFinder:
             raise ValueError(f"{said}, but the arguments ask for {strategy.name}. Leave it out.")
 
     def _smaller_size(self) -> int:
-        """Return the next size, 0 after the smallest; a multiple of the processes that split a batch."""
+        """Return the next size, 0 after the smallest; a multiple of the processes that split a
+        batch.
+        """
         size = self.trainer._train_batch_size
         unit = size // samples_of_rank(self.trainer.args, size)
         smaller = size // 2 if self.trainer.keep_effective_batch_size else int(size * 0.9)
@@ -123,16 +146,30 @@ class BatchSizeFinder:
         if not is_out_of_memory(error):
             return False
         if getattr(error, "in_evaluation", False):
-            said = "auto_find_batch_size changes the batches of the training only: lower per_device_eval_batch_size."
-            error.args = (f"{error} In an evaluation; {said}", *error.args[1:])  # scripts look for it in the message
+            said = (
+                "auto_find_batch_size changes the batches of the training only: lower "
+                "per_device_eval_batch_size."
+            )
+            # scripts look for it in the message
+            error.args = (f"{error} In an evaluation; {said}", *error.args[1:])
             return False
         reason = None
         if self.trainer.args.world_size > 1 and not getattr(error, "is_shared", False):
-            reason = "processes agree on it in forward, backward and optimizer step only, and this was elsewhere"
+            reason = (
+                "processes agree on it in forward, backward and optimizer step only, and this was "
+                "elsewhere"
+            )
         elif start.lost:
-            reason = f"these weights were frozen, so not copied, and have changed: {', '.join(start.lost[:5])}"
+            reason = (
+                "these weights were frozen, so not copied, and have changed: "
+                f"{', '.join(start.lost[:5])}"
+            )
         if reason is not None:
-            add_note(error, f"auto_find_batch_size cannot start again: {reason}. Lower per_device_train_batch_size.")
+            add_note(
+                error,
+                f"auto_find_batch_size cannot start again: {reason}. Lower "
+                "per_device_train_batch_size.",
+            )
         return reason is None
 
     def _apply_smaller_size(self, given: Any, reason: str, checkpoint: str | None) -> None:
@@ -141,14 +178,22 @@ class BatchSizeFinder:
         trainer._train_batch_size = size
         if not before.should_log:
             return
-        change = f"a batch size of {size} instead of {old} (`Trainer.keep_effective_batch_size` keeps the samples)"
+        change = (
+            f"a batch size of {size} instead of {old} (`Trainer.keep_effective_batch_size` keeps "
+            "the samples)"
+        )
         if trainer.keep_effective_batch_size:
             after = fitted(given, size)
             steps, more = before.gradient_accumulation_steps, after.gradient_accumulation_steps
-            change = f"per_device_train_batch_size {old} -> {size}, gradient_accumulation_steps {steps} -> {more}, "
+            change = (
+                f"per_device_train_batch_size {old} -> {size}, gradient_accumulation_steps {steps} "
+                f"-> {more}, "
+            )
             change += f"effective batch {effective_batch(given)} -> {effective_batch(after)}"
         start = "its beginning" if checkpoint is None else checkpoint
-        logger.warning("Out of memory (%s). Training starts again from %s with %s.", reason, start, change)
+        logger.warning(
+            "Out of memory (%s). Training starts again from %s with %s.", reason, start, change
+        )
 
 
 class _InitialState:
@@ -156,10 +201,13 @@ class _InitialState:
 
     def __init__(self, trainer: Trainer) -> None:
         several = trainer.args.world_size > 1 or trainer.is_model_parallel
-        self._point = TrainingSnapshot(trainer.model, trainer.optimizer, trainer.lr_scheduler, distributed=several)
+        self._point = TrainingSnapshot(
+            trainer.model, trainer.optimizer, trainer.lr_scheduler, distributed=several
+        )
         self._attributes = {name: getattr(trainer, name) for name in _ATTRIBUTES}
         self._callbacks = [
-            (callback, copy.deepcopy(callback.state())) for callback in trainer._callback_states.exportable()
+            (callback, copy.deepcopy(callback.state()))
+            for callback in trainer._callback_states.exportable()
         ]
         self._listed = list(trainer.callback_handler.callbacks)
         self._tokens = trainer._token_counter.pending
@@ -214,8 +262,8 @@ def fitted(args: Any, batch_size: int) -> Any:
 class TrainingSnapshot:
     """Snapshot of weights, buffers, modes, optimizer, schedule and random generators.
 
-    It holds a copy of all trainable weights, all buffers and the state of the optimizer in main memory. Frozen weights
-    are not copied; if any of them was changed, `lost` names it.
+    It holds a copy of all trainable weights, all buffers and the state of the optimizer in main
+    memory. Frozen weights are not copied; if any of them was changed, `lost` names it.
 
     Args:
         model: the model.
@@ -224,12 +272,20 @@ class TrainingSnapshot:
         distributed: several processes train, each on its device; see `capture_rng_state`.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Any, scheduler: Any, *, distributed: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: Any, scheduler: Any, *, distributed: bool = False
+    ) -> None:
         self.distributed = distributed
         self._modes = [(module, module.training) for module in model.modules()]
         weights = {name: weight for name, weight in model.named_parameters() if not is_lazy(weight)}
-        self._trained = [(weight, _copied(weight)) for weight in weights.values() if weight.requires_grad]
-        self._frozen = {name: (weight, weight._version) for name, weight in weights.items() if not weight.requires_grad}
+        self._trained = [
+            (weight, _copied(weight)) for weight in weights.values() if weight.requires_grad
+        ]
+        self._frozen = {
+            name: (weight, weight._version)
+            for name, weight in weights.items()
+            if not weight.requires_grad
+        }
         self._buffers = [
             (module, name, buffer, None if buffer is None or is_lazy(buffer) else _copied(buffer))
             for module in model.modules()
@@ -242,7 +298,9 @@ class TrainingSnapshot:
     @property
     def lost(self) -> list[str]:
         """Return the names of frozen weights that have been changed since."""
-        return [name for name, (weight, version) in self._frozen.items() if weight._version != version]
+        return [
+            name for name, (weight, version) in self._frozen.items() if weight._version != version
+        ]
 
     def restore(self) -> None:
         """Restore everything; gradients are set to None."""

@@ -1,4 +1,6 @@
-"""Validation of the parameters of a Trainer, with all problems in one error, and of its data before a training."""
+"""Validation of the parameters of a Trainer, with all problems in one error, and of its data
+before a training.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_names
 from ..arguments.old_names import advice
 from ..arguments.parallelism import spreads_model
-from ..evaluation.live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
+from ..evaluation.live_metrics import (
+    consists_of_metrics,
+    metrics_type_problem,
+    metrics_value_problem,
+)
 from ..evaluation.sets import metrics_of_sets, sets_problem
 from .overrides import is_own
 
@@ -26,16 +32,25 @@ if TYPE_CHECKING:
     from .. import Trainer
 
 _STEPS_OF_THE_REFERENCE = {
-    "_build_accelerator_args": "create_accelerator_and_postprocess is called, and may change trainer.accelerator",
+    "_build_accelerator_args": (
+        "create_accelerator_and_postprocess is called, and may change trainer.accelerator"
+    ),
     "_init_training_state": "set_initial_training_values is called",
-    "_prepare_for_training": "create_optimizer_and_scheduler and on_train_begin of a callback are called",
+    "_prepare_for_training": (
+        "create_optimizer_and_scheduler and on_train_begin of a callback are called"
+    ),
     "_run_epoch": "get_batch_samples, training_step and the events of callbacks are called",
-    "_wrap_model": "a model that is to be wrapped is passed as the model; DDP and FSDP follow from the arguments",
+    "_wrap_model": (
+        "a model that is to be wrapped is passed as the model; DDP and FSDP follow from the "
+        "arguments"
+    ),
 }
 """Private steps of the reference's loop, which is not used here, with their alternatives."""
 
 
-_INSTEAD_OF_OPTIMIZERS = "Override create_optimizer_and_scheduler, or pass optimizer_cls_and_kwargs."
+_INSTEAD_OF_OPTIMIZERS = (
+    "Override create_optimizer_and_scheduler, or pass optimizer_cls_and_kwargs."
+)
 
 
 class MissingModelError(RuntimeError, ValueError):
@@ -59,7 +74,9 @@ def without_tokenizer(given: dict[str, Any]) -> dict[str, Any]:
     """Rename the keyword `tokenizer` of transformers 4."""
     tokenizer = given.pop("tokenizer")
     if tokenizer is not None and given.get("processing_class") is not None:
-        raise ValueError("tokenizer is called processing_class now, and both are given. Leave tokenizer out.")
+        raise ValueError(
+            "tokenizer is called processing_class now, and both are given. Leave tokenizer out."
+        )
     old_names.warn("tokenizer is a parameter of transformers 4. Instead: `processing_class`.")
     return given if tokenizer is None else {**given, "processing_class": tokenizer}
 
@@ -74,11 +91,15 @@ def missing_attribute(trainer: Trainer, name: str) -> Any:
         return trainer.model  # not wrapped yet
     if name != "tokenizer" or not old_names.accepted():
         return object.__getattribute__(trainer, name)  # raises AttributeError
-    old_names.warn("Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`.")
+    old_names.warn(
+        "Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`."
+    )
     return trainer.processing_class
 
 
-def check_construction(args: Any, given: Mapping[str, Any], *, calls_loss_func: bool = True) -> None:
+def check_construction(
+    args: Any, given: Mapping[str, Any], *, calls_loss_func: bool = True
+) -> None:
     """Check the parameters of `Trainer.__init__`.
 
     Args:
@@ -95,11 +116,18 @@ def check_construction(args: Any, given: Mapping[str, Any], *, calls_loss_func: 
     """
     if not hasattr(args, "output_dir") or isinstance(args, type):
         raise TypeError(
-            f"args must be TrainingArguments, but is {_shown(args)}. The order is Trainer(model, args, ...)."
+            f"args must be TrainingArguments, but is {_shown(args)}. The order is Trainer(model, "
+            "args, ...)."
         )
     _check_model(given["model"], given["model_init"])
     own = ("compute_loss_func",) if calls_loss_func else ()
-    callables = ("model_init", "data_collator", "eval_data_collator", "preprocess_logits_for_metrics", *own)
+    callables = (
+        "model_init",
+        "data_collator",
+        "eval_data_collator",
+        "preprocess_logits_for_metrics",
+        *own,
+    )
     wrong_types = [problem for problem in _type_problems(given, callables) if problem]
     if wrong_types:
         raise TypeError("\n".join(wrong_types))
@@ -119,10 +147,14 @@ def check_overrides(kind: type) -> None:
     Raises:
         NotImplementedError: names the methods and their alternatives.
     """
-    found = {name: instead for name, instead in _STEPS_OF_THE_REFERENCE.items() if hasattr(kind, name)}
+    found = {
+        name: instead for name, instead in _STEPS_OF_THE_REFERENCE.items() if hasattr(kind, name)
+    }
     if found:
         listed = "\n".join(f"- {name}: {instead}." for name, instead in found.items())
-        raise NotImplementedError(f"{kind.__name__} overrides private steps that no loop of Lightning calls:\n{listed}")
+        raise NotImplementedError(
+            f"{kind.__name__} overrides private steps that no loop of Lightning calls:\n{listed}"
+        )
 
 
 def check_label_names(label_names: list[str], model: Any) -> None:
@@ -132,15 +164,25 @@ def check_label_names(label_names: list[str], model: Any) -> None:
         ValueError: the labels are called `label`.
     """
     if "label" in label_names and "labels" not in label_names:
-        said = f"{type(model).__name__}.forward or label_names has 'label', which the default data_collator renames"
-        raise ValueError(f"{said} to 'labels'. Call the argument 'labels', or pass a data_collator.")
+        said = (
+            f"{type(model).__name__}.forward or label_names has 'label', which the default "
+            "data_collator renames"
+        )
+        raise ValueError(
+            f"{said} to 'labels'. Call the argument 'labels', or pass a data_collator."
+        )
 
 
 def _check_model(model: Any, model_init: Any) -> None:
     if model is None and model_init is None:
-        raise MissingModelError("The Trainer needs a model: pass model=..., or model_init=... (it makes one).")
+        raise MissingModelError(
+            "The Trainer needs a model: pass model=..., or model_init=... (it makes one)."
+        )
     if model is not None and model_init is not None:
-        raise ValueError("Both model and model_init were passed, so it is unclear which to train. Pass one of them.")
+        raise ValueError(
+            "Both model and model_init were passed, so it is unclear which to train. Pass one of "
+            "them."
+        )
     if model is not None and not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, but is {_shown(model)}.")
 
@@ -150,7 +192,10 @@ def _type_problems(given: Mapping[str, Any], callables: Collection[str]) -> list
     problems = [f"{name} must be callable, but is {_shown(given[name])}." for name in wrong]
     return [
         *problems,
-        *map(metrics_type_problem, metrics_of_sets(given["compute_metrics"], given["eval_dataset"]).values()),
+        *map(
+            metrics_type_problem,
+            metrics_of_sets(given["compute_metrics"], given["eval_dataset"]).values(),
+        ),
         _optimizer_class_problem(given["optimizer_cls_and_kwargs"]),
         *_container_problems(given),
     ]
@@ -160,19 +205,28 @@ def _optimizer_class_problem(pair: Any) -> str | None:
     is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
     if pair is None or (is_pair and callable(pair[0]) and isinstance(pair[1], Mapping)):
         return None
-    return f"optimizer_cls_and_kwargs must be a pair (optimizer class, dict of its arguments), but is {_shown(pair)}."
+    return (
+        "optimizer_cls_and_kwargs must be a pair (optimizer class, dict of its arguments), but is "
+        f"{_shown(pair)}."
+    )
 
 
 def _container_problems(given: Mapping[str, Any]) -> list[str | None]:
     problems: list[str | None] = []
     optimizer = given["optimizers"][0]
     if optimizer is not None and not hasattr(optimizer, "param_groups"):  # Keras's would never step
-        problems.append(f"optimizers[0] must be a torch.optim.Optimizer, but is {_shown(optimizer)}.")
+        problems.append(
+            f"optimizers[0] must be a torch.optim.Optimizer, but is {_shown(optimizer)}."
+        )
     for name in ("train_dataset", "eval_dataset"):
         for key, dataset in _datasets(given[name]).items():
             # Some libraries pass a string as eval_dataset, and evaluate by themselves.
-            allowed = not key and (dataset is None or (isinstance(dataset, str) and name == "eval_dataset"))
-            problems.append(None if allowed else dataset_problem(dataset, f"{name}{key}", inner=bool(key)))
+            allowed = not key and (
+                dataset is None or (isinstance(dataset, str) and name == "eval_dataset")
+            )
+            problems.append(
+                None if allowed else dataset_problem(dataset, f"{name}{key}", inner=bool(key))
+            )
     return problems
 
 
@@ -186,7 +240,10 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
     """
     kind = "a dataset (with __getitem__ and __len__, or __iter__)"
     if hasattr(dataset, "__next__") and not hasattr(dataset, "__getitem__"):
-        return f"{name} must be {kind}, but is {_shown(dataset)}, which can be read only once. Make a list of it."
+        return (
+            f"{name} must be {kind}, but is {_shown(dataset)}, which can be read only once. Make a "
+            "list of it."
+        )
     unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     if dataset is None or isinstance(dataset, str) or unusable:
         return f"{name} must be {kind}, but is {_shown(dataset)}."
@@ -195,14 +252,22 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
         meant = "Pass a dict, {'first': ..., 'second': ...}, to evaluate each under its name"
         if name == "train_dataset":
             meant = "Join them with torch.utils.data.ConcatDataset"
-        return f"{name} is a {type(dataset).__name__} of datasets, whose samples would be whole datasets. {meant}."
+        return (
+            f"{name} is a {type(dataset).__name__} of datasets, whose samples would be whole "
+            f"datasets. {meant}."
+        )
     if inner and isinstance(dataset, dict):
-        return f"{name} must be {kind}, but is a dict ({', '.join(map(str, dataset))}): those go into eval_dataset."
+        return (
+            f"{name} must be {kind}, but is a dict ({', '.join(map(str, dataset))}): those go into "
+            "eval_dataset."
+        )
     return None
 
 
 def _is_dataset(sample: Any) -> bool:
-    """Return whether a sample is a dataset itself; a list may be a sample, such as the messages of a chat."""
+    """Return whether a sample is a dataset itself; a list may be a sample, such as the messages
+    of a chat.
+    """
     return isinstance(sample, Dataset) or is_table(sample)
 
 
@@ -229,7 +294,11 @@ def _value_problems(args: Any, given: Mapping[str, Any]) -> list[str | None]:
         _stream_problem(args, given["train_dataset"]),
         _evaluation_problem(args, given["eval_dataset"]),
         sets_problem(args, given["compute_metrics"], given["eval_dataset"]),
-        *(problem(args, metrics) for metrics in each for problem in (_batch_metrics_problem, metrics_value_problem)),
+        *(
+            problem(args, metrics)
+            for metrics in each
+            for problem in (_batch_metrics_problem, metrics_value_problem)
+        ),
         _backend_problem(args),
     ]
 
@@ -246,26 +315,45 @@ def _backend_problem(args: Any) -> str | None:
 def _stream_problem(args: Any, dataset: Any) -> str | None:
     stream = isinstance(dataset, IterableDataset) or not has_length(dataset)
     if args.max_tokens_per_batch and dataset is not None and stream:
-        said = f"train_dataset ({type(dataset).__name__}) is read as it comes, but train_sampling_strategy="
-        return f"{said}'token_budget' needs all lengths first. Pass a dataset with a length, or another strategy."
+        said = (
+            f"train_dataset ({type(dataset).__name__}) is read as it comes, but "
+            "train_sampling_strategy="
+        )
+        return (
+            f"{said}'token_budget' needs all lengths first. Pass a dataset with a length, or "
+            "another strategy."
+        )
     if dataset is None or has_length(dataset) or args.max_steps > 0:
         return None
     reason = why_without_length(dataset)
-    return f"train_dataset ({type(dataset).__name__}) has no length{reason}. Set max_steps (now {args.max_steps})."
+    return (
+        f"train_dataset ({type(dataset).__name__}) has no length{reason}. Set max_steps (now "
+        f"{args.max_steps})."
+    )
 
 
 def _evaluation_problem(args: Any, dataset: Any) -> str | None:
     if args.eval_strategy == "no" or args.eval_strategy is None or dataset is not None:
         return None
-    return f"eval_strategy={args.eval_strategy.value!r} needs an eval_dataset. Pass one, or set eval_strategy='no'."
+    return (
+        f"eval_strategy={args.eval_strategy.value!r} needs an eval_dataset. Pass one, or set "
+        "eval_strategy='no'."
+    )
 
 
 def _batch_metrics_problem(args: Any, compute_metrics: Any) -> str | None:
-    if not args.batch_eval_metrics or compute_metrics is None or consists_of_metrics(compute_metrics):
+    if (
+        not args.batch_eval_metrics
+        or compute_metrics is None
+        or consists_of_metrics(compute_metrics)
+    ):
         return None
     if "compute_result" in inspect.signature(compute_metrics).parameters:
         return None
-    return "batch_eval_metrics=True needs a compute_metrics with the argument compute_result, which is True at the end."
+    return (
+        "batch_eval_metrics=True needs a compute_metrics with the argument compute_result, which "
+        "is True at the end."
+    )
 
 
 def _check_optimizers(args: Any, given: Mapping[str, Any]) -> None:
@@ -276,10 +364,15 @@ def _check_optimizers(args: Any, given: Mapping[str, Any]) -> None:
     by_model_init = None if given["model_init"] is None else "model_init"
     replacing = "fsdp" if args.fsdp else "deepspeed" if args.deepspeed else spread or by_model_init
     if replacing is not None:
-        said = f"optimizers cannot be passed together with {replacing}: it replaces the parameters that they hold."
+        said = (
+            f"optimizers cannot be passed together with {replacing}: it replaces the parameters "
+            "that they hold."
+        )
         raise RuntimeError(f"{said} {_INSTEAD_OF_OPTIMIZERS}")
     if given["optimizer_cls_and_kwargs"] is not None and optimizer is not None:
-        raise RuntimeError("Both optimizers and optimizer_cls_and_kwargs were passed. Pass one of them.")
+        raise RuntimeError(
+            "Both optimizers and optimizer_cls_and_kwargs were passed. Pass one of them."
+        )
 
 
 def require_training_data(trainer: Trainer) -> None:
@@ -290,17 +383,32 @@ def require_training_data(trainer: Trainer) -> None:
     if dataset is None:
         raise ValueError("train() needs data: pass train_dataset=... to the Trainer.")
     if isinstance(dataset, dict):
-        raise TypeError(f"train_dataset is a dict ({', '.join(map(str, dataset))}), but training takes one dataset.")
+        raise TypeError(
+            f"train_dataset is a dict ({', '.join(map(str, dataset))}), but training takes one "
+            "dataset."
+        )
     if has_length(dataset) and len(dataset) == 0:
-        raise ValueError("train_dataset is empty: it has length 0, so there is nothing to train on.")
+        raise ValueError(
+            "train_dataset is empty: it has length 0, so there is nothing to train on."
+        )
 
 
 def require_new_models(trainer: Trainer) -> None:
     """Refuse a search that cannot create a new model for each trial."""
     if trainer.model_init is None:
-        raise RuntimeError("hyperparameter_search needs a new model for each trial: pass model_init=... to Trainer.")
-    if trainer.optimizer is not None and not trainer._created_lr_scheduler and not trainer._prepared:
-        said = "hyperparameter_search cannot use the Trainer's optimizer: it holds parameters of another model."
+        raise RuntimeError(
+            "hyperparameter_search needs a new model for each trial: pass model_init=... to "
+            "Trainer."
+        )
+    if (
+        trainer.optimizer is not None
+        and not trainer._created_lr_scheduler
+        and not trainer._prepared
+    ):
+        said = (
+            "hyperparameter_search cannot use the Trainer's optimizer: it holds parameters of "
+            "another model."
+        )
         raise RuntimeError(f"{said} {_INSTEAD_OF_OPTIMIZERS}")
 
 

@@ -1,4 +1,6 @@
-"""Attributes that a Trainer derives from arguments and model, at construction and when arguments change."""
+"""Attributes that a Trainer derives from arguments and model, at construction and when arguments
+change.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ from ...callbacks import (
     profilers_asked_for,
     reporting_callbacks,
 )
-from ...lightning_modules.common.seeding import enable_full_determinism, host_rng_untouched, set_seed
+from ...lightning_modules.common.seeding import (
+    enable_full_determinism,
+    host_rng_untouched,
+    set_seed,
+)
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ...lightning_modules.training.label_smoothing import LabelSmoother
@@ -42,7 +48,9 @@ logger = logging.getLogger(__name__)
 
 _ROOT = __name__.partition(".")[0]
 _CHECKPOINTING = ("is_activation_checkpointing", "is_gradient_checkpointing")
-"""Attributes of `transformers` models with activation checkpointing, in newer and older versions."""
+"""Attributes of `transformers` models with activation checkpointing, in newer and older
+versions.
+"""
 _DERIVED_FROM = (
     "per_device_train_batch_size",
     "auto_find_batch_size",
@@ -75,13 +83,15 @@ class AppliedArguments:
         self._seen = {name: copy.copy(getattr(self.trainer.args, name)) for name in _DERIVED_FROM}
 
     def apply(self) -> None:
-        """Check the arguments if any has changed, and update the attributes derived from changed ones.
+        """Check the arguments if any has changed, and update the attributes derived from changed
+        ones.
 
         An attribute that was set on the Trainer stays, unless its argument changed too.
         """
         if f"{__package__}.lightning_trainer" not in sys.modules:
             with host_rng_untouched():  # an import of Lightning draws from Python's generator
-                import_module(".lightning_trainer", __package__)  # takes a second, which must not count in any metric
+                # takes a second, which must not count in any metric
+                import_module(".lightning_trainer", __package__)
         trainer = self.trainer
         args = trainer.args
         if isinstance(args, TrainingArguments):
@@ -106,7 +116,9 @@ class AppliedArguments:
 
 def _checked_fields(args: TrainingArguments) -> dict[str, Any]:
     """Return the values of the fields that are checked: not those of a user's subclass."""
-    own_class: Any = next(kind for kind in type(args).__mro__ if kind.__module__.startswith(f"{_ROOT}."))
+    own_class: Any = next(
+        kind for kind in type(args).__mro__ if kind.__module__.startswith(f"{_ROOT}.")
+    )
     return {item.name: getattr(args, item.name) for item in dataclasses.fields(own_class)}
 
 
@@ -116,10 +128,12 @@ def seed_everything(args: TrainingArguments) -> None:
 
 
 def set_verbosity(args: TrainingArguments) -> None:
-    """Set the log level as the reference does when a Trainer is made; `passive` leaves it to the script.
+    """Set the log level as the reference does when a Trainer is made; `passive` leaves it to the
+    script.
 
-    Without any logging set up by the script, messages go to stderr. The level is set on the logger of this package, or
-    on `transformers`, as scripts expect, where the names of the reference are intercepted.
+    Without any logging set up by the script, messages go to stderr. The level is set on the logger
+    of this package, or on `transformers`, as scripts expect, where the names of the reference are
+    intercepted.
     """
     if (args.log_level if args.should_log else args.log_level_replica) == "passive":
         return
@@ -140,16 +154,22 @@ def make_model(model_init: Callable[..., nn.Module], trial: Any) -> nn.Module:
     """
     count = len(inspect.signature(model_init).parameters)
     if count > 1:
-        raise RuntimeError(f"model_init takes {count} arguments. It has to take none, or one: the trial.")
+        raise RuntimeError(
+            f"model_init takes {count} arguments. It has to take none, or one: the trial."
+        )
     model = model_init(trial) if count else model_init()
     if not isinstance(model, nn.Module):
         wrong = RuntimeError if model is None else TypeError
-        raise wrong(f"model_init returned {model!r:.60}. It has to return the model, a torch.nn.Module.")
+        raise wrong(
+            f"model_init returned {model!r:.60}. It has to return the model, a torch.nn.Module."
+        )
     return model
 
 
 def moves_model(args: TrainingArguments, *, spread: bool) -> bool:
-    """Return whether to move the model to the device at once; not if it is `spread` over devices."""
+    """Return whether to move the model to the device at once; not if it is `spread` over
+    devices.
+    """
     if args.place_model_on_device is not None:
         return args.place_model_on_device
     reduced = args.fp16_full_eval or args.bf16_full_eval  # moved and cast by the evaluation
@@ -170,8 +190,13 @@ def label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoother |
     """Return the label smoother for `label_smoothing_factor`, or None."""
     if args.label_smoothing_factor == 0:
         return None
-    if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
-        said = "Label smoothing is turned off, for it makes no sense for multi-label classification."
+    if (
+        getattr(getattr(model, "config", None), "problem_type", None)
+        == "multi_label_classification"
+    ):
+        said = (
+            "Label smoothing is turned off, for it makes no sense for multi-label classification."
+        )
         warnings.warn(f"{said} Leave label_smoothing_factor out.", UserWarning, stacklevel=2)
         return None
     return LabelSmoother(epsilon=args.label_smoothing_factor)
@@ -189,7 +214,9 @@ def lend_save_model(trainer: Trainer, callback: Any) -> None:
     """Give a tracker `save_model` of the Trainer, by a weak reference."""
     if isinstance(callback, LoggerCallback):
         trainer_reference: Any = weakref.ref(trainer)
-        callback.save_model = lambda folder: trainer_reference().save_model(folder, _internal_call=True)
+        callback.save_model = lambda folder: trainer_reference().save_model(
+            folder, _internal_call=True
+        )
 
 
 def set_backend_flags(trainer: Trainer) -> None:
@@ -198,8 +225,12 @@ def set_backend_flags(trainer: Trainer) -> None:
     options = cast(dict[str, Any], args.fsdp_config or {})  # the arguments have read a file
     trainer.is_deepspeed_enabled = bool(args.deepspeed)
     trainer.is_fsdp_xla_enabled = bool(args.fsdp and options.get("xla"))
-    trainer.is_fsdp_xla_v2_enabled = trainer.is_fsdp_xla_enabled and bool(options.get("xla_fsdp_v2"))
-    trainer.is_fsdp_xla_v1_enabled = trainer.is_fsdp_xla_enabled and not trainer.is_fsdp_xla_v2_enabled
+    trainer.is_fsdp_xla_v2_enabled = trainer.is_fsdp_xla_enabled and bool(
+        options.get("xla_fsdp_v2")
+    )
+    trainer.is_fsdp_xla_v1_enabled = (
+        trainer.is_fsdp_xla_enabled and not trainer.is_fsdp_xla_v2_enabled
+    )
     trainer.is_fsdp_enabled = bool(args.fsdp) and not trainer.is_fsdp_xla_enabled
 
 
@@ -229,7 +260,12 @@ def set_up_callbacks(trainer: Trainer, callbacks: list[Any]) -> None:
         trainer.add_callback(callback)
     own = [callback for callback in callbacks if not is_lightning_callback(callback)]
     trainer.callback_handler = CallbackHandler(
-        [DefaultFlowCallback, *reporting_callbacks(trainer.args.report_to), *own, *profilers_asked_for()],
+        [
+            DefaultFlowCallback,
+            *reporting_callbacks(trainer.args.report_to),
+            *own,
+            *profilers_asked_for(),
+        ],
         trainer.model,
         trainer.processing_class,
         trainer.optimizer,

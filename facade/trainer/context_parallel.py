@@ -32,7 +32,8 @@ class ContextParallel:
         trainer: the Trainer.
 
     Attributes:
-        targets: by label name, the number of labels that count in the whole of the current split batch, else None.
+        targets: by label name, the number of labels that count in the whole of the current split
+            batch, else None.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -42,7 +43,9 @@ class ContextParallel:
         self.targets: dict[str, torch.Tensor] | None = None
         self._inputs: dict[str, Any] = {}
         self._model_loss: torch.Tensor | None = None
-        """Loss that the model returned last in the current split, noted for overrides of `compute_loss`."""
+        """Loss that the model returned last in the current split, noted for overrides of
+        `compute_loss`.
+        """
         self._is_scaled = False
         """True if `loss_of_part` has scaled the loss of the current split."""
         self._warned = False
@@ -52,8 +55,8 @@ class ContextParallel:
     ) -> tuple[Callable[[], contextlib.AbstractContextManager[Any]], dict[str, Any]]:
         """Return a context that splits sequences, and the inputs for it.
 
-        The inputs are new tensors, which the context resizes in place. Without splitting, as in evaluations, they are
-        returned unchanged.
+        The inputs are new tensors, which the context resizes in place. Without splitting, as in
+        evaluations, they are returned unchanged.
 
         Raises:
             ValueError: they cannot be split.
@@ -66,8 +69,9 @@ class ContextParallel:
         argument = read_parallelism(trainer.args.parallelism_config).splits_sequences
         if callable(trainer.compute_loss_func):
             raise ValueError(
-                f"parallelism_config: {argument}={size} cannot be combined with compute_loss_func, whose labels are "
-                "not shifted. Override compute_loss instead: its inputs have shift_labels."
+                f"parallelism_config: {argument}={size} cannot be combined with compute_loss_func, "
+                "whose labels are not shifted. Override compute_loss instead: its inputs have "
+                "shift_labels."
             )
 
         masked = inspection.is_pretrained(inspection.base_of_adapter(model))
@@ -78,8 +82,14 @@ class ContextParallel:
     def _split(self, model: nn.Module, inputs: dict[str, Any], argument: str) -> Iterator[None]:
         names = split_names(inputs)
         buffers = [inputs[name] for name in names]
-        targets = {name: inputs[name].ne(IGNORED).sum() for name in names if name in ("labels", "shift_labels")}
-        with self.trainer.accelerator.maybe_context_parallel(buffers, [1] * len(buffers), set(buffers)) as calls:
+        targets = {
+            name: inputs[name].ne(IGNORED).sum()
+            for name in names
+            if name in ("labels", "shift_labels")
+        }
+        with self.trainer.accelerator.maybe_context_parallel(
+            buffers, [1] * len(buffers), set(buffers)
+        ) as calls:
             self.targets = targets
             self._inputs = inputs
             self._is_scaled = False
@@ -94,22 +104,27 @@ class ContextParallel:
         if calls.count == 0:
             raise ValueError(
                 f"parallelism_config: {argument} above 1, but the model has not called "
-                "torch.nn.functional.scaled_dot_product_attention, the one attention that is split. "
-                "Call it by that name, or use dp_shard_size."
+                "torch.nn.functional.scaled_dot_product_attention, the one attention that is "
+                "split. Call it by that name, or use dp_shard_size."
             )
 
     def _note_loss(self, model: nn.Module, arguments: Any, outputs: Any) -> None:
         self._model_loss = find_loss(outputs)
 
-    def loss_of_override(self, loss: torch.Tensor, model: nn.Module, items: torch.Tensor | int | None) -> torch.Tensor:
-        """Scale the loss of an overridden `compute_loss` as `loss_of_part` does, if it is the loss of the model.
+    def loss_of_override(
+        self, loss: torch.Tensor, model: nn.Module, items: torch.Tensor | int | None
+    ) -> torch.Tensor:
+        """Scale the loss of an overridden `compute_loss` as `loss_of_part` does, if it is the loss
+        of the model.
 
-        The loss of the Trainer is returned as it is, and so is any other; a warning says, once, what that has to be.
+        The loss of the Trainer is returned as it is, and so is any other; a warning says, once,
+        what that has to be.
 
         Args:
             loss: returned by `compute_loss`.
             model: the trained model.
-            items: of the whole step, as `compute_loss` got them; `NotedItems` tell whether it divided by them.
+            items: of the whole step, as `compute_loss` got them; `NotedItems` tell whether it
+                divided by them.
         """
         if self._is_scaled:
             return loss
@@ -119,14 +134,17 @@ class ContextParallel:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "compute_loss is overridden, and returns neither the loss of the model nor that of the Trainer's. "
-                "Each process has a part of the sequences, with other numbers of labels: the mean of these losses over "
-                "the processes has to be the loss of the whole. Build on super().compute_loss(model, inputs, ...)."
+                "compute_loss is overridden, and returns neither the loss of the model nor that of "
+                "the Trainer's. Each process has a part of the sequences, with other numbers of "
+                "labels: the mean of these losses over the processes has to be the loss of the "
+                "whole. Build on super().compute_loss(model, inputs, ...)."
             )
         return loss
 
     def pop_labels(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """Remove the labels from the inputs; returns those for label smoothing, shifted if the model needs it."""
+        """Remove the labels from the inputs; returns those for label smoothing, shifted if the
+        model needs it.
+        """
         both = {name: inputs.pop(name) for name in ("labels", "shift_labels")}
         return both[_smoothed(model)]
 
@@ -142,7 +160,8 @@ class ContextParallel:
         """Scale the loss of a part so that the mean over the processes is the loss of the whole.
 
         Args:
-            loss: of the part: a sum divided by the items of all, or the mean over labels that count.
+            loss: of the part: a sum divided by the items of all, or the mean over labels that
+                count.
             model: the trained model.
             inputs: of the part.
             smoothed: labels of the part if label smoothing computed the loss.

@@ -20,7 +20,13 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.collators import DataCollatorWithPadding, default_data_collator
 from ...lightning_modules.data.epoch_loader import EpochLoader
 from ...lightning_modules.data.length_grouping import LengthGroupedSampler
-from ...lightning_modules.data.lengths import LengthCache, column_lengths, has_length, is_table, sample_lengths
+from ...lightning_modules.data.lengths import (
+    LengthCache,
+    column_lengths,
+    has_length,
+    is_table,
+    sample_lengths,
+)
 from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.rebalancing import BatchRebalanceSampler
 from ...lightning_modules.data.token_budget import TokenBudgetSampler
@@ -47,20 +53,35 @@ class DataLoading:
         self.trainer = trainer
         self._lengths = LengthCache()
         self._reduced: tuple[Any, Any] = (None, None)
-        """The dataset with unused columns removed and the original one, while a sampler is built."""
+        """The dataset with unused columns removed and the original one, while a sampler is
+        built.
+        """
 
     def loader(
-        self, dataset: Any, description: str, batch_size: int, sampler_fn: Any, is_training: bool, key: str | None
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Any,
+        is_training: bool,
+        key: str | None,
     ) -> DataLoader:
         """Build a loader; the parameters are those of `Trainer._get_dataloader`."""
         trainer, args = self.trainer, self.trainer.args
-        collator, whole = (not is_training and trainer.eval_data_collator) or trainer.data_collator, dataset
+        collator, whole = (
+            (not is_training and trainer.eval_data_collator) or trainer.data_collator,
+            dataset,
+        )
         if is_table(dataset):
             dataset = trainer._remove_unused_columns(dataset, description=description)
         else:
             collator = trainer._get_collator_with_removed_columns(collator, description=description)
         stream = isinstance(dataset, IterableDataset)
-        sampler = self._sampler(dataset, whole, sampler_fn) if sampler_fn is not None and not stream else None
+        sampler = (
+            self._sampler(dataset, whole, sampler_fn)
+            if sampler_fn is not None and not stream
+            else None
+        )
         loader: Any = build_loader(
             dataset,
             batch_size=batch_size,
@@ -86,7 +107,9 @@ class DataLoading:
         args = self.trainer.args
         if order == "group_by_length":
             return self._by_length(
-                dataset, self.trainer._elastic.length_group or args.train_batch_size * args.gradient_accumulation_steps
+                dataset,
+                self.trainer._elastic.length_group
+                or args.train_batch_size * args.gradient_accumulation_steps,
             )
         if order == "batch_rebalance":
             return self._rebalanced(dataset)
@@ -108,8 +131,12 @@ class DataLoading:
             return self._by_length(dataset, args.eval_batch_size, generator)
         return SequentialSampler(dataset) if args.world_size <= 1 else None
 
-    def _sampler(self, dataset: Any, whole: Any, sampler_fn: Callable[..., Sampler[int] | None]) -> Any:
-        """Call `sampler_fn`; lengths are read from the `whole` dataset, whose columns may have been removed."""
+    def _sampler(
+        self, dataset: Any, whole: Any, sampler_fn: Callable[..., Sampler[int] | None]
+    ) -> Any:
+        """Call `sampler_fn`; lengths are read from the `whole` dataset, whose columns may have
+        been removed.
+        """
         self._reduced = (dataset, whole)
         try:
             # Overrides of older scripts take the dataset from the Trainer.
@@ -117,8 +144,12 @@ class DataLoading:
         finally:
             self._reduced = (None, None)
 
-    def _by_length(self, dataset: Any, batch_size: int, generator: Any = None) -> LengthGroupedSampler:
-        return LengthGroupedSampler(batch_size, lengths=self._lengths_of(dataset), generator=generator)
+    def _by_length(
+        self, dataset: Any, batch_size: int, generator: Any = None
+    ) -> LengthGroupedSampler:
+        return LengthGroupedSampler(
+            batch_size, lengths=self._lengths_of(dataset), generator=generator
+        )
 
     def _rebalanced(self, dataset: Any) -> BatchRebalanceSampler:
         args = self.trainer.args
@@ -152,16 +183,22 @@ class DataLoading:
         args = self.trainer.args
         config: Any = args.accelerator_config
         if copies_of_batches(args) > 1 or (args.world_size > 1 and config.dispatch_batches):
-            said = f"train_sampling_strategy={args.train_sampling_strategy!r} needs processes that read batches of "
+            said = (
+                f"train_sampling_strategy={args.train_sampling_strategy!r} needs processes that "
+                "read batches of "
+            )
             instead = "Pass 'group_by_length'."
             raise NotImplementedError(
-                f"{said}their own, and does not go with dispatch_batches, or this parallelism_config. {instead}"
+                f"{said}their own, and does not go with dispatch_batches, or this "
+                f"parallelism_config. {instead}"
             )
 
     def _lengths_of(self, dataset: Any) -> Any:
         args, (reduced, whole) = self.trainer.args, self._reduced
         known_by = whole if reduced is dataset else dataset
-        name = (getattr(self.trainer.processing_class, "model_input_names", None) or ["input_ids"])[0]
+        name = (getattr(self.trainer.processing_class, "model_input_names", None) or ["input_ids"])[
+            0
+        ]
 
         def measure() -> Any:
             given = column_lengths(known_by, args.length_column_name)
@@ -180,16 +217,23 @@ class DataLoading:
             "multiprocessing_context": args.dataloader_multiprocessing_context,
             "in_order": args.dataloader_in_order,
         }
-        start: Any = functools.partial(seed_worker, num_workers=workers, rank=data_rank(args)) if seeded else None
+        start: Any = (
+            functools.partial(seed_worker, num_workers=workers, rank=data_rank(args))
+            if seeded
+            else None
+        )
         if workers > 0 and signals.handled:  # signals reach all processes of a group
-            start = functools.partial(ignore_signals, signals=signals.handled, listens=signals.shared_flag, then=start)
+            start = functools.partial(
+                ignore_signals, signals=signals.handled, listens=signals.shared_flag, then=start
+            )
         if workers > 0 and args.world_size > 1:  # workers inherit the connections to other ranks
             start = functools.partial(attached_worker, then=start)
         return options if start is None else {**options, "worker_init_fn": start}
 
 
 class DevicePlacement:
-    """Move the batches of a Trainer's loader to the device, for overrides and scripts that use them as they come.
+    """Move the batches of a Trainer's loader to the device, for overrides and scripts that use them
+    as they come.
 
     Args:
         device: of the process.
@@ -214,30 +258,43 @@ _PADDING_OPTIONS = dict.fromkeys(("padding", "max_length", "pad_to_multiple_of",
 def default_collator(processing_class: Any) -> Callable[[list[Any]], Any]:
     """Return a collator that pads with a tokenizer or feature extractor, otherwise the default one.
 
-    A method `pad` with other parameters than those of transformers, as some tokenizers of scripts have, is not called.
+    A method `pad` with other parameters than those of transformers, as some tokenizers of scripts
+    have, is not called.
     """
     # As in the reference, multimodal processors of `transformers` do not pad.
     combined = is_instance(processing_class, "transformers.processing_utils", "ProcessorMixin")
     pad = getattr(processing_class, "pad", None)
-    pads = callable(pad) and not combined and accepted_arguments(pad, **_PADDING_OPTIONS) == _PADDING_OPTIONS
+    pads = (
+        callable(pad)
+        and not combined
+        and accepted_arguments(pad, **_PADDING_OPTIONS) == _PADDING_OPTIONS
+    )
     return DataCollatorWithPadding(processing_class) if pads else default_data_collator
 
 
 def chosen_dataset(eval_dataset: Any, known: Any) -> Any:
-    """Return the dataset to evaluate: the one that was passed, the one of that name, or the Trainer's."""
+    """Return the dataset to evaluate: the one that was passed, the one of that name, or the
+    Trainer's.
+    """
     if isinstance(eval_dataset, str):
         if not isinstance(known, dict) or eval_dataset not in known:
             names = ", ".join(known) if isinstance(known, dict) else "no names"
-            raise ValueError(f"There is no eval_dataset called {eval_dataset!r}; the Trainer has {names}.")
+            raise ValueError(
+                f"There is no eval_dataset called {eval_dataset!r}; the Trainer has {names}."
+            )
         return known[eval_dataset]
     found = known if eval_dataset is None else eval_dataset
     if found is None:
-        raise ValueError("Evaluation needs data: pass eval_dataset=... to the Trainer, or to evaluate().")
+        raise ValueError(
+            "Evaluation needs data: pass eval_dataset=... to the Trainer, or to evaluate()."
+        )
     require_dataset(found, "eval_dataset")
     return found
 
 
-def training_length(args: Any, dataloader: Any, each_step: int, num_examples: Callable[[Any], int]) -> TrainingLength:
+def training_length(
+    args: Any, dataloader: Any, each_step: int, num_examples: Callable[[Any], int]
+) -> TrainingLength:
     """Return the length of a training in epochs, steps and samples.
 
     Args:
@@ -249,7 +306,11 @@ def training_length(args: Any, dataloader: Any, each_step: int, num_examples: Ca
     Raises:
         ValueError: neither the loader nor `max_steps` gives a length.
     """
-    sized, by_steps, accumulation = has_length(dataloader), args.max_steps > 0, args.gradient_accumulation_steps
+    sized, by_steps, accumulation = (
+        has_length(dataloader),
+        args.max_steps > 0,
+        args.gradient_accumulation_steps,
+    )
     if not sized and not by_steps:
         raise ValueError(f"The training data has no length. Set max_steps (now {args.max_steps}).")
     batches = len(dataloader) if sized else args.max_steps * accumulation

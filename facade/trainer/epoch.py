@@ -12,7 +12,9 @@ import torch
 
 @dataclass
 class Epoch:
-    """Cache of what the steps of an epoch use, and what the last one of them has left for the next log."""
+    """Cache of what the steps of an epoch use, and what the last one of them has left for the
+    next log.
+    """
 
     model: Any = None
     """The model to call for a forward pass, which a strategy may have wrapped."""

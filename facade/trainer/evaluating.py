@@ -24,11 +24,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def evaluate_loader(trainer: Trainer, dataloader: Any, description: str, **settings: Any) -> EvalLoopOutput:
-    """Run the batches of a loader through `prediction_step`; see `Trainer.evaluation_loop`, and `Evaluation`."""
+def evaluate_loader(
+    trainer: Trainer, dataloader: Any, description: str, **settings: Any
+) -> EvalLoopOutput:
+    """Run the batches of a loader through `prediction_step`; see `Trainer.evaluation_loop`, and
+    `Evaluation`.
+    """
     started = Moment()
     logger.info("***** Running %s *****", description)
-    logger.info("  Num examples = %s", trainer.num_examples(dataloader) if has_length(dataloader) else "unknown")
+    logger.info(
+        "  Num examples = %s",
+        trainer.num_examples(dataloader) if has_length(dataloader) else "unknown",
+    )
     logger.info("  Batch size = %s", trainer.args.eval_batch_size)
     trainer.callback_handler.eval_dataloader = dataloader
     if not trainer.is_in_train:
@@ -38,12 +45,15 @@ def evaluate_loader(trainer: Trainer, dataloader: Any, description: str, **setti
         trainer.optimizer.eval()
     settings |= {"to_device": trainer._prepare_input, "gather_losses": trainer._gather_losses}
     with (
-        rounds_filled([getattr(dataloader, "batch_sampler", None)]),  # results drop what fills up the last round
+        # results drop what fills up the last round
+        rounds_filled([getattr(dataloader, "batch_sampler", None)]),
         name_first_error(),
         evaluating(trainer.args),
         trainer.accelerator.keep_loader_position(),
     ):
-        evaluation = Evaluation(trainer, EvaluationFeed(dataloader), description=description, **settings)
+        evaluation = Evaluation(
+            trainer, EvaluationFeed(dataloader), description=description, **settings
+        )
         if trainer._fitting is None:  # a training compares it at its start
             require_same_evaluation(trainer, dataloader)
         with recording_into(evaluation.recorded):
@@ -54,11 +64,15 @@ def evaluate_loader(trainer: Trainer, dataloader: Any, description: str, **setti
     best.columns = evaluation.columns
     nothing = not (evaluation.found_labels or evaluation.metrics) and evaluation.steps
     if description == "Evaluation" and nothing:
-        best.warn_of_missing_labels(wanted=trainer.compute_metrics is not None and not evaluation.prediction_loss_only)
+        best.warn_of_missing_labels(
+            wanted=trainer.compute_metrics is not None and not evaluation.prediction_loss_only
+        )
     return output
 
 
-def _run_lightning(trainer: Trainer, evaluation: Evaluation, started: Moment, *, test: bool) -> None:
+def _run_lightning(
+    trainer: Trainer, evaluation: Evaluation, started: Moment, *, test: bool
+) -> None:
     """Run Lightning's loop, its `test` or `validate` outside of a training.
 
     Args:
@@ -71,7 +85,8 @@ def _run_lightning(trainer: Trainer, evaluation: Evaluation, started: Moment, *,
     from ..evaluation.module import EvaluationModule
     from .lightning_trainer import build_lightning_trainer, distribute, planned, running
 
-    empty = has_length(evaluation.feed) and len(evaluation.feed) == 0  # of which Lightning would warn
+    # of which Lightning would warn
+    empty = has_length(evaluation.feed) and len(evaluation.feed) == 0
     if trainer._fitting is not None:
         trainer._setup_seconds = 0.0
         if not empty:
@@ -89,25 +104,35 @@ def _run_lightning(trainer: Trainer, evaluation: Evaluation, started: Moment, *,
             trainer.model_preparation_time = round(trainer._setup_seconds, 4)
         loop = lightning_trainer.test if test else lightning_trainer.validate
         with running(trainer, lightning_trainer, module):
-            loop(module, lightning_internals.combined(evaluation.feed, training=False), verbose=False)
+            loop(
+                module,
+                lightning_internals.combined(evaluation.feed, training=False),
+                verbose=False,
+            )
 
 
 def evaluate_each(
     trainer: Trainer, datasets: Mapping[str, Any], ignore_keys: Any, prefix: str, **gen_kwargs: Any
 ) -> dict[str, float]:
-    """Evaluate several datasets, or the names of them, each under `{prefix}_{name}`; return all metrics.
+    """Evaluate several datasets, or the names of them, each under `{prefix}_{name}`; return all
+    metrics.
 
-    The aggregate over them, if `eval_aggregate` asks for it, is logged as the metrics of one more dataset.
+    The aggregate over them, if `eval_aggregate` asks for it, is logged as the metrics of one more
+    dataset.
     """
     each: dict[str, dict[str, float]] = {}
     for name, dataset in datasets.items():
         with metrics_of(trainer, name):
-            each[name] = trainer.evaluate(dataset, ignore_keys, metric_key_prefix=f"{prefix}_{name}", **gen_kwargs)
+            each[name] = trainer.evaluate(
+                dataset, ignore_keys, metric_key_prefix=f"{prefix}_{name}", **gen_kwargs
+            )
     metrics = {key: value for found in each.values() for key, value in found.items()}
     if trainer.args.eval_aggregate is not None:
         found = aggregate(trainer.args.eval_aggregate, each, prefix)
         trainer.log(found)
-        trainer.control = trainer.callback_handler.on_evaluate(trainer.args, trainer.state, trainer.control, found)
+        trainer.control = trainer.callback_handler.on_evaluate(
+            trainer.args, trainer.state, trainer.control, found
+        )
         metrics |= found
     trainer._search.note(metrics, prefix)
     return metrics

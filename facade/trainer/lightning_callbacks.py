@@ -8,13 +8,24 @@ from torch import nn
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _NOT_HERE = {
-    "GradientAccumulationScheduler": "a batch of Lightning is a whole step here. Set gradient_accumulation_steps",
+    "GradientAccumulationScheduler": (
+        "a batch of Lightning is a whole step here. Set gradient_accumulation_steps"
+    ),
     "BatchSizeFinder": "the loaders are the Trainer's. Set auto_find_batch_size=True",
-    "LearningRateFinder": "the schedule belongs to the whole training. Use `hyperparameter_search`",
-    "BaseFinetuning": "the schedule knows only the first groups of the optimizer. Set requires_grad of the layers in "
-    "on_epoch_begin of a TrainerCallback, or use a LossModule with lightning.Trainer",
-    "BasePredictionWriter": "`predict` runs Lightning's test loop. Write the predictions that it returns",
-    "OnExceptionCheckpoint": "Lightning would begin with its file. Set save_strategy, and resume_from_checkpoint=True",
+    "LearningRateFinder": (
+        "the schedule belongs to the whole training. Use `hyperparameter_search`"
+    ),
+    "BaseFinetuning": (
+        "the schedule knows only the first groups of the optimizer. Set requires_grad of the "
+        "layers in on_epoch_begin of a TrainerCallback, or use a LossModule with "
+        "lightning.Trainer"
+    ),
+    "BasePredictionWriter": (
+        "`predict` runs Lightning's test loop. Write the predictions that it returns"
+    ),
+    "OnExceptionCheckpoint": (
+        "Lightning would begin with its file. Set save_strategy, and resume_from_checkpoint=True"
+    ),
     "LightningBridge": "this is no plain lightning.Trainer. Pass the TrainerCallbacks themselves",
 }
 """Callbacks that would have no effect or a wrong one, with the reason and what to do instead."""
@@ -25,7 +36,8 @@ def is_lightning_callback(callback: Any) -> bool:
     """Return whether this is a callback or callback class of Lightning, without importing it."""
     cls = callback if isinstance(callback, type) else type(callback)
     return any(
-        base.__name__ == "Callback" and base.__module__.startswith(("lightning.pytorch", "pytorch_lightning"))
+        base.__name__ == "Callback"
+        and base.__module__.startswith(("lightning.pytorch", "pytorch_lightning"))
         for base in cls.__mro__
     )
 
@@ -41,7 +53,9 @@ def check_callback(callback: Any) -> None:
     """
     for name, reason in _NOT_HERE.items():
         if _is(callback, name):
-            given = name if type(callback).__name__ == name else f"{type(callback).__name__}, a {name},"
+            given = (
+                name if type(callback).__name__ == name else f"{type(callback).__name__}, a {name},"
+            )
             raise ValueError(f"{given} cannot be used with this Trainer: {reason}.")
 
 
@@ -54,19 +68,30 @@ def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, res
     for callback in callbacks:
         if sharded and any(_is(callback, name) for name in _AVERAGING):
             name = type(callback).__name__
-            raise ValueError(f"{name} averages whole models, but this one is sharded. Leave it out, or use DDP.")
+            raise ValueError(
+                f"{name} averages whole models, but this one is sharded. Leave it out, or use DDP."
+            )
         if resumed and _is(callback, "ModelPruning"):
-            raise ValueError("ModelPruning keeps its masks in no checkpoint. Leave out resume_from_checkpoint, or it.")
+            raise ValueError(
+                "ModelPruning keeps its masks in no checkpoint. Leave out resume_from_checkpoint, "
+                "or it."
+            )
         normalised = any(isinstance(module, _NORMS) for module in model.modules())
         if normalised and _is(callback, "StochasticWeightAveraging"):
-            said = "StochasticWeightAveraging runs one more epoch, without steps, for this model's BatchNorm layers"
-            raise ValueError(f"{said}, and the Trainer has none. Use WeightAveraging or EMAWeightAveraging.")
+            said = (
+                "StochasticWeightAveraging runs one more epoch, without steps, for this model's "
+                "BatchNorm layers"
+            )
+            raise ValueError(
+                f"{said}, and the Trainer has none. Use WeightAveraging or EMAWeightAveraging."
+            )
 
 
 class ReplacedSchedule:
     """Step a schedule with which a Lightning callback replaces that of the Trainer.
 
-    StochasticWeightAveraging replaces it from some epoch on; Lightning itself steps no schedule here.
+    StochasticWeightAveraging replaces it from some epoch on; Lightning itself steps no schedule
+    here.
 
     Attributes:
         config: Lightning's config of the callback's schedule; None while the Trainer's is used.
@@ -81,7 +106,9 @@ class ReplacedSchedule:
         self.config = configs[0] if configs and configs[0].scheduler is not own else None
 
     def step(self) -> float:
-        """Step a schedule with the interval `step`; return the learning rate of the first parameter group before."""
+        """Step a schedule with the interval `step`; return the learning rate of the first
+        parameter group before.
+        """
         rate = float(self.config.scheduler.optimizer.param_groups[0]["lr"])
         if self.config.interval == "step":
             self.config.scheduler.step()

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer:
     """Return the Lightning Trainer for the plan of a Trainer, with all defaults turned off.
 
-    Every parameter of `lightning.Trainer` is passed: what is left out it takes from variables such as
-    `PL_TRAINER_LIMIT_TRAIN_BATCHES`, and a training is described by its arguments alone.
+    Every parameter of `lightning.Trainer` is passed: what is left out it takes from variables such
+    as `PL_TRAINER_LIMIT_TRAIN_BATCHES`, and a training is described by its arguments alone.
 
     Args:
         trainer: the Trainer, with its plan and the Lightning callbacks of the user.
@@ -58,7 +58,10 @@ def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer
         "inference_mode": False,
         "profiler": fast_path.HookGuard(),
     }
-    with lightning_internals.packages_searched_once(), lightning_internals.without_advice_on_devices():
+    with (
+        lightning_internals.packages_searched_once(),
+        lightning_internals.without_advice_on_devices(),
+    ):
         lightning_trainer = LightningTrainer(**(parameters | kwargs))
     lightning_internals.leave_signals_alone(lightning_trainer)
     fast_path.step_lightly(lightning_trainer)
@@ -66,7 +69,9 @@ def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer
 
 
 def _environment(process: ProcessEnvironment) -> GivenEnvironment:
-    """Tell Lightning the place of this process, so that it neither detects a cluster nor starts processes."""
+    """Tell Lightning the place of this process, so that it neither detects a cluster nor starts
+    processes.
+    """
     return GivenEnvironment(
         rank=process.rank,
         local_rank=process.local_rank,
@@ -78,11 +83,15 @@ def _environment(process: ProcessEnvironment) -> GivenEnvironment:
 @cache
 def _lightning_defaults() -> dict[str, Any]:
     """Return the parameters of `lightning.Trainer` with their defaults."""
-    return {name: parameter.default for name, parameter in inspect.signature(LightningTrainer).parameters.items()}
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(LightningTrainer).parameters.items()
+    }
 
 
 class ForwardingLogger(Logger):
-    """Forward metrics to a listener that already has trackers, so that callbacks that log find a logger.
+    """Forward metrics to a listener that already has trackers, so that callbacks that log find a
+    logger.
 
     Args:
         listener: called with the metrics of each log; the step is the trainer's.
@@ -110,7 +119,9 @@ class ForwardingLogger(Logger):
         return self._save_dir
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Forward the metrics in every process, since all keep a history; without Lightning's whole-number `epoch`."""
+        """Forward the metrics in every process, since all keep a history; without Lightning's
+        whole-number `epoch`.
+        """
         forwarded = {name: value for name, value in metrics.items() if name != "epoch"}
         if forwarded:
             self._listener(forwarded)
@@ -120,7 +131,9 @@ class ForwardingLogger(Logger):
 
 
 def _log(trainer: Trainer, metrics: dict[str, Any]) -> None:
-    """Forward a log of a Lightning callback to the Trainer, without clearing `control.should_log`."""
+    """Forward a log of a Lightning callback to the Trainer, without clearing
+    `control.should_log`.
+    """
     numbers = {}
     for name, value in metrics.items():
         numbers[name] = value.item() if hasattr(value, "item") else value
@@ -132,7 +145,9 @@ def _log(trainer: Trainer, metrics: dict[str, Any]) -> None:
 
 @contextmanager
 def planned(trainer: Trainer) -> Iterator[Strategy]:
-    """Set plan and strategy of a run, and silence Lightning during it; the strategy stays until the next run."""
+    """Set plan and strategy of a run, and silence Lightning during it; the strategy stays until
+    the next run.
+    """
     plan = trainer.plan
     strategy = plan.strategy.bind(trainer)
     trainer._run_plan = plan
@@ -140,7 +155,9 @@ def planned(trainer: Trainer) -> Iterator[Strategy]:
     trainer._run_device = trainer.args.device
     try:
         # Announcements of Lightning are shown at the level DEBUG only.
-        with lightning_internals.quiet(not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)):
+        with lightning_internals.quiet(
+            not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)
+        ):
             yield strategy
     finally:
         trainer._run_plan = None
@@ -161,7 +178,9 @@ def distribute(trainer: Trainer, module: EvaluationModule) -> None:
 
 
 @contextmanager
-def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: EvaluationModule) -> Iterator[None]:
+def running(
+    trainer: Trainer, lightning_trainer: LightningTrainer, module: EvaluationModule
+) -> Iterator[None]:
     """Connect strategy and accelerator to the run, and cast forward passes in mixed precision."""
     cast = getattr(lightning_trainer.precision_plugin, "autocast_context_manager", None)
     casts = nullcontext() if cast is None else casting(trainer.model, cast)
@@ -183,8 +202,12 @@ def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: Evalu
         lightning_internals.release(lightning_trainer)
 
 
-def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None] | None:
-    """Return the backward pass of Lightning; None for torch's, where strategy, precision and callbacks add nothing."""
+def _backward(
+    lightning_trainer: LightningTrainer, module: EvaluationModule
+) -> Callable[..., None] | None:
+    """Return the backward pass of Lightning; None for torch's, where strategy, precision and
+    callbacks add nothing.
+    """
     if callbacks_of(lightning_trainer) or not fast_path.has_plain_steps(lightning_trainer):
         return module.manual_backward
 

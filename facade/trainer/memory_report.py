@@ -23,13 +23,17 @@ _STAGES = {
     "evaluate": "eval",
     "predict": "test",
 }
-"""Stage of each method of the Trainer; an override that names no stage is recognised by its own name."""
+"""Stage of each method of the Trainer; an override that names no stage is recognised by its own
+name.
+"""
 
 
 class MemoryTracker:
-    """As `transformers.trainer_utils.TrainerMemoryTracker`: what each stage allocated, and its peak beyond that.
+    """As `transformers.trainer_utils.TrainerMemoryTracker`: what each stage allocated, and its peak
+    beyond that.
 
-    Only the outermost stage is measured: an evaluation in the middle of training belongs to the training.
+    Only the outermost stage is measured: an evaluation in the middle of training belongs to the
+    training.
 
     Args:
         skip: measure nothing.
@@ -46,7 +50,8 @@ class MemoryTracker:
         """Begin to measure a stage.
 
         Args:
-            stage: `init`, `train`, `eval` or `test`; by default that of the method of the Trainer that calls this.
+            stage: `init`, `train`, `eval` or `test`; by default that of the method of the Trainer
+                that calls this.
 
         Raises:
             ValueError: there is no stage, and the caller is not one of these methods.
@@ -64,7 +69,9 @@ class MemoryTracker:
             torch.cuda.reset_peak_memory_stats()
         self._begin = self._allocated()
         if stage == "init":
-            self._report |= {f"before_init_mem_{kind}": amount for kind, amount in self._begin.items()}
+            self._report |= {
+                f"before_init_mem_{kind}": amount for kind, amount in self._begin.items()
+            }
         self._watch = _PeakWatch(self._process)
         self._watch.start()
 
@@ -78,7 +85,9 @@ class MemoryTracker:
             self.stop(_stage_of(sys._getframe(1).f_code.co_name), metrics)
 
     def stop(self, stage: str, metrics: dict[str, Any] | None = None) -> None:
-        """End a stage, and add what is known to `metrics`: bytes, under `{stage}_mem_{cpu,gpu}_*_delta`."""
+        """End a stage, and add what is known to `metrics`: bytes, under
+        `{stage}_mem_{cpu,gpu}_*_delta`.
+        """
         if self._process is None or self._stage != stage or self._watch is None:
             return
         peaks = {"cpu": self._watch.stop()}
@@ -134,8 +143,9 @@ def _stage_of(method: str) -> str:
     """
     if method not in _STAGES:
         raise ValueError(
-            f"{method}() is not a method whose memory is measured. Call start and stop_and_update_metrics in one of "
-            f"{', '.join(_STAGES)}, or pass the stage: _memory_tracker.start('eval') and stop('eval', metrics)."
+            f"{method}() is not a method whose memory is measured. Call start and "
+            f"stop_and_update_metrics in one of {', '.join(_STAGES)}, or pass the stage: "
+            "_memory_tracker.start('eval') and stop('eval', metrics)."
         )
     return _STAGES[method]
 
@@ -143,7 +153,8 @@ def _stage_of(method: str) -> str:
 def _this_process() -> Any:
     if not is_installed("psutil"):
         logger.warning(
-            "skip_memory_metrics=False, but psutil is not there: no memory report. Install it: pip install psutil"
+            "skip_memory_metrics=False, but psutil is not there: no memory report. Install it: pip "
+            "install psutil"
         )
         return None
     import psutil

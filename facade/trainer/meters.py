@@ -55,7 +55,8 @@ class RunningLoss:
     def since_log(self) -> torch.Tensor:
         """Return the sum since the last log in this process, for overrides that log.
 
-        It is the same tensor for the whole training, and changes in place take effect. Synchronises with the device.
+        It is the same tensor for the whole training, and changes in place take effect. Synchronises
+        with the device.
         """
         total = self._sum_up()
         if self.meter.first_not_finite is not None and not self._has_warned:
@@ -90,7 +91,9 @@ class RunningLoss:
         return self.total / max(self.trainer.state.global_step - self.first_step, 0.001)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that makes the next log after a resumption that of an uninterrupted training."""
+        """Return the state that makes the next log after a resumption that of an uninterrupted
+        training.
+        """
         if self._tensor is not None:
             self.meter.begin_with(self._tensor.item())
         return {"last_logged": self.last_logged, "losses": self.meter.state_dict()}
@@ -98,13 +101,16 @@ class RunningLoss:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a `state_dict`.
 
-        The mean over the training begins at the last log before the checkpoint: earlier losses are not part of the run.
+        The mean over the training begins at the last log before the checkpoint: earlier losses are
+        not part of the run.
         """
         self.last_logged = self.first_step = state["last_logged"]
         self.meter.load_state_dict(state["losses"])
 
     def take_recorded(self) -> dict[str, float]:
-        """Return the means of recorded values over all processes; after `take`, which tells whether there are any."""
+        """Return the means of recorded values over all processes; after `take`, which tells
+        whether there are any.
+        """
         if not (self.recorded or self._others_recorded):
             return {}
         return self.recorded.take(gather_objects)
@@ -115,10 +121,16 @@ class RunningLoss:
         return self.meter.take()
 
     def _of_all_processes(self, loss: float, step: float) -> tuple[float, int, float]:
-        local = torch.tensor([[loss, self.not_finite, step, bool(self.recorded)]], device=self.trainer.args.device)
+        local = torch.tensor(
+            [[loss, self.not_finite, step, bool(self.recorded)]], device=self.trainer.args.device
+        )
         losses, counts, steps, recorded = self.trainer.accelerator.gather(local).T.contiguous()
         self._others_recorded = bool(recorded.any())
-        return losses.mean().item(), int(counts.sum()) // copies_of_batches(self.trainer.args), steps.min().item()
+        return (
+            losses.mean().item(),
+            int(counts.sum()) // copies_of_batches(self.trainer.args),
+            steps.min().item(),
+        )
 
     def _warn(self, step: int) -> None:
         self._has_warned = True
@@ -157,14 +169,15 @@ class RunningLossAttribute:
 class TokenCounter:
     """Count tokens for `include_num_input_tokens_seen`.
 
-    `state.num_input_tokens_seen` is the sum of all processes at logs and checkpoints. Between them, where there is one
-    process, it is right as long as the device need not be waited for.
+    `state.num_input_tokens_seen` is the sum of all processes at logs and checkpoints. Between them,
+    where there is one process, it is right as long as the device need not be waited for.
 
     Args:
         trainer: the Trainer.
 
     Attributes:
-        pending: tokens of this process that are not yet in the state; a tensor where they were counted on the device.
+        pending: tokens of this process that are not yet in the state; a tensor where they were
+            counted on the device.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -201,30 +214,37 @@ class TokenCounter:
         name = getattr(trainer.model, "main_input_name", "input_ids")
         if name not in inputs:
             logger.warning(
-                "include_num_input_tokens_seen is on, but the batch has no %r, the model's main_input_name.", name
+                "include_num_input_tokens_seen is on, but the batch has no %r, the model's "
+                "main_input_name.",
+                name,
             )
             return 0
         if trainer.args.include_num_input_tokens_seen == "non_padding":
-            if "attention_mask" in inputs and inputs["attention_mask"].ndim == 2:  # not one of packed documents
+            # not one of packed documents
+            if "attention_mask" in inputs and inputs["attention_mask"].ndim == 2:
                 return _number(inputs["attention_mask"].sum())
             padding = getattr(trainer.processing_class, "pad_token_id", None)
             if padding is not None:
                 return _number((inputs[name] != padding).sum())
             logger.warning(
-                "Padding cannot be told from tokens without attention_mask or pad_token_id: all are counted."
+                "Padding cannot be told from tokens without attention_mask or pad_token_id: all "
+                "are counted."
             )
         return inputs[name].numel()
 
 
 def _number(count: torch.Tensor) -> int | torch.Tensor:
-    """Return a count as a number if it is on the CPU; the host would wait for that of another device."""
+    """Return a count as a number if it is on the CPU; the host would wait for that of another
+    device.
+    """
     if count.is_cpu:
         return int(count)
     return count
 
 
 class ParameterCounter:
-    """Count the parameters outside the embeddings: once for each model, or as often as a model's own method may differ.
+    """Count the parameters outside the embeddings: once for each model, or as often as a model's
+    own method may differ.
 
     Args:
         trainer: the Trainer.
@@ -249,5 +269,7 @@ class ParameterCounter:
 
 
 def _counts_itself(model: Any) -> bool:
-    """Return whether `num_parameters` is a script's, not that of transformers, which goes through all parameters."""
+    """Return whether `num_parameters` is a script's, not that of transformers, which goes
+    through all parameters.
+    """
     return not getattr(model.num_parameters, "__module__", "").startswith("transformers.")

@@ -1,4 +1,6 @@
-"""Arguments that change the computation of the model: kernels, fp8, compilation, checkpointing of activations."""
+"""Arguments that change the computation of the model: kernels, fp8, compilation, checkpointing
+of activations.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class ModelPreparation:
         self._with_float8: weakref.ref[nn.Module] | None = None
 
     def exchange_layers(self) -> None:
-        """Apply Liger kernels and fp8 once to a model, permanently; called before its signature is inspected."""
+        """Apply Liger kernels and fp8 once to a model, permanently; called before its signature
+        is inspected.
+        """
         args = self.trainer.args
         model = self.trainer.model
         if args.use_liger_kernel and not _refers_to(self._with_liger, model):
@@ -62,11 +66,13 @@ class ModelPreparation:
         model = trainer.model
 
         # What cannot work, or has no effect.
-        if args.mixed_precision == "fp16" and trainer._strategy.spread is None:  # sharded weights may be half
+        # sharded weights may be half
+        if args.mixed_precision == "fp16" and trainer._strategy.spread is None:
             _require_scalable_weights(model)
         if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
             logger.warning(
-                "torch_empty_cache_steps=%s has no effect here: torch keeps no cache of memory for the CPU.",
+                "torch_empty_cache_steps=%s has no effect here: torch keeps no cache of memory for "
+                "the CPU.",
                 args.torch_empty_cache_steps,
             )
 
@@ -87,7 +93,11 @@ class ModelPreparation:
         args = self.trainer.args
         model = self.trainer.model
         if args.torch_compile and not _refers_to(self._compiled, model):
-            model.compile(backend=args.torch_compile_backend, mode=args.torch_compile_mode, **args.compile_options)
+            model.compile(
+                backend=args.torch_compile_backend,
+                mode=args.torch_compile_mode,
+                **args.compile_options,
+            )
             self._compiled = weakref.ref(model)
 
 
@@ -105,6 +115,7 @@ def _require_scalable_weights(model: nn.Module) -> None:
                 half.append(name)
     if half:
         raise ValueError(
-            f"fp16=True scales the loss, but {len(half)} of {trained} trained parameters are float16 (the first is "
-            f"{half[0]!r}), and their gradients cannot be unscaled. Call model.float()."
+            f"fp16=True scales the loss, but {len(half)} of {trained} trained parameters are "
+            f"float16 (the first is {half[0]!r}), and their gradients cannot be unscaled. Call "
+            "model.float()."
         )

@@ -13,7 +13,9 @@ def is_own(trainer: Any, name: str) -> bool:
     if name in vars(trainer) or home is None:
         return False
     places = (home.__module__, getattr(vars(home)[name], "__module__", ""))
-    return all(place.startswith(f"{__package__}.") for place in places) and not hasattr(vars(home)[name], "__wrapped__")
+    return all(place.startswith(f"{__package__}.") for place in places) and not hasattr(
+        vars(home)[name], "__wrapped__"
+    )
 
 
 def mentions(trainer: Any, name: str) -> bool:
@@ -28,7 +30,9 @@ def mentions(trainer: Any, name: str) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _names_used(trainer_class: type) -> frozenset[str]:
-    """Return the names of attributes and global variables in the methods of classes that are not of this package."""
+    """Return the names of attributes and global variables in the methods of classes that are not
+    of this package.
+    """
     names: set[str] = set()
     for base in trainer_class.__mro__:
         if base.__module__.startswith(f"{__package__}."):

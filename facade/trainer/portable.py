@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def portable(trainer: Trainer) -> Any:
     """Copy a Trainer without the state of this process: model, components and threads."""
     sent = copy.copy(trainer)  # without its components, see `TrainerBase.__getstate__`
-    # Callbacks are sent without the references that they hold in this process; each training adds its listener.
+    # Callbacks are sent without the references that they hold in this process; each training adds
+    # its listener.
     sent.callback_handler = copy.copy(trainer.callback_handler)
     kept = (one for one in trainer.callback_handler.callbacks if one not in trainer._signals.own())
     sent.callback_handler.callbacks = [copy.copy(one) for one in kept]
@@ -28,7 +29,13 @@ def portable(trainer: Trainer) -> Any:
             callback.__dict__.pop("save_model", None)
     members: dict[str, Any] = vars(sent)
     forget_optimizer(sent)
-    members.update(model=None, model_wrapped=None, accelerator=None, gather_function=None, _memory_tracker=None)
+    members.update(
+        model=None,
+        model_wrapped=None,
+        accelerator=None,
+        gather_function=None,
+        _memory_tracker=None,
+    )
     sent.callback_handler.model = None
     members.pop("_last_strategy", None)
     return sent
@@ -43,7 +50,8 @@ def revive(sent: Any) -> tuple[Any, HyperparameterSearch]:
         lend_save_model(trainer, callback)
     if trainer.pop_callback(NotebookProgressCallback):
         trainer.add_callback(ProgressCallback)
-    trainer.model = trainer.model_wrapped = trainer.call_model_init()  # inspected before the trial creates its own
+    # inspected before the trial creates its own
+    trainer.model = trainer.model_wrapped = trainer.call_model_init()
     return trainer, trainer._search
 
 

@@ -20,7 +20,11 @@ from ...lightning_modules.models.generation import (
     settle_defaults,
     without_answers,
 )
-from ...lightning_modules.models.generation_config import give_generation_config, kind_of_config, read_generation_config
+from ...lightning_modules.models.generation_config import (
+    give_generation_config,
+    kind_of_config,
+    read_generation_config,
+)
 from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.models.outputs import read_loss
 from ..arguments import Seq2SeqTrainingArguments
@@ -36,12 +40,14 @@ from .trainer import Trainer
 class Seq2SeqTrainer(Trainer):
     """As `transformers.Seq2SeqTrainer`, but for any model that has a method `generate`.
 
-    With `predict_with_generate=True` the predictions of `evaluate` (where there is `compute_metrics`) and of `predict`
-    are generated token ids, and the loss is that of a forward pass with the labels. Everything else is as in
-    `Trainer`; so is the construction, with `Seq2SeqTrainingArguments`.
+    With `predict_with_generate=True` the predictions of `evaluate` (where there is
+    `compute_metrics`) and of `predict` are generated token ids, and the loss is that of a forward
+    pass with the labels. Everything else is as in `Trainer`; so is the construction, with
+    `Seq2SeqTrainingArguments`.
 
-    A model without a `generation_config` works too: `args.generation_config` and the keyword arguments of `evaluate`
-    and `predict` are then passed to its `generate`, and predictions of different lengths are padded with -100.
+    A model without a `generation_config` works too: `args.generation_config` and the keyword
+    arguments of `evaluate` and `predict` are then passed to its `generate`, and predictions of
+    different lengths are padded with -100.
 
     Raises:
         TypeError: the arguments are not `Seq2SeqTrainingArguments`, or the model cannot generate.
@@ -51,7 +57,9 @@ class Seq2SeqTrainer(Trainer):
 
     args: Seq2SeqTrainingArguments
     _gen_kwargs: dict[str, Any]
-    """Keyword arguments of `generate` in the running evaluation; subclasses with an `evaluate` of their own set it."""
+    """Keyword arguments of `generate` in the running evaluation; subclasses with an `evaluate`
+    of their own set it.
+    """
     _generated = (0, 1)
     """Rows of the last batch generated in this process, and rows per sample."""
 
@@ -73,7 +81,9 @@ class Seq2SeqTrainer(Trainer):
         *,
         eval_data_collator: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        given = {
+            name: value for name, value in locals().items() if name not in ("self", "__class__")
+        }
         given["args"] = Seq2SeqTrainingArguments(output_dir="tmp_trainer") if args is None else args
         super().__init__(**given)
 
@@ -83,7 +93,8 @@ class Seq2SeqTrainer(Trainer):
 
         Args:
             gen_config_arg: a value of `Seq2SeqTrainingArguments.generation_config`.
-            kind: class of the config; by default that of transformers where it is imported, otherwise `dict`.
+            kind: class of the config; by default that of transformers where it is imported,
+                otherwise `dict`.
 
         Raises:
             FileNotFoundError: the path does not exist.
@@ -98,14 +109,16 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """As `transformers.Seq2SeqTrainer.evaluate`, but of several datasets each is evaluated with `gen_kwargs`.
+        """As `transformers.Seq2SeqTrainer.evaluate`, but of several datasets each is evaluated with
+        `gen_kwargs`.
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
             ignore_keys: outputs of the model that are no predictions, where nothing is generated.
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
-            gen_kwargs: keyword arguments of `generate`, such as `max_length` and `max_new_tokens` (tokens) or
-                `num_beams`. They go before the arguments of the training, and these before the model's own settings.
+            gen_kwargs: keyword arguments of `generate`, such as `max_length` and `max_new_tokens`
+                (tokens) or `num_beams`. They go before the arguments of the training, and these
+                before the model's own settings.
 
         Returns:
             The metrics.
@@ -116,7 +129,9 @@ class Seq2SeqTrainer(Trainer):
             return evaluate_each(self, named, ignore_keys, metric_key_prefix, **gen_kwargs)
         self._gen_kwargs = self._with_arguments(gen_kwargs)
         with self._gathering_sequences():
-            return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+            return super().evaluate(
+                eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+            )
 
     def predict(
         self,
@@ -135,13 +150,15 @@ class Seq2SeqTrainer(Trainer):
 
         Returns:
             Token ids and labels as int64 arrays of shape (samples, length), and the metrics; with
-            `num_return_sequences` all token ids of a sample stand one after the other. Both are padded to the
-            `max_length` of the model's generation config with the padding token; where a batch is longer than that,
-            rows of the others are filled up with -100.
+            `num_return_sequences` all token ids of a sample stand one after the other. Both are
+            padded to the `max_length` of the model's generation config with the padding token;
+            where a batch is longer than that, rows of the others are filled up with -100.
         """
         self._gen_kwargs = self._with_arguments(gen_kwargs)
         with self._gathering_sequences():
-            return super().predict(test_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+            return super().predict(
+                test_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+            )
 
     def prediction_step(
         self,
@@ -151,7 +168,8 @@ class Seq2SeqTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """As `transformers.Seq2SeqTrainer.prediction_step`: loss, generated tokens and labels of one batch.
+        """As `transformers.Seq2SeqTrainer.prediction_step`: loss, generated tokens and labels of
+        one batch.
 
         Args:
             model: the model to evaluate.
@@ -161,9 +179,13 @@ class Seq2SeqTrainer(Trainer):
             gen_kwargs: keyword arguments of `generate`; by default those of the running evaluation.
         """
         if not self.args.predict_with_generate or prediction_loss_only:
-            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
+            return super().prediction_step(
+                model, inputs, prediction_loss_only, ignore_keys=ignore_keys
+            )
         # A collator may pass None for missing labels.
-        inputs = {name: value for name, value in self._prepare_inputs(inputs).items() if value is not None}
+        inputs = {
+            name: value for name, value in self._prepare_inputs(inputs).items() if value is not None
+        }
         labels = inputs.get("labels")
         with torch.no_grad():
             tokens = self._generate(inputs, gen_kwargs or getattr(self, "_gen_kwargs", {}))
@@ -174,7 +196,11 @@ class Seq2SeqTrainer(Trainer):
 
     def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> torch.Tensor:
         """Generate token ids for a batch, without padding."""
-        unset = [name for name in ("max_length", "num_beams") if name in gen_kwargs and gen_kwargs[name] is None]
+        unset = [
+            name
+            for name in ("max_length", "num_beams")
+            if name in gen_kwargs and gen_kwargs[name] is None
+        ]
         options = {name: value for name, value in gen_kwargs.items() if name not in unset}
         synced = self.plan.strategy.shards_weights
         tokens = generate(self.model, without_answers(inputs), options, synced_gpus=synced)
@@ -183,7 +209,9 @@ class Seq2SeqTrainer(Trainer):
         return tokens
 
     def _loss_beside_generation(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return the loss of a forward pass with labels: of the model, unless the loss is overridden."""
+        """Return the loss of a forward pass with labels: of the model, unless the loss is
+        overridden.
+        """
         overridden = getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss
         if self.compute_loss_func is not None or overridden:
             return loss_and_outputs(self, model, dict(inputs))[0]
@@ -194,7 +222,9 @@ class Seq2SeqTrainer(Trainer):
 
     def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
         length = common_length(getattr(self.model, "generation_config", None), tokens.shape[-1])
-        return tokens if length == tokens.shape[-1] else self._pad_tensors_to_max_len(tokens, length)
+        return (
+            tokens if length == tokens.shape[-1] else self._pad_tensors_to_max_len(tokens, length)
+        )
 
     def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
         """Pad rows to `max_length` with the padding token."""
@@ -205,9 +235,11 @@ class Seq2SeqTrainer(Trainer):
 
     @contextlib.contextmanager
     def _gathering_sequences(self) -> Iterator[None]:
-        """Gather all sequences of a sample, and weight batches equally in the loss, also a shorter last one.
+        """Gather all sequences of a sample, and weight batches equally in the loss, also a shorter
+        last one.
 
-        As in the reference, except that there the padding of the last batches stays in the predictions.
+        As in the reference, except that there the padding of the last batches stays in the
+        predictions.
         """
         self._gather_losses = self.accelerator.gather
         if self.gather_function == self.accelerator.gather_for_metrics:
@@ -234,7 +266,11 @@ class Seq2SeqTrainer(Trainer):
         """Return the keyword arguments, with defaults from the training arguments."""
         resolved = dict(gen_kwargs)
         length, beams = self.args.generation_max_length, self.args.generation_num_beams
-        if length is not None and resolved.get("max_length") is None and resolved.get("max_new_tokens") is None:
+        if (
+            length is not None
+            and resolved.get("max_length") is None
+            and resolved.get("max_new_tokens") is None
+        ):
             resolved["max_length"] = length
         if beams is not None and resolved.get("num_beams") is None:
             resolved["num_beams"] = beams

@@ -12,7 +12,12 @@ from ...lightning_modules.common.device_copies import to_device_without_waiting
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.models.inspection import shifts_smoothed_labels
-from ...lightning_modules.training.micro_batch_loss import Divisor, MicroBatchLoss, count_labels, shifts_labels
+from ...lightning_modules.training.micro_batch_loss import (
+    Divisor,
+    MicroBatchLoss,
+    count_labels,
+    shifts_labels,
+)
 from ...lightning_modules.training.noted_items import NotedItems
 from ..arguments.parallelism import copies_of_batches, data_ranks
 from .overrides import mentions
@@ -22,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class LossWeights:
-    """Makes the `MicroBatchLoss` of each micro-batch; what stays the same in a training is found out once.
+    """Makes the `MicroBatchLoss` of each micro-batch; what stays the same in a training is found
+    out once.
 
     Args:
         trainer: the Trainer that trains.
@@ -36,7 +42,8 @@ class LossWeights:
         self._shifted = _leaves_out_first_labels(trainer)
 
     def of_step(self, batches: list[Any], items: Any) -> Sequence[MicroBatchLoss | None]:
-        """Return what weighs the loss of each micro-batch; None where a step is one batch of one process.
+        """Return what weighs the loss of each micro-batch; None where a step is one batch of one
+        process.
 
         Args:
             batches: the micro-batches of the step in this process.
@@ -65,11 +72,13 @@ class LossWeights:
         return micro_batches
 
     def _divisors(self, batches: list[Any], items: Any) -> Sequence[Divisor]:
-        """Return what the mean over each micro-batch is divided by: the items of the step for each one of its own.
+        """Return what the mean over each micro-batch is divided by: the items of the step for each
+        one of its own.
 
-        Items are the labels that count, or the rows where there are no class numbers among the labels. With
-        `average_tokens_across_devices` those of all processes count, otherwise those of this process. Nothing is
-        counted where the user's code declares that it divides its losses itself.
+        Items are the labels that count, or the rows where there are no class numbers among the
+        labels. With `average_tokens_across_devices` those of all processes count, otherwise those
+        of this process. Nothing is counted where the user's code declares that it divides its
+        losses itself.
 
         Args:
             batches: the micro-batches of the step in this process.
@@ -92,7 +101,9 @@ class LossWeights:
         return (all_labels / own_labels).unbind()
 
     def _count_labels(self, batch: Any) -> Tensor | None:
-        """Count the labels of a micro-batch over which a mean is taken; None if they are no class numbers."""
+        """Count the labels of a micro-batch over which a mean is taken; None if they are no
+        class numbers.
+        """
         if not isinstance(batch, Mapping):
             return None
         if "shift_labels" in batch:
@@ -100,7 +111,8 @@ class LossWeights:
         return count_labels(batch.get("labels"), shifted=self._shifted)
 
     def _count_whole(self, own: Tensor, items: Any) -> Tensor:
-        """Return the labels of the whole step for each process, as gradients are averaged over the processes.
+        """Return the labels of the whole step for each process, as gradients are averaged over the
+        processes.
 
         Args:
             own: labels of this process.
@@ -126,9 +138,11 @@ def _leaves_out_first_labels(trainer: Trainer) -> bool:
 
 
 def declares_scaled_loss(trainer: Trainer) -> bool | None:
-    """Return whether the user's code says that its loss is divided by the items of the step; None if it does not say.
+    """Return whether the user's code says that its loss is divided by the items of the step; None
+    if it does not say.
 
-    It says so by `loss_is_scaled_for_ga`, or as libraries do, by a `compute_loss_func` that is no function.
+    It says so by `loss_is_scaled_for_ga`, or as libraries do, by a `compute_loss_func` that is no
+    function.
     """
     if trainer.loss_is_scaled_for_ga is not None:
         return trainer.loss_is_scaled_for_ga

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from .. import Trainer
 
 
-def count_items(trainer: Trainer, batches: list[Any], device: torch.device) -> torch.Tensor | int | None:
-    """Count the labels of a step that are not -100, over all processes; None where they are not tensors."""
+def count_items(
+    trainer: Trainer, batches: list[Any], device: torch.device
+) -> torch.Tensor | int | None:
+    """Count the labels of a step that are not -100, over all processes; None where they are not
+    tensors.
+    """
     if not batches or not isinstance(batches[0], Mapping) or "labels" not in batches[0]:
         return None
     if not all(isinstance(batch["labels"], torch.Tensor) for batch in batches):
@@ -94,7 +98,9 @@ def require_batch(trainer: Trainer, inputs: Any) -> None:
         )
 
 
-def smoothed_loss(trainer: Trainer, model: nn.Module, outputs: Any, labels: Any, items: Any, *, split: bool) -> Any:
+def smoothed_loss(
+    trainer: Trainer, model: nn.Module, outputs: Any, labels: Any, items: Any, *, split: bool
+) -> Any:
     """Return the label-smoothed loss of a batch.
 
     Args:
@@ -105,7 +111,8 @@ def smoothed_loss(trainer: Trainer, model: nn.Module, outputs: Any, labels: Any,
         items: labels that count in the whole window, over all processes.
         split: processes share sequences, so that labels are shifted already.
     """
-    # With several batches or processes the mean over this batch would be wrong; 5.3.0 uses it, later versions do not.
+    # With several batches or processes the mean over this batch would be wrong; 5.3.0 uses it,
+    # later versions do not.
     accumulates = model.training and trainer.current_gradient_accumulation_steps > 1
     is_one_of_several = trainer.args.world_size > 1 or accumulates
     counted_items = None
@@ -118,7 +125,9 @@ def smoothed_loss(trainer: Trainer, model: nn.Module, outputs: Any, labels: Any,
     return smoother(outputs, labels, shift_labels=shift, num_items_in_batch=counted_items)
 
 
-def loss_and_outputs(trainer: Trainer, model: nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
+def loss_and_outputs(
+    trainer: Trainer, model: nn.Module, inputs: dict[str, Any]
+) -> tuple[torch.Tensor, Any]:
     """Return the loss of `compute_loss` for an evaluated batch, and the outputs of the model."""
     items = trainer._get_num_items_in_batch([inputs], trainer._run_device or trainer.args.device)
     kwargs = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
@@ -131,7 +140,9 @@ def loss_and_outputs(trainer: Trainer, model: nn.Module, inputs: dict[str, Any])
     return loss, outputs
 
 
-def no_loss_and_outputs(trainer: Trainer, model: nn.Module, inputs: dict[str, Any]) -> tuple[None, Any]:
+def no_loss_and_outputs(
+    trainer: Trainer, model: nn.Module, inputs: dict[str, Any]
+) -> tuple[None, Any]:
     """Return None for the loss, and the outputs of the model."""
     with trainer.compute_loss_context_manager():
         return None, model(**inputs)
@@ -160,7 +171,9 @@ def empty_cache_if_due(args: Any, step: int) -> None:
 
 
 def only_model_needs_logits(trainer: Trainer, inputs: dict[str, Any]) -> bool:
-    """Return whether the model computes the loss of its labels itself, and can do so without returning logits."""
+    """Return whether the model computes the loss of its labels itself, and can do so without
+    returning logits.
+    """
     if trainer.label_smoother is not None or trainer.compute_loss_func is not None:
         return False
     if not is_own(trainer, "compute_loss"):
@@ -183,7 +196,9 @@ def cast_for_evaluation(model: nn.Module, args: TrainingArguments) -> None:
         model.to(dtype=torch.bfloat16, device=args.device)
 
 
-def add_speed(output: EvalLoopOutput, prefix: str, seconds: float, args: TrainingArguments) -> dict[str, float]:
+def add_speed(
+    output: EvalLoopOutput, prefix: str, seconds: float, args: TrainingArguments
+) -> dict[str, float]:
     """Add the speed to the metrics of an evaluation, and return them."""
     metrics = output.metrics
     if metrics is None:

@@ -9,7 +9,15 @@ from typing import Any
 
 _OWN = __name__.partition(".")[0]
 _INNER = (_OWN, "lightning", "pytorch_lightning", "lightning_fabric", "contextlib")
-_STEPS = {"evaluate", "predict", "evaluation_loop", "training_step", "prediction_step", "compute_loss", "save_model"}
+_STEPS = {
+    "evaluate",
+    "predict",
+    "evaluation_loop",
+    "training_step",
+    "prediction_step",
+    "compute_loss",
+    "save_model",
+}
 """Overridable methods, which stay visible."""
 _OF_MODULES = {"_wrapped_call_impl", "_call_impl"}
 VARIABLE = "LIGHTRAINER_TRACEBACK"
@@ -25,7 +33,9 @@ class ShortTraceback:
     def __enter__(self) -> None:
         """Enter the block."""
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: Any, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         """Shorten the traceback in place; the error propagates."""
         if error is None or traceback is None or os.environ.get(VARIABLE) == "full":
             return
@@ -39,7 +49,9 @@ class ShortTraceback:
             link.tb_next = following
         left_out = len(links) - len(kept)
         if left_out and sys.version_info >= (3, 11):
-            error.add_note(f"({left_out} frames of the training loop are left out; {VARIABLE}=full shows them)")
+            error.add_note(
+                f"({left_out} frames of the training loop are left out; {VARIABLE}=full shows them)"
+            )
 
 
 def _package(link: TracebackType) -> str:
@@ -51,5 +63,6 @@ def _is_shown(link: TracebackType) -> bool:
     if module == "torch.nn.modules.module":
         return name not in _OF_MODULES
     if module.startswith(f"{_OWN}.facade.trainer."):
-        return name in _STEPS and not module.endswith("_module")  # hooks of Lightning are called alike
+        # hooks of Lightning are called alike
+        return name in _STEPS and not module.endswith("_module")
     return _package(link) not in _INNER

@@ -20,7 +20,11 @@ from torch.utils.data import DataLoader, Sampler
 
 from ...callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ...callbacks.recording import record
-from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, SCALER_NAME, SCHEDULER_NAME
+from ...lightning_modules.common.file_names import (
+    PREFIX_CHECKPOINT_DIR,
+    SCALER_NAME,
+    SCHEDULER_NAME,
+)
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.nested import nested_detach, to_device
 from ...lightning_modules.common.redaction import secret
@@ -37,7 +41,13 @@ from ...lightning_modules.training.noted_items import NotedItems
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.enums import DebugOption, HPSearchBackend
-from ..arguments.parallelism import copies_of_batches, data_ranks, groups_of, read_parallelism, samples_of_rank
+from ..arguments.parallelism import (
+    copies_of_batches,
+    data_ranks,
+    groups_of,
+    read_parallelism,
+    samples_of_rank,
+)
 from ..arguments.unknown import SignatureOfInit, refuse_unknown, understand_old_names
 from ..checkpointing.data_position import DataPosition
 from ..checkpointing.elastic import ElasticResumption
@@ -53,7 +63,14 @@ from ..checkpointing.training_state import (
 )
 from ..distributed.xla_device import print_metrics
 from ..evaluation.best_metric import BestMetric
-from ..evaluation.metrics import Moment, log_metrics, metrics_format, save_metrics, save_state, speed_metrics
+from ..evaluation.metrics import (
+    Moment,
+    log_metrics,
+    metrics_format,
+    save_metrics,
+    save_state,
+    speed_metrics,
+)
 from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLength, TrainOutput
 from ..evaluation.sets import metrics_of
 from ..hub.pushing import PushInProgress
@@ -93,34 +110,40 @@ require_lightning()  # Lightning itself is imported when a training begins.
 
 @understand_old_names
 class Trainer:
-    """As `transformers.Trainer`, but PyTorch Lightning's loops, strategies and precision plugins do the work.
+    """As `transformers.Trainer`, but PyTorch Lightning's loops, strategies and precision plugins do
+    the work.
 
-    Every documented method is called by the running system and can be overridden. Nothing of Lightning is built
-    before `train`, `evaluate` or `predict`, so arguments may be changed until then; `print(trainer.plan)` shows what
-    they become.
+    Every documented method is called by the running system and can be overridden. Nothing of
+    Lightning is built before `train`, `evaluate` or `predict`, so arguments may be changed until
+    then; `print(trainer.plan)` shows what they become.
 
     Args:
-        model: the model to train: any `torch.nn.Module` that returns a loss, in a mapping, as the first of a tuple, or
-            as an attribute `loss`.
+        model: the model to train: any `torch.nn.Module` that returns a loss, in a mapping, as the
+            first of a tuple, or as an attribute `loss`.
         args: the training arguments, by default those of the folder `tmp_trainer`.
-        data_collator: a list of samples -> a batch; by default padding with the processing class, if it can pad,
-            and otherwise `default_data_collator`.
+        data_collator: a list of samples -> a batch; by default padding with the processing class,
+            if it can pad, and otherwise `default_data_collator`.
         train_dataset: map-style or iterable. Columns that the model does not take are left out.
         eval_dataset: the same, or a dict of datasets, each evaluated under its name.
         processing_class: tokenizer or the like, saved beside the model.
         model_init: makes the model, anew for each `train`; may take a trial.
-        compute_loss_func: `(outputs, labels, num_items_in_batch)` -> loss. Where `compute_loss` is overridden it may be
-            any value, which says that the override divides its loss by the items of all micro-batches of a step.
-        compute_metrics: `EvalPrediction` -> metrics by name; torchmetrics; a dict of either by names of eval_datasets.
+        compute_loss_func: `(outputs, labels, num_items_in_batch)` -> loss. Where `compute_loss` is
+            overridden it may be any value, which says that the override divides its loss by the
+            items of all micro-batches of a step.
+        compute_metrics: `EvalPrediction` -> metrics by name; torchmetrics; a dict of either by
+            names of eval_datasets.
         callbacks: TrainerCallbacks, their classes, and callbacks of Lightning.
-        optimizers: optimizer and learning rate scheduler, instead of those that the arguments describe.
-        optimizer_cls_and_kwargs: optimizer class and arguments, for parameters that are grouped as usual.
+        optimizers: optimizer and learning rate scheduler, instead of those that the arguments
+            describe.
+        optimizer_cls_and_kwargs: optimizer class and arguments, for parameters that are grouped as
+            usual.
         preprocess_logits_for_metrics: `(logits, labels)` -> what is kept of the logits of a batch.
         eval_data_collator: takes the place of data_collator in evaluations and predictions.
 
     Raises:
         RuntimeError: there is neither a model nor a model_init (also a ValueError).
-        ValueError, TypeError: parameters that cannot be, or not together; all of them in one message.
+        ValueError, TypeError: parameters that cannot be, or not together; all of them in one
+            message.
     """
 
     model: nn.Module
@@ -151,28 +174,36 @@ class Trainer:
     """Seconds that the first evaluation, or a training before it, took to set up; unset before."""
 
     checkpoint_on_signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT)
-    """Signals that end a training at the next step with a checkpoint to resume from; an empty tuple turns this off.
+    """Signals that end a training at the next step with a checkpoint to resume from; an empty tuple
+    turns this off.
 
-    With `save_strategy="no"` signals are left to the script, unless `enable_jit_checkpoint` asks for a checkpoint,
-    which always listens to SIGTERM. Signals that the process ignores stay ignored.
+    With `save_strategy="no"` signals are left to the script, unless `enable_jit_checkpoint` asks
+    for a checkpoint, which always listens to SIGTERM. Signals that the process ignores stay
+    ignored.
     """
 
     keep_effective_batch_size: bool = False
-    """Keep the samples of an optimizer step, and with them steps and learning rates, under `auto_find_batch_size`."""
+    """Keep the samples of an optimizer step, and with them steps and learning rates, under
+    `auto_find_batch_size`.
+    """
 
     background_checkpoints: int | None = 64 * 2**20
-    """Bytes of checkpoints that may wait in memory for the thread that writes them; one may, whatever its size.
+    """Bytes of checkpoints that may wait in memory for the thread that writes them; one may,
+    whatever its size.
 
-    With None all are written while training waits. An override of `save_model`, or a callback with `on_save`, always
-    finds the files written.
+    With None all are written while training waits. An override of `save_model`, or a callback with
+    `on_save`, always finds the files written.
     """
 
     loss_is_scaled_for_ga: bool | None = None
-    """As in `transformers` 5.19 and later: whether an override of `compute_loss` divides its loss by the items of all
-    micro-batches of a step. With None it follows from `compute_loss_func` and `model_accepts_loss_kwargs`."""
+    """As in `transformers` 5.19 and later: whether an override of `compute_loss` divides its loss
+    by the items of all micro-batches of a step. With None it follows from `compute_loss_func` and
+    `model_accepts_loss_kwargs`.
+    """
 
-    # Defaults of attributes that a training, or a method, changes: Trainers of libraries with loops of their own call
-    # methods such as `log` and `_save_checkpoint` without ever calling `__init__`.
+    # Defaults of attributes that a training, or a method, changes: Trainers of libraries with loops
+    # of their own call methods such as `log` and `_save_checkpoint` without ever calling
+    # `__init__`.
     is_in_train = False
     hub_model_id: str | None = None
     push_in_progress: PushInProgress | None = None
@@ -203,17 +234,25 @@ class Trainer:
     _hub = cached_property(HubSession)
     _signals = cached_property(SignalListening)
     _callback_states = cached_property(CallbackStates)
-    _lightning_callback_states = cached_property(lambda self: LightningCallbackStates(self, self._lightning_callbacks))
+    _lightning_callback_states = cached_property(
+        lambda self: LightningCallbackStates(self, self._lightning_callbacks)
+    )
     _elastic = cached_property(ElasticResumption)
     _data_position = cached_property(lambda self: DataPosition(self, self._elastic))
     _data_loading = cached_property(DataLoading)
     _checkpoints = cached_property(
         lambda self: CheckpointSaver(
-            self, self._callback_states, self._lightning_callback_states, self._signals, self._object_store
+            self,
+            self._callback_states,
+            self._lightning_callback_states,
+            self._signals,
+            self._object_store,
         )
     )
     _object_store = cached_property(ObjectStore)
-    _restorer = cached_property(lambda self: CheckpointRestorer(self, self._hub, self._object_store, self._checkpoints))
+    _restorer = cached_property(
+        lambda self: CheckpointRestorer(self, self._hub, self._object_store, self._checkpoints)
+    )
     _applied_arguments = cached_property(AppliedArguments)
     _model_preparation = cached_property(ModelPreparation)
     _batch_size_finder = cached_property(BatchSizeFinder)
@@ -227,7 +266,8 @@ class Trainer:
     """Loaders with persistent workers, by the key of their dataset; libraries look into it."""
     _lightning_callbacks: cached_property[list[Any]] = cached_property(lambda self: [])
 
-    # Names of the reference, for overrides of `_maybe_log_save_evaluate` that do not call the original.
+    # Names of the reference, for overrides of `_maybe_log_save_evaluate` that do not call the
+    # original.
     _tr_loss = RunningLossAttribute("since_log")
     _total_loss_scalar = RunningLossAttribute("total")
     _globalstep_last_logged = RunningLossAttribute("last_logged")
@@ -255,7 +295,9 @@ class Trainer:
     __signature__ = SignatureOfInit()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse unknown keywords with advice, also those of a subclass, before anything is made of them."""
+        """Refuse unknown keywords with advice, also those of a subclass, before anything is made
+        of them.
+        """
         kwargs = dict.fromkeys(kwargs)  # keep tokens out of tracebacks
         refuse_unknown(cls, kwargs)
         return super().__new__(cls)
@@ -305,7 +347,9 @@ class Trainer:
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.optimizer, self.lr_scheduler = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
-        self.data_collator = default_collator(processing_class) if data_collator is None else data_collator
+        self.data_collator = (
+            default_collator(processing_class) if data_collator is None else data_collator
+        )
         self.eval_data_collator = eval_data_collator
         self._set_up_model(self.call_model_init() if model is None else model)
         if data_collator is None:
@@ -337,13 +381,22 @@ class Trainer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the components: a copy of the Trainer makes its own."""
-        ladder = [kind for kind in type(self).__mro__ if kind.__module__.startswith(f"{__package__}.")]
-        made = {name for kind in ladder for name, value in vars(kind).items() if isinstance(value, cached_property)}
+        ladder = [
+            kind for kind in type(self).__mro__ if kind.__module__.startswith(f"{__package__}.")
+        ]
+        made = {
+            name
+            for kind in ladder
+            for name, value in vars(kind).items()
+            if isinstance(value, cached_property)
+        }
         made.discard("_lightning_callbacks")  # those are the user's
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As `transformers.Trainer.create_accelerator_and_postprocess`, called before there is a model."""
+        """As `transformers.Trainer.create_accelerator_and_postprocess`, called before there is a
+        model.
+        """
         self.accelerator = Accelerator(self.args)
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
         construction.set_backend_flags(self)
@@ -381,7 +434,8 @@ class Trainer:
         """As `transformers.Trainer.get_eval_dataloader`.
 
         Args:
-            eval_dataset: a dataset, or the name of one in a dict of them; by default the Trainer's `eval_dataset`.
+            eval_dataset: a dataset, or the name of one in a dict of them; by default the Trainer's
+                `eval_dataset`.
 
         Raises:
             ValueError: there is no dataset, or none of this name.
@@ -408,7 +462,9 @@ class Trainer:
         )
 
     def num_examples(self, dataloader: DataLoader) -> int:
-        """As `transformers.Trainer.num_examples`: samples behind a loader, estimated where they cannot be counted."""
+        """As `transformers.Trainer.num_examples`: samples behind a loader, estimated where they
+        cannot be counted.
+        """
         try:
             return len(getattr(dataloader, "whole_dataset", cast(Sized, dataloader.dataset)))
         except (NameError, AttributeError, TypeError):
@@ -423,7 +479,9 @@ class Trainer:
         is_training: bool = False,
         dataloader_key: str | None = None,
     ) -> DataLoader:
-        return self._data_loading.loader(dataset, description, batch_size, sampler_fn, is_training, dataloader_key)
+        return self._data_loading.loader(
+            dataset, description, batch_size, sampler_fn, is_training, dataloader_key
+        )
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -442,7 +500,9 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return dataset
         self._set_signature_columns_if_needed()
-        return remove_unused(dataset, self._signature_columns, type(self.model).__name__, description)
+        return remove_unused(
+            dataset, self._signature_columns, type(self.model).__name__, description
+        )
 
     def _get_collator_with_removed_columns(
         self, data_collator: Callable[[list[Any]], Any], description: str | None = None
@@ -451,12 +511,15 @@ class Trainer:
             return data_collator
         self._set_signature_columns_if_needed()
         model_name = type(self.model).__name__
-        return RemoveColumnsCollator(data_collator, self._signature_columns, logger, model_name, description)
+        return RemoveColumnsCollator(
+            data_collator, self._signature_columns, logger, model_name, description
+        )
 
     # Optimizer and schedule.
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """As `transformers.Trainer.create_optimizer_and_scheduler`, and called by `train` as documented.
+        """As `transformers.Trainer.create_optimizer_and_scheduler`, and called by `train` as
+        documented.
 
         Args:
             num_training_steps: optimizer steps of the whole training.
@@ -477,8 +540,11 @@ class Trainer:
         return optimization.create_scheduler(self, num_training_steps, optimizer)
 
     @staticmethod
-    def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
-        """As `transformers.Trainer.get_optimizer_cls_and_kwargs`: class and arguments, but for the parameters.
+    def get_optimizer_cls_and_kwargs(
+        args: Any, model: nn.Module | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """As `transformers.Trainer.get_optimizer_cls_and_kwargs`: class and arguments, but for the
+        parameters.
 
         GaLore, APOLLO and LOMO take their parameters from `model`.
 
@@ -488,7 +554,9 @@ class Trainer:
         return optimizer_class_and_kwargs(optimizer_config(args), model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """As `transformers.Trainer.get_decay_parameter_names`: all but biases and normalisation layers."""
+        """As `transformers.Trainer.get_decay_parameter_names`: all but biases and normalisation
+        layers.
+        """
         return decay_parameter_names(model)
 
     get_learning_rates = optimization.get_learning_rates
@@ -514,17 +582,26 @@ class Trainer:
         """As `transformers.Trainer.train`; Lightning's loops do the work.
 
         Args:
-            resume_from_checkpoint: a checkpoint folder to resume from; True for the newest intact one in `output_dir`.
-                A training that `torchrun` restarts resumes from its own last checkpoint, unless this is False.
+            resume_from_checkpoint: a checkpoint folder to resume from; True for the newest intact
+                one in `output_dir`. A training that `torchrun` restarts resumes from its own last
+                checkpoint, unless this is False.
             trial: the trial of a hyperparameter search.
-            ignore_keys_for_eval: outputs of the model that are no predictions, for evaluations during the training.
+            ignore_keys_for_eval: outputs of the model that are no predictions, for evaluations
+                during the training.
 
         Raises:
-            ValueError, FileNotFoundError: there is nothing to train on; the checkpoint is damaged, or missing.
+            ValueError, FileNotFoundError: there is nothing to train on; the checkpoint is damaged,
+                or missing.
             OtherProcessError: another process failed first; names it and its error.
-            SystemExit, KeyboardInterrupt: a signal ended the training, after a checkpoint; see `checkpoint_on_signals`.
+            SystemExit, KeyboardInterrupt: a signal ended the training, after a checkpoint; see
+                `checkpoint_on_signals`.
         """
-        with ShortTraceback(), self._signals.until_the_end(), self._hub.quiet(), name_first_error():
+        with (
+            ShortTraceback(),
+            self._signals.until_the_end(),
+            self._hub.quiet(),
+            name_first_error(),
+        ):
             self._run = TrainingRun(self, trial, ignore_keys_for_eval)
             try:
                 return self._run.run(resume_from_checkpoint)
@@ -532,7 +609,9 @@ class Trainer:
                 self._run = None
 
     def end(self) -> None:
-        """As `transformers.Trainer.end` of 5.18: at the end of a script, wait for uploads, and leave the group."""
+        """As `transformers.Trainer.end` of 5.18: at the end of a script, wait for uploads, and
+        leave the group.
+        """
         self._finish_current_push()
         self.accelerator.end_training()
 
@@ -556,14 +635,18 @@ class Trainer:
             self._run = None
 
     def training_step(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
         """As `transformers.Trainer.training_step`: forward and backward pass of one micro-batch.
 
         Args:
             model: the model to train.
             inputs: keyword arguments of its `forward`.
-            num_items_in_batch: labels that count in the whole window of micro-batches, over all processes.
+            num_items_in_batch: labels that count in the whole window of micro-batches, over all
+                processes.
 
         Returns:
             The loss, detached; its sum over the window is the loss of the step.
@@ -599,7 +682,11 @@ class Trainer:
             # Backward: a mean counts by its part of the step.
             if micro_batch is not None:
                 loss = micro_batch.weigh_in_step(loss)
-            kwargs = {"learning_rate": self._get_learning_rate()} if hasattr(self.optimizer, "fused_backward") else {}
+            kwargs = (
+                {"learning_rate": self._get_learning_rate()}
+                if hasattr(self.optimizer, "fused_backward")
+                else {}
+            )
             self.accelerator.backward(loss, **kwargs)
             return loss.detach()
 
@@ -610,7 +697,8 @@ class Trainer:
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        """As `transformers.Trainer.compute_loss`; overrides without `num_items_in_batch` are fine too.
+        """As `transformers.Trainer.compute_loss`; overrides without `num_items_in_batch` are fine
+        too.
 
         Args:
             model: the model.
@@ -628,8 +716,12 @@ class Trainer:
             items = NotedItems.of(items)
 
         # Forward: labels stay here if the model is not to compute the loss.
-        if "labels" in inputs and (self.label_smoother is not None or self.compute_loss_func is not None):
-            labels = self._context_parallel.pop_labels(model, inputs) if split else inputs.pop("labels")
+        if "labels" in inputs and (
+            self.label_smoother is not None or self.compute_loss_func is not None
+        ):
+            labels = (
+                self._context_parallel.pop_labels(model, inputs) if split else inputs.pop("labels")
+            )
         if self.model_accepts_loss_kwargs and items is not None:
             inputs = {**inputs, "num_items_in_batch": items}
         outputs = model(**inputs)
@@ -648,24 +740,36 @@ class Trainer:
 
         # Divided by the items of all processes, where gradients are averaged over the processes.
         divided_by_items = isinstance(items, NotedItems) and items.use.noted
-        if divided_by_items and self.args.average_tokens_across_devices and data_ranks(self.args) > 1:
+        if (
+            divided_by_items
+            and self.args.average_tokens_across_devices
+            and data_ranks(self.args) > 1
+        ):
             loss = loss * data_ranks(self.args)
         if split:
-            loss = self._context_parallel.loss_of_part(loss, model, inputs, labels, is_mean=not divided_by_items)
+            loss = self._context_parallel.loss_of_part(
+                loss, model, inputs, labels, is_mean=not divided_by_items
+            )
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
-        """As `transformers.Trainer.compute_loss_context_manager`: enters `autocast_smart_context_manager`.
+        """As `transformers.Trainer.compute_loss_context_manager`: enters
+        `autocast_smart_context_manager`.
 
-        Only the model's forward pass is cast in mixed precision; the rest of the loss is computed in float32.
+        Only the model's forward pass is cast in mixed precision; the rest of the loss is computed
+        in float32.
         """
         contexts = ExitStack()
         if not isinstance(cast := self.autocast_smart_context_manager(), nullcontext):
             contexts.enter_context(cast)
         return contexts
 
-    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
-        """As `transformers.Trainer.autocast_smart_context_manager`: empty, for code that still enters it."""
+    def autocast_smart_context_manager(
+        self, cache_enabled: bool | None = True
+    ) -> AbstractContextManager[Any]:
+        """As `transformers.Trainer.autocast_smart_context_manager`: empty, for code that still
+        enters it.
+        """
         return nullcontext()
 
     def _maybe_log_save_evaluate(
@@ -704,12 +808,18 @@ class Trainer:
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], torch.Tensor | int | None]:
-        """As `transformers.Trainer.get_batch_samples`: the micro-batches of a step, and the items in all of them."""
+        """As `transformers.Trainer.get_batch_samples`: the micro-batches of a step, and the
+        items in all of them.
+        """
         batch_samples = list(itertools.islice(epoch_iterator, num_batches))
         return batch_samples, self._get_num_items_in_batch(batch_samples, device)
 
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor | int | None:
-        """Count the labels of the micro-batches of a step that are not -100, over all processes; None if not needed."""
+    def _get_num_items_in_batch(
+        self, batch_samples: list[Any], device: torch.device
+    ) -> torch.Tensor | int | None:
+        """Count the labels of the micro-batches of a step that are not -100, over all processes;
+        None if not needed.
+        """
         if not self.model_accepts_loss_kwargs and self.compute_loss_func is None:
             return None
         return steps.count_items(self, batch_samples, device)
@@ -718,7 +828,10 @@ class Trainer:
         """Move a batch to the device, if its loader has not."""
         device = self._run_device or self.args.device
         if device == _CPU and type(data) is dict and {*map(type, data.values())} == {torch.Tensor}:
-            data = {name: tensor if tensor.is_cpu else tensor.to(device) for name, tensor in data.items()}
+            data = {
+                name: tensor if tensor.is_cpu else tensor.to(device)
+                for name, tensor in data.items()
+            }
         else:
             config: Any = self.args.accelerator_config
             data = to_device(data, device, config.non_blocking)
@@ -740,25 +853,38 @@ class Trainer:
         return self._context_parallel.prepare(model, inputs)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
-        """As `transformers.Trainer.set_initial_training_values`: the length of the training, in several units.
+        """As `transformers.Trainer.set_initial_training_values`: the length of the training, in
+        several units.
 
         Raises:
             ValueError: neither the loader nor `max_steps` says how long it is.
         """
-        return training_length(args, dataloader, self.get_total_train_batch_size(args), self.num_examples)
+        return training_length(
+            args, dataloader, self.get_total_train_batch_size(args), self.num_examples
+        )
 
     def get_total_train_batch_size(self, args: Any) -> int:
-        """As `transformers.Trainer.get_total_train_batch_size`: samples of one optimizer step, over all processes."""
+        """As `transformers.Trainer.get_total_train_batch_size`: samples of one optimizer step,
+        over all processes.
+        """
         copies = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
         data_parallel = max(args.world_size // copies, 1)
-        return samples_of_rank(self.args, self._train_batch_size) * args.gradient_accumulation_steps * data_parallel
+        return (
+            samples_of_rank(self.args, self._train_batch_size)
+            * args.gradient_accumulation_steps
+            * data_parallel
+        )
 
     def get_sp_size(self) -> int:
-        """As `transformers.Trainer.get_sp_size`: processes that share each sequence by its heads (`sp_size`)."""
+        """As `transformers.Trainer.get_sp_size`: processes that share each sequence by its heads
+        (`sp_size`).
+        """
         return getattr(read_parallelism(self.args.parallelism_config), "sp_size", None) or 1
 
     def get_cp_size(self) -> int:
-        """As `transformers.Trainer.get_cp_size`: processes that share each sequence in training (`cp_size`)."""
+        """As `transformers.Trainer.get_cp_size`: processes that share each sequence in training
+        (`cp_size`).
+        """
         return getattr(read_parallelism(self.args.parallelism_config), "cp_size", None) or 1
 
     def get_tp_size(self) -> int:
@@ -775,7 +901,9 @@ class Trainer:
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor:
-        """Return the norm that clipping has found, or else that of the gradients, without the loss scale."""
+        """Return the norm that clipping has found, or else that of the gradients, without the
+        loss scale.
+        """
         if grad_norm is not None:
             return grad_norm
         self.accelerator.unscale_gradients()
@@ -784,14 +912,18 @@ class Trainer:
     # Evaluation.
 
     def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """As `transformers.Trainer.evaluate`, but linear in the number of predictions.
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
             ignore_keys: outputs of the model that are no predictions.
-            metric_key_prefix: the metrics are called `{prefix}_loss`, ...; for a dict `{prefix}_{name}_loss`.
+            metric_key_prefix: the metrics are called `{prefix}_loss`, ...; for a dict
+                `{prefix}_{name}_loss`.
 
         Returns:
             The metrics.
@@ -814,7 +946,9 @@ class Trainer:
                 ignore_keys=ignore_keys,
                 metric_key_prefix=metric_key_prefix,
             )
-        found = steps.add_speed(output, metric_key_prefix, start_time.seconds_ago - self._setup_seconds, self.args)
+        found = steps.add_speed(
+            output, metric_key_prefix, start_time.seconds_ago - self._setup_seconds, self.args
+        )
         self.log(found)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         if DebugOption.TPU_METRICS_DEBUG in self.args.debug:
@@ -833,29 +967,41 @@ class Trainer:
     ) -> EvalLoopOutput:
         """As `transformers.Trainer.evaluation_loop`; it is Lightning's evaluation loop that runs.
 
-        In the middle of a training it runs inside of `fit`; Lightning callbacks see the validation hooks. Otherwise
-        `evaluate` is a `validate`, and `predict` a `test`, of Lightning. The hooks after a batch get `loss`,
-        `predictions` and `label_ids` of it; those after the loop find the metrics in `callback_metrics`.
+        In the middle of a training it runs inside of `fit`; Lightning callbacks see the validation
+        hooks. Otherwise `evaluate` is a `validate`, and `predict` a `test`, of Lightning. The hooks
+        after a batch get `loss`, `predictions` and `label_ids` of it; those after the loop find the
+        metrics in `callback_metrics`.
 
         Args:
             dataloader: the batches, the Trainer's or another one.
-            description: `Evaluation`, or `Prediction` for predictions that are returned whatever the metrics need.
-            prediction_loss_only: keep nothing but the loss; by default what the argument of that name says.
+            description: `Evaluation`, or `Prediction` for predictions that are returned whatever
+                the metrics need.
+            prediction_loss_only: keep nothing but the loss; by default what the argument of that
+                name says.
             ignore_keys: outputs of the model that are no predictions.
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
         """
-        only_loss = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-        settings = {"prediction_loss_only": only_loss, "ignore_keys": ignore_keys, "prefix": metric_key_prefix}
+        only_loss = (
+            self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        )
+        settings = {
+            "prediction_loss_only": only_loss,
+            "ignore_keys": ignore_keys,
+            "prefix": metric_key_prefix,
+        }
         with metrics_of(self, None):  # `evaluate` has chosen those of its set
             return evaluate_loader(self, dataloader, description, **settings)
 
     def predict(
-        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
     ) -> PredictionOutput:
         """As `transformers.Trainer.predict`, but linear in the number of predictions.
 
-        Returns predictions and labels as arrays over all samples, shorter rows padded with -100, and the metrics, which
-        are called `{metric_key_prefix}_loss`, ...
+        Returns predictions and labels as arrays over all samples, shorter rows padded with -100,
+        and the metrics, which are called `{metric_key_prefix}_loss`, ...
         """
         if self._fitting is None:
             self._apply_arguments()
@@ -863,17 +1009,31 @@ class Trainer:
         dataloader = self.get_test_dataloader(test_dataset)
         start_time = Moment()
         output = self.evaluation_loop(
-            dataloader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+            dataloader,
+            description="Prediction",
+            ignore_keys=ignore_keys,
+            metric_key_prefix=metric_key_prefix,
         )
-        metrics = steps.add_speed(output, metric_key_prefix, start_time.seconds_ago - self._setup_seconds, self.args)
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        metrics = steps.add_speed(
+            output, metric_key_prefix, start_time.seconds_ago - self._setup_seconds, self.args
+        )
+        self.control = self.callback_handler.on_predict(
+            self.args, self.state, self.control, metrics
+        )
         self._memory_tracker.stop("test", metrics)
-        return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=metrics)
+        return PredictionOutput(
+            predictions=output.predictions, label_ids=output.label_ids, metrics=metrics
+        )
 
     def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """As `transformers.Trainer.prediction_step`: loss, predictions and labels of one batch, each None if absent.
+        """As `transformers.Trainer.prediction_step`: loss, predictions and labels of one batch,
+        each None if absent.
 
         Args:
             model: the model to evaluate.
@@ -885,8 +1045,14 @@ class Trainer:
         inputs = self._prepare_inputs(inputs)
         labels = None
         if with_loss and not prediction_loss_only:
-            labels = nested_detach(steps.only(tuple([inputs.get(name) for name in self.label_names])))
-        if prediction_loss_only and self.args.use_liger_kernel and steps.only_model_needs_logits(self, inputs):
+            labels = nested_detach(
+                steps.only(tuple([inputs.get(name) for name in self.label_names]))
+            )
+        if (
+            prediction_loss_only
+            and self.args.use_liger_kernel
+            and steps.only_model_needs_logits(self, inputs)
+        ):
             inputs = {**inputs, "skip_logits": True}  # as in 5.23; they are most of the memory
         evaluate = steps.loss_and_outputs if with_loss else steps.no_loss_and_outputs
         with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
@@ -897,7 +1063,11 @@ class Trainer:
             config: Any = getattr(self.model, "config", None)
             default = () if config is None else CACHES
             ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", default))
-        return loss, nested_detach(steps.only(split_outputs(outputs, ignore_keys, has_loss=with_loss))), labels
+        return (
+            loss,
+            nested_detach(steps.only(split_outputs(outputs, ignore_keys, has_loss=with_loss))),
+            labels,
+        )
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
@@ -925,14 +1095,26 @@ class Trainer:
         """
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
-        parts: list[Any] = [self._save_optimizer_and_scheduler, self._save_scaler, self._save_rng_state]
+        parts: list[Any] = [
+            self._save_optimizer_and_scheduler,
+            self._save_scaler,
+            self._save_rng_state,
+        ]
         if self._fitting is not None:
             files_of = self._checkpoints.files_of
             loaders = self._eval_dataloaders
-            parts.append(partial(self._data_position.save, files_of=files_of, run=self._fitting, loaders=loaders))
-        overridden = not all(is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint"))
+            parts.append(
+                partial(
+                    self._data_position.save, files_of=files_of, run=self._fitting, loaders=loaders
+                )
+            )
+        overridden = not all(
+            is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint")
+        )
         folder = self._get_output_dir(trial)
-        self._checkpoints.save(folder, parts, strategy=self._strategy, run=self._fitting, at_once=overridden)
+        self._checkpoints.save(
+            folder, parts, strategy=self._strategy, run=self._fitting, at_once=overridden
+        )
         checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         self._signals.newest_checkpoint = checkpoint
         if self.args.push_to_hub and os.path.isdir(checkpoint):
@@ -940,13 +1122,17 @@ class Trainer:
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Write the random generators of this process."""
-        self._data_position.save_rng(output_dir, self._checkpoints.files_of(output_dir), self._fitting)
+        self._data_position.save_rng(
+            output_dir, self._checkpoints.files_of(output_dir), self._fitting
+        )
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Write both; all processes have to call it."""
         files = self._checkpoints.files_of(output_dir)
         in_checkpoint = self._checkpoints.is_checkpoint(output_dir)
-        self._strategy.save_optimizer(output_dir, files=files, checkpoint=in_checkpoint, step=self.state.global_step)
+        self._strategy.save_optimizer(
+            output_dir, files=files, checkpoint=in_checkpoint, step=self.state.global_step
+        )
         if self.args.should_save and self.lr_scheduler is not None:
             files.tensors(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER_NAME))
 
@@ -956,7 +1142,9 @@ class Trainer:
         if scaler is not None and self.args.should_save:
             save_torch(scaler.state_dict(), os.path.join(output_dir, SCALER_NAME))
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
         """Fill the model, or another one, with the weights of a checkpoint."""
         self._strategy.load_weights(self.model if model is None else model, resume_from_checkpoint)
 
@@ -985,10 +1173,12 @@ class Trainer:
             self._callback_states.restore_exported()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As `transformers.Trainer.save_model`: the model, what processes its data, and the arguments.
+        """As `transformers.Trainer.save_model`: the model, what processes its data, and the
+        arguments.
 
         Args:
-            output_dir: the folder, by default that of the arguments. Written by the main process only.
+            output_dir: the folder, by default that of the arguments. Written by the main process
+                only.
 
         Raises:
             ValueError: It is no folder, but an address such as `s3://bucket/folder`.
@@ -1007,9 +1197,15 @@ class Trainer:
                 logger.error("The model is saved; only its upload to the Hub failed.")
                 raise
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """Write the model, or other weights in its place, into a folder; called in the process that saves."""
-        self._checkpoints.write_model(str(self.args.output_dir) if output_dir is None else output_dir, state_dict)
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
+    ) -> None:
+        """Write the model, or other weights in its place, into a folder; called in the process
+        that saves.
+        """
+        self._checkpoints.write_model(
+            str(self.args.output_dir) if output_dir is None else output_dir, state_dict
+        )
 
     # Logs and metrics.
 
@@ -1034,10 +1230,11 @@ class Trainer:
     def record(self, **values: torch.Tensor | float) -> None:
         """Add values to the next log, and in an evaluation to its metrics, under their names.
 
-        A value of `compute_loss` or `training_step` is a mean over the items of its micro-batch, and is averaged as the
-        loss is: by items where the loss is divided by them, over the micro-batches and steps since the last log and
-        over all processes; in an evaluation by samples. Elsewhere, as in a callback, each call counts the same. Nothing
-        waits for the device before the log is due. Callbacks have the method too. Metrics of `compute_metrics` go
+        A value of `compute_loss` or `training_step` is a mean over the items of its micro-batch,
+        and is averaged as the loss is: by items where the loss is divided by them, over the
+        micro-batches and steps since the last log and over all processes; in an evaluation by
+        samples. Elsewhere, as in a callback, each call counts the same. Nothing waits for the
+        device before the log is due. Callbacks have the method too. Metrics of `compute_metrics` go
         before recorded values of their name.
 
         Args:
@@ -1050,7 +1247,9 @@ class Trainer:
         record(values)
 
     def store_flos(self) -> None:
-        """As `transformers.Trainer.store_flos`: add the operations since the last call, of all processes."""
+        """As `transformers.Trainer.store_flos`: add the operations since the last call, of all
+        processes.
+        """
         total = self.current_flos
         if self.args.world_size > 1:
             device = self.args.device if self.args.device.type == "cuda" else torch.device("cpu")
@@ -1060,9 +1259,13 @@ class Trainer:
         self.current_flos = 0.0
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """As `transformers.Trainer.floating_point_ops`: six for each token and parameter outside the embeddings."""
+        """As `transformers.Trainer.floating_point_ops`: six for each token and parameter outside
+        the embeddings.
+        """
         main_input = (
-            inputs.get(getattr(self.model, "main_input_name", "input_ids")) if isinstance(inputs, Mapping) else None
+            inputs.get(getattr(self.model, "main_input_name", "input_ids"))
+            if isinstance(inputs, Mapping)
+            else None
         )
         if main_input is None or not hasattr(self.model, "num_parameters"):
             return 0
@@ -1076,12 +1279,14 @@ class Trainer:
     # The Hub.
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """As `transformers.Trainer.init_hf_repo`: make the repository and its branch, if they are not there.
+        """As `transformers.Trainer.init_hf_repo`: make the repository and its branch, if they are
+        not there.
 
         `token` and `private` override `hub_token` and `hub_private_repo`.
 
         Raises:
-            HfHubHTTPError, OfflineModeIsEnabled, HFValidationError: of `huggingface_hub`, with what to do.
+            HfHubHTTPError, OfflineModeIsEnabled, HFValidationError: of `huggingface_hub`, with what
+                to do.
         """
         token = secret(token)
         self._hub.create_repository(token, private)
@@ -1098,10 +1303,12 @@ class Trainer:
         dataset: str | list[str] | None = None,
         dataset_args: str | list[str] | None = None,
     ) -> None:
-        """As `transformers.Trainer.create_model_card`, but with a picture of the losses and more tables.
+        """As `transformers.Trainer.create_model_card`, but with a picture of the losses and more
+        tables.
 
-        Writes `README.md` and `loss_curve.svg` into `output_dir`, and keeps the tags of an older card. Works offline.
-        Values that are not given are derived from model, data and arguments where possible.
+        Writes `README.md` and `loss_curve.svg` into `output_dir`, and keeps the tags of an older
+        card. Works offline. Values that are not given are derived from model, data and arguments
+        where possible.
         """
         given = {name: value for name, value in locals().items() if name != "self"}
         if self.is_world_process_zero():
@@ -1116,17 +1323,21 @@ class Trainer:
         private: bool | None = None,
         **kwargs: Any,
     ) -> CommitInfo | Future[CommitInfo] | None:
-        """As `transformers.Trainer.push_to_hub`: save the model, write its card, and upload `output_dir`.
+        """As `transformers.Trainer.push_to_hub`: save the model, write its card, and upload
+        `output_dir`.
 
-        Checkpoints in it are left out, as is what begins with an underscore. Where the model is sharded all processes
-        have to call it. `token`, `revision` and `private` override the arguments of these names, `blocking` waits for
-        the upload, and `kwargs` are those of `create_model_card`.
+        Checkpoints in it are left out, as is what begins with an underscore. Where the model is
+        sharded all processes have to call it. `token`, `revision` and `private` override the
+        arguments of these names, `blocking` waits for the upload, and `kwargs` are those of
+        `create_model_card`.
 
         Returns:
-            The commit, or with `blocking=False` a future of it; None on processes other than the first.
+            The commit, or with `blocking=False` a future of it; None on processes other than the
+            first.
 
         Raises:
-            HfHubHTTPError: the Hub refused, or could not be reached; `output_dir` holds the model all the same.
+            HfHubHTTPError: the Hub refused, or could not be reached; `output_dir` holds the model
+                all the same.
         """
         token = secret(token)
         self.control = self.callback_handler.on_push_begin(self.args, self.state, self.control)
@@ -1162,44 +1373,56 @@ class Trainer:
         hp_name: Callable[[Any], str] | None = None,
         **kwargs: Any,
     ) -> BestRun | list[BestRun]:
-        """As `transformers.Trainer.hyperparameter_search`, but every trial begins from the same arguments.
+        """As `transformers.Trainer.hyperparameter_search`, but every trial begins from the same
+        arguments.
 
-        Afterwards the arguments are what they were, and the Trainer holds the best model (`final_model`); `study` is
-        the study. In several processes all stop together, and each gets the result.
+        Afterwards the arguments are what they were, and the Trainer holds the best model
+        (`final_model`); `study` is the study. In several processes all stop together, and each gets
+        the result.
 
         Args:
-            hp_space: a trial -> values by name of a training argument; by default the reference's space.
-            compute_objective: metrics -> a number, or several; also the name of a metric, or a list of names.
+            hp_space: a trial -> values by name of a training argument; by default the reference's
+                space.
+            compute_objective: metrics -> a number, or several; also the name of a metric, or a list
+                of names.
             n_trials: number of trials; may be None with `timeout`.
-            direction: `minimize` or `maximize`, one for each objective; by default what is usual for a named metric.
+            direction: `minimize` or `maximize`, one for each objective; by default what is usual
+                for a named metric.
             backend: `optuna`, or `ray`.
             hp_name: a trial -> the name of its folder in `output_dir`; by default `run-<number>`.
-            kwargs: those of `SearchOptions`; for optuna of `optuna.create_study` and `Study.optimize`, for ray of
-                `ray.tune.run`.
+            kwargs: those of `SearchOptions`; for optuna of `optuna.create_study` and
+                `Study.optimize`, for ray of `ray.tune.run`.
 
         Returns:
             The best run, or with several objectives all runs of the Pareto front.
 
         Raises:
             RuntimeError: there is no model_init, or the library of the backend is not installed.
-            ValueError, TypeError, KeyError: invalid parameters, or an objective that no evaluation gives.
+            ValueError, TypeError, KeyError: invalid parameters, or an objective that no evaluation
+                gives.
             ConnectionError: the storage cannot be reached.
         """
         checks.require_new_models(self)
         checks.require_training_data(self)
         try:
-            return self._search.run(hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs)
+            return self._search.run(
+                hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs
+            )
         finally:
             self._trial = None
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""
         if self.model_init is None:
-            raise checks.MissingModelError("There is no model_init to make a model with. Pass model_init=... to it.")
+            raise checks.MissingModelError(
+                "There is no model_init to make a model with. Pass model_init=... to it."
+            )
         return construction.make_model(self.model_init, trial)
 
     def _renew_model(self, trial: Any) -> None:
-        """Make a new model; once more if the trial changes the seed, so that it begins with its own seed."""
+        """Make a new model; once more if the trial changes the seed, so that it begins with its
+        own seed.
+        """
         construction.renew_model(self, trial)
         seed = (self.args.seed, self.args.full_determinism)
         self._hp_search_setup(trial)
@@ -1207,7 +1430,9 @@ class Trainer:
             construction.renew_model(self, trial)
 
     def _hp_search_setup(self, trial: Any) -> None:
-        """Apply the values of a trial; an override point, called in every training, with None without a trial."""
+        """Apply the values of a trial; an override point, called in every training, with None
+        without a trial.
+        """
         self._trial = trial
         if self._search.apply(trial):
             self._train_batch_size = self.args.train_batch_size
@@ -1229,10 +1454,15 @@ class Trainer:
             lend_save_model(self, self.callback_handler.callbacks[-1])
 
     def pop_callback(self, callback: Any) -> TrainerCallback | Callback | None:
-        """As `transformers.Trainer.pop_callback`: remove a callback and return it, None if it is not there."""
+        """As `transformers.Trainer.pop_callback`: remove a callback and return it, None if it is
+        not there.
+        """
         if not is_lightning_callback(callback):
             return self.callback_handler.pop_callback(callback)
-        found = next((one for one in self._lightning_callbacks if one is callback or type(one) is callback), None)
+        found = next(
+            (one for one in self._lightning_callbacks if one is callback or type(one) is callback),
+            None,
+        )
         if found is not None:
             self._lightning_callbacks.remove(found)
         return found
@@ -1254,6 +1484,9 @@ class Trainer:
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
         if getattr(model, "hf_device_map", None) is not None:
-            logger.warning("The model is spread over devices already (hf_device_map) and is not moved to %s.", device)
+            logger.warning(
+                "The model is spread over devices already (hf_device_map) and is not moved to %s.",
+                device,
+            )
             return
         inspection.move(model, device)

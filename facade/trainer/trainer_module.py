@@ -1,4 +1,6 @@
-"""The LightningModule around the user's model: Lightning's loops call its hooks, and these call the Trainer's steps."""
+"""The LightningModule around the user's model: Lightning's loops call its hooks, and these call
+the Trainer's steps.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,16 @@ logger = logging.getLogger(__name__)
 
 
 class TrainerModule(EvaluationModule):
-    """A LightningModule that trains the model of a Trainer: one batch is one optimizer step, a `Window`.
+    """A LightningModule that trains the model of a Trainer: one batch is one optimizer step, a
+    `Window`.
 
-    `Trainer.training_step`, an override point, runs the backward pass itself, and clipping, callbacks and the
-    schedule happen in the documented order, so the optimization is manual. `LossModule` is for Lightning users.
+    `Trainer.training_step`, an override point, runs the backward pass itself, and clipping,
+    callbacks and the schedule happen in the documented order, so the optimization is manual.
+    `LossModule` is for Lightning users.
 
     Args:
-        run: the call of `train`, with its state. Its `trainer` is the one whose steps and callbacks are called; that of
-            the module is Lightning's, as in every LightningModule.
+        run: the call of `train`, with its state. Its `trainer` is the one whose steps and callbacks
+            are called; that of the module is Lightning's, as in every LightningModule.
     """
 
     def __init__(self, run: TrainingRun) -> None:
@@ -56,7 +60,9 @@ class TrainerModule(EvaluationModule):
         self.has_begun = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the run, its data and its Trainer, for copies by callbacks that average weights."""
+        """Leave out the run, its data and its Trainer, for copies by callbacks that average
+        weights.
+        """
         of_run = ("run", "memory", "loss_weights", "schedule")
         return {name: value for name, value in super().__getstate__().items() if name not in of_run}
 
@@ -75,7 +81,8 @@ class TrainerModule(EvaluationModule):
     def setup(self, stage: str) -> None:
         """Restore the Lightning callbacks of a resumed training, which Lightning has set up by now.
 
-        Lightning runs no evaluation itself; callbacks such as ThroughputMonitor have prepared for the Trainer's.
+        Lightning runs no evaluation itself; callbacks such as ThroughputMonitor have prepared for
+        the Trainer's.
         """
         run = self.run
         run.lightning_trainer.limit_val_batches = 0
@@ -83,15 +90,22 @@ class TrainerModule(EvaluationModule):
             run.trainer._lightning_callback_states.load(run.checkpoint, run)
 
     def configure_optimizers(self) -> Any:
-        """Make optimizer and schedule, which Lightning callbacks such as LearningRateMonitor see."""
+        """Make optimizer and schedule, which Lightning callbacks such as LearningRateMonitor
+        see.
+        """
         optimizer, schedule = self._make_optimizers()
         optimization.complete_optimizer(optimizer)  # an override may have made it
         if not optimization.is_attached(schedule, optimizer):  # Lightning would refuse it
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
     def on_train_start(self) -> None:
-        """Load optimizer and schedule of a checkpoint; `on_train_begin`. Nothing has been read yet."""
+        """Load optimizer and schedule of a checkpoint; `on_train_begin`. Nothing has been read
+        yet.
+        """
         run = self.run
         trainer = run.trainer
         self.has_begun = True
@@ -124,9 +138,11 @@ class TrainerModule(EvaluationModule):
             optimizer=fast_path.optimizer_of(lightning_trainer),
             step_context=strategy.step_context(),
             clips_in_step=strategy.clips_in_step,
-            may_skip_steps=strategy.step_was_skipped is not None or trainer.accelerator.scaler is not None,
+            may_skip_steps=strategy.step_was_skipped is not None
+            or trainer.accelerator.scaler is not None,
             takes_items=bool(accepted_arguments(trainer.training_step, num_items_in_batch=None)),
-            runs_own_backward=not is_own(trainer, "training_step") and mentions(trainer, "backward"),
+            runs_own_backward=not is_own(trainer, "training_step")
+            and mentions(trainer, "backward"),
             calls_callbacks=bool(callbacks_of(lightning_trainer)),
             windows=run.windows.done,
             grad_norm=grad_norm,
@@ -141,7 +157,9 @@ class TrainerModule(EvaluationModule):
 
         if trainer.state.global_step >= run.length.max_steps:  # only the end of the epoch is left
             trainer.control.should_training_stop = True
-        trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
+        trainer.control = trainer.callback_handler.on_epoch_begin(
+            trainer.args, trainer.state, trainer.control
+        )
 
     def on_train_batch_start(self, batch: Window, batch_idx: int) -> int | None:
         """Begin a step, whose window has been read; -1 ends the epoch without it."""
@@ -151,7 +169,9 @@ class TrainerModule(EvaluationModule):
             run.windows.done -= 1
             return -1
         run.epoch.windows += 1
-        trainer.control = trainer.callback_handler.on_step_begin(trainer.args, trainer.state, trainer.control)
+        trainer.control = trainer.callback_handler.on_step_begin(
+            trainer.args, trainer.state, trainer.control
+        )
 
     def training_step(self, batch: Window, batch_idx: int) -> torch.Tensor | None:
         """Take an optimizer step over a window of micro-batches; return the loss of the last one.
@@ -167,7 +187,8 @@ class TrainerModule(EvaluationModule):
         state = trainer.state
         handler = trainer.callback_handler
 
-        # Window: the gradients of its micro-batches add up, and are exchanged with those of the last.
+        # Window: the gradients of its micro-batches add up, and are exchanged with those of the
+        # last.
         trainer.current_gradient_accumulation_steps = len(batch)
         epoch.stepped = False
         is_last = False
@@ -175,11 +196,14 @@ class TrainerModule(EvaluationModule):
         if memory.is_shared:
             memory.begin_step(trainer.model.buffers())
         micro_batches = self.loss_weights.of_step(batch, batch.items)
-        for index, (inputs, micro_batch) in enumerate(zip(batch, micro_batches, strict=True), start=1):
+        for index, (inputs, micro_batch) in enumerate(
+            zip(batch, micro_batches, strict=True), start=1
+        ):
             is_last = index == len(batch)
             trainer.accelerator.gradient_state.sync_gradients = is_last
             exchanging: AbstractContextManager[Any] = nullcontext()
-            if strategy.exchanges:  # where memory is shared, `settle` exchanges, once no process has failed
+            # where memory is shared, `settle` exchanges, once no process has failed
+            if strategy.exchanges:
                 exchange = (is_last or trainer.accelerator.sync_each_batch) and not memory.is_shared
                 exchanging = strategy.micro_batch(exchange=exchange, steps=is_last)
 
@@ -213,7 +237,9 @@ class TrainerModule(EvaluationModule):
         if memory.is_shared:
             memory.settle()
         if epoch.clips_in_step:
-            epoch.grad_norm = trainer._get_grad_norm(epoch.model, grad_norm=strategy.norm_of_last_step())
+            epoch.grad_norm = trainer._get_grad_norm(
+                epoch.model, grad_norm=strategy.norm_of_last_step()
+            )
         trainer.control = handler.on_optimizer_step(args, state, trainer.control)
 
         # Schedule: it stays where a step was skipped.
@@ -233,7 +259,9 @@ class TrainerModule(EvaluationModule):
 
         # Zero.
         if epoch.calls_callbacks:
-            fast_path.call_callback_hooks(run.lightning_trainer, "on_before_zero_grad", trainer.optimizer)
+            fast_path.call_callback_hooks(
+                run.lightning_trainer, "on_before_zero_grad", trainer.optimizer
+            )
         epoch.model.zero_grad()
         return loss
 
@@ -242,9 +270,12 @@ class TrainerModule(EvaluationModule):
         run = self.run
         trainer = run.trainer
         if run.epoch.stepped:
-            if getattr(trainer.control, "should_go_back", False):  # a callback may return a control of another library
+            # a callback may return a control of another library
+            if getattr(trainer.control, "should_go_back", False):
                 self._go_back()
-            trainer.control = trainer.callback_handler.on_step_end(trainer.args, trainer.state, trainer.control)
+            trainer.control = trainer.callback_handler.on_step_end(
+                trainer.args, trainer.state, trainer.control
+            )
             self._log_save_evaluate()
 
         control = trainer.control
@@ -261,7 +292,9 @@ class TrainerModule(EvaluationModule):
         if run.epoch.windows == 0:
             self._stop_without_data()
         self.schedule.epoch_ended()
-        trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
+        trainer.control = trainer.callback_handler.on_epoch_end(
+            trainer.args, trainer.state, trainer.control
+        )
         run.epoch.is_over = True
         self._log_save_evaluate()
         if DebugOption.TPU_METRICS_DEBUG in trainer.args.debug:
@@ -279,8 +312,12 @@ class TrainerModule(EvaluationModule):
         """Add the states of the processes to the files of a `ModelCheckpoint`."""
         add_process_states(checkpoint, self.trainer)
 
-    def backward(self, loss: torch.Tensor, *args: Any, learning_rate: float | None = None, **kwargs: Any) -> None:
-        """Run torch's backward pass, or with a learning rate that of an optimizer that steps in it."""
+    def backward(
+        self, loss: torch.Tensor, *args: Any, learning_rate: float | None = None, **kwargs: Any
+    ) -> None:
+        """Run torch's backward pass, or with a learning rate that of an optimizer that steps in
+        it.
+        """
         if learning_rate is None:
             loss.backward(*args, **kwargs)
         else:
@@ -311,13 +348,19 @@ class TrainerModule(EvaluationModule):
         made = run.strategy.make_optimizers(self, run.length.max_steps)
         optimization.check_rules(trainer.args, trainer.optimizer)
         if run.strategy.steps_parameters:
-            left_out = optimization.check_trains(trainer.optimizer, trainer.model, run.strategy.called)
+            left_out = optimization.check_trains(
+                trainer.optimizer, trainer.model, run.strategy.called
+            )
             if trainer.accelerator.scaler is not None:
                 trainer.accelerator.scaler.others = left_out
         return made
 
-    def _forward_backward(self, inputs: Any, items: Any, micro_batch: MicroBatchLoss | None) -> torch.Tensor | None:
-        """Run a micro-batch through `Trainer.training_step`; return its loss, None after a shared failure."""
+    def _forward_backward(
+        self, inputs: Any, items: Any, micro_batch: MicroBatchLoss | None
+    ) -> torch.Tensor | None:
+        """Run a micro-batch through `Trainer.training_step`; return its loss, None after a
+        shared failure.
+        """
         if self.memory.failure is not None:
             return None
         run = self.run
@@ -380,9 +423,12 @@ class TrainerModule(EvaluationModule):
     def _stop_without_data(self) -> None:
         trainer = self.run.trainer
         if trainer.state.global_step == 0:
-            raise ValueError("The training data is empty: it gave no batch, so there is nothing to train on.")
+            raise ValueError(
+                "The training data is empty: it gave no batch, so there is nothing to train on."
+            )
         logger.warning(
-            "This epoch gave no batch, so training stops at step %s. Set max_steps (now %s) to what the data holds.",
+            "This epoch gave no batch, so training stops at step %s. Set max_steps (now %s) to "
+            "what the data holds.",
             trainer.state.global_step,
             trainer.state.max_steps,
         )

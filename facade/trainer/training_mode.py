@@ -12,9 +12,10 @@ from ...lightning_modules.models.inspection import overrides_mode
 class TrainingMode:
     """Call `model.train()` where it has an effect.
 
-    Where every module is in training mode already and `train` and `eval` are those of `nn.Module`, the call would
-    change nothing, and would take four times as long as the check. A `train` of the model itself, such as one that
-    keeps batch norm frozen, is called before every forward pass, as in the reference.
+    Where every module is in training mode already and `train` and `eval` are those of `nn.Module`,
+    the call would change nothing, and would take four times as long as the check. A `train` of the
+    model itself, such as one that keeps batch norm frozen, is called before every forward pass, as
+    in the reference.
     """
 
     def __init__(self) -> None:
@@ -22,7 +23,9 @@ class TrainingMode:
         self._is_overridden = False
 
     def begin_epoch(self) -> None:
-        """Inspect the model again at the next step, since a callback may have replaced its `train`."""
+        """Inspect the model again at the next step, since a callback may have replaced its
+        `train`.
+        """
         self._model = None
 
     def enter(self, model: nn.Module) -> None:

@@ -38,9 +38,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The Trainer decides when to evaluate. Lightning's callbacks that watch a metric read these settings: an interval of
-# no epoch tells them to look after each evaluation, not at the end of the epoch.
-_NO_EVALUATIONS_OF_LIGHTNING: dict[str, Any] = {"check_val_every_n_epoch": None, "val_check_interval": sys.maxsize}
+# The Trainer decides when to evaluate. Lightning's callbacks that watch a metric read these
+# settings: an interval of no epoch tells them to look after each evaluation, not at the end of the
+# epoch.
+_NO_EVALUATIONS_OF_LIGHTNING: dict[str, Any] = {
+    "check_val_every_n_epoch": None,
+    "val_check_interval": sys.maxsize,
+}
 
 
 class TrainingRun:
@@ -49,7 +53,8 @@ class TrainingRun:
     Args:
         trainer: the Trainer.
         trial: the trial of a hyperparameter search.
-        ignore_keys: outputs of the model that are no predictions, for evaluations during the training.
+        ignore_keys: outputs of the model that are no predictions, for evaluations during the
+            training.
     """
 
     output: TrainOutput
@@ -120,7 +125,9 @@ class TrainingRun:
             if args.auto_find_batch_size and not trainer.keep_effective_batch_size:
                 trainer._batch_size_finder.apply_found_size(checkpoint)
             with trainer._elastic.same_global_batch(checkpoint):
-                output = trainer._batch_size_finder.until_it_fits(lambda: self._attempt(checkpoint), checkpoint)
+                output = trainer._batch_size_finder.until_it_fits(
+                    lambda: self._attempt(checkpoint), checkpoint
+                )
             trainer._object_store.finish()
             return output
         finally:
@@ -215,7 +222,9 @@ class TrainingRun:
             )
             distribute(trainer, module)
             self.lightning_trainer = build_lightning_trainer(
-                trainer, max_epochs=-1 if epochs == sys.maxsize else epochs, **_NO_EVALUATIONS_OF_LIGHTNING
+                trainer,
+                max_epochs=-1 if epochs == sys.maxsize else epochs,
+                **_NO_EVALUATIONS_OF_LIGHTNING,
             )
             module.model = trainer.model  # which may have been replaced while it was prepared
             lightning_internals.start_at(
@@ -227,11 +236,14 @@ class TrainingRun:
             with running(trainer, self.lightning_trainer, module):
                 windows = lightning_internals.combined(self.windows, training=True)
                 self.lightning_trainer.fit(module, windows, val_dataloaders=[])
-                if not module.has_begun:  # stopped by a callback such as Timer before the first step
+                # stopped by a callback such as Timer before the first step
+                if not module.has_begun:
                     module.skip()
 
     def finish(self) -> None:
-        """Log the metrics, load the best model, and call `on_train_end`, while the model is still on its device."""
+        """Log the metrics, load the best model, and call `on_train_end`, while the model is
+        still on its device.
+        """
         trainer = self.trainer
         args = trainer.args
         state = trainer.state
@@ -311,7 +323,9 @@ class TrainingRun:
             self.lightning_trainer.should_stop = True
 
     def require_in_all(self, *switches: str) -> None:
-        """Check that all processes act on those of these switches that are set here, see `SharedDecisions`."""
+        """Check that all processes act on those of these switches that are set here, see
+        `SharedDecisions`.
+        """
         if self.decisions is None:
             return
         for switch in switches:
@@ -319,20 +333,27 @@ class TrainingRun:
                 self.decisions.require(switch, self.trainer.state.global_step)
 
     def log_progress(self, grad_norm: Any, learning_rate: float | None, start_time: float) -> None:
-        """Log the mean loss since the last log, and gradient norm and learning rate of the last step."""
+        """Log the mean loss since the last log, and gradient norm and learning rate of the last
+        step.
+        """
         trainer = self.trainer
         losses = self.losses
         steps = trainer.state.global_step - losses.last_logged
         logs: dict[str, float] = {"loss": losses.take() / steps}
         recorded = losses.take_recorded()
         if grad_norm is not None:
-            logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
-        logs["learning_rate"] = trainer._get_learning_rate() if learning_rate is None else learning_rate
+            logs["grad_norm"] = (
+                grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
+            )
+        logs["learning_rate"] = (
+            trainer._get_learning_rate() if learning_rate is None else learning_rate
+        )
         logs.update(recorded)
         losses.last_logged = trainer.state.global_step
         trainer.store_flos()
         trainer._token_counter.flush()
-        trainer.log(logs, **accepted_arguments(trainer.log, start_time=start_time))  # overrides may lack it
+        # overrides may lack it
+        trainer.log(logs, **accepted_arguments(trainer.log, start_time=start_time))
 
     def _save_at_once(self) -> None:
         """Write a checkpoint between two steps, and wait until it is on the disk."""
@@ -342,7 +363,9 @@ class TrainingRun:
         trainer._checkpoints.finish_writing(flushed=True)
 
     def _positioned(self) -> None:
-        """Restore the generators, and make up for an evaluation in which the training was interrupted."""
+        """Restore the generators, and make up for an evaluation in which the training was
+        interrupted.
+        """
         self.trainer._load_rng_state(self.checkpoint)
         if self.is_fitting:
             self.interrupted_evaluation.repeat()
@@ -356,14 +379,18 @@ class TrainingRun:
         trainer.state.compute_steps(trainer.args, length.max_steps)
         if self.checkpoint is not None:
             stored = trainer._restorer.read_state(self.checkpoint)
-            warn_of_differences(stored, trainer.state, batch_size=not trainer.args.auto_find_batch_size)
+            warn_of_differences(
+                stored, trainer.state, batch_size=not trainer.args.auto_find_batch_size
+            )
             trainer.state = stored
             trainer.state.is_hyper_param_search = self.trial is not None
             if trainer.args.auto_find_batch_size:
                 trainer.state.train_batch_size = trainer._train_batch_size
             trainer._load_callback_state()
             trainer._callback_states.load(self.checkpoint)
-        trainer.state.init_training_references(trainer, length.max_steps, length.num_train_epochs, self.trial)
+        trainer.state.init_training_references(
+            trainer, length.max_steps, length.num_train_epochs, self.trial
+        )
         trainer._search.begin_training(trainer.state, self.trial)
 
     def _shared_decisions(self) -> SharedDecisions | None:
@@ -372,7 +399,10 @@ class TrainingRun:
             return None
         setters = self.trainer.callback_handler.setters = SwitchSetters()
         return SharedDecisions(
-            setters, rank=args.process_index, world_size=args.world_size, timeout=float(args.ddp_timeout)
+            setters,
+            rank=args.process_index,
+            world_size=args.world_size,
+            timeout=float(args.ddp_timeout),
         )
 
     def _announce(self) -> None:
@@ -394,7 +424,10 @@ class TrainingRun:
             logger.info("  %s = %s", name, f"{value:,}")
         if self.checkpoint is not None:
             logger.info(
-                "  Resuming from %s: epoch %s, step %s", self.checkpoint, self.windows.epoch, trainer.state.global_step
+                "  Resuming from %s: epoch %s, step %s",
+                self.checkpoint,
+                self.windows.epoch,
+                trainer.state.global_step,
             )
 
 
@@ -410,23 +443,30 @@ def save_or_warn(trainer: Trainer, model: nn.Module, trial: Any) -> bool:
 
 
 def warn_of_differences(stored: TrainerState, now: TrainerState, *, batch_size: bool) -> None:
-    """Warn of intervals, or a batch size, that differ from those of the checkpoint, which stay in force.
+    """Warn of intervals, or a batch size, that differ from those of the checkpoint, which stay in
+    force.
 
     Args:
         stored: the state in the checkpoint.
         now: that which the arguments describe.
         batch_size: compare the batch size too.
     """
-    names = ["logging_steps", "eval_steps", "save_steps", *(["train_batch_size"] if batch_size else [])]
+    names = [
+        "logging_steps",
+        "eval_steps",
+        "save_steps",
+        *(["train_batch_size"] if batch_size else []),
+    ]
     argument = {"train_batch_size": "per_device_train_batch_size"}
     changed = [
-        f"\n\t{argument.get(name, name)}: {getattr(now, name)} (from args) != {getattr(stored, name)} (from "
-        f"{TRAINER_STATE_NAME})"
+        f"\n\t{argument.get(name, name)}: {getattr(now, name)} (from args) != "
+        f"{getattr(stored, name)} (from {TRAINER_STATE_NAME})"
         for name in names
         if getattr(stored, name) is not None and getattr(stored, name) != getattr(now, name)
     ]
     if changed:
         # The logger is the one that scripts know this by.
         logging.getLogger(checkpoints.__name__).warning(
-            "Arguments that do not match those of the checkpoint, which stay in force:%s", "".join(changed)
+            "Arguments that do not match those of the checkpoint, which stay in force:%s",
+            "".join(changed),
         )

@@ -1,8 +1,8 @@
 """Write folders `checkpoint-N` atomically and read them without unpickling arbitrary objects.
 
-Here: the format, usable from any training loop: weights, states, integrity, crash-safe writing, selection and rotation
-of folders; `FolderCheckpointIO` is for Lightning. Not here: when a checkpoint is written
-(`facade/checkpointing`). Imports all rooms but `training` and `tasks`.
+Here: the format, usable from any training loop: weights, states, integrity, crash-safe writing,
+selection and rotation of folders; `FolderCheckpointIO` is for Lightning. Not here: when a
+checkpoint is written (`facade/checkpointing`). Imports all rooms but `training` and `tasks`.
 """
 
 import lazy_loader

@@ -15,7 +15,12 @@ from ..common.libraries import is_instance, loaded
 from ..common.parameter_rules import plain_name
 from ..common.torch_files import load_torch
 from ..distributed.sharding import WholeModel
-from ..models.inspection import accepted_arguments, is_pretrained, unwrap_model, without_inner_wrappers
+from ..models.inspection import (
+    accepted_arguments,
+    is_pretrained,
+    unwrap_model,
+    without_inner_wrappers,
+)
 from .forms import ADAPTER_FILES, DEFAULT_ADAPTER, LoadReport, first_present
 from .tied_weights import identity, really_missing, require_tensors
 
@@ -29,13 +34,15 @@ _PREFIX_OF_PEFT = "base_model.model."
 
 
 def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> LoadReport:
-    """As `Trainer._load_from_checkpoint` for PEFT models, but all adapters are loaded, and no setting is changed.
+    """As `Trainer._load_from_checkpoint` for PEFT models, but all adapters are loaded, and no
+    setting is changed.
 
-    The active adapters stay active, and trainable ones trainable. An adapter that is alone in its folder, not in a
-    subfolder, is loaded into a model with one adapter of any name.
+    The active adapters stay active, and trainable ones trainable. An adapter that is alone in its
+    folder, not in a subfolder, is loaded into a model with one adapter of any name.
 
     Args:
-        model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`; if sharded, as a `WholeModel`.
+        model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`; if sharded, as
+            a `WholeModel`.
         folder: the checkpoint.
         adapters: the folder of each adapter, see `adapter_folders`.
 
@@ -60,7 +67,8 @@ def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Loa
 
             _refuse_finished_prompt(adapted, name, folder)
             mismatches = _load_one(adapted, name, place)
-            # PEFT lists the weights of other adapters too, and those of prompts, which it loads by itself.
+            # PEFT lists the weights of other adapters too, and those of prompts, which it loads by
+            # itself.
             missing += _weights_of(name, getattr(mismatches, "missing_keys", ()))
             unexpected += [key for key in getattr(mismatches, "unexpected_keys", ()) if "." in key]
 
@@ -82,8 +90,9 @@ def _by_own_names(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Map
 
     if not is_peft_model(model):
         raise ValueError(
-            f"{folder} holds only the weights of an adapter, and {type(model).__name__} is not a PEFT model; "
-            "wrap it with peft.get_peft_model(...), or call add_adapter(...), as in the run that saved the folder"
+            f"{folder} holds only the weights of an adapter, and {type(model).__name__} is not a "
+            "PEFT model; wrap it with peft.get_peft_model(...), or call add_adapter(...), as in "
+            "the run that saved the folder"
         )
 
     # With one adapter on each side the name does not matter.
@@ -96,10 +105,16 @@ def _by_own_names(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Map
 
 
 def _warn_of_lacking(folder: Path, others: list[str], beside: Mapping[str, Tensor]) -> None:
-    """Warn of adapters made by `add_adapter` that are neither loaded from a file of their own nor kept beside it."""
+    """Warn of adapters made by `add_adapter` that are neither loaded from a file of their own
+    nor kept beside it.
+    """
     for name in others:
         if not _weights_of(name, beside):
-            _log.warning("%s has no weights for the adapter %r, which keeps the values that it has.", folder, name)
+            _log.warning(
+                "%s has no weights for the adapter %r, which keeps the values that it has.",
+                folder,
+                name,
+            )
 
 
 def _trained_names(model: Any) -> list[str]:
@@ -111,7 +126,8 @@ def _trained_names(model: Any) -> list[str]:
 def _missing_of_base(
     model: Any, trained: list[str], folders: Iterable[Path], beside: Mapping[str, Tensor]
 ) -> list[str]:
-    """Return the trained weights of the base model that neither adapters, such as with their biases, nor `beside` hold.
+    """Return the trained weights of the base model that neither adapters, such as with their
+    biases, nor `beside` hold.
 
     The `load_adapter` of PEFT does not report these.
     """
@@ -151,11 +167,13 @@ def _load_one(model: Any, name: str, folder: Path) -> Any:
 
 
 def left_out_by_peft(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a model with adapters that its `save_pretrained` leaves out, but a training needs.
+    """Return the weights of a model with adapters that its `save_pretrained` leaves out, but a
+    training needs.
 
-    Of the base model these are the weights that the script trains, and the running statistics of batch norm. Adapters
-    that PEFT does not save as they are are needed whole: of the encoder of a prompt it saves only the finished prompt,
-    and of AdaLoRA only some ranks. Of adapters that `add_adapter` made only the active one is saved.
+    Of the base model these are the weights that the script trains, and the running statistics of
+    batch norm. Adapters that PEFT does not save as they are are needed whole: of the encoder of a
+    prompt it saves only the finished prompt, and of AdaLoRA only some ranks. Of adapters that
+    `add_adapter` made only the active one is saved.
 
     Args:
         model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`.
@@ -194,7 +212,9 @@ def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Any]:
 
 
 def _weights_in_file_of(adapter: str, model: Any, state: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the weights of the model that the file of an adapter holds as they are; none of an encoded prompt."""
+    """Return the weights of the model that the file of an adapter holds as they are; none of an
+    encoded prompt.
+    """
     if not model.peft_config[adapter].is_prompt_learning:
         return list(_by_names_of_peft(model, state, adapter).values())
     if _has_encoder(model, adapter):
@@ -205,7 +225,9 @@ def _weights_in_file_of(adapter: str, model: Any, state: Mapping[str, Tensor]) -
 
 def _by_names_of_peft(model: Any, state: Mapping[str, Tensor], adapter: str) -> dict[str, Tensor]:
     """Return the weights of an adapter, not a prompt, by the names in its file."""
-    return loaded("peft").get_peft_model_state_dict(model, dict(state), adapter, save_embedding_layers=False)
+    return loaded("peft").get_peft_model_state_dict(
+        model, dict(state), adapter, save_embedding_layers=False
+    )
 
 
 def _running_statistics(model: nn.Module) -> list[str]:
@@ -222,11 +244,15 @@ def _running_statistics(model: nn.Module) -> list[str]:
 def _has_encoder(model: Any, adapter: str) -> bool:
     """Return whether an adapter is a prompt that an encoder makes.
 
-    That is the case with p-tuning, prefix tuning with a projection, and context-aware prompt tuning. The other kinds
-    are saved whole by PEFT.
+    That is the case with p-tuning, prefix tuning with a projection, and context-aware prompt
+    tuning. The other kinds are saved whole by PEFT.
     """
     config = model.peft_config[adapter]
-    if not config.is_prompt_learning or config.peft_type not in ("P_TUNING", "PREFIX_TUNING", "CPT"):
+    if not config.is_prompt_learning or config.peft_type not in (
+        "P_TUNING",
+        "PREFIX_TUNING",
+        "CPT",
+    ):
         return False
     return list(model.prompt_encoder[adapter].state_dict()) != ["embedding.weight"]
 
@@ -240,12 +266,14 @@ def _kept_beside(folder: Path) -> dict[str, Tensor]:
 
 
 def _refuse_finished_prompt(model: Any, adapter: str, folder: Path) -> None:
-    """Raise a ValueError for an adapter of which the folder holds only the prompt that its encoder made."""
+    """Raise a ValueError for an adapter of which the folder holds only the prompt that its
+    encoder made.
+    """
     if _has_encoder(model, adapter):
         raise ValueError(
-            f"{folder} has no weights of the encoder that makes the prompt {adapter!r}, only the finished prompt, as "
-            f"other libraries save it: a training cannot resume from it. Use a folder with {TRAINED_BESIDE_NAME}, or "
-            "PeftModel.from_pretrained for inference."
+            f"{folder} has no weights of the encoder that makes the prompt {adapter!r}, only the "
+            "finished prompt, as other libraries save it: a training cannot resume from it. Use "
+            f"a folder with {TRAINED_BESIDE_NAME}, or PeftModel.from_pretrained for inference."
         )
 
 
@@ -257,9 +285,11 @@ def _ready_to_load(model: Any) -> AbstractContextManager[Any]:
 
 @contextmanager
 def as_peft_knows(model: Any) -> Iterator[Any]:
-    """Give the modules of a PEFT model their original names in the block, and the model its class's `state_dict`.
+    """Give the modules of a PEFT model their original names in the block, and the model its class's
+    `state_dict`.
 
-    Some scripts replace that by the state dict of the adapter, in which PEFT finds no adapter any more.
+    Some scripts replace that by the state dict of the adapter, in which PEFT finds no adapter any
+    more.
     """
     replaced = vars(model).pop("state_dict", None)
     try:
@@ -275,19 +305,23 @@ def _compare(own: list[str], saved: list[str], folder: Path) -> None:
     lacking = [name for name in own if name not in saved]
     if lacking:
         raise ValueError(
-            f"{folder} has no weights for the adapter {', '.join(map(repr, lacking))} of the model, only for "
-            f"{', '.join(map(repr, saved))}. Give the model the adapters of the run that wrote it."
+            f"{folder} has no weights for the adapter {', '.join(map(repr, lacking))} of the "
+            f"model, only for {', '.join(map(repr, saved))}. Give the model the adapters of the "
+            "run that wrote it."
         )
 
     others = [name for name in saved if name not in own]
     if others:
         _log.warning(
-            "%s has adapters that the model does not have, and that are not loaded: %s.", folder, ", ".join(others)
+            "%s has adapters that the model does not have, and that are not loaded: %s.",
+            folder,
+            ", ".join(others),
         )
 
 
 def saved_weights(model: Any, named: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the weights that a checkpoint of a model holds: for PEFT only adapters and other trainable weights.
+    """Return the weights that a checkpoint of a model holds: for PEFT only adapters and other
+    trainable weights.
 
     Args:
         model: the model.
@@ -297,7 +331,11 @@ def saved_weights(model: Any, named: Mapping[str, Tensor]) -> list[Tensor]:
         TypeError: an entry is not a tensor.
     """
     require_tensors(named)
-    return [tensor for name, tensor in named.items() if tensor.requires_grad or not is_of_base(model, name)]
+    return [
+        tensor
+        for name, tensor in named.items()
+        if tensor.requires_grad or not is_of_base(model, name)
+    ]
 
 
 def _weights_of(adapter: str, names: Iterable[str]) -> list[str]:
@@ -310,13 +348,16 @@ def _is_of(adapter: str, name: str) -> bool:
 
 
 def is_of_base(model: Any, name: str) -> bool:
-    """Return whether a weight of a PEFT model belongs to none of its adapters; False for other models."""
+    """Return whether a weight of a PEFT model belongs to none of its adapters; False for other
+    models.
+    """
     adapters = adapters_of(model)
     return bool(adapters) and not any(_is_of(adapter, name) for adapter in adapters)
 
 
 def adapters_of(model: Any) -> list[str]:
-    """Return the names of the adapters of a model that saves adapters alone; empty for other models.
+    """Return the names of the adapters of a model that saves adapters alone; empty for other
+    models.
 
     That is a `peft.PeftModel`, or a model of `transformers` after its `add_adapter`.
     """
@@ -333,10 +374,11 @@ def has_added_adapter(model: Any) -> bool:
 
 
 def saves_itself(model: Any) -> bool:
-    """Return whether a model is saved by its `save_pretrained`: one of `transformers`, PEFT or `huggingface_hub`.
+    """Return whether a model is saved by its `save_pretrained`: one of `transformers`, PEFT or
+    `huggingface_hub`.
 
-    A method of that name may do something else in other classes, or be that of an inner model to which a wrapper
-    forwards.
+    A method of that name may do something else in other classes, or be that of an inner model to
+    which a wrapper forwards.
     """
     of_the_hub = is_instance(model, "huggingface_hub.hub_mixin", "PyTorchModelHubMixin")
     return is_pretrained(model) or is_peft_model(model) or of_the_hub
@@ -349,9 +391,11 @@ def is_peft_model(model: Any) -> bool:
 
 
 def names_by_peft(model: Any, state: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names that PEFT gives the weights of the active adapter, without its own, and those in the model.
+    """Return the names that PEFT gives the weights of the active adapter, without its own, and
+    those in the model.
 
-    `accelerate` knows only these in the parts of processes. Empty for other models, and for prompts.
+    `accelerate` knows only these in the parts of processes. Empty for other models, and for
+    prompts.
 
     Args:
         model: the model.

@@ -1,7 +1,7 @@
 """Remove paths outside of a run from the states of Lightning callbacks before these are restored.
 
-`ModelCheckpoint` deletes files that its state lists as written, and returns its best path to be read. Its own check
-handles neither `..` nor links, and the state can set its folder.
+`ModelCheckpoint` deletes files that its state lists as written, and returns its best path to be
+read. Its own check handles neither `..` nor links, and the state can set its folder.
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ _LAST = "last_model_path"
 
 
 def without_foreign_paths(
-    states: Mapping[str, Any], callbacks: Iterable[Any], checkpoint: StrPath, run_dir: StrPath | None = None
+    states: Mapping[str, Any],
+    callbacks: Iterable[Any],
+    checkpoint: StrPath,
+    run_dir: StrPath | None = None,
 ) -> dict[str, Any]:
     """Return the states of callbacks with only the paths of the run; a warning names the others.
 
-    Files that may be deleted have to lie below the folder of their callback. The best path may also lie below
-    `run_dir`, or beside the checkpoint: a training resumed into another folder has its best model in the previous one.
+    Files that may be deleted have to lie below the folder of their callback. The best path may also
+    lie below `run_dir`, or beside the checkpoint: a training resumed into another folder has its
+    best model in the previous one.
 
     Args:
         states: by `state_key`, as checkpoints of Lightning hold them; not changed.
@@ -39,7 +43,9 @@ def without_foreign_paths(
     others = [str(Path(checkpoint).absolute().parent)]
     if run_dir is not None:
         others.append(str(run_dir))
-    by_key = {callback.state_key: callback for callback in callbacks if hasattr(callback, "state_key")}
+    by_key = {
+        callback.state_key: callback for callback in callbacks if hasattr(callback, "state_key")
+    }
 
     checked: dict[str, Any] = {}
     for key, state in states.items():
@@ -72,7 +78,8 @@ def _checked(callback: Any, state: Any, others: list[str]) -> Any:
         path = state.get(name)
         if not path or _lies_below(path, own):
             continue
-        # The best one may be in the folder of an earlier run, but not behind a link in the folder of this one.
+        # The best one may be in the folder of an earlier run, but not behind a link in the folder
+        # of this one.
         if name == _BEST and _lies_below(path, others) and not _seems_below(path, own):
             continue
         kept[name] = ""
@@ -81,7 +88,11 @@ def _checked(callback: Any, state: Any, others: list[str]) -> Any:
     if not dropped:
         return state
     paths = ", ".join(dict.fromkeys(map(repr, dropped)))
-    _log.warning("%s continues without paths of another run in its state: %s.", type(callback).__name__, paths)
+    _log.warning(
+        "%s continues without paths of another run in its state: %s.",
+        type(callback).__name__,
+        paths,
+    )
 
     # The worst and the best of the remaining ones.
     left = kept.get(_WRITTEN) or {}
@@ -102,11 +113,15 @@ def _lies_below(path: Any, folders: Iterable[str]) -> bool:
     if not isinstance(path, str) or "\0" in path:
         return False
     if "://" in path:  # an address has no links
-        return ".." not in path and any(path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
+        return ".." not in path and any(
+            path.startswith(f"{folder.rstrip('/')}/") for folder in folders
+        )
     target = Path(os.path.realpath(path))
     return any(Path(os.path.realpath(folder)) in target.parents for folder in folders)
 
 
 def _seems_below(path: Any, folders: Iterable[str]) -> bool:
-    """Return whether a path is below one of the folders with links unresolved, so that it looks like one of the run."""
+    """Return whether a path is below one of the folders with links unresolved, so that it looks
+    like one of the run.
+    """
     return any(Path(folder).absolute() in Path(path).absolute().parents for folder in folders)

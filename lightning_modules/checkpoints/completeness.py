@@ -26,23 +26,32 @@ class ExpectedWeights:
     """Names of the weights that a saved model should have."""
 
     names: dict[str, set[str]]
-    """For each weight the names that stand for it: its own, those of tied weights, those in an own `state_dict`."""
+    """For each weight the names that stand for it: its own, those of tied weights, those in an
+    own `state_dict`.
+    """
 
     frozen: set[str]
     """Those of weights that are not trained."""
 
     may_be_renamed: bool
-    """Whether the class of the model may rename weights when it saves them: mixtures of experts, quantized weights."""
+    """Whether the class of the model may rename weights when it saves them: mixtures of experts,
+    quantized weights.
+    """
 
 
-def expected_weights(model: nn.Module, gathered: Mapping[str, Any] | None = None) -> ExpectedWeights:
-    """Return the names of the weights that should be saved; of a model with adapters the frozen base does not count.
+def expected_weights(
+    model: nn.Module, gathered: Mapping[str, Any] | None = None
+) -> ExpectedWeights:
+    """Return the names of the weights that should be saved; of a model with adapters the frozen
+    base does not count.
 
     Args:
         model: the user's model.
-        gathered: the weights of a model that is spread over processes, of which no process alone knows all names.
+        gathered: the weights of a model that is spread over processes, of which no process alone
+            knows all names.
     """
-    # Parameters and saved buffers, also those that an own `state_dict` leaves out. An extra state may be anything.
+    # Parameters and saved buffers, also those that an own `state_dict` leaves out. An extra state
+    # may be anything.
     weights: dict[str, Any] = {}
     saved: Mapping[str, Any] = {}
     if gathered is not None:
@@ -77,11 +86,15 @@ def expected_weights(model: nn.Module, gathered: Mapping[str, Any] | None = None
         of_peft = has_adapters and (name in frozen or not is_of_base(model, name))
         if name not in left_out and not of_peft:
             expected[name] = same.get(identity(value), {name})
-    return ExpectedWeights(expected, frozen, may_be_renamed=is_pretrained(model) and not has_adapters)
+    return ExpectedWeights(
+        expected, frozen, may_be_renamed=is_pretrained(model) and not has_adapters
+    )
 
 
 def warn_of_left_out(expected: ExpectedWeights, folder: StrPath) -> None:
-    """Warn of the weights of which no file of a folder has values; files are compared by the names in their headers."""
+    """Warn of the weights of which no file of a folder has values; files are compared by the
+    names in their headers.
+    """
     written = set(_names_in(Path(folder)))
     if not written:
         return
@@ -100,14 +113,15 @@ def warn_of_left_out(expected: ExpectedWeights, folder: StrPath) -> None:
 
     if trained:
         _log.warning(
-            "The saved model lacks %s trained weights, whose values are in no file: %s. Check the `_save`, "
-            "`save_pretrained` or `state_dict` that leaves them out.",
+            "The saved model lacks %s trained weights, whose values are in no file: %s. Check the "
+            "`_save`, `save_pretrained` or `state_dict` that leaves them out.",
             len(trained),
             some_of(trained),
         )
     if frozen:
         _log.warning(
-            "The saved model lacks %s frozen weights: %s. To load it, build the model with their values first.",
+            "The saved model lacks %s frozen weights: %s. To load it, build the model with their "
+            "values first.",
             len(frozen),
             some_of(frozen),
         )
@@ -128,7 +142,9 @@ def _names_in(folder: Path) -> Iterator[str]:
 
 
 def _is_end_among(name: str, written: set[str]) -> bool:
-    """Return whether the end of a name is among others: overrides save inner modules, whose names lack the start."""
+    """Return whether the end of a name is among others: overrides save inner modules, whose
+    names lack the start.
+    """
     while "." in name:
         _, _, name = name.partition(".")
         if name in written:

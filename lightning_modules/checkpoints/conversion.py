@@ -1,11 +1,11 @@
 """Convert checkpoints between formats, in one process, without a model.
 
-A file of Lightning becomes a folder of the documented format, or the other way round; a folder with sharded states of
-DeepSpeed becomes one with whole states, without DeepSpeed being installed; parts of processes become whole files, and
-whole weights become a part.
+A file of Lightning becomes a folder of the documented format, or the other way round; a folder with
+sharded states of DeepSpeed becomes one with whole states, without DeepSpeed being installed; parts
+of processes become whole files, and whole weights become a part.
 
-Weights in parts go through memory a file or a tensor at a time; the states of their optimizer go through a file that is
-mapped into memory, which the system writes back where memory is short.
+Weights in parts go through memory a file or a tensor at a time; the states of their optimizer go
+through a file that is mapped into memory, which the system writes back where memory is short.
 """
 
 from __future__ import annotations
@@ -87,23 +87,27 @@ def convert(
     parts: bool = False,
     max_shard_size: int | str = "5GB",
 ) -> Path:
-    """Convert a file to a folder, a folder to a file, or a folder to one with whole weights, or with parts.
+    """Convert a file to a folder, a folder to a file, or a folder to one with whole weights, or
+    with parts.
 
     Args:
-        source: a file of Lightning, or a folder: a checkpoint of any writer, or a model in parts. A file does not name
-            the model, so that its folder has no `config.json`. Of states of DeepSpeed come weights, optimizer and loss
-            scale; the weights of an adapter stay as they are.
-        target: the folder `checkpoint-N`, or its parent; of a model, the folder itself; or a file `*.ckpt` for
-            `lightning.Trainer.fit(ckpt_path=file)` and `load_from_checkpoint`.
+        source: a file of Lightning, or a folder: a checkpoint of any writer, or a model in parts. A
+            file does not name the model, so that its folder has no `config.json`. Of states of
+            DeepSpeed come weights, optimizer and loss scale; the weights of an adapter stay as they
+            are.
+        target: the folder `checkpoint-N`, or its parent; of a model, the folder itself; or a file
+            `*.ckpt` for `lightning.Trainer.fit(ckpt_path=file)` and `load_from_checkpoint`.
         prefix: of the names of the model's weights in a file; "model." for a `LossModule`.
         force: replace an existing file or folder.
         accumulation: batches of a step, for folders of the reference, which do not hold it.
         batches_in_epoch: needed for a file from the middle of an epoch that does not hold it.
         batch_size: samples of a batch in one process, likewise.
-        dtype: float32, bfloat16 or float16, for all floating-point weights from states of DeepSpeed; by default the
-            precision of the optimizer's copies, and float32 for others that were kept in half precision.
+        dtype: float32, bfloat16 or float16, for all floating-point weights from states of
+            DeepSpeed; by default the precision of the optimizer's copies, and float32 for others
+            that were kept in half precision.
         parts: make a part of whole weights. The optimizer stays whole; FSDP takes it so.
-        max_shard_size: largest size of a file of weights made of parts, in bytes or as "5GB", and of weights in memory.
+        max_shard_size: largest size of a file of weights made of parts, in bytes or as "5GB", and
+            of weights in memory.
 
     Returns:
         the folder or file written.
@@ -111,15 +115,18 @@ def convert(
     Raises:
         FileNotFoundError: there is no such file or folder.
         FileExistsError: there is something at the target already.
-        ValueError: the source is damaged, holds other things than its format has, or lacks what the target needs; the
-            target is named after another step; `dtype` or `parts` does not apply to the source.
+        ValueError: the source is damaged, holds other things than its format has, or lacks what the
+            target needs; the target is named after another step; `dtype` or `parts` does not apply
+            to the source.
     """
     source = Path(source)
     target = Path(target)
     is_folder = source.is_dir()
     has_zero = is_folder and saved_states(source) is not None
     if dtype is not None and not has_zero:
-        raise ValueError(f"dtype={dtype!r} is for folders with states of DeepSpeed's ZeRO, which {source} is not")
+        raise ValueError(
+            f"dtype={dtype!r} is for folders with states of DeepSpeed's ZeRO, which {source} is not"
+        )
 
     if has_zero:
         return _zero_to_folder(source, target, dtype, force)
@@ -134,10 +141,15 @@ def convert(
     return _file_to_folder(source, target, prefix, known, force)
 
 
-def _file_to_folder(file: Path, target: Path, prefix: str, known: Mapping[str, Any], force: bool) -> Path:
+def _file_to_folder(
+    file: Path, target: Path, prefix: str, known: Mapping[str, Any], force: bool
+) -> Path:
     """Write the folder that a `FolderCheckpointIO` would have written instead of a file."""
     checkpoint = load_torch(file)
-    if not isinstance(checkpoint, dict) or not {"state_dict", "global_step", "loops"} <= checkpoint.keys():
+    if (
+        not isinstance(checkpoint, dict)
+        or not {"state_dict", "global_step", "loops"} <= checkpoint.keys()
+    ):
         found = type(checkpoint).__name__
         if isinstance(checkpoint, dict):
             found = ", ".join(map(str, checkpoint))[:100]
@@ -155,7 +167,10 @@ def _folder_to_file(folder: Path, final: Path, prefix: str, accumulation: int, f
     require_intact(folder)
     _require_free(final, force)
     if has_optimizer_parts(folder):
-        raise ValueError(f"{folder} has parts of the optimizer: first convert it into a folder, and that into a file")
+        raise ValueError(
+            f"{folder} has parts of the optimizer: first convert it into a folder, and that into a "
+            "file"
+        )
     weights = {f"{prefix}{name}": tensor for name, tensor in read_weights(folder).items()}
     checkpoint = read_states(folder, accumulation=accumulation)
     checkpoint["state_dict"] = {**weights, **checkpoint["state_dict"]}
@@ -174,7 +189,9 @@ def _folder_to_file(folder: Path, final: Path, prefix: str, accumulation: int, f
 
 
 def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) -> Path:
-    """Write the folder that a training without DeepSpeed would have written: whole weights, whole states."""
+    """Write the folder that a training without DeepSpeed would have written: whole weights,
+    whole states.
+    """
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"dtype={dtype!r} is none of {', '.join(_DTYPES)}")
     if target.suffix == ".ckpt":
@@ -200,8 +217,11 @@ def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) 
     return final
 
 
-def _parts_and_whole(folder: Path, target: Path, back: bool, max_shard_size: int | str, force: bool) -> Path:
-    """Write the folder with whole weights, and a whole optimizer, that has parts of processes; or the other way round.
+def _parts_and_whole(
+    folder: Path, target: Path, back: bool, max_shard_size: int | str, force: bool
+) -> Path:
+    """Write the folder with whole weights, and a whole optimizer, that has parts of processes; or
+    the other way round.
 
     Args:
         folder: a checkpoint, or a model.
@@ -259,7 +279,10 @@ def _folder_named(target: Path, step: int) -> Path:
     if not re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+", target.name):
         return target / name
     if target.name != name:
-        raise ValueError(f"{target} is named after another step: the checkpoint is of step {step}, so call it {name}")
+        raise ValueError(
+            f"{target} is named after another step: the checkpoint is of step {step}, so call it "
+            f"{name}"
+        )
     return target
 
 
@@ -291,7 +314,9 @@ def _without_numpy(leaf: Any) -> Any:
 # --- states of DeepSpeed
 
 
-def _whole_weights(states: ZeroStates | ReplicatedStates, dtype: str | None) -> dict[str, torch.Tensor]:
+def _whole_weights(
+    states: ZeroStates | ReplicatedStates, dtype: str | None
+) -> dict[str, torch.Tensor]:
     whole: dict[str, torch.Tensor] = {}
     for name in sorted(states.weights, key=lambda name: name in states.tied):
         source = states.tied.get(name)
@@ -311,12 +336,15 @@ def _cast(tensor: torch.Tensor, dtype: str | None) -> torch.Tensor:
 
 
 def _scaler_state(states: ZeroStates | ReplicatedStates) -> dict[str, Any] | None:
-    """Return the state of torch's `GradScaler` that continues DeepSpeed's dynamic scaling; None without it."""
+    """Return the state of torch's `GradScaler` that continues DeepSpeed's dynamic scaling; None
+    without it.
+    """
     kind, scaler = states.scaler or ("", {})
     if kind != "DynamicLossScaler":
         return None
     try:
-        stable = scaler["cur_iter"] - scaler["last_overflow_iter"] - 1  # steps since the scale has shrunk
+        # steps since the scale has shrunk
+        stable = scaler["cur_iter"] - scaler["last_overflow_iter"] - 1
         return {
             "scale": float(scaler["cur_scale"]),
             "growth_factor": float(scaler["scale_factor"]),
@@ -325,19 +353,23 @@ def _scaler_state(states: ZeroStates | ReplicatedStates) -> dict[str, Any] | Non
             "_growth_tracker": max(stable - 1, 0) % scaler["scale_window"],
         }
     except (KeyError, TypeError, ZeroDivisionError) as error:
-        raise ValueError(f"{states.folder} does not say how losses were scaled ({error!r})") from error
+        raise ValueError(
+            f"{states.folder} does not say how losses were scaled ({error!r})"
+        ) from error
 
 
 # --- parts of processes
 
 
 def _write_whole(folder: Path, staged: Path, max_shard_size: int | str) -> None:
-    """Write weights as safetensors, and the state of the optimizer if there is one, from the parts of processes.
+    """Write weights as safetensors, and the state of the optimizer if there is one, from the parts
+    of processes.
 
     Args:
         folder: the checkpoint in parts.
         staged: the folder to write into.
-        max_shard_size: largest size of a file, in bytes or as "5GB", and so of the weights in memory at a time.
+        max_shard_size: largest size of a file, in bytes or as "5GB", and so of the weights in
+            memory at a time.
     """
     sizes = describe_model_parts(folder)
     split = split_torch_state_dict_into_shards(sizes, max_shard_size=max_shard_size)
@@ -354,14 +386,17 @@ def _write_whole(folder: Path, staged: Path, max_shard_size: int | str) -> None:
 
 
 def _write_part(folder: Path, staged: Path) -> None:
-    """Write the weights of a folder as the part of one process, which any number of processes can read.
+    """Write the weights of a folder as the part of one process, which any number of processes can
+    read.
 
     Raises:
         ValueError: they are in a pickled file, which cannot be read tensor by tensor.
     """
     files, aliases = whole_files(folder)
     if files[0].suffix != ".safetensors":
-        raise ValueError(f"{files[0]} cannot be read tensor by tensor: save the weights as safetensors first.")
+        raise ValueError(
+            f"{files[0]} cannot be read tensor by tensor: save the weights as safetensors first."
+        )
     places: dict[str, tuple[Path, str]] = {}
     described: dict[str, torch.Tensor] = {}
     for file in files:
@@ -375,9 +410,16 @@ def _write_part(folder: Path, staged: Path) -> None:
             described[alias] = described[saved]
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore", message="torch.distributed is disabled", category=UserWarning
+        )
         writer = FileSystemWriter(staged / MODEL_PARTS_NAME, thread_count=1)
-        save({"model": described}, storage_writer=writer, planner=_ReadingPlanner(places), no_dist=True)
+        save(
+            {"model": described},
+            storage_writer=writer,
+            planner=_ReadingPlanner(places),
+            no_dist=True,
+        )
 
 
 class _ReadingPlanner(DefaultSavePlanner):
@@ -426,11 +468,17 @@ def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
         names.extend(group["params"])
     unknown = states.keys() - set(names)
     if unknown:
-        raise ValueError(f"{path} has states of {', '.join(sorted(unknown)[:3])}, which no group of parameters names.")
+        raise ValueError(
+            f"{path} has states of {', '.join(sorted(unknown)[:3])}, which no group of parameters "
+            "names."
+        )
     numbers = {name: number for number, name in enumerate(names)}
     for group in ordered:
         group["params"] = [numbers[name] for name in group["params"]]
-    return {"state": {numbers[name]: value for name, value in states.items()}, "param_groups": ordered}
+    return {
+        "state": {numbers[name]: value for name, value in states.items()},
+        "param_groups": ordered,
+    }
 
 
 def _empty(kind: Any, scratch: Path) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Disk operations of checkpoints: flush, delete, free space, and a full disk.
 
-Free space is checked before a checkpoint is begun, so that none fails half-way. A full disk of one process is raised
-in all of them, since one that went on alone would hang in a collective.
+Free space is checked before a checkpoint is begun, so that none fails half-way. A full disk of one
+process is raised in all of them, since one that went on alone would hang in a collective.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _log = logging.getLogger(__name__)
 def sync_path(path: StrPath) -> None:
     """Flush one file, or the entries of one folder, to the disk.
 
-    Folders cannot be opened on Windows and cannot be flushed on a few network file systems; there this does nothing.
+    Folders cannot be opened on Windows and cannot be flushed on a few network file systems; there
+    this does nothing.
     """
     is_folder = os.path.isdir(path)
     if is_folder and os.name == "nt":
@@ -71,20 +72,29 @@ class DiskFullError(OSError):
     def __init__(self, folder: StrPath, needed: int, free: int) -> None:
         super().__init__(
             errno.ENOSPC,
-            f"a checkpoint needs about {needed:,} bytes, but only {free:,} bytes are free; free some space, or set "
-            "save_total_limit or save_only_model",
+            f"a checkpoint needs about {needed:,} bytes, but only {free:,} bytes are free; free "
+            "some space, or set save_total_limit or save_only_model",
             str(folder),
         )
 
 
 def bytes_of(values: Any) -> int:
-    """Return the size of all tensors in nested dicts, lists and tuples; shared memory counts once."""
+    """Return the size of all tensors in nested dicts, lists and tuples; shared memory counts
+    once.
+    """
     tensors = [leaf for leaf in leaves(values) if isinstance(leaf, torch.Tensor)]
-    return sum({(one.device, one.data_ptr(), one.shape): one.numel() * one.element_size() for one in tensors}.values())
+    return sum(
+        {
+            (one.device, one.data_ptr(), one.shape): one.numel() * one.element_size()
+            for one in tensors
+        }.values()
+    )
 
 
 def free_space(folder: StrPath) -> int:
-    """Return the bytes that an ordinary user may still write below a folder, which need not exist yet."""
+    """Return the bytes that an ordinary user may still write below a folder, which need not
+    exist yet.
+    """
     while not os.path.exists(folder):
         folder = os.path.dirname(os.path.abspath(folder))
     return shutil.disk_usage(folder).free
@@ -117,7 +127,9 @@ def require_space(folder: StrPath, needed: int, *, spare: Iterable[StrPath] = ()
 
 
 def is_disk_full(error: BaseException, folder: StrPath) -> bool:
-    """Return whether an error was caused by a full disk; some libraries report it only in the message."""
+    """Return whether an error was caused by a full disk; some libraries report it only in the
+    message.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:
@@ -138,20 +150,23 @@ def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
     if not is_disk_full(error, folder):
         raise error
     _log.warning(
-        "No checkpoint was written to %s, for the disk is full (%s). Training goes on, and the older checkpoints are "
-        "untouched. Free some space, or set save_total_limit or save_only_model.",
+        "No checkpoint was written to %s, for the disk is full (%s). Training goes on, and the "
+        "older checkpoints are untouched. Free some space, or set save_total_limit or "
+        "save_only_model.",
         Path(folder),
         error,
     )
 
 
 def run_together(jobs: Iterable[Callable[[], object]], folder: StrPath, processes: int) -> None:
-    """Run the jobs of a checkpoint on all processes, and raise a full disk of one of them on all; collective.
+    """Run the jobs of a checkpoint on all processes, and raise a full disk of one of them on all;
+    collective.
 
     A process whose disk is full runs its other jobs all the same, as these may be collective.
 
     Args:
-        jobs: in the order in which all processes run them; some processes may have fewer that are not collective.
+        jobs: in the order in which all processes run them; some processes may have fewer that are
+            not collective.
         folder: the checkpoint, for the error.
         processes: number of processes.
 

@@ -19,29 +19,36 @@ __all__ = ["FolderCheckpoint"]
 
 
 class FolderCheckpoint(ModelCheckpoint):
-    """As Lightning's `ModelCheckpoint`, but writes the folders `checkpoint-N` of the Trainer API, without a plugin.
+    """As Lightning's `ModelCheckpoint`, but writes the folders `checkpoint-N` of the Trainer API,
+    without a plugin.
 
         checkpoint = FolderCheckpoint("out", every_n_train_steps=500, save_total_limit=2)
         trainer = lightning.Trainer(callbacks=[checkpoint])
-        trainer.fit(module, loader, ckpt_path=checkpoint.newest())  # resumes from the last run, if there was one
+        trainer.fit(module, loader, ckpt_path=checkpoint.newest())  # resumes from the last run, if
+        there was one
 
-    They resume with `lightrainer.Trainer` and with the reference too, see `FolderCheckpointIO`, which this callback
-    sets on the Lightning Trainer. Without one of the three intervals a checkpoint is written at the end of each epoch.
+    They resume with `lightrainer.Trainer` and with the reference too, see `FolderCheckpointIO`,
+    which this callback sets on the Lightning Trainer. Without one of the three intervals a
+    checkpoint is written at the end of each epoch.
 
     Args:
         dirpath: the folder for the checkpoints.
         every_n_train_steps: optimizer steps between two of them.
         every_n_epochs: epochs between two of them.
         train_time_interval: time between two of them.
-        save_on_train_epoch_end: at the end of the epoch instead of after the validation; as in `ModelCheckpoint`.
-        save_total_limit: number of newest checkpoints to keep; the best stays too, so that with 1 there may be two.
+        save_on_train_epoch_end: at the end of the epoch instead of after the validation; as in
+            `ModelCheckpoint`.
+        save_total_limit: number of newest checkpoints to keep; the best stays too, so that with 1
+            there may be two.
         monitor: name of the logged metric that selects the best checkpoint (`best_model_path`).
         mode: "min" if the lowest value is the best, "max" if the highest is.
         attribute: name of the module's attribute that holds the model, as for `FolderCheckpointIO`.
-        processing_class: tokenizer or processor, saved beside the model if it has `save_pretrained`.
+        processing_class: tokenizer or processor, saved beside the model if it has
+            `save_pretrained`.
 
     Raises:
-        ValueError: `save_total_limit` is below 1. When a run starts: the strategy, or a plugin, writes another format.
+        ValueError: `save_total_limit` is below 1. When a run starts: the strategy, or a plugin,
+            writes another format.
     """
 
     FILE_EXTENSION = ""
@@ -62,7 +69,10 @@ class FolderCheckpoint(ModelCheckpoint):
     ) -> None:
         require_local(dirpath, "dirpath")
         if save_total_limit is not None and save_total_limit < 1:
-            raise ValueError(f"save_total_limit is {save_total_limit}: keep 1 checkpoint or more, or None for all.")
+            raise ValueError(
+                f"save_total_limit is {save_total_limit}: keep 1 checkpoint or more, or None for "
+                "all."
+            )
         super().__init__(
             dirpath=os.fspath(dirpath),
             filename=f"{PREFIX_CHECKPOINT_DIR}-{{step}}",
@@ -89,11 +99,21 @@ class FolderCheckpoint(ModelCheckpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Set the folder format on the Lightning Trainer."""
         with warnings.catch_warnings():  # the folder is meant to hold older checkpoints
-            warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+            warnings.filterwarnings(
+                "ignore", message="Checkpoint directory .* exists and is not empty"
+            )
             super().setup(trainer, pl_module, stage)
         strategy: Any = trainer.strategy
-        if type(strategy).__name__ in ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy"):
-            raise ValueError(f"FolderCheckpoint cannot write under {type(strategy).__name__}: take ModelCheckpoint.")
+        if type(strategy).__name__ in (
+            "FSDPStrategy",
+            "ModelParallelStrategy",
+            "DeepSpeedStrategy",
+            "XLAFSDPStrategy",
+        ):
+            raise ValueError(
+                f"FolderCheckpoint cannot write under {type(strategy).__name__}: take "
+                "ModelCheckpoint."
+            )
         present = strategy.checkpoint_io
         if isinstance(present, _FilesOfLightning):
             strategy.checkpoint_io = FolderCheckpointIO(
@@ -101,10 +121,13 @@ class FolderCheckpoint(ModelCheckpoint):
             )
         elif not isinstance(getattr(present, "checkpoint_io", present), FolderCheckpointIO):
             raise ValueError(
-                f"FolderCheckpoint and the plugin {type(present).__name__}: take one, or wrap FolderCheckpointIO in it."
+                f"FolderCheckpoint and the plugin {type(present).__name__}: take one, or wrap "
+                "FolderCheckpointIO in it."
             )
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Record that a checkpoint was written."""
         self._has_saved = True
 
@@ -129,6 +152,10 @@ class FolderCheckpoint(ModelCheckpoint):
         self._has_saved = False
         folder = Path(str(self.dirpath))
         newest = folder / f"{PREFIX_CHECKPOINT_DIR}-{trainer.global_step}"
-        if trainer.is_global_zero and self.save_total_limit is not None and newest in list_checkpoints(folder):
+        if (
+            trainer.is_global_zero
+            and self.save_total_limit is not None
+            and newest in list_checkpoints(folder)
+        ):
             best = self.best_model_path if self.monitor else None
             rotate_checkpoints(folder, self.save_total_limit, best or None, newest=newest)

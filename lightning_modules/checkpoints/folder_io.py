@@ -28,49 +28,62 @@ _LOADING = "load_optimizer_state_dict"
 
 
 class FolderCheckpointIO(CheckpointIO):
-    """As Lightning's `TorchCheckpointIO`, but checkpoints are the folders `checkpoint-N` of the Trainer API.
+    """As Lightning's `TorchCheckpointIO`, but checkpoints are the folders `checkpoint-N` of the
+    Trainer API.
 
-    They resume with `lightrainer.Trainer.train(resume_from_checkpoint=folder)` and with the reference, and those that
-    either of them wrote resume with `lightning.Trainer.fit(module, ckpt_path=folder)`. They are written under a
-    temporary name and renamed, and only tensors and plain values are unpickled. Files of Lightning are still read, in
+    They resume with `lightrainer.Trainer.train(resume_from_checkpoint=folder)` and with the
+    reference, and those that either of them wrote resume with
+    `lightning.Trainer.fit(module, ckpt_path=folder)`. They are written under a temporary name and
+    renamed, and only tensors and plain values are unpickled. Files of Lightning are still read, in
     the same safe way.
 
-        checkpoint = ModelCheckpoint(dirpath="out", filename="checkpoint-{step}", auto_insert_metric_name=False)
-        checkpoint.FILE_EXTENSION = ""
+        checkpoint = ModelCheckpoint(dirpath="out", filename="checkpoint-{step}",
+        auto_insert_metric_name=False) checkpoint.FILE_EXTENSION = ""
         trainer = lightning.Trainer(plugins=[FolderCheckpointIO(module)], callbacks=[checkpoint])
         trainer.fit(module, loader, ckpt_path="out/checkpoint-500")
 
     Wrapped in Lightning's `AsyncCheckpointIO` it writes while the training goes on.
 
     Args:
-        module: the LightningModule that is trained. A `ResumableModule`, such as `LossModule`, resumes exactly.
-        attribute: name of the module's attribute that holds the model. The model's weights go to the documented files,
-            through its `save_pretrained` if it is one of `transformers` or PEFT, and all other weights to a file beside
-            them.
-        processing_class: tokenizer or processor, saved beside the model if it has `save_pretrained`.
+        module: the LightningModule that is trained. A `ResumableModule`, such as `LossModule`,
+            resumes exactly.
+        attribute: name of the module's attribute that holds the model. The model's weights go to
+            the documented files, through its `save_pretrained` if it is one of `transformers` or
+            PEFT, and all other weights to a file beside them.
+        processing_class: tokenizer or processor, saved beside the model if it has
+            `save_pretrained`.
     """
 
-    def __init__(self, module: LightningModule, *, attribute: str = "model", processing_class: Any = None) -> None:
+    def __init__(
+        self, module: LightningModule, *, attribute: str = "model", processing_class: Any = None
+    ) -> None:
         model = getattr(module, attribute, None)
         if not isinstance(model, nn.Module):
             raise TypeError(
-                f"{type(module).__name__}.{attribute} is {type(model).__name__}, not the model whose weights are to be "
-                "saved; pass attribute=... with the name under which the module has it"
+                f"{type(module).__name__}.{attribute} is {type(model).__name__}, not the model "
+                "whose weights are to be saved; pass attribute=... with the name under which the "
+                "module has it"
             )
         self.module = module
         self.attribute = attribute
         self.processing_class = processing_class
         self._cleaned: set[Path] = set()
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write a folder at `path`, replacing an older one; or Lightning's own file if it ends in `.ckpt`.
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a folder at `path`, replacing an older one; or Lightning's own file if it ends in
+        `.ckpt`.
 
         Raises:
             TypeError: there are `storage_options`.
             ValueError: the path is that of a remote place.
         """
         if storage_options is not None:
-            raise TypeError(f"storage_options={storage_options!r}: a folder on the disk has none; leave them out")
+            raise TypeError(
+                f"storage_options={storage_options!r}: a folder on the disk has none; leave "
+                "them out"
+            )
         final = _local(path)
         if final.suffix == ".ckpt" and not final.is_dir():
             TorchCheckpointIO().save_checkpoint(checkpoint, path)
@@ -94,8 +107,8 @@ class FolderCheckpointIO(CheckpointIO):
 
         Raises:
             FileNotFoundError: there is nothing of that name.
-            ValueError: it is damaged, holds other things than tensors and plain values, or lacks trained weights of the
-                model, whose module's `strict_loading` is not False.
+            ValueError: it is damaged, holds other things than tensors and plain values, or lacks
+                trained weights of the model, whose module's `strict_loading` is not False.
         """
         folder = _local(path)
         _convert_to_double(self.module)
@@ -106,7 +119,10 @@ class FolderCheckpointIO(CheckpointIO):
         load_weights(model, folder, strict=self.module.strict_loading)
         trainer = self.module.trainer
         checkpoint = read_states(folder, accumulation=trainer.accumulate_grad_batches)
-        whole = {**checkpoint, "state_dict": {**self.module.state_dict(), **checkpoint["state_dict"]}}
+        whole = {
+            **checkpoint,
+            "state_dict": {**self.module.state_dict(), **checkpoint["state_dict"]},
+        }
         return _checked(whole, folder, trainer)
 
     def remove_checkpoint(self, path: str | Path) -> None:
@@ -118,7 +134,9 @@ class FolderCheckpointIO(CheckpointIO):
             target.unlink()
 
     def _model(self) -> tuple[nn.Module, str]:
-        """Return the model under `torch.compile`, and the prefix of its weights' names in the module."""
+        """Return the model under `torch.compile`, and the prefix of its weights' names in the
+        module.
+        """
         model, prefix = getattr(self.module, self.attribute), f"{self.attribute}."
         while (inner := inside_compiled(model)) is not None:
             model, prefix = inner, f"{prefix}_orig_mod."
@@ -127,14 +145,23 @@ class FolderCheckpointIO(CheckpointIO):
     def _known(self) -> dict[str, Any]:
         trainer = self.module.trainer
         batches, epochs = trainer.num_training_batches, trainer.max_epochs
-        known: dict[str, Any] = {"max_steps": max(trainer.max_steps, 0), "num_train_epochs": max(epochs or 0, 0)}
+        known: dict[str, Any] = {
+            "max_steps": max(trainer.max_steps, 0),
+            "num_train_epochs": max(epochs or 0, 0),
+        }
         if batch_size := getattr(trainer.train_dataloader, "batch_size", None):
             known["train_batch_size"] = batch_size
-        return {**known, "batches_in_epoch": batches if batches != float("inf") else place_in_loops(trainer).done + 1}
+        return {
+            **known,
+            "batches_in_epoch": (
+                batches if batches != float("inf") else place_in_loops(trainer).done + 1
+            ),
+        }
 
 
 class FolderReader(TorchCheckpointIO):
-    """As Lightning's `TorchCheckpointIO`, but reads folders as `ckpt_path` too, and every file in full precision.
+    """As Lightning's `TorchCheckpointIO`, but reads folders as `ckpt_path` too, and every file in
+    full precision.
 
     Args:
         trainer: the weights go to the attribute `model` of its module.
@@ -143,10 +170,14 @@ class FolderReader(TorchCheckpointIO):
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write a file as Lightning does, without the state of the loaders in one that has weights only.
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a file as Lightning does, without the state of the loaders in one that has weights
+        only.
 
-        Lightning calls no callback for such a file, and the state holds arrays, which are not read safely.
+        Lightning calls no callback for such a file, and the state holds arrays, which are not read
+        safely.
         """
         if "optimizer_states" not in checkpoint and "loops" in checkpoint:
             take_loader_states(checkpoint)
@@ -159,22 +190,32 @@ class FolderReader(TorchCheckpointIO):
         if Path(path).is_dir():
             return FolderCheckpointIO(self.trainer.lightning_module).load_checkpoint(path)
         _convert_to_double(self.trainer.lightning_module)
-        return _checked(super().load_checkpoint(path, map_location, weights_only), Path(path), self.trainer)
+        return _checked(
+            super().load_checkpoint(path, map_location, weights_only), Path(path), self.trainer
+        )
 
 
 def _convert_to_double(module: LightningModule) -> None:
-    """Convert the module before weights in double precision are loaded: Lightning does so after, and rounds them."""
+    """Convert the module before weights in double precision are loaded: Lightning does so after,
+    and rounds them.
+    """
     if module.trainer.precision == "64-true":
         module.double()
 
 
-def split_weights(state_dict: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_weights(
+    state_dict: Mapping[str, Any], prefix: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the weights whose names begin with the prefix, without it, and all others.
 
     Raises:
         ValueError: no name begins with it.
     """
-    own = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+    own = {
+        name.removeprefix(prefix): value
+        for name, value in state_dict.items()
+        if name.startswith(prefix)
+    }
     others = {name: value for name, value in state_dict.items() if not name.startswith(prefix)}
     if others and not own:
         some = ", ".join(list(others)[:3])
@@ -183,26 +224,34 @@ def split_weights(state_dict: Mapping[str, Any], prefix: str) -> tuple[dict[str,
 
 
 def _checked(checkpoint: dict[str, Any], path: Path, trainer: Trainer) -> dict[str, Any]:
-    """Return a checkpoint without foreign paths, and let the states of optimizers be checked before they are loaded.
+    """Return a checkpoint without foreign paths, and let the states of optimizers be checked before
+    they are loaded.
 
-    Callbacks of Lightning delete the files that their states name, and optimizers accept states of any shape.
+    Callbacks of Lightning delete the files that their states name, and optimizers accept states of
+    any shape.
     """
     _check_before_loading(trainer, path)
     if not isinstance(checkpoint.get("callbacks"), dict):
         return checkpoint
     callbacks: list[Any] = getattr(trainer, "callbacks", [])
-    return {**checkpoint, "callbacks": without_foreign_paths(checkpoint["callbacks"], callbacks, path)}
+    return {
+        **checkpoint,
+        "callbacks": without_foreign_paths(checkpoint["callbacks"], callbacks, path),
+    }
 
 
 def _check_before_loading(trainer: Trainer, path: Path) -> None:
-    """Make the strategy compare the states of optimizers with their parameters before it loads them."""
+    """Make the strategy compare the states of optimizers with their parameters before it loads
+    them.
+    """
     strategy: Any = trainer.strategy
     vars(strategy).pop(_LOADING, None)
     load = getattr(strategy, _LOADING)
 
     def load_checked(checkpoint: Mapping[str, Any]) -> None:
         vars(strategy).pop(_LOADING, None)
-        pairs = zip(strategy.optimizers, checkpoint["optimizer_states"], strict=False)  # as Lightning has it
+        # as Lightning has it
+        pairs = zip(strategy.optimizers, checkpoint["optimizer_states"], strict=False)
         for number, (optimizer, state) in enumerate(pairs):
             name = LIGHTNING_STATE_NAME if number else OPTIMIZER_NAME
             file = path / name if path.is_dir() else path

@@ -33,7 +33,8 @@ def list_checkpoints(run_dir: StrPath) -> list[Path]:
 
 
 def get_last_checkpoint(folder: StrPath) -> str | None:
-    """As `transformers.trainer_utils.get_last_checkpoint`: the one with the highest step, or None if there is none.
+    """As `transformers.trainer_utils.get_last_checkpoint`: the one with the highest step, or None
+    if there is none.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -49,7 +50,8 @@ def last_intact_checkpoint(
     weights: bool = True,
     wanted: Callable[[Path], bool] | None = None,
 ) -> str | None:
-    """As `get_last_checkpoint`, but skips damaged ones, each with a warning that says what is wrong.
+    """As `get_last_checkpoint`, but skips damaged ones, each with a warning that says what is
+    wrong.
 
     Folders whose process was killed while it replaced them get their names back first.
 
@@ -72,7 +74,11 @@ def last_intact_checkpoint(
         found = problems(checkpoint, training_state=training_state, weights=weights)
         if not found:
             return os.path.join(folder, checkpoint.name)
-        _log.warning("The checkpoint %s is passed over, because it is damaged: %s.", checkpoint, "; ".join(found))
+        _log.warning(
+            "The checkpoint %s is passed over, because it is damaged: %s.",
+            checkpoint,
+            "; ".join(found),
+        )
     return None
 
 
@@ -84,27 +90,32 @@ def sort_checkpoints(
     *,
     newest: StrPath | None = None,
 ) -> list[str]:
-    """As `transformers.trainer_utils.sort_checkpoints`: return the checkpoints in order of deletion.
+    """As `transformers.trainer_utils.sort_checkpoints`: return the checkpoints in order of
+    deletion.
 
-    The reference matches `PREFIX-*`, but here only `PREFIX-<digits>`: a user's `checkpoint-12-keep` is never deleted.
+    The reference matches `PREFIX-*`, but here only `PREFIX-<digits>`: a user's `checkpoint-12-keep`
+    is never deleted.
 
     Args:
         output_dir: the folder that holds the checkpoints.
         checkpoint_prefix: prefix of their names, before the step.
-        use_mtime: order by time of change instead of by step, unless all times lie within a second (as on some network
-            file systems).
+        use_mtime: order by time of change instead of by step, unless all times lie within a second
+            (as on some network file systems).
         best_model_checkpoint: comes last but one, or last if it is also the most recent.
-        newest: the checkpoint just written. Those with a higher step come from another run in the same folder, or from
-            the part of this run that a resume from an earlier step gave up, and come first. So the same checkpoints
-            are left as in the reference, which orders by time; by step alone the checkpoint just written would be the
-            first to be deleted. One difference: older ones with lower steps come first by time, here by step.
+        newest: the checkpoint just written. Those with a higher step come from another run in the
+            same folder, or from the part of this run that a resume from an earlier step gave up,
+            and come first. So the same checkpoints are left as in the reference, which orders by
+            time; by step alone the checkpoint just written would be the first to be deleted. One
+            difference: older ones with lower steps come first by time, here by step.
     """
     found = _numbered(output_dir, checkpoint_prefix) if os.path.isdir(output_dir) else []
     if use_mtime:
         found = _by_time(found)
     if newest is not None:
         limit = _step(Path(newest).name, checkpoint_prefix)
-        found.sort(key=lambda path: limit is None or (_step(path.name, checkpoint_prefix) or 0) <= limit)
+        found.sort(
+            key=lambda path: limit is None or (_step(path.name, checkpoint_prefix) or 0) <= limit
+        )
     ordered = [str(path) for path in found]
     best = _same_among(ordered, best_model_checkpoint)
     if best is not None and best != ordered[-1]:
@@ -122,10 +133,11 @@ def rotate_checkpoints(
     newest: StrPath | None = None,
     spare: StrPath | None = None,
 ) -> bool:
-    """As `transformers.trainer_utils.rotate_checkpoints`, but a kill in the middle leaves no half checkpoint behind.
+    """As `transformers.trainer_utils.rotate_checkpoints`, but a kill in the middle leaves no half
+    checkpoint behind.
 
-    Oldest first, checkpoints are deleted until `save_total_limit` are left. The most recent and the best are never
-    deleted, so that with a limit of 1 two may be left.
+    Oldest first, checkpoints are deleted until `save_total_limit` are left. The most recent and the
+    best are never deleted, so that with a limit of 1 two may be left.
 
     Args:
         output_dir: the folder that holds the checkpoints.
@@ -134,7 +146,8 @@ def rotate_checkpoints(
         use_mtime: as for `sort_checkpoints`.
         checkpoint_prefix: as for `sort_checkpoints`.
         newest: the checkpoint just written, as for `sort_checkpoints`.
-        spare: a checkpoint that is not deleted yet, as a power failure may still damage the newer ones.
+        spare: a checkpoint that is not deleted yet, as a power failure may still damage the newer
+            ones.
 
     Returns:
         whether that one is beyond the limit.
@@ -163,7 +176,9 @@ def _step(name: str, prefix: str) -> int | None:
 
 
 def _numbered(run_dir: StrPath, prefix: str) -> list[Path]:
-    steps = {entry.name: _step(entry.name, prefix) for entry in os.scandir(run_dir) if entry.is_dir()}
+    steps = {
+        entry.name: _step(entry.name, prefix) for entry in os.scandir(run_dir) if entry.is_dir()
+    }
     found = sorted((step, name) for name, step in steps.items() if step is not None)
     return [Path(run_dir, name) for _, name in found]
 
@@ -173,7 +188,10 @@ def _by_time(folders: list[Path]) -> list[Path]:
     if len(folders) < 2:
         return folders
     if max(times.values()) - min(times.values()) < 1.0:
-        _log.warning("The checkpoints in %s have the same times; they are ordered by step.", folders[0].parent)
+        _log.warning(
+            "The checkpoints in %s have the same times; they are ordered by step.",
+            folders[0].parent,
+        )
         return folders
     return sorted(folders, key=lambda path: times[path])
 

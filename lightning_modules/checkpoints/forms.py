@@ -1,4 +1,6 @@
-"""Forms of weights in a folder: one file, shards with an index, adapters, or parts written by processes."""
+"""Forms of weights in a folder: one file, shards with an index, adapters, or parts written by
+processes.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class ShardIndex:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """As the result of `nn.Module.load_state_dict`, but a tied weight loaded under another name is not missing."""
+    """As the result of `nn.Module.load_state_dict`, but a tied weight loaded under another name
+    is not missing.
+    """
 
     missing: tuple[str, ...] = ()
     """Names of the model for which the folder had no values; their weights are unchanged."""
@@ -66,9 +70,15 @@ def first_present(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def adapter_folders(folder: Path) -> dict[str, Path]:
-    """Return the folder of each adapter of PEFT by name: the default one in the folder itself, others in subfolders."""
+    """Return the folder of each adapter of PEFT by name: the default one in the folder itself,
+    others in subfolders.
+    """
     # The folder of a run holds checkpoints too, which are no adapters.
-    named = (path for path in sorted(folder.iterdir()) if path.is_dir() and not re.search(_OTHER_FOLDERS, path.name))
+    named = (
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and not re.search(_OTHER_FOLDERS, path.name)
+    )
     places = {**{path.name: path for path in named}, DEFAULT_ADAPTER: folder}
     return {name: path for name, path in places.items() if first_present(path, ADAPTER_FILES)}
 
@@ -84,12 +94,16 @@ def has_whole_weights(folder: Path) -> bool:
 
 
 def has_model_parts(folder: Path) -> bool:
-    """Return whether the folder holds a model in parts written by processes, complete with their table."""
+    """Return whether the folder holds a model in parts written by processes, complete with their
+    table.
+    """
     return (folder / MODEL_PARTS_NAME / PARTS_TABLE_NAME).is_file()
 
 
 def has_optimizer_parts(folder: StrPath) -> bool:
-    """Return whether a checkpoint holds the states of an optimizer in parts written by processes."""
+    """Return whether a checkpoint holds the states of an optimizer in parts written by
+    processes.
+    """
     return Path(folder, OPTIMIZER_PARTS_NAME, PARTS_TABLE_NAME).is_file()
 
 
@@ -109,7 +123,9 @@ def read_index(path: Path) -> ShardIndex:
     suffix = f".{path.name.split('.')[1]}"
     for tensor, file in sorted(weight_map.items(), key=lambda item: str(item[1])):
         if not isinstance(file, str) or not file.endswith(suffix) or not lies_beside(path, file):
-            raise ValueError(f"{path} names the file {file!r} for {tensor!r}, which is not a shard in its folder")
+            raise ValueError(
+                f"{path} names the file {file!r} for {tensor!r}, which is not a shard in its folder"
+            )
         shards.setdefault(file, []).append(tensor)
     return ShardIndex(shards=shards, aliases=only_strings(metadata))
 
@@ -121,9 +137,14 @@ def lies_beside(index: Path, file: str) -> bool:
     """
     if not file or Path(file).name != file or "\\" in file or "\0" in file:
         return False
-    return (index.parent / file).resolve().parent in (index.parent.resolve(), index.resolve().parent)
+    return (index.parent / file).resolve().parent in (
+        index.parent.resolve(),
+        index.resolve().parent,
+    )
 
 
 def only_strings(metadata: dict[str, object] | None) -> dict[str, str]:
-    """Return the entries of a metadata table that are strings: among them the tied names (`alias: saved name`)."""
+    """Return the entries of a metadata table that are strings: among them the tied names
+    (`alias: saved name`).
+    """
     return {name: value for name, value in (metadata or {}).items() if isinstance(value, str)}

@@ -1,7 +1,8 @@
-"""Convert a checkpoint of Lightning, which is one dict, to the files of the documented folder, and back.
+"""Convert a checkpoint of Lightning, which is one dict, to the files of the documented folder, and
+back.
 
-Entries that the documented files have no place for (loops, callbacks, further optimizers, weights beside the model's)
-are in `lightning_state.pt`, which the reference ignores.
+Entries that the documented files have no place for (loops, callbacks, further optimizers, weights
+beside the model's) are in `lightning_state.pt`, which the reference ignores.
 """
 
 from __future__ import annotations
@@ -24,17 +25,27 @@ from ..common.file_names import (
 )
 from ..common.safe_serialization import from_plain, plain_entries
 from ..common.torch_files import load_torch, pack, save_torch, unpack
-from ..internals.loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state, place_of
+from ..internals.loop_states import (
+    IN_WINDOWS,
+    PROCESS_STATES,
+    loops_at,
+    place_from_state,
+    place_of,
+)
 from .forms import first_present
 
 LIGHTNING_STATE_NAME = "lightning_state.pt"
 """Exists only in folders written by Lightning or converted from its files."""
 
 PRECISION = "MixedPrecision"
-"""Key of the state of the precision plugin in a checkpoint of Lightning: its class's name; it holds the scaler."""
+"""Key of the state of the precision plugin in a checkpoint of Lightning: its class's name; it
+holds the scaler.
+"""
 
 
-def write_states(checkpoint: Mapping[str, Any], folder: Path, other_weights: Mapping[str, Any], **known: Any) -> None:
+def write_states(
+    checkpoint: Mapping[str, Any], folder: Path, other_weights: Mapping[str, Any], **known: Any
+) -> None:
     """Write everything except the model's weights.
 
     Args:
@@ -44,13 +55,20 @@ def write_states(checkpoint: Mapping[str, Any], folder: Path, other_weights: Map
         known: entries of `trainer_state.json` that the checkpoint does not hold.
     """
     rest = {**checkpoint, "state_dict": dict(other_weights)}
-    optimizers, schedulers = (list(rest.pop(name, [])) for name in ("optimizer_states", "lr_schedulers"))
+    optimizers, schedulers = (
+        list(rest.pop(name, [])) for name in ("optimizer_states", "lr_schedulers")
+    )
     states = {rank: unpack(packed) for rank, packed in rest.pop(PROCESS_STATES, {}).items()}
-    if rest.pop(IN_WINDOWS, False):  # another module's batches are not windows; the files hold the position
+    # another module's batches are not windows; the files hold the position
+    if rest.pop(IN_WINDOWS, False):
         del rest["loops"]
     if optimizers:
         save_torch(optimizers[0], folder / OPTIMIZER_NAME)
-        schedule = schedulers[0] if schedulers else _constant_schedule(optimizers[0], checkpoint["global_step"])
+        schedule = (
+            schedulers[0]
+            if schedulers
+            else _constant_schedule(optimizers[0], checkpoint["global_step"])
+        )
         save_torch(schedule, folder / SCHEDULER_NAME)
         rest |= {"optimizer_states": optimizers[1:], "lr_schedulers": schedulers[1:]}
     if "scale" in rest.get(PRECISION, {}):
@@ -65,7 +83,8 @@ def write_states(checkpoint: Mapping[str, Any], folder: Path, other_weights: Map
 
 
 def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, Any]:
-    """Return everything except the model's weights as a checkpoint of Lightning, with other weights in `state_dict`.
+    """Return everything except the model's weights as a checkpoint of Lightning, with other weights
+    in `state_dict`.
 
     Args:
         folder: a checkpoint of any writer.
@@ -105,11 +124,16 @@ def _processes(folder: Path) -> dict[int, dict[str, Any]]:
             continue
         rank = int(match[1] or 0)
         data = folder / data_state_name(rank)
-        found[rank] = {"rng": load_torch(path), "data": load_torch(data) if data.is_file() else None}
+        found[rank] = {
+            "rng": load_torch(path),
+            "data": load_torch(data) if data.is_file() else None,
+        }
     return found
 
 
-def _position(state: Mapping[str, Any], processes: Mapping[int, Any], accumulation: int) -> dict[str, Any]:
+def _position(
+    state: Mapping[str, Any], processes: Mapping[int, Any], accumulation: int
+) -> dict[str, Any]:
     """Return the states of loops that resume at the position of a training of the Trainer API."""
     steps = int(state["global_step"])
     written = processes.get(0, {}).get("data")
@@ -127,18 +151,26 @@ def _position(state: Mapping[str, Any], processes: Mapping[int, Any], accumulati
 
 
 def _plain_only(values: Mapping[str, Any]) -> Any:
-    """Drop values that could not be read again, with a warning; entries of callbacks and hyperparameters one by one."""
+    """Drop values that could not be read again, with a warning; entries of callbacks and
+    hyperparameters one by one.
+    """
     kept: dict[str, Any] = {}
     for name, value in values.items():
         if name in ("callbacks", "hyper_parameters") and isinstance(value, Mapping):
             kept[name] = _plain_only(value)
         else:
             kept |= plain_entries({name: value})
-    return {"kind": "mapping", "class": None, "items": [[name, written] for name, written in kept.items()]}
+    return {
+        "kind": "mapping",
+        "class": None,
+        "items": [[name, written] for name, written in kept.items()],
+    }
 
 
 def _constant_schedule(optimizer: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """Return the state of a constant schedule, without which the Trainer API would not restore the optimizer either."""
+    """Return the state of a constant schedule, without which the Trainer API would not restore
+    the optimizer either.
+    """
     groups = optimizer["param_groups"]
     return {
         "base_lrs": [group.get("initial_lr", group["lr"]) for group in groups],
@@ -150,14 +182,22 @@ def _constant_schedule(optimizer: Mapping[str, Any], steps: int) -> dict[str, An
     }
 
 
-_SWITCHES = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
+_SWITCHES = (
+    "should_training_stop",
+    "should_epoch_stop",
+    "should_save",
+    "should_evaluate",
+    "should_log",
+)
 
 
-def trainer_state(checkpoint: Mapping[str, Any], states: Mapping[int, Any], **known: Any) -> dict[str, Any]:
+def trainer_state(
+    checkpoint: Mapping[str, Any], states: Mapping[int, Any], **known: Any
+) -> dict[str, Any]:
     """Return the entries of `trainer_state.json` that a checkpoint of Lightning holds.
 
-    The intervals of logging, evaluating and saving are left out: lightrainer's Trainer then uses those of its
-    arguments, and the reference its defaults.
+    The intervals of logging, evaluating and saving are left out: lightrainer's Trainer then uses
+    those of its arguments, and the reference its defaults.
 
     Args:
         checkpoint: as Lightning makes it.
@@ -175,20 +215,27 @@ def trainer_state(checkpoint: Mapping[str, Any], states: Mapping[int, Any], **kn
         "is_world_process_zero": True,
         "log_history": [],
         # The reference reads this entry at its next save.
-        "stateful_callbacks": {"TrainerControl": {"args": dict.fromkeys(_SWITCHES, False), "attributes": {}}},
+        "stateful_callbacks": {
+            "TrainerControl": {"args": dict.fromkeys(_SWITCHES, False), "attributes": {}}
+        },
         **known,
     }
 
 
-def _epochs(checkpoint: Mapping[str, Any], data: Mapping[str, Any] | None, batches_in_epoch: float | None) -> float:
+def _epochs(
+    checkpoint: Mapping[str, Any], data: Mapping[str, Any] | None, batches_in_epoch: float | None
+) -> float:
     """Return the number of epochs done, including the fraction of the current one."""
     place = place_of(checkpoint["loops"]["fit_loop"])
     if place.done == 0 or place.at_end:
         return float(place.epoch + place.at_end)
     if batches_in_epoch is None and data is not None:
-        batches_in_epoch = data["windows"] * (1 if checkpoint.get(IN_WINDOWS) else data["layout"]["accumulation"])
+        batches_in_epoch = data["windows"] * (
+            1 if checkpoint.get(IN_WINDOWS) else data["layout"]["accumulation"]
+        )
     if batches_in_epoch is None:
         raise ValueError(
-            f"the checkpoint is {place.done} batches into epoch {place.epoch}: pass the number of batches of an epoch"
+            f"the checkpoint is {place.done} batches into epoch {place.epoch}: pass the number of "
+            "batches of an epoch"
         )
     return place.epoch + place.done / batches_in_epoch

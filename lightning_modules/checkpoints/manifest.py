@@ -1,9 +1,10 @@
-"""Manifest of a checkpoint: the list of its files with sizes and checksums, to find lost or damaged ones.
+"""Manifest of a checkpoint: the list of its files with sizes and checksums, to find lost or damaged
+ones.
 
 Checksums are xxHash: no protection against forgery, but they take a tenth of the time of writing.
 
-The reference has no such file. Its name begins with an underscore, so that the reference does not upload it, and
-neither library reads weights or states from it.
+The reference has no such file. Its name begins with an underscore, so that the reference does not
+upload it, and neither library reads weights or states from it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def checksum(path: StrPath) -> str:
     """
     found = xxh3_64()
     block = memoryview(bytearray(_BLOCK))
-    with open(path, "rb", buffering=0) as file:  # not mapped: a read error would kill the process by SIGBUS
+    # not mapped: a read error would kill the process by SIGBUS
+    with open(path, "rb", buffering=0) as file:
         while count := file.readinto(block):
             found.update(block[:count])
     return found.hexdigest()
@@ -62,7 +64,8 @@ _OWN = "checksum"
 
 
 def write_manifest(folder: StrPath) -> None:
-    """Write name, size and checksum of every file below a folder, which is complete except for its manifest.
+    """Write name, size and checksum of every file below a folder, which is complete except for its
+    manifest.
 
     Args:
         folder: an unfinished checkpoint, see `begin`; to be called once, before `commit`.
@@ -91,10 +94,11 @@ def write_manifest(folder: StrPath) -> None:
 
 
 def refresh_manifest(folder: StrPath) -> bool:
-    """Take the present contents of files into the manifest that were changed or removed since it was written.
+    """Take the present contents of files into the manifest that were changed or removed since it
+    was written.
 
-    For changes that are known to be on purpose, since they cannot be told from damage later. Files that the manifest
-    does not name are not added.
+    For changes that are known to be on purpose, since they cannot be told from damage later. Files
+    that the manifest does not name are not added.
 
     Args:
         folder: a complete checkpoint; one whose manifest is missing or was edited is left as it is.
@@ -165,7 +169,9 @@ def read_manifest(folder: StrPath) -> Manifest | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         own = content.get(_OWN)
         if (own is not None or ALGORITHM in content) and own != _own_checksum(content):
-            raise ValueError("its own checksum differs; if you changed it, remove it, and nothing is compared")
+            raise ValueError(
+                "its own checksum differs; if you changed it, remove it, and nothing is compared"
+            )
         return Manifest(_sizes(content), dict(content.get(ALGORITHM, {})))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{MANIFEST_NAME} is not readable as a list of files ({error})") from error
@@ -178,7 +184,9 @@ def _sizes(content: Mapping[str, Any]) -> dict[str, int]:
         raise ValueError(f"it has version {version!r}, but only {_VERSION} is known here")
     for name, size in files.items():
         if not _stays_inside(name) or not isinstance(size, int) or isinstance(size, bool):
-            raise ValueError(f"it holds {name!r}: {size!r}, which is no file of its folder with a size")
+            raise ValueError(
+                f"it holds {name!r}: {size!r}, which is no file of its folder with a size"
+            )
     return files
 
 
@@ -209,4 +217,10 @@ def is_changed(folder: Path, name: str, manifest: Manifest) -> bool:
 
 def _stays_inside(name: str) -> bool:
     parts = PurePosixPath(name).parts
-    return bool(parts) and ".." not in parts and "\\" not in name and ":" not in name and not name.startswith("/")
+    return (
+        bool(parts)
+        and ".." not in parts
+        and "\\" not in name
+        and ":" not in name
+        and not name.startswith("/")
+    )

@@ -1,11 +1,13 @@
-"""Ownership of checkpoint folders: the writing process, the job of `torchrun`, and concurrent trainings.
+"""Ownership of checkpoint folders: the writing process, the job of `torchrun`, and concurrent
+trainings.
 
-- An unfinished folder carries the token of its process in its name, so that a later run can distinguish the leftovers
-  of a killed process from the work of a living one.
-- A checkpoint names its job: processes restarted by `torchrun` resume only from checkpoints of their own job.
-  `--rdzv-id` does not identify a job, since users reuse it; the log folder of each launcher does, and it stays the same
-  across restarts.
-- The process that writes checkpoints into a folder locks a file in it, so that a second training is refused.
+- An unfinished folder carries the token of its process in its name, so that a later run can
+  distinguish the leftovers of a killed process from the work of a living one.
+- A checkpoint names its job: processes restarted by `torchrun` resume only from checkpoints of
+  their own job. `--rdzv-id` does not identify a job, since users reuse it; the log folder of each
+  launcher does, and it stays the same across restarts.
+- The process that writes checkpoints into a folder locks a file in it, so that a second training is
+  refused.
 """
 
 from __future__ import annotations
@@ -33,13 +35,19 @@ LOCK_NAME = ".training.lock"
 """Name of the locked file in a folder of checkpoints."""
 
 JOB = "LIGHTRAINER_JOB"
-"""Names the job of a process, where it is a trial of a sweep: its retries resume from its checkpoints."""
+"""Names the job of a process, where it is a trial of a sweep: its retries resume from its
+checkpoints.
+"""
 
 IDLE_SECONDS = 3600.0
-"""Seconds without a change after which a folder counts as abandoned if its owner is on another machine."""
+"""Seconds without a change after which a folder counts as abandoned if its owner is on another
+machine.
+"""
 
 PATIENCE = 5.0
-"""Seconds in which a lock may become free: that of a killed process does so once its memory is freed."""
+"""Seconds in which a lock may become free: that of a killed process does so once its memory is
+freed.
+"""
 
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 _ATTEMPT = re.compile(r"[\\/]attempt_\d+[\\/]")
@@ -50,10 +58,11 @@ _reserved: dict[str, int] = {}  # folder -> process; a forked process does not h
 
 
 def is_abandoned(folder: Path, owner: str, *, is_reserved: bool = False) -> bool:
-    """Return whether `folder` will not be finished: its owner has ended, or is on another machine and idle for long.
+    """Return whether `folder` will not be finished: its owner has ended, or is on another machine
+    and idle for long.
 
-    A process of this host before a restart of machine or container cannot be told from one of another container of the
-    same name: it has ended where this process has reserved the folder.
+    A process of this host before a restart of machine or container cannot be told from one of
+    another container of the same name: it has ended where this process has reserved the folder.
 
     Args:
         folder: an unfinished folder.
@@ -77,7 +86,9 @@ def _last_change(folder: Path) -> float:
 
 
 def own_launcher() -> str | None:
-    """Return a unique name of the job of this process: its trial of a sweep, or its `torchrun`; None without one."""
+    """Return a unique name of the job of this process: its trial of a sweep, or its `torchrun`;
+    None without one.
+    """
     if os.environ.get(JOB):
         return os.environ[JOB]
     file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
@@ -103,12 +114,16 @@ def begin_training(launchers: Iterable[str]) -> None:
 
 
 def job_mark() -> dict[str, Any] | None:
-    """Return the mark of checkpoints: the job and the number of the training in its script; None without `torchrun`."""
+    """Return the mark of checkpoints: the job and the number of the training in its script; None
+    without `torchrun`.
+    """
     return {"launchers": list(_launchers), "training": _training} if _launchers else None
 
 
 def is_of_this_training(folder: StrPath) -> bool:
-    """Return whether a checkpoint was written by this training before its processes were restarted."""
+    """Return whether a checkpoint was written by this training before its processes were
+    restarted.
+    """
     try:
         job = json.loads((Path(folder) / "_manifest.json").read_text(encoding="utf-8")).get("job")
     except (OSError, ValueError, AttributeError):
@@ -124,10 +139,12 @@ class FolderInUseError(RuntimeError):
 
 @contextmanager
 def exclusive(folder: StrPath) -> Iterator[bool]:
-    """Reserve a folder of checkpoints for one process; trainings inside of a training of this process may share it.
+    """Reserve a folder of checkpoints for one process; trainings inside of a training of this
+    process may share it.
 
-    The lock is a POSIX one: it ends with its process, however that ends, forked processes do not inherit it, and
-    machines that share a disk see it. On file systems without locks, nothing is checked.
+    The lock is a POSIX one: it ends with its process, however that ends, forked processes do not
+    inherit it, and machines that share a disk see it. On file systems without locks, nothing is
+    checked.
 
     Args:
         folder: is created if needed.
@@ -153,7 +170,9 @@ def exclusive(folder: StrPath) -> Iterator[bool]:
 
 
 def _lock(path: Path, locked: ExitStack) -> bool:
-    """Lock a file until the stack is left, and write to it who this is; return False where files cannot be locked."""
+    """Lock a file until the stack is left, and write to it who this is; return False where files
+    cannot be locked.
+    """
     if fcntl is None:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +186,8 @@ def _lock(path: Path, locked: ExitStack) -> bool:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(file.fileno()).st_nlink:
                 break
-            file = locked.enter_context(path.open("a+", encoding="utf-8"))  # the other process deleted it as it ended
+            # the other process deleted it as it ended
+            file = locked.enter_context(path.open("a+", encoding="utf-8"))
             continue
         except OSError as error:
             if error.errno not in _TAKEN:
@@ -176,7 +196,8 @@ def _lock(path: Path, locked: ExitStack) -> bool:
         if time.monotonic() > give_up:
             file.seek(0)
             raise FolderInUseError(
-                f"output_dir={str(path.parent)!r} is in use: {file.read() or 'a process'} trains there. Pass another."
+                f"output_dir={str(path.parent)!r} is in use: {file.read() or 'a process'} trains "
+                "there. Pass another."
             ) from taken
         time.sleep(0.05)
     file.truncate(0)

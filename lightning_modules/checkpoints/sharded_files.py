@@ -32,7 +32,12 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-from ..common.file_names import MODEL_PARTS_NAME, OPTIMIZER_NAME_BIN, OPTIMIZER_PARTS_NAME, TRAINED_WEIGHTS_NAME
+from ..common.file_names import (
+    MODEL_PARTS_NAME,
+    OPTIMIZER_NAME_BIN,
+    OPTIMIZER_PARTS_NAME,
+    TRAINED_WEIGHTS_NAME,
+)
 from ..common.local_paths import StrPath
 from ..common.nested import leaves, map_nested
 from ..distributed.tensor_parallel import step_context
@@ -54,7 +59,9 @@ _EXTRA_STATE = "_extra_state"
 
 
 _groups: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""Groups of all processes for the threads that write, by the default group and the name of what is written."""
+"""Groups of all processes for the threads that write, by the default group and the name of what
+is written.
+"""
 
 
 def save_model_parts(model: nn.Module, folder: StrPath, files: Any = None) -> None:
@@ -63,7 +70,8 @@ def save_model_parts(model: nn.Module, folder: StrPath, files: Any = None) -> No
     Args:
         model: sharded.
         folder: the checkpoint.
-        files: `CheckpointFiles`, which may take copies, and what lets a thread write them; None writes at once.
+        files: `CheckpointFiles`, which may take copies, and what lets a thread write them; None
+            writes at once.
 
     Raises:
         OSError: the disk of some process refused.
@@ -80,7 +88,8 @@ def save_model_parts(model: nn.Module, folder: StrPath, files: Any = None) -> No
 
 
 def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> LoadReport:
-    """Load into a model what `save_model_parts` wrote, or `accelerate`: of a PEFT model the active adapter alone.
+    """Load into a model what `save_model_parts` wrote, or `accelerate`: of a PEFT model the active
+    adapter alone.
 
     Args:
         model: sharded or whole.
@@ -116,10 +125,18 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
     missing = [name for name in own if name not in places]
     if any(name != place for name, place in places.items()):
         missing = [name for name in missing if not is_of_base(model, name)]
-        trained = get_model_state_dict(model, options=StateDictOptions(ignore_frozen_params=True)) if missing else {}
+        trained = (
+            get_model_state_dict(model, options=StateDictOptions(ignore_frozen_params=True))
+            if missing
+            else {}
+        )
         frozen = [name for name in missing if name not in trained]
         if frozen:
-            _log.warning("%s holds the active adapter alone; %s keep what they had.", path, ", ".join(frozen))
+            _log.warning(
+                "%s holds the active adapter alone; %s keep what they had.",
+                path,
+                ", ".join(frozen),
+            )
         missing = [name for name in missing if name in trained]
     unexpected = written - own.keys() - set(by_peft.values())
     return LoadReport(tuple(missing), tuple(sorted(unexpected)))
@@ -129,10 +146,16 @@ def save_optimizer_parts(
     model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, files: Any = None
 ) -> None:
     """Write this process's shards of the states of an optimizer; see `save_model_parts`."""
-    _write({"optimizer": get_optimizer_state_dict(model, optimizer)}, Path(folder, OPTIMIZER_PARTS_NAME), files)
+    _write(
+        {"optimizer": get_optimizer_state_dict(model, optimizer)},
+        Path(folder, OPTIMIZER_PARTS_NAME),
+        files,
+    )
 
 
-def whole_states_by_name(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
+def whole_states_by_name(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, dict[str, Any]]:
     """Gather trained weights and the states of an optimizer as `accelerate` reads them; collective.
 
     Args:
@@ -140,7 +163,8 @@ def whole_states_by_name(model: nn.Module, optimizer: torch.optim.Optimizer) -> 
         optimizer: of its parameters.
 
     Returns:
-        The content of each file by its name, in host memory; empty ones on other ranks than the first.
+        The content of each file by its name, in host memory; empty ones on other ranks than the
+        first.
     """
     whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
     trained = dataclasses.replace(whole, ignore_frozen_params=True)
@@ -187,7 +211,9 @@ def describe_model_parts(folder: StrPath) -> dict[str, torch.Tensor]:
         elif not name.endswith(_EXTRA_STATE):
             others.append(name)
     if others:
-        raise ValueError(f"{path} holds no tensors as {', '.join(others)}: these are no weights of a model.")
+        raise ValueError(
+            f"{path} holds no tensors as {', '.join(others)}: these are no weights of a model."
+        )
     return described
 
 
@@ -206,12 +232,16 @@ def read_model_parts(folder: StrPath, names: Collection[str] | None = None) -> d
 
 
 def read_parts(state: dict[str, Any], path: Path) -> None:
-    """Fill a nested dict with what a folder of parts holds under its names, in this process alone."""
+    """Fill a nested dict with what a folder of parts holds under its names, in this process
+    alone.
+    """
     _read(state, path, together=False)
 
 
 class _NotingWriter(FileSystemWriter):
-    """As torch's, but a process has noted the checksums of its files before the others hear that it has written."""
+    """As torch's, but a process has noted the checksums of its files before the others hear that
+    it has written.
+    """
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         """Write the files of this process."""
@@ -231,7 +261,8 @@ def _write(state: dict[str, Any], path: Path, files: Any) -> None:
         with _plain_errors(path):
             save(state, storage_writer=_NotingWriter(path))
         return
-    if any(hasattr(leaf, "local_shards") for leaf in leaves(state)):  # a `ShardedTensor`, of version 1 of FSDP
+    # a `ShardedTensor`, of version 1 of FSDP
+    if any(hasattr(leaf, "local_shards") for leaf in leaves(state)):
         copied = BlockingAsyncStager().stage(state)
     else:
         copied = files.parts.of(state)
@@ -240,7 +271,9 @@ def _write(state: dict[str, Any], path: Path, files: Any) -> None:
 
 
 def _begin_to_write(state: dict[str, Any], path: Path) -> Callable[[], None]:
-    """Let a thread of torch write copies, and return what waits until all processes have written theirs."""
+    """Let a thread of torch write copies, and return what waits until all processes have written
+    theirs.
+    """
     groups = _groups.setdefault(dist.group.WORLD, {})
     if path.name not in groups:
         groups[path.name] = dist.new_group(backend="gloo")
@@ -256,8 +289,16 @@ def _begin_to_write(state: dict[str, Any], path: Path) -> Callable[[], None]:
 
 def _read(state: dict[str, Any], path: Path, together: bool) -> None:
     with _plain_errors(path), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        load(state, checkpoint_id=path, storage_reader=PlainReader(path), planner=PlainPlanner(), no_dist=not together)
+        warnings.filterwarnings(
+            "ignore", message="torch.distributed is disabled", category=UserWarning
+        )
+        load(
+            state,
+            checkpoint_id=path,
+            storage_reader=PlainReader(path),
+            planner=PlainPlanner(),
+            no_dist=not together,
+        )
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """As `torch.distributed.checkpoint.load` from a folder, but without executing pickled code.
 
-torch unpickles the table (`.metadata`) of such a folder, and each value that is no tensor, without restrictions. Here
-the table is parsed into names and numbers, from which torch's objects are built, and values are read by `load_torch`.
+torch unpickles the table (`.metadata`) of such a folder, and each value that is no tensor, without
+restrictions. Here the table is parsed into names and numbers, from which torch's objects are built,
+and values are read by `load_torch`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from .forms import PARTS_TABLE_NAME, lies_beside
 
 _DESCRIBED = "torch.distributed.checkpoint.metadata"
 _RECORDS = {
-    *((_DESCRIBED, name) for name in ("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex")),
+    *(
+        (_DESCRIBED, name)
+        for name in ("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex")
+    ),
     *((_DESCRIBED, name) for name in ("StorageMeta", "TensorProperties", "TensorStorageMetadata")),
     (_DESCRIBED, "_MEM_FORMAT_ENCODING"),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
@@ -40,13 +44,21 @@ _RECORDS = {
     ("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties"),
     ("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"),
     ("torch.serialization", "_get_layout"),
-    *((module, name) for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "WindowsPath")),
+    *(
+        (module, name)
+        for module in ("pathlib", "pathlib._local")
+        for name in ("PosixPath", "WindowsPath")
+    ),
 }
-"""Classes and functions that a table refers to. None of them is imported or called: see `_Record`."""
+"""Classes and functions that a table refers to. None of them is imported or called: see
+`_Record`.
+"""
 
 
 class PlainReader(FileSystemReader):
-    """As torch's `FileSystemReader`, but a table cannot execute code or name files outside of its folder."""
+    """As torch's `FileSystemReader`, but a table cannot execute code or name files outside of
+    its folder.
+    """
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return the table of the whole folder; tables of single processes are ignored.
@@ -60,7 +72,9 @@ class PlainReader(FileSystemReader):
 
 
 class PlainPlanner(DefaultLoadPlanner):
-    """As torch's `DefaultLoadPlanner`, but values that are no tensors are read as `load_torch` reads them."""
+    """As torch's `DefaultLoadPlanner`, but values that are no tensors are read as `load_torch`
+    reads them.
+    """
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
         """Load one value.
@@ -78,8 +92,8 @@ def read_table(folder: Path) -> Metadata:
     """Return the table of a folder: its tensors and values by name.
 
     Raises:
-        ValueError: the table is damaged, refers to what no table refers to, or to files outside of its folder, or
-            describes a tensor of which there are not all elements.
+        ValueError: the table is damaged, refers to what no table refers to, or to files outside of
+            its folder, or describes a tensor of which there are not all elements.
     """
     path = folder / PARTS_TABLE_NAME
     try:
@@ -88,11 +102,13 @@ def read_table(folder: Path) -> Metadata:
         return _table(written, path)
     except _Foreign as error:
         raise ValueError(
-            f"{path} {error}, which no checkpoint of this kind holds, and is not read: reading it could run any "
-            "program. Take the checkpoint from where it was written."
+            f"{path} {error}, which no checkpoint of this kind holds, and is not read: reading it "
+            "could run any program. Take the checkpoint from where it was written."
         ) from error
     except Exception as error:  # an unpickler that is given anything may raise anything
-        raise ValueError(f"{path} is damaged and cannot be read: {error or type(error).__name__}") from error
+        raise ValueError(
+            f"{path} is damaged and cannot be read: {error or type(error).__name__}"
+        ) from error
 
 
 def require_same_kinds(own: Any, read: Any, path: Path, name: str = "") -> None:
@@ -107,16 +123,21 @@ def require_same_kinds(own: Any, read: Any, path: Path, name: str = "") -> None:
         name: of the state.
 
     Raises:
-        ValueError: there is a tensor in the place of something else, or one of another shape or format.
+        ValueError: there is a tensor in the place of something else, or one of another shape or
+            format.
     """
     if isinstance(own, torch.Tensor) or isinstance(read, torch.Tensor):
         if kind_of(own) != kind_of(read):
-            raise ValueError(f"{path} holds {name} as {kind_of(read)}, but it is {kind_of(own)} here.")
+            raise ValueError(
+                f"{path} holds {name} as {kind_of(read)}, but it is {kind_of(own)} here."
+            )
     elif isinstance(own, Mapping) and isinstance(read, Mapping):
         for key, value in read.items():
             require_same_kinds(own.get(key), value, path, f"{name}.{key}" if name else str(key))
     elif isinstance(read, (list, tuple)):
-        before = own if isinstance(own, (list, tuple)) and len(own) == len(read) else [None] * len(read)
+        before = (
+            own if isinstance(own, (list, tuple)) and len(own) == len(read) else [None] * len(read)
+        )
         for index, (one, value) in enumerate(zip(before, read, strict=True)):
             require_same_kinds(one, value, path, f"{name}.{index}")
 
@@ -126,7 +147,9 @@ class _Foreign(Exception):  # noqa: N818 - an error of this file, which says it 
 
 
 class _Record:
-    """Stand-in for an object of a pickle, with its class's name, arguments and state; the object is never built."""
+    """Stand-in for an object of a pickle, with its class's name, arguments and state; the object
+    is never built.
+    """
 
     cls = ""
 
@@ -148,7 +171,9 @@ class _Unpickler(pickle.Unpickler):
         self._records: dict[str, type[_Record]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a subclass of `_Record` for a known class; immutable values of torch are returned themselves."""
+        """Return a subclass of `_Record` for a known class; immutable values of torch are
+        returned themselves.
+        """
         if (module, name) in _RECORDS:
             return self._records.setdefault(name, type(name, (_Record,), {"cls": name}))
         if (module, name) == ("torch", "Size"):
@@ -167,7 +192,10 @@ class _Unpickler(pickle.Unpickler):
 
 def _table(written: Any, path: Path) -> Metadata:
     state = _state(written, "Metadata")
-    described = {_text(name): _described(value, _text(name)) for name, value in state["state_dict_metadata"].items()}
+    described = {
+        _text(name): _described(value, _text(name))
+        for name, value in state["state_dict_metadata"].items()
+    }
     places = [_place(index, info, path) for index, info in (state["storage_data"] or {}).items()]
     table = Metadata(state_dict_metadata=described, storage_data=dict(places))
     table.version = state.get("version")  # torch 2.8 has no such field
@@ -179,11 +207,16 @@ def _described(written: Any, name: str) -> TensorStorageMetadata | BytesStorageM
         return BytesStorageMetadata()
     state = _state(written, "TensorStorageMetadata")
     properties = _state(state["properties"], "TensorProperties")
-    dtype = (properties["dtype"] if isinstance(properties, dict) else properties[0]) or torch.float32
+    dtype = (
+        properties["dtype"] if isinstance(properties, dict) else properties[0]
+    ) or torch.float32
     size, chunks = _size(state["size"]), [_chunk(one) for one in state["chunks"]]
     inside = all(
         len(size) == len(chunk.offsets) == len(chunk.sizes)
-        and all(start + length <= end for start, length, end in zip(chunk.offsets, chunk.sizes, size, strict=True))
+        and all(
+            start + length <= end
+            for start, length, end in zip(chunk.offsets, chunk.sizes, size, strict=True)
+        )
         for chunk in chunks
     )
     if not inside or sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(size):
@@ -205,13 +238,19 @@ def _place(index: Any, info: Any, path: Path) -> tuple[MetadataIndex, Any]:
     if not lies_beside(path, file):
         raise _Foreign(f"names the file {file!r}")
     if place.get("transform_descriptors"):
-        raise ValueError(f"{file} is written in a way that is not known here: {place['transform_descriptors']}")
+        raise ValueError(
+            f"{file} is written in a way that is not known here: {place['transform_descriptors']}"
+        )
     hint = key.get("index")
     made = MetadataIndex(
-        _text(key["fqn"]), None if offset is None else _size(offset), None if hint is None else int(hint)
+        _text(key["fqn"]),
+        None if offset is None else _size(offset),
+        None if hint is None else int(hint),
     )
     start, length = _size((place["offset"], place["length"]))
-    return made, SimpleNamespace(relative_path=file, offset=start, length=length, transform_descriptors=None)
+    return made, SimpleNamespace(
+        relative_path=file, offset=start, length=length, transform_descriptors=None
+    )
 
 
 def _state(written: Any, cls: str) -> Any:

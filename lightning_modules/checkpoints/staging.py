@@ -1,7 +1,9 @@
-"""Write folders `checkpoint-N` atomically: a reader never sees an incomplete one under its final name.
+"""Write folders `checkpoint-N` atomically: a reader never sees an incomplete one under its final
+name.
 
-A folder is written under a hidden name in the same parent folder, flushed, and renamed. The hidden names are
-`.NAME.KIND-OWNER` and match neither the pattern `checkpoint-<digits>` nor the glob `checkpoint-*`:
+A folder is written under a hidden name in the same parent folder, flushed, and renamed. The hidden
+names are `.NAME.KIND-OWNER` and match neither the pattern `checkpoint-<digits>` nor the glob
+`checkpoint-*`:
 
 - `partial`: being written. Can be deleted.
 - `replaced`: an older version, moved out of the way of the new one.
@@ -11,17 +13,18 @@ Guarantees, at whatever moment the process is killed:
 
 1. A folder under its final name is complete.
 2. A new name appears in one step (`rename`).
-3. An existing name is replaced in two steps. A process that is killed between them leaves no folder of that name;
-   the next `restore_replaced` gives the name back to the older version.
-4. The same holds for a power failure, as far as the disk honours `fsync`: the old version is deleted only after the
-   new name is on the disk. With `commit(flush=False)`, a power failure before the flush may leave truncated files under
-   the final name, which the manifest reveals, and no older version has been deleted yet.
+3. An existing name is replaced in two steps. A process that is killed between them leaves no folder
+   of that name; the next `restore_replaced` gives the name back to the older version.
+4. The same holds for a power failure, as far as the disk honours `fsync`: the old version is
+   deleted only after the new name is on the disk. With `commit(flush=False)`, a power failure
+   before the flush may leave truncated files under the final name, which the manifest reveals, and
+   no older version has been deleted yet.
 
 A folder is replaced as a whole, with the files that others have put into it.
 
 With several processes, the main one calls `begin`, `commit` and `abort`; the others write into
-`staging_path(final, owner)`, where `owner` is the main process's `process_token()`, broadcast once. Between `begin` and
-the writing, and between the writing and `commit`, the caller puts a barrier.
+`staging_path(final, owner)`, where `owner` is the main process's `process_token()`, broadcast once.
+Between `begin` and the writing, and between the writing and `commit`, the caller puts a barrier.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ _HIDDEN = re.compile(r"^\.(?P<name>.+)\.(?P<kind>partial|replaced|deleted)-(?P<o
 
 
 def staging_path(final: StrPath, owner: str | None = None) -> Path:
-    """Return the folder in which `final` is written: the same for all processes that pass the same owner.
+    """Return the folder in which `final` is written: the same for all processes that pass the same
+    owner.
 
     Args:
         final: the folder's name when it is complete.
@@ -62,7 +66,8 @@ def final_path(folder: StrPath) -> Path:
 
 
 def begin(final: StrPath, owner: str | None = None) -> Path:
-    """Make the empty folder in which the processes write `final`; remove that of an earlier attempt of this process.
+    """Make the empty folder in which the processes write `final`; remove that of an earlier attempt
+    of this process.
 
     Args:
         final: the folder's name when it is complete.
@@ -73,7 +78,9 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
     """
     final = Path(final)
     if final.is_file():
-        raise FileExistsError(f"a folder is to be written as {final}, but a file of that name exists; move it away")
+        raise FileExistsError(
+            f"a folder is to be written as {final}, but a file of that name exists; move it away"
+        )
     staging = staging_path(final, owner)
     try:
         staging.mkdir(parents=True)
@@ -99,8 +106,9 @@ def require_visible(staging: StrPath, final: StrPath) -> None:
         return
     staging.rmdir()
     raise ValueError(
-        f"{socket.gethostname()} does not see {final}, and parts of a checkpoint on several disks cannot be read. Set "
-        "output_dir to a disk that all machines see; under DeepSpeed save_on_each_node=True will do."
+        f"{socket.gethostname()} does not see {final}, and parts of a checkpoint on several disks "
+        "cannot be read. Set output_dir to a disk that all machines see; under DeepSpeed "
+        "save_on_each_node=True will do."
     )
 
 
@@ -110,16 +118,20 @@ def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
     Args:
         staging: the folder made by `begin`.
         final: the folder's name when it is complete.
-        flush: flush before the rename; else the caller flushes after it, see `BackgroundWriter.flush`. A folder that
-            replaces an older version is flushed before the rename in any case.
+        flush: flush before the rename; else the caller flushes after it, see
+            `BackgroundWriter.flush`. A folder that replaces an older version is flushed before the
+            rename in any case.
 
     Raises:
-        FileNotFoundError: there is no `staging`: `begin` was not called, or it was committed or aborted already.
+        FileNotFoundError: there is no `staging`: `begin` was not called, or it was committed or
+            aborted already.
         OSError: the disk refused; an older version under the final name is still there.
     """
     staging, final = Path(staging), Path(final)
     if not staging.is_dir():
-        raise FileNotFoundError(f"nothing to rename to {final}: {staging} is not there; call begin() once per commit()")
+        raise FileNotFoundError(
+            f"nothing to rename to {final}: {staging} is not there; call begin() once per commit()"
+        )
     replaces = os.path.lexists(final)
     if flush or replaces:
         disk.sync_tree(staging)
@@ -172,7 +184,8 @@ def staged_folder(final: StrPath) -> Iterator[Path]:
 def discard(folder: StrPath) -> None:
     """Delete a folder atomically, by renaming it first.
 
-    A folder that cannot be deleted is left with a warning: a disk error must not end a training run.
+    A folder that cannot be deleted is left with a warning: a disk error must not end a training
+    run.
     """
     folder = Path(folder)
     doomed = _hidden(folder, "deleted")
@@ -197,14 +210,16 @@ def restore_replaced(run_dir: StrPath, *, is_reserved: bool = False) -> None:
             continue
         with suppress(OSError):  # another process was faster
             os.rename(path, final)
-            _log.warning("%s was restored: its process was killed while it replaced that folder.", final)
+            _log.warning(
+                "%s was restored: its process was killed while it replaced that folder.", final
+            )
 
 
 def remove_leftovers(run_dir: StrPath, *, is_reserved: bool = False) -> list[Path]:
     """Clean up after processes that were killed while they wrote or deleted folders in `run_dir`.
 
-    To be called by the main process when a run starts. Folders that were being replaced are restored first. Folders of
-    living processes are left alone.
+    To be called by the main process when a run starts. Folders that were being replaced are
+    restored first. Folders of living processes are left alone.
 
     Args:
         run_dir: the folder that holds the checkpoints; it may be missing.
@@ -238,7 +253,11 @@ def _warning_of(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        _log.warning("The folder %s could not be deleted (%s); delete it by hand to free its space.", folder, error)
+        _log.warning(
+            "The folder %s could not be deleted (%s); delete it by hand to free its space.",
+            folder,
+            error,
+        )
 
 
 def _hidden(final: Path, kind: str, owner: str | None = None) -> Path:

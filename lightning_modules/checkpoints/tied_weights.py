@@ -1,4 +1,6 @@
-"""Tied weights: tensors that a state dict names more than once, but a safetensors file may hold only once."""
+"""Tied weights: tensors that a state dict names more than once, but a safetensors file may hold
+only once.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,20 @@ def require_tensors(state_dict: Mapping[str, Any]) -> None:
     for name, value in state_dict.items():
         if not isinstance(value, Tensor):
             raise TypeError(
-                f"the state dict holds a {type(value).__name__} under {name!r}, but only tensors are saved: leave it "
-                "out in `state_dict`, or make it a tensor"
+                f"the state dict holds a {type(value).__name__} under {name!r}, but only tensors "
+                "are saved: leave it out in `state_dict`, or make it a tensor"
             )
 
 
 def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """As `safetensors.torch.save_model` prepares a state dict, but no kind of sharing is refused.
 
-    Of several names for the very same tensor the first in the state dict stays. Different views of the same memory
-    (overlapping slices, a transpose) are all kept, as copies.
+    Of several names for the very same tensor the first in the state dict stays. Different views of
+    the same memory (overlapping slices, a transpose) are all kept, as copies.
 
     Returns:
-        contiguous tensors no two of which share memory, and for each name left out the name that stands for it.
+        contiguous tensors no two of which share memory, and for each name left out the name that
+        stands for it.
 
     Raises:
         TypeError: the state dict holds something that is not a tensor.
@@ -53,7 +56,8 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
             tensors[name] = tensor.contiguous()
             continue
 
-        # The tensor itself if it is contiguous and all of a memory that no other one shares; else a copy.
+        # The tensor itself if it is contiguous and all of a memory that no other one shares; else a
+        # copy.
         names[key] = name
         storage = tensor.untyped_storage()
         place = (tensor.device, storage.data_ptr())
@@ -66,23 +70,35 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
 
 
 def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
-    """Return the missing names that were not loaded through a tied name and that belong in a file."""
+    """Return the missing names that were not loaded through a tied name and that belong in a
+    file.
+    """
     missing = dict.fromkeys(missing)
     if not missing:  # the state dict of a model that is sharded may be gathered
         return ()
-    tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    tensors = {
+        name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)
+    }
     filled = {identity(tensor) for name, tensor in tensors.items() if name not in missing} - {None}
-    # Models of `transformers` list the names that they do not save, and patterns of those that files may lack.
+    # Models of `transformers` list the names that they do not save, and patterns of those that
+    # files may lack.
     left_out: set[str] = set(own_attribute(model, "_keys_to_ignore_on_save") or ())
     left_out.update(name for name, tensor in tensors.items() if identity(tensor) in filled)
-    optional = [re.compile(pattern) for pattern in own_attribute(model, "_keys_to_ignore_on_load_missing") or ()]
+    optional = [
+        re.compile(pattern)
+        for pattern in own_attribute(model, "_keys_to_ignore_on_load_missing") or ()
+    ]
     return tuple(
-        name for name in missing if name not in left_out and not any(pattern.search(name) for pattern in optional)
+        name
+        for name in missing
+        if name not in left_out and not any(pattern.search(name) for pattern in optional)
     )
 
 
 def identity(tensor: Tensor) -> Any:
-    """Return a key that is equal for two names of the same tensor; None for a tensor without memory."""
+    """Return a key that is equal for two names of the same tensor; None for a tensor without
+    memory.
+    """
     try:
         pointer = tensor.data_ptr()
     except RuntimeError:  # a tensor subclass without memory of its own

@@ -26,40 +26,60 @@ from ..common.file_names import (
 )
 from ..common.local_paths import StrPath
 from ..common.torch_files import load_torch
-from .forms import ADAPTER_FILES, INDEX_FILES, WEIGHT_FILES, adapter_folders, has_weights, read_index
+from .forms import (
+    ADAPTER_FILES,
+    INDEX_FILES,
+    WEIGHT_FILES,
+    adapter_folders,
+    has_weights,
+    read_index,
+)
 from .manifest import MANIFEST_NAME, Manifest, is_changed, read_manifest
 
 _log = logging.getLogger(__name__)
 
-_TABLES = (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME, SCALER_NAME, "rng_state*.pth", "data_state_*.pth")
+_TABLES = (
+    OPTIMIZER_NAME,
+    OPTIMIZER_NAME_BIN,
+    SCHEDULER_NAME,
+    SCALER_NAME,
+    "rng_state*.pth",
+    "data_state_*.pth",
+)
 """States that are dicts."""
 
 _STATES = (*_TABLES, "lightning_state.pt", "lightning_callbacks.pt", "callback_states.pt")
 """Files from which training resumes, besides `trainer_state.json`; others may be anything."""
 
 _CHANGED = (
-    f"has other contents than were written, as its checksum in {MANIFEST_NAME} differs: it is damaged or was changed. "
-    f"If that was on purpose, remove {MANIFEST_NAME}, and nothing is compared"
+    f"has other contents than were written, as its checksum in {MANIFEST_NAME} differs: it is "
+    f"damaged or was changed. If that was on purpose, remove {MANIFEST_NAME}, and nothing is "
+    "compared"
 )
 
 _REVEAL_TRUNCATION = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
-"""Suffixes of formats that tell whether a file is whole: a user may have replaced it by a smaller one."""
+"""Suffixes of formats that tell whether a file is whole: a user may have replaced it by a
+smaller one.
+"""
 
-_READ_IN_FULL = 64 << 20  # bytes; only the zip directory is read of a larger file of torch without a checksum
+# bytes; only the zip directory is read of a larger file of torch without a checksum
+_READ_IN_FULL = 64 << 20
 
 
 def problems(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> list[str]:
-    """Return the problems of a checkpoint, one sentence each, naming the file; empty if it is intact.
+    """Return the problems of a checkpoint, one sentence each, naming the file; empty if it is
+    intact.
 
-    Found: a missing folder, no weights, a missing shard, any file of the format that is truncated or holds something
-    else, and with a manifest every file that is missing, truncated, or changed in any byte: all are read. Without one,
-    as in checkpoints of the reference, changed bytes are found in files of torch up to 64 MiB, not in weights. Further
-    files, and weights in another form, are no problem.
+    Found: a missing folder, no weights, a missing shard, any file of the format that is truncated
+    or holds something else, and with a manifest every file that is missing, truncated, or changed
+    in any byte: all are read. Without one, as in checkpoints of the reference, changed bytes are
+    found in files of torch up to 64 MiB, not in weights. Further files, and weights in another
+    form, are no problem.
 
     Args:
         folder: the checkpoint.
-        training_state: also require `trainer_state.json` and check the files from which training resumes. False for a
-            folder of which only the weights are used.
+        training_state: also require `trainer_state.json` and check the files from which training
+            resumes. False for a folder of which only the weights are used.
         weights: require weights in one of the known forms. False if the caller stores them itself.
     """
     folder = Path(folder)
@@ -70,9 +90,11 @@ def problems(folder: StrPath, *, training_state: bool = True, weights: bool = Tr
 
 
 def require_intact(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> None:
-    """As the check at the start of `Trainer._load_from_checkpoint`, but damaged files are found too.
+    """As the check at the start of `Trainer._load_from_checkpoint`, but damaged files are found
+    too.
 
-    Files that only the manifest lists are named in a warning: they may have been removed on purpose.
+    Files that only the manifest lists are named in a warning: they may have been removed on
+    purpose.
 
     Args:
         folder: the checkpoint.
@@ -82,20 +104,29 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
     Raises:
         FileNotFoundError: there is no such folder.
         NotADirectoryError: it is a file.
-        ValueError: it holds no weights or is damaged; the message names each file and what is wrong with it.
+        ValueError: it holds no weights or is damaged; the message names each file and what is wrong
+            with it.
     """
     folder = Path(folder)
     if not folder.exists():
-        raise FileNotFoundError(f"there is no checkpoint {folder}; pass a folder checkpoint-<step> that exists")
+        raise FileNotFoundError(
+            f"there is no checkpoint {folder}; pass a folder checkpoint-<step> that exists"
+        )
     damage, missing = _damaged_and_missing(folder, training_state=training_state, weights=weights)
     if damage:
-        raise ValueError(f"{folder} cannot be used as a checkpoint: {'; '.join(damage)}. Use an earlier one.")
+        raise ValueError(
+            f"{folder} cannot be used as a checkpoint: {'; '.join(damage)}. Use an earlier one."
+        )
     if missing:
         _log.warning("%s is used without some of its files: %s.", folder, "; ".join(missing))
 
 
-def _damaged_and_missing(folder: Path, *, training_state: bool, weights: bool) -> tuple[list[str], list[str]]:
-    """Return the problems of files that exist or are required, and the files that only the manifest lists."""
+def _damaged_and_missing(
+    folder: Path, *, training_state: bool, weights: bool
+) -> tuple[list[str], list[str]]:
+    """Return the problems of files that exist or are required, and the files that only the
+    manifest lists.
+    """
     damaged: list[str] = []
     missing: list[str] = []
     if weights and not has_weights(folder):
@@ -150,11 +181,15 @@ def _is_model(name: str) -> bool:
 def _are_weights(name: str) -> bool:
     """Return whether a file holds weights or their index."""
     others = (OPTIMIZER_NAME_BIN, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME)
-    return name.endswith((".safetensors", *INDEX_FILES)) or (name.endswith(".bin") and name not in others)
+    return name.endswith((".safetensors", *INDEX_FILES)) or (
+        name.endswith(".bin") and name not in others
+    )
 
 
 def _files_of_model(folder: Path) -> Iterator[Path]:
-    """Yield the files of weights, except shards, and of configurations, whether they exist or not."""
+    """Yield the files of weights, except shards, and of configurations, whether they exist or
+    not.
+    """
     for name in (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME):
         yield folder / name
     for adapter in adapter_folders(folder).values():
@@ -225,7 +260,9 @@ def _json_problem(path: Path) -> str | None:
     # Entries from which no training could resume.
     step = content.get("global_step")
     if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-        return f"has the global_step {step!r:.40}, which has to be the number of steps that are done"
+        return (
+            f"has the global_step {step!r:.40}, which has to be the number of steps that are done"
+        )
     for name, kinds in _KINDS.items():
         value = content.get(name)
         if name in content and (not isinstance(value, kinds) or isinstance(value, bool)):

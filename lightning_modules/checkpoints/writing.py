@@ -1,4 +1,6 @@
-"""Write the files of a checkpoint: at once, or copies of them in a thread while the training continues."""
+"""Write the files of a checkpoint: at once, or copies of them in a thread while the training
+continues.
+"""
 
 from __future__ import annotations
 
@@ -34,22 +36,30 @@ class CheckpointFiles:
     Args:
         copies: receives copies of tensors, to be written by `run`; None writes every file at once.
         parts: receives copies of the parts that each process writes; None writes them at once.
-        sends: this process may not see the folder, and leaves its states to another one, in `contents`.
+        sends: this process may not see the folder, and leaves its states to another one, in
+            `contents`.
     """
 
-    def __init__(self, copies: Snapshot | None = None, parts: Snapshot | None = None, *, sends: bool = False) -> None:
+    def __init__(
+        self, copies: Snapshot | None = None, parts: Snapshot | None = None, *, sends: bool = False
+    ) -> None:
         self.copies = copies
         self.parts = parts
         self.sends = sends
         self.contents: dict[str, bytes] = {}
         """Contents of the files that another process writes, by name."""
         self.begins: list[Callable[[], Job]] = []
-        """Each begins to write parts in a thread, and returns what waits until all processes have written theirs."""
+        """Each begins to write parts in a thread, and returns what waits until all processes
+        have written theirs.
+        """
         self._jobs: list[Job] = []
         self._waits: list[Job] = []
 
-    def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
-        """As `save_weights`; at once for a model whose `save_pretrained` accepts no copy of its weights.
+    def weights(
+        self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None
+    ) -> None:
+        """As `save_weights`; at once for a model whose `save_pretrained` accepts no copy of its
+        weights.
 
         Raises:
             TypeError: the state dict holds something that is not a tensor; names it.
@@ -60,7 +70,9 @@ class CheckpointFiles:
         if state_dict is None:
             state_dict = model.state_dict()
         require_tensors(state_dict)
-        self._jobs.append(partial(save_weights, model, folder, state_dict=self.copies.of(state_dict)))
+        self._jobs.append(
+            partial(save_weights, model, folder, state_dict=self.copies.of(state_dict))
+        )
 
     def tensors(self, values: Any, path: StrPath) -> None:
         """As `save_torch`."""
@@ -119,8 +131,8 @@ class BackgroundWriter:
 
         Args:
             size: of the checkpoint, in bytes.
-            limit: bytes of copies that may be held at a time; one checkpoint is copied whatever its size. With a
-                negative number all checkpoints are written then.
+            limit: bytes of copies that may be held at a time; one checkpoint is copied whatever its
+                size. With a negative number all checkpoints are written then.
 
         Raises:
             BaseException: the error of an earlier checkpoint; once.
@@ -130,7 +142,9 @@ class BackgroundWriter:
             future.result()
 
     def begin_parts(self) -> Snapshot:
-        """Return the memory for the copies of the parts, of which those before are not needed any more."""
+        """Return the memory for the copies of the parts, of which those before are not needed
+        any more.
+        """
         self.parts.begin()
         return self.parts
 
@@ -157,7 +171,9 @@ class BackgroundWriter:
         return self._pool.submit(job)
 
     def release(self) -> None:
-        """Let the thread end after its jobs, and free the memory; the exit of the program waits for the thread."""
+        """Let the thread end after its jobs, and free the memory; the exit of the program waits
+        for the thread.
+        """
         if self._pool is not None:
             self._pool.submit(self._free.clear)
             self._pool.shutdown(wait=False)
@@ -178,14 +194,20 @@ class BackgroundWriter:
 
 
 def try_to_flush(folder: Path) -> bool:
-    """Flush a folder and its name to the disk; return False, and log an error, if the disk refuses."""
+    """Flush a folder and its name to the disk; return False, and log an error, if the disk
+    refuses.
+    """
     try:
         sync_tree(folder)
         sync_path(folder.parent)
     except FileNotFoundError:  # removed meanwhile
         return False
     except OSError as error:
-        _log.error("%s is complete, but may not outlive a power failure: the disk refused it (%s).", folder, error)
+        _log.error(
+            "%s is complete, but may not outlive a power failure: the disk refused it (%s).",
+            folder,
+            error,
+        )
         return False
     return True
 
@@ -197,10 +219,10 @@ _UNCHANGING = (bool, int, float, str, bytes, type(None))
 class Snapshot:
     """Copies of tensors in main memory, in the same structure; shared memory stays shared.
 
-    Those of a GPU are complete only after `wait`: the device copies them to page-locked memory, on the stream of the
-    training, so that kernels queued later change no weight before it is copied, and the host does not wait. Repeated
-    snapshots reuse the memory of the last one, since allocating takes longer than copying. So the copies are valid
-    only until the next `begin`.
+    Those of a GPU are complete only after `wait`: the device copies them to page-locked memory, on
+    the stream of the training, so that kernels queued later change no weight before it is copied,
+    and the host does not wait. Repeated snapshots reuse the memory of the last one, since
+    allocating takes longer than copying. So the copies are valid only until the next `begin`.
     """
 
     def __init__(self) -> None:
@@ -216,7 +238,9 @@ class Snapshot:
         self._events.clear()
 
     def of(self, values: Any) -> Any:
-        """Return nested dicts, lists and tuples with copies of their tensors and of other values that may change."""
+        """Return nested dicts, lists and tuples with copies of their tensors and of other values
+        that may change.
+        """
         # By address, so only while the values of one call are alive.
         self._copies = {}
         self._devices = set()
@@ -250,7 +274,11 @@ class Snapshot:
         # The memory of an earlier snapshot, if it has the same form.
         if place < len(self._memory):
             held = self._memory[place]
-            if (held.shape, held.dtype, held.stride()) == (tensor.shape, tensor.dtype, tensor.stride()):
+            if (held.shape, held.dtype, held.stride()) == (
+                tensor.shape,
+                tensor.dtype,
+                tensor.stride(),
+            ):
                 self._copy_into(held, tensor)
                 return held
             del self._memory[place:]
@@ -278,7 +306,9 @@ def is_copied_by_device(tensor: torch.Tensor) -> bool:
 
 
 def snapshot(values: Any) -> Any:
-    """Return nested dicts, lists and tuples with copies of their tensors in new memory; see `Snapshot`."""
+    """Return nested dicts, lists and tuples with copies of their tensors in new memory; see
+    `Snapshot`.
+    """
     copies = Snapshot()
     copied = copies.of(values)
     copies.wait()
@@ -286,7 +316,9 @@ def snapshot(values: Any) -> Any:
 
 
 def _takes_copies(model: Any) -> bool:
-    """Return whether a model can be saved from a copy of its weights, without reading the live model."""
+    """Return whether a model can be saved from a copy of its weights, without reading the live
+    model.
+    """
     if not saves_itself(model):
         return True
     # Methods of scripts and of other libraries save what they find in the live model.

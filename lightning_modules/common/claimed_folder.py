@@ -13,11 +13,13 @@ MARK = ".owner"
 
 
 def claim_folder(parent: str | os.PathLike[str], name: str, owner: str) -> Path:
-    """Return the folder of an owner, made if need be; processes with the same owner get the same one.
+    """Return the folder of an owner, made if need be; processes with the same owner get the same
+    one.
 
     Args:
         parent: is created if needed.
-        name: of the folder; `name-2` and so on where others have claimed that, or have made it without a claim.
+        name: of the folder; `name-2` and so on where others have claimed that, or have made it
+            without a claim.
         owner: unique text.
     """
     parent = Path(parent)
@@ -38,7 +40,9 @@ def is_claimed(folder: str | os.PathLike[str], owner: str) -> bool:
 
 
 def _claim(folder: Path, owner: str) -> bool:
-    """Make a folder with its mark in it, in one step; return whether it belongs to the owner afterwards."""
+    """Make a folder with its mark in it, in one step; return whether it belongs to the owner
+    afterwards.
+    """
     new = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     new.mkdir()
     (new / MARK).write_text(owner, encoding="utf-8")

@@ -24,7 +24,9 @@ def from_first_process(value: torch.Tensor) -> torch.Tensor:
 
 
 def gather_objects(value: Any) -> list[Any]:
-    """Return the objects of all processes, by rank; without a process group, this process's own alone."""
+    """Return the objects of all processes, by rank; without a process group, this process's own
+    alone.
+    """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
@@ -49,7 +51,9 @@ def broadcast_weights(model: nn.Module, device: torch.device | None = None) -> N
 
 
 def broadcast_tensors(tensors: Iterable[torch.Tensor], device: torch.device | None = None) -> None:
-    """Broadcast tensors of rank 0 to all processes, in place; see `broadcast_weights` for the device."""
+    """Broadcast tensors of rank 0 to all processes, in place; see `broadcast_weights` for the
+    device.
+    """
     with torch.no_grad():
         for tensor in tensors:
             sent = tensor.to(device).contiguous()

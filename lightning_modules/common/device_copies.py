@@ -1,4 +1,6 @@
-"""Copies between the memory of the host and that of a device, for which the host waits as seldom as it can."""
+"""Copies between the memory of the host and that of a device, for which the host waits as seldom
+as it can.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ WITH_PAGE_LOCKS = ("cuda", "xpu")
 
 
 def to_device_without_waiting(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a small tensor that was made here to a device, by way of page-locked memory where the device knows it."""
+    """Copy a small tensor that was made here to a device, by way of page-locked memory where the
+    device knows it.
+    """
     if device.type not in WITH_PAGE_LOCKS or tensor.device.type != "cpu":
         return tensor.to(device)
     page_locked = tensor.pin_memory()
@@ -22,11 +26,14 @@ def to_device_without_waiting(tensor: torch.Tensor, device: torch.device) -> tor
 
 
 def to_host(data: Any) -> Any:
-    """Copy tensors, however nested, to the memory of the host, which waits once for each device that has some."""
+    """Copy tensors, however nested, to the memory of the host, which waits once for each device
+    that has some.
+    """
     copies: dict[int, torch.Tensor] = {}
     for tensors in _tensors_by_device(data):
-        # The copies of a device end in their order, so only the last one is waited for. That is the largest tensor:
-        # the others take page-locked memory meanwhile, of which there should not be much.
+        # The copies of a device end in their order, so only the last one is waited for. That is the
+        # largest tensor: the others take page-locked memory meanwhile, of which there should not be
+        # much.
         tensors.sort(key=torch.Tensor.numel)
         largest = tensors.pop()
         for tensor in tensors:

@@ -35,7 +35,8 @@ def part_like(value: Any, like: Any) -> Any:
 
     mesh, placements, local = like.device_mesh, like.placements, value
     steps = list(enumerate(placements))
-    if any(type(placed).__name__ == "_StridedShard" for placed in placements):  # the last dimension split first
+    # the last dimension split first
+    if any(type(placed).__name__ == "_StridedShard" for placed in placements):
         steps.reverse()
     for dimension, placed in steps:
         if hasattr(placed, "dim"):
@@ -43,15 +44,20 @@ def part_like(value: Any, like: Any) -> Any:
             mine = mesh.get_local_rank(dimension)
             local = chunks[mine] if mine < len(chunks) else local.narrow(placed.dim, 0, 0)
     local = local.to(like.device).contiguous()
-    return DTensor.from_local(local, mesh, placements, run_check=False, shape=value.shape, stride=value.stride())
+    return DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=value.shape, stride=value.stride()
+    )
 
 
 def without_values(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return tensors of the same whole shapes and dtypes on the meta device; tied tensors stay tied."""
+    """Return tensors of the same whole shapes and dtypes on the meta device; tied tensors stay
+    tied.
+    """
     made: dict[int, torch.Tensor] = {}
     found: dict[str, torch.Tensor] = {}
     for name, tensor in named:
-        shape = getattr(tensor, "ds_shape", tensor.shape)  # DeepSpeed's sharded parameters are empty
+        # DeepSpeed's sharded parameters are empty
+        shape = getattr(tensor, "ds_shape", tensor.shape)
         if id(tensor) not in made:
             made[id(tensor)] = torch.empty(shape, dtype=tensor.dtype, device="meta")
         found[name] = made[id(tensor)]

@@ -1,7 +1,8 @@
 """File names of `transformers.trainer` and `transformers.utils`, in one place.
 
-Names and values are the same, so that both libraries find each other's files. Only the plain names are here;
-numbered ones (shards, one random state per process) are made by `rng_state_name` and by `huggingface_hub`.
+Names and values are the same, so that both libraries find each other's files. Only the plain names
+are here; numbered ones (shards, one random state per process) are made by `rng_state_name` and by
+`huggingface_hub`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ OPTIMIZER_PARTS_NAME = "optimizer_0"
 OPTIMIZER_NAME_BIN = "optimizer.bin"
 """As `optimizer.pt`, but by the names of parameters, as `accelerate` reads it under FSDP."""
 TRAINED_WEIGHTS_NAME = "pytorch_model_fsdp.bin"
-"""Trained weights by name, from which `accelerate` resumes an adapted model under version 2 of FSDP."""
+"""Trained weights by name, from which `accelerate` resumes an adapted model under version 2 of
+FSDP.
+"""
 SCHEDULER_NAME = "scheduler.pt"
 SCALER_NAME = "scaler.pt"
 TRAINER_STATE_NAME = "trainer_state.json"
@@ -34,7 +37,8 @@ TRAINING_ARGS_NAME = "training_args.bin"
 
 
 def rng_state_name(rank: int | None = None) -> str:
-    """As the random-state file of a checkpoint: `rng_state.pth`, or `rng_state_3.pth` for process 3 of several.
+    """As the random-state file of a checkpoint: `rng_state.pth`, or `rng_state_3.pth` for process 3
+    of several.
 
     Args:
         rank: the global rank in a run of several processes; None in a run of one.
@@ -43,5 +47,7 @@ def rng_state_name(rank: int | None = None) -> str:
 
 
 def data_state_name(rank: int | str) -> str:
-    """Return the file of the data position of process `rank`, or a pattern of them; the reference has none."""
+    """Return the file of the data position of process `rank`, or a pattern of them; the
+    reference has none.
+    """
     return f"data_state_{rank}.pth"

@@ -1,4 +1,6 @@
-"""Version of the reference that is followed where versions differ, with one switch for each difference."""
+"""Version of the reference that is followed where versions differ, with one switch for each
+difference.
+"""
 
 from __future__ import annotations
 
@@ -19,37 +21,47 @@ def _since(version: str) -> bool:
 class Followed:
     """Behaviour of one version of `transformers`, as far as results depend on the version.
 
-    Additions of later versions that change no result (arguments, methods, schedules), and fixes made here, exist in any
-    case; see docs/user/migrate.md.
+    Additions of later versions that change no result (arguments, methods, schedules), and fixes
+    made here, exist in any case; see docs/user/migrate.md.
     """
 
     version: str
     """Of `transformers`."""
     counts_shifted_labels: bool = _since("5.10.1")
-    """The items of a step are the labels that a causal loss compares: all but the first of each row, or those of
-    `shift_labels` where a batch has them."""
+    """The items of a step are the labels that a causal loss compares: all but the first of each
+    row, or those of `shift_labels` where a batch has them.
+    """
     evaluates_last_step: bool = _since("5.4.0")
-    """With `eval_strategy="steps"` there is an evaluation after the last step too, before the last checkpoint."""
+    """With `eval_strategy="steps"` there is an evaluation after the last step too, before the
+    last checkpoint.
+    """
     hides_accumulation: bool = _since("5.5.4")
     """`accelerator.gradient_accumulation_steps` is 1 in a Trainer, which divides losses itself."""
     words_mean_fsdp_2: bool = _since("5.10.1")
-    """`fsdp="full_shard"` and other words mean version 2 of FSDP, layer by layer, where `fsdp_config` says nothing of
-    it, as `fsdp=True` does under every version; before, version 1 and the model as one."""
+    """`fsdp="full_shard"` and other words mean version 2 of FSDP, layer by layer, where
+    `fsdp_config` says nothing of it, as `fsdp=True` does under every version; before, version 1 and
+    the model as one.
+    """
     smooths_by_items: bool = _since("5.15.0")
-    """Label smoothing divides by the items of the step, which are counted as for the model's own loss; before, by the
-    labels of each batch that count."""
+    """Label smoothing divides by the items of the step, which are counted as for the model's own
+    loss; before, by the labels of each batch that count.
+    """
     seeds_evaluation_in_groups: bool = _since("5.16.0")
-    """With `train_sampling_strategy="group_by_length"` an evaluation draws from a generator of its own, so that the
-    training goes on as without it."""
+    """With `train_sampling_strategy="group_by_length"` an evaluation draws from a generator of its
+    own, so that the training goes on as without it.
+    """
     forgets_missing_best: bool = _since("5.17.0")
     """A best checkpoint that is gone when a training is resumed is not the best one any more."""
     keeps_single_end_token: bool = _since("5.18.0")
-    """The one end token of a generation config stays a number; before, a training with a tokenizer puts it into a
-    list."""
+    """The one end token of a generation config stays a number; before, a training with a tokenizer
+    puts it into a list.
+    """
     keeps_nan_out_of_eval_loss: bool = _since("5.23.0")
     """`logging_nan_inf_filter` leaves batches whose loss is not finite out of `eval_loss`."""
     counts_items_in_floats: bool = _since("5.23.0")
-    """`num_items_in_batch` is a tensor of float32, which a loss in half precision becomes when divided by it."""
+    """`num_items_in_batch` is a tensor of float32, which a loss in half precision becomes when
+    divided by it.
+    """
 
     @classmethod
     @functools.lru_cache(maxsize=8)  # called in steps
@@ -65,7 +77,11 @@ class Followed:
         from packaging.version import Version
 
         release = Version(Version(version).base_version)
-        switches = {one.name: release >= Version(one.metadata["since"]) for one in fields(cls) if one.metadata}
+        switches = {
+            one.name: release >= Version(one.metadata["since"])
+            for one in fields(cls)
+            if one.metadata
+        }
         return cls(version=version, **switches)
 
 
@@ -79,7 +95,8 @@ def serve(version: str | None) -> None:
 
 
 def followed() -> Followed:
-    """Return the behaviour to follow: that of `LIGHTRAINER_FOLLOW`, else of the version served, else of 5.3.0.
+    """Return the behaviour to follow: that of `LIGHTRAINER_FOLLOW`, else of the version served,
+    else of 5.3.0.
 
     Raises:
         ValueError: the variable is no version number.
@@ -88,4 +105,6 @@ def followed() -> Followed:
     try:
         return Followed.at(asked or _served or DOCUMENTED)
     except ValueError:
-        raise ValueError(f"{VARIABLE}={asked!r} is no version of transformers, such as 5.3.0 or 5.23.") from None
+        raise ValueError(
+            f"{VARIABLE}={asked!r} is no version of transformers, such as 5.3.0 or 5.23."
+        ) from None

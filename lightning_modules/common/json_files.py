@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 
-def read_object(path: str | os.PathLike[str], what: str = "", keys: str = "names and values") -> dict[str, Any]:
+def read_object(
+    path: str | os.PathLike[str], what: str = "", keys: str = "names and values"
+) -> dict[str, Any]:
     """Return the JSON object that a file holds.
 
     Args:
@@ -17,13 +19,15 @@ def read_object(path: str | os.PathLike[str], what: str = "", keys: str = "names
         keys: what such a file consists of, for the message.
 
     Raises:
-        ValueError: it is not JSON, or something else than an object; a `JSONDecodeError` where a place can be told.
+        ValueError: it is not JSON, or something else than an object; a `JSONDecodeError` where a
+            place can be told.
         OSError: it cannot be read.
     """
     source = f"{what}={os.fspath(path)!r}" if what else os.fspath(path)
     not_json = f"{source}: the file is not JSON"
 
-    # The error is raised outside of the handler: the frames of the parser hold the text, which may contain a token.
+    # The error is raised outside of the handler: the frames of the parser hold the text, which may
+    # contain a token.
     content: Any = None
     failed: ValueError | None = None
     try:
@@ -39,4 +43,7 @@ def read_object(path: str | os.PathLike[str], what: str = "", keys: str = "names
 
     if isinstance(content, dict):
         return content
-    raise ValueError(f"{source}: the file holds a {type(content).__name__}, expected an object, {{...}}, of {keys}.")
+    raise ValueError(
+        f"{source}: the file holds a {type(content).__name__}, expected an object, {{...}}, of "
+        f"{keys}."
+    )

@@ -1,7 +1,7 @@
 """Check which libraries are installed or loaded.
 
-A folder with the name of a library, such as the `wandb` that runs leave behind, becomes a namespace package when it is
-imported; such a package does not count as the library.
+A folder with the name of a library, such as the `wandb` that runs leave behind, becomes a namespace
+package when it is imported; such a package does not count as the library.
 """
 
 from __future__ import annotations

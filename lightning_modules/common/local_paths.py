@@ -1,6 +1,8 @@
-"""Distinguish local paths from addresses such as `s3://bucket/x`, which would become a local folder `s3:`.
+"""Distinguish local paths from addresses such as `s3://bucket/x`, which would become a local folder
+`s3:`.
 
-The folder on this machine for the files of an address has the address in its path, so that one follows from the other.
+The folder on this machine for the files of an address has the address in its path, so that one
+follows from the other.
 """
 
 from __future__ import annotations
@@ -36,13 +38,17 @@ def require_local(path: Any, what: str) -> None:
         ValueError: It is one.
     """
     if is_address(path):
-        raise ValueError(f"{what}={os.fspath(path)!r} is an address, and no folder here. Pass a local folder.")
+        raise ValueError(
+            f"{what}={os.fspath(path)!r} is an address, and no folder here. Pass a local folder."
+        )
 
 
 def local_folder(path: StrPath) -> str:
-    """Return the folder on this machine for the files of an address; of a path, the path without `~`.
+    """Return the folder on this machine for the files of an address; of a path, the path without
+    `~`.
 
-    It is in the user's cache, or in the folder that the environment variable `LIGHTRAINER_STORES` names.
+    It is in the user's cache, or in the folder that the environment variable `LIGHTRAINER_STORES`
+    names.
 
     Raises:
         ValueError: The address is none, or fsspec knows no such storage.
@@ -56,13 +62,17 @@ def local_folder(path: StrPath) -> str:
     if ":" in place.partition("/")[0].rpartition("@")[0]:
         raise ValueError(f"{scheme}://...: leave the password out, which logs would show.")
     if place.startswith("//") or {"", ".", ".."} & {*place.removeprefix("/").split("/")}:
-        raise ValueError(f"{path!r} has to name a bucket or host, and no folder may be empty, '.' or '..'.")
+        raise ValueError(
+            f"{path!r} has to name a bucket or host, and no folder may be empty, '.' or '..'."
+        )
     fsspec.get_filesystem_class(scheme)
     return os.path.join(_stores(), scheme, _NO_HOST + place if place[0] == "/" else place)
 
 
 def address_of(path: StrPath) -> str | None:
-    """Return the address of which a folder on this machine, or one inside of it, holds the files; else None."""
+    """Return the address of which a folder on this machine, or one inside of it, holds the
+    files; else None.
+    """
     scheme, _, rest = os.path.relpath(path, _stores()).partition("/")
     path = rest.removeprefix(_NO_HOST) if rest.startswith(f"{_NO_HOST}/") else rest
     return None if scheme == ".." or not rest else f"{scheme}://{path}"

@@ -1,15 +1,18 @@
-"""Whether less or more of a metric is better, by its name. Imports nothing but the standard library."""
+"""Whether less or more of a metric is better, by its name. Imports nothing but the standard
+library.
+"""
 
 import re
 
 _MINIMIZED = """
-    bpc brier cer crps distance eer error errors fid fpr hinge mae mape mase mer mse msle nll perplexity ppl rmse rmsle
-    runtime ter wer
+    bpc brier cer crps distance eer error errors fid fpr hinge mae mape mase mer mse msle nll
+    perplexity ppl rmse rmsle runtime ter wer
 """
 _MAXIMIZED = """
-    acc accuracies accuracy auc auprc auroc bertscore bleu chrf chrf++ comet correlation dice f1 f2 iou jaccard kappa
-    map match matthews mcc meteor mrr ndcg pearson pearsonr precision psnr r2 recall roc rouge rouge1 rouge2 rougel
-    rougelsum sacrebleu sensitivity spearman spearmanr specificity ssim
+    acc accuracies accuracy auc auprc auroc bertscore bleu chrf chrf++ comet correlation dice f1 f2
+    iou jaccard kappa map match matthews mcc meteor mrr ndcg pearson pearsonr precision psnr r2
+    recall roc rouge rouge1 rouge2 rougel rougelsum sacrebleu sensitivity spearman spearmanr
+    specificity ssim
 """
 """Words in the names of metrics whose direction does not depend on the task."""
 
@@ -17,8 +20,8 @@ _MAXIMIZED = """
 def known_direction(name: str) -> str | None:
     """Return `minimize` or `maximize` by the words of a metric's name; None if they do not tell.
 
-    A loss is minimized, as by the default of `greater_is_better`; unlike there, so are error rates, perplexities and
-    the like.
+    A loss is minimized, as by the default of `greater_is_better`; unlike there, so are error rates,
+    perplexities and the like.
     """
     words = re.split(r"[^a-z0-9+]+", name.lower())
     less = not set(_MINIMIZED.split()).isdisjoint(words)

@@ -11,7 +11,9 @@ import torch
 
 
 def find_batch_size(tensors: Any) -> int | None:
-    """As `transformers.trainer_pt_utils.find_batch_size`: length of the first tensor or array in a nested structure."""
+    """As `transformers.trainer_pt_utils.find_batch_size`: length of the first tensor or array in
+    a nested structure.
+    """
     if isinstance(tensors, (torch.Tensor, np.ndarray)):
         return tensors.shape[0] if tensors.ndim else None
     if isinstance(tensors, Mapping):
@@ -22,12 +24,15 @@ def find_batch_size(tensors: Any) -> int | None:
 
 
 def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """Return the items in a mapping of the class of `original`, which has to accept a mapping as dict does."""
+    """Return the items in a mapping of the class of `original`, which has to accept a mapping as
+    dict does.
+    """
     kind: Any = type(original)
     if isinstance(original, defaultdict):
         return kind(original.default_factory, items)
     made = kind(items)
-    # A state dict carries the versions of its modules. Only for its class, as compiled models call this with others.
+    # A state dict carries the versions of its modules. Only for its class, as compiled models call
+    # this with others.
     if kind is OrderedDict:
         vars(made).update(vars(original))
     return made
@@ -67,12 +72,14 @@ def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def to_device(batch: Any, device: torch.device, non_blocking: bool) -> Any:
-    """Move a batch to a device: its tensors, however nested, and other objects with a method `to`, such as graphs.
+    """Move a batch to a device: its tensors, however nested, and other objects with a method `to`,
+    such as graphs.
 
     Args:
         batch: any batch.
         device: where to.
-        non_blocking: do not wait for the copies; those of tensors in pinned memory are never waited for.
+        non_blocking: do not wait for the copies; those of tensors in pinned memory are never waited
+            for.
     """
 
     def moved(leaf: Any) -> Any:
@@ -98,7 +105,9 @@ def _detached(leaf: Any) -> Any:
 
 
 def nested_numpify(tensors: Any) -> Any:
-    """As `transformers.trainer_pt_utils.nested_numpify`: tensors become arrays; bfloat16, unknown to numpy, float32."""
+    """As `transformers.trainer_pt_utils.nested_numpify`: tensors become arrays; bfloat16,
+    unknown to numpy, float32.
+    """
     return map_nested(to_numpy, tensors)
 
 

@@ -1,7 +1,8 @@
 """Identify a process as `HOST-SYSTEM-PID-START`, and check whether it is running.
 
-The system is a running kernel and, on Linux, a pid namespace: two containers may have one host name, and processes with
-the same pids. The start time (in the kernel's clock ticks) distinguishes a process from a later one with the same pid.
+The system is a running kernel and, on Linux, a pid namespace: two containers may have one host
+name, and processes with the same pids. The start time (in the kernel's clock ticks) distinguishes a
+process from a later one with the same pid.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _TOKEN = re.compile(r"(?P<machine>.+)-(?P<pid>\d+)-(?P<start>\d+)")
 def process_token() -> str:
     """Return this process as text that `process_state` reads, usable in a file name.
 
-    In a run of several processes the main one's token is broadcast once, so that all of them use the same folder.
+    In a run of several processes the main one's token is broadcast once, so that all of them use
+    the same folder.
     """
     pid = os.getpid()
     start = 0
@@ -44,7 +46,8 @@ def process_state(token: str) -> Literal["running", "ended", "elsewhere"]:
 
 
 def is_of_this_host(token: str) -> bool:
-    """Return whether a process is of this host name: of this machine, also before a restart, or of one called the same.
+    """Return whether a process is of this host name: of this machine, also before a restart, or of
+    one called the same.
 
     Args:
         token: of `process_token`.
@@ -53,7 +56,9 @@ def is_of_this_host(token: str) -> bool:
 
 
 def _machine() -> str:
-    """Identify the running system, and the container on Linux, by text for a file name that begins with the host's."""
+    """Identify the running system, and the container on Linux, by text for a file name that
+    begins with the host's.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = os.readlink("/proc/self/ns/pid")
@@ -64,17 +69,22 @@ def _machine() -> str:
 
 
 def _host() -> str:
-    """Return the host name with letters for a file name, and without the dash that separates parts of a token."""
+    """Return the host name with letters for a file name, and without the dash that separates
+    parts of a token.
+    """
     name = re.sub(r"[^A-Za-z0-9_]", "_", socket.gethostname())
     return name[:64] or "host"
 
 
 def _is_running(pid: int, start: int) -> bool:
-    """Return whether a process has not ended; without /proc any process of the same pid counts as it."""
+    """Return whether a process has not ended; without /proc any process of the same pid counts
+    as it.
+    """
     status = _process_status(pid)
     if status is not None:
         state, started = status
-        # Z is a process that has ended, and that its parent has not waited for; X one that is being removed.
+        # Z is a process that has ended, and that its parent has not waited for; X one that is being
+        # removed.
         return state not in ("Z", "X") and started == start
 
     try:
@@ -92,6 +102,7 @@ def _process_status(pid: int) -> tuple[str, int] | None:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    # The second field is the program's name in parentheses, which may itself contain blanks and parentheses.
+    # The second field is the program's name in parentheses, which may itself contain blanks and
+    # parentheses.
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])

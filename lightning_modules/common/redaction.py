@@ -1,7 +1,7 @@
 """Keep secrets, such as tokens of the Hub, out of messages and local variables of tracebacks.
 
-Tools that show local variables (`pytest --showlocals`, rich, `cgitb`, sentry) show their `repr`. So a function that
-accepts a token wraps it first, and leaves no variable with the bare text.
+Tools that show local variables (`pytest --showlocals`, rich, `cgitb`, sentry) show their `repr`. So
+a function that accepts a token wraps it first, and leaves no variable with the bare text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class SecretThing:
 
 
 def secret(value: Any) -> Any:
-    """Wrap a value so that its `repr` does not show it; None, True and False are returned unchanged."""
+    """Wrap a value so that its `repr` does not show it; None, True and False are returned
+    unchanged.
+    """
     if value is None or isinstance(value, (bool, Secret, SecretThing)):
         return value
     return Secret(value) if isinstance(value, str) else SecretThing(value)
@@ -60,14 +62,20 @@ def secret_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def secret_words(words: Sequence[str]) -> list[str]:
-    """Wrap the tokens in the words of a command line: `--hub_token hf_...` and `--hub_token=hf_...`."""
+    """Wrap the tokens in the words of a command line: `--hub_token hf_...` and
+    `--hub_token=hf_...`.
+    """
     found = []
     expected = False
     for word in words:
         name, sign, _ = word.partition("=")
         is_option = word.startswith("-")
         hides = (expected and not is_option) or _HUB_TOKEN.search(word)
-        found.append(Secret(word) if hides or (is_option and sign and is_secret_name(name.lstrip("-"))) else word)
+        found.append(
+            Secret(word)
+            if hides or (is_option and sign and is_secret_name(name.lstrip("-")))
+            else word
+        )
         expected = is_option and not sign and is_secret_name(word.lstrip("-"))
     return found
 
@@ -87,7 +95,9 @@ def bare(error: BaseException, token: Any = None) -> None:
         token: the secret; whatever looks like one goes too.
     """
     for one in chain(error):
-        one.args = tuple(without(part, token) if isinstance(part, str) else part for part in one.args)
+        one.args = tuple(
+            without(part, token) if isinstance(part, str) else part for part in one.args
+        )
         one.__traceback__ = None
 
 
@@ -114,7 +124,9 @@ def shown_word(word: str) -> str:
 
 
 def option_names(words: Sequence[str]) -> str:
-    """Return the options among words of a command line, without values: a misspelt one may have a secret."""
+    """Return the options among words of a command line, without values: a misspelt one may have
+    a secret.
+    """
     names = [word.partition("=")[0] for word in words if word.startswith("-")]
     text = ", ".join(names)
     hidden = len(words) - len(names)

@@ -1,4 +1,6 @@
-"""Convert nested data to tensors and plain values, which are read from a checkpoint without unpickling objects."""
+"""Convert nested data to tensors and plain values, which are read from a checkpoint without
+unpickling objects.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _LEAVES = (type(None), bool, int, float, complex, str, bytes)
 
 
 _MANY = 64
-"""Number of integers from which they become an array, since reading Python's generator state one by one is slow."""
+"""Number of integers from which they become an array, since reading Python's generator state one
+by one is slow.
+"""
 
 
 class UnsafeValueError(TypeError):
@@ -25,7 +29,8 @@ class UnsafeValueError(TypeError):
 
 
 def to_plain(value: Any) -> Any:
-    """Convert tensors, arrays, plain values, and dicts, lists and (named) tuples of them, also of subclasses.
+    """Convert tensors, arrays, plain values, and dicts, lists and (named) tuples of them, also of
+    subclasses.
 
     Raises:
         UnsafeValueError: it contains a value of another kind.
@@ -48,25 +53,33 @@ def to_plain(value: Any) -> Any:
         if items is None:
             items = [to_plain(item) for item in value]
         return {"kind": base.__name__, "class": _name_of(kind, base), "items": items}
-    raise UnsafeValueError(f"a {kind.__module__}.{kind.__qualname__} is neither a tensor nor a plain value")
+    raise UnsafeValueError(
+        f"a {kind.__module__}.{kind.__qualname__} is neither a tensor nor a plain value"
+    )
 
 
 def plain_entries(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the entries of a checkpoint by `to_plain`; leave out, with a warning, those that cannot be."""
+    """Convert the entries of a checkpoint by `to_plain`; leave out, with a warning, those that
+    cannot be.
+    """
     written = {}
     for name, value in values.items():
         try:
             written[name] = to_plain(value)
         except UnsafeValueError as error:
-            _log.warning("The checkpoint goes without %r, as it holds what cannot be written safely: %s.", name, error)
+            _log.warning(
+                "The checkpoint goes without %r, as it holds what cannot be written safely: %s.",
+                name,
+                error,
+            )
     return written
 
 
 def from_plain(written: Any) -> Any:
     """Restore the result of `to_plain`.
 
-    No class is imported. A subclass of dict, list or tuple that the program has imported itself is used; otherwise the
-    contents are returned in a plain one.
+    No class is imported. A subclass of dict, list or tuple that the program has imported itself is
+    used; otherwise the contents are returned in a plain one.
     """
     if not isinstance(written, dict):
         return written
@@ -78,7 +91,9 @@ def from_plain(written: Any) -> Any:
     if kind == "mapping":
         made = {from_plain(key): from_plain(item) for key, item in items}
         return cls(made) if cls is not None and issubclass(cls, (dict, UserDict)) else made
-    parts = items.tolist() if isinstance(items, np.ndarray) else [from_plain(item) for item in items]
+    parts = (
+        items.tolist() if isinstance(items, np.ndarray) else [from_plain(item) for item in items]
+    )
     if kind == "list":
         return cls(parts) if cls is not None and issubclass(cls, list) else parts
     if cls is not None and issubclass(cls, tuple):

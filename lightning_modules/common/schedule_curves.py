@@ -1,8 +1,9 @@
 """Factors of the learning rate schedules, as plain functions of the step.
 
-`step` counts optimizer steps from 0; `warmup`, `total`, `stable` and `decay` are numbers of optimizer steps; `cycles`
-are periods of a cosine, half of which falls from 1 to 0; `floor` is the lowest factor after the warm-up. The sources
-of the formulas are in `schedules`. The order of the floating point operations is that of the reference.
+`step` counts optimizer steps from 0; `warmup`, `total`, `stable` and `decay` are numbers of
+optimizer steps; `cycles` are periods of a cosine, half of which falls from 1 to 0; `floor` is the
+lowest factor after the warm-up. The sources of the formulas are in `schedules`. The order of the
+floating point operations is that of the reference.
 """
 
 from __future__ import annotations
@@ -13,23 +14,48 @@ from numbers import Real
 from typing import Any
 
 _AT_LEAST_0 = (
-    *("num_warmup_steps", "num_training_steps", "num_decay_steps", "num_stable_steps", "num_cycles", "power"),
-    *("lr_end", "min_lr", "min_lr_rate", "min_lr_ratio", "warmup_lr_rate", "patience", "cooldown", "threshold", "eps"),
+    *(
+        "num_warmup_steps",
+        "num_training_steps",
+        "num_decay_steps",
+        "num_stable_steps",
+        "num_cycles",
+        "power",
+    ),
+    *(
+        "lr_end",
+        "min_lr",
+        "min_lr_rate",
+        "min_lr_ratio",
+        "warmup_lr_rate",
+        "patience",
+        "cooldown",
+        "threshold",
+        "eps",
+    ),
     *("warmup", "reset_start"),
 )
 _ABOVE_0 = ("timescale", "factor", "max_lr", "window_size")
 _MAY_BE_NONE = (
-    *("num_warmup_steps", "num_training_steps", "num_decay_steps", "num_stable_steps", "timescale"),
+    *(
+        "num_warmup_steps",
+        "num_training_steps",
+        "num_decay_steps",
+        "num_stable_steps",
+        "timescale",
+    ),
     *("min_lr", "min_lr_rate", "warmup_lr_rate"),
 )
 """Arguments that are computed, or whose absence is another error."""
 
 
 def number_faults(given: Mapping[str, Any]) -> list[str]:
-    """Return the errors in the numbers among a schedule's arguments, one sentence each; others are not checked.
+    """Return the errors in the numbers among a schedule's arguments, one sentence each; others are
+    not checked.
 
     Args:
-        given: arguments of the functions in `schedules`, of `GreedyLR` and of torch's `ReduceLROnPlateau`, by name.
+        given: arguments of the functions in `schedules`, of `GreedyLR` and of torch's
+            `ReduceLROnPlateau`, by name.
     """
     return [said for name, value in given.items() if (said := _fault(name, value))]
 
@@ -127,8 +153,12 @@ def cosine_from_first_step(
     return max(0.0, _lift(_half_cosine(progress, cycles), floor))
 
 
-def polynomial(step: int, *, warmup: int, total: int, lr_start: float, lr_end: float, power: float) -> float:
-    """Return a linear rise to 1, then a power of the remaining share, down to `lr_end`, a learning rate."""
+def polynomial(
+    step: int, *, warmup: int, total: int, lr_start: float, lr_end: float, power: float
+) -> float:
+    """Return a linear rise to 1, then a power of the remaining share, down to `lr_end`, a
+    learning rate.
+    """
     if step < warmup:
         return _ramp(step, warmup)
     # Without steps after the warm-up there is no slope; the reference divides by zero here.
@@ -149,7 +179,9 @@ def inverse_sqrt(step: int, *, warmup: int, timescale: int) -> float:
 def _rise(kind: str, done: float) -> float:
     if kind == "linear":
         return done
-    return 0.5 * (1.0 - math.cos(math.pi * done)) if kind == "cosine" else 1.0 - math.sqrt(1.0 - done)
+    return (
+        0.5 * (1.0 - math.cos(math.pi * done)) if kind == "cosine" else 1.0 - math.sqrt(1.0 - done)
+    )
 
 
 def _fall(kind: str, done: float, cycles: float) -> float:
@@ -159,7 +191,15 @@ def _fall(kind: str, done: float, cycles: float) -> float:
 
 
 def warmup_stable_decay(
-    step: int, *, warmup: int, stable: int, decay: int, rise: str, fall: str, floor: float, cycles: float
+    step: int,
+    *,
+    warmup: int,
+    stable: int,
+    decay: int,
+    rise: str,
+    fall: str,
+    floor: float,
+    cycles: float,
 ) -> float:
     """Return a rise from `floor` to 1, `stable` steps of 1, a fall to `floor`."""
     if step < warmup:

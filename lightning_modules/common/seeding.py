@@ -44,11 +44,14 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
     """
     seed = operator.index(seed)
     if not 0 <= seed < _SEEDS:
-        raise ValueError(f"`seed` is {seed}, but numpy's generator takes seeds from 0 to {_SEEDS - 1} only.")
+        raise ValueError(
+            f"`seed` is {seed}, but numpy's generator takes seeds from 0 to {_SEEDS - 1} only."
+        )
     random.seed(seed)
     np.random.seed(seed)
     if torch.accelerator.current_accelerator() is None:
-        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` records the call stack three times
+        # `torch.manual_seed` records the call stack three times
+        torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)  # seeds the accelerators too, also those not yet initialised
     if deterministic:
@@ -56,7 +59,8 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
 
 
 def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
-    """As `transformers.enable_full_determinism`: seed everything and give up speed for reproducibility.
+    """As `transformers.enable_full_determinism`: seed everything and give up speed for
+    reproducibility.
 
     Args:
         seed: see `set_seed`.
@@ -70,10 +74,11 @@ def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
 
 
 def seed_worker(worker_id: int, num_workers: int, rank: int) -> None:
-    """As `transformers.trainer_utils.seed_worker`: the `worker_init_fn` of a data loader, through `functools.partial`.
+    """As `transformers.trainer_utils.seed_worker`: the `worker_init_fn` of a data loader, through
+    `functools.partial`.
 
-    The seed is torch's own in this worker, which differs between workers and epochs, moved on by `num_workers` for
-    each rank. Wrapped around at 2**32, where the reference fails.
+    The seed is torch's own in this worker, which differs between workers and epochs, moved on by
+    `num_workers` for each rank. Wrapped around at 2**32, where the reference fails.
 
     Args:
         worker_id: index of the worker, already part of torch's seed.
@@ -90,12 +95,15 @@ def capture_rng_state(distributed: bool) -> dict[str, Any]:
         distributed: several processes train; includes the states of all CUDA devices.
 
     Returns:
-        "python" and "numpy" (tuples), "cpu" (a byte tensor) and, with CUDA, "cuda": a byte tensor, or a list of one
-        per device when `distributed`. Other devices have their own names: "mps" and "xla".
+        "python" and "numpy" (tuples), "cpu" (a byte tensor) and, with CUDA, "cuda": a byte tensor,
+        or a list of one per device when `distributed`. Other devices have their own names: "mps"
+        and "xla".
     """
     state = capture_host_rng()
     if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all() if distributed else torch.cuda.get_rng_state()
+        state["cuda"] = (
+            torch.cuda.get_rng_state_all() if distributed else torch.cuda.get_rng_state()
+        )
     if torch.backends.mps.is_available():
         state["mps"] = torch.mps.get_rng_state()
     if (xla := _xla()) is not None:
@@ -136,7 +144,8 @@ def same_rng(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
 
 
 def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
-    """As `Trainer._load_rng_state`, without the file; a generator that is missing is named in a warning.
+    """As `Trainer._load_rng_state`, without the file; a generator that is missing is named in a
+    warning.
 
     Args:
         state: from `capture_rng_state` or `load_rng_file`, or of the reference.
@@ -152,9 +161,15 @@ def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
         try:
             restore(state[name])
         except Exception as error:
-            raise ValueError(f"The state of the random generator {name!r} cannot be set: {error}") from error
+            raise ValueError(
+                f"The state of the random generator {name!r} cannot be set: {error}"
+            ) from error
     if torch.cuda.is_available():
-        _restore_device("cuda", state, torch.cuda.set_rng_state_all if distributed else torch.cuda.set_rng_state)
+        _restore_device(
+            "cuda",
+            state,
+            torch.cuda.set_rng_state_all if distributed else torch.cuda.set_rng_state,
+        )
     if torch.backends.mps.is_available():
         _restore_device("mps", state, torch.mps.set_rng_state)
     if "xla" in state and (xla := _xla()) is not None:
@@ -167,7 +182,9 @@ def _xla() -> Any:
 
 
 def _restore_device(name: str, state: Mapping[str, Any], restore: Callable[[Any], None]) -> None:
-    """Restore the generators of a kind of device; a mismatch is a warning, as the checkpoint may come from another."""
+    """Restore the generators of a kind of device; a mismatch is a warning, as the checkpoint may
+    come from another.
+    """
     if name not in state:
         _warn_lost(name, "the checkpoint does not have its state")
         return
@@ -178,7 +195,10 @@ def _restore_device(name: str, state: Mapping[str, Any], restore: Callable[[Any]
 
 
 def _warn_lost(name: str, reason: str) -> None:
-    said = "The random generator %r is not restored, since %s: it draws other numbers than without the interruption."
+    said = (
+        "The random generator %r is not restored, since %s: it draws other numbers than without "
+        "the interruption."
+    )
     logger.warning(said, name, reason)
 
 
@@ -189,7 +209,8 @@ _MT19937_BYTES = 624 * 4 + 4
 class _NumpyGenerator:
     """numpy's global generator, whose state is read again only after it has moved.
 
-    `np.random.get_state` takes 80 us, a comparison of its words 1 us, and loaders ask before each batch.
+    `np.random.get_state` takes 80 us, a comparison of its words 1 us, and loaders ask before each
+    batch.
     """
 
     def __init__(self) -> None:
@@ -228,7 +249,8 @@ _GENERATORS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
 
 
 def load_rng_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """As the reference reads `rng_state.pth`: nothing is unpickled but tensors, numpy arrays and plain values.
+    """As the reference reads `rng_state.pth`: nothing is unpickled but tensors, numpy arrays and
+    plain values.
 
     Args:
         path: a file of this library or of the reference.
@@ -239,5 +261,8 @@ def load_rng_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     state = load_torch(path)
     if not isinstance(state, dict):
-        raise ValueError(f"{path} holds a {type(state).__name__}, but the states of random generators are a dict.")
+        raise ValueError(
+            f"{path} holds a {type(state).__name__}, but the states of random generators are a "
+            "dict."
+        )
     return state

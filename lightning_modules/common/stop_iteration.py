@@ -8,29 +8,35 @@ from types import TracebackType
 
 
 def misplaced(error: StopIteration) -> RuntimeError:
-    """Return the error to raise `from` a `StopIteration` of user code; it names the function that let it out."""
+    """Return the error to raise `from` a `StopIteration` of user code; it names the function
+    that let it out.
+    """
     place = "A function"
     frames = traceback.extract_tb(error.__traceback__)
     if frames:
         place = f"{frames[-1].name} ({frames[-1].filename}, line {frames[-1].lineno})"
     return RuntimeError(
-        f"{place} raised StopIteration: an iterator has ended although a value of it is still needed. "
-        "Start it again there, or pass a default to next()."
+        f"{place} raised StopIteration: an iterator has ended although a value of it is still "
+        "needed. Start it again there, or pass a default to next()."
     )
 
 
 class StopIterationSurfaces(ContextDecorator):
-    """As PEP 479 for generators: turn a `StopIteration` that leaves the block into a `RuntimeError`.
+    """As PEP 479 for generators: turn a `StopIteration` that leaves the block into a
+    `RuntimeError`.
 
-    Lightning's loops catch `StopIteration` around the fetching of a batch and all hooks together, and end as if the
-    data had ended.
+    Lightning's loops catch `StopIteration` around the fetching of a batch and all hooks together,
+    and end as if the data had ended.
     """
 
     def __enter__(self) -> None:
         """Do nothing."""
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        stack: TracebackType | None,
     ) -> None:
         """Raise the `RuntimeError` if needed."""
         if isinstance(error, StopIteration):

@@ -1,6 +1,7 @@
 """Enumerations of schedules and optimizers, and suggestions for misspelt names.
 
-This module imports nothing but the standard library, so that arguments can be built before torch is loaded.
+This module imports nothing but the standard library, so that arguments can be built before torch is
+loaded.
 """
 
 import difflib
@@ -10,7 +11,8 @@ from typing import Any
 
 
 def did_you_mean(value: object, choices: Iterable[object]) -> str:
-    """Return " Did you mean 'x'?" for the choice nearest to `value`, or an empty text where none is near.
+    """Return " Did you mean 'x'?" for the choice nearest to `value`, or an empty text where none is
+    near.
 
     Args:
         value: The text given.
@@ -23,8 +25,8 @@ def did_you_mean(value: object, choices: Iterable[object]) -> str:
 def nearest(value: object, choices: Iterable[object]) -> str | None:
     """Return the choice that `value` most likely stands for, None if no choice is near.
 
-    Near are, in this order: a choice that begins with `value`; one that differs by a typo; one that has `value` among
-    its words (`padding`, `non_padding`). Case is ignored.
+    Near are, in this order: a choice that begins with `value`; one that differs by a typo; one that
+    has `value` among its words (`padding`, `non_padding`). Case is ignored.
 
     Args:
         value: What was written.
@@ -36,7 +38,11 @@ def nearest(value: object, choices: Iterable[object]) -> str | None:
     begun = [name for name in names if name.startswith(written)]
     swapped = [name for name in names if sorted(name) == sorted(written)]
     misspelt = difflib.get_close_matches(written, names, 1, _LIKENESS)
-    inside = [name for name in names if f"_{written}_" in f"_{name}_" and len(written) >= _LEAST_SHARE * len(name)]
+    inside = [
+        name
+        for name in names
+        if f"_{written}_" in f"_{name}_" and len(written) >= _LEAST_SHARE * len(name)
+    ]
     return next((names[name] for name in (*begun, *swapped, *misspelt, *inside)), None)
 
 
@@ -49,7 +55,8 @@ _LEAST_SHARE = 1 / 3
 
 
 class ExplicitEnum(str, Enum):
-    """As `transformers.utils.ExplicitEnum`, but the error for an unknown value suggests the nearest valid one.
+    """As `transformers.utils.ExplicitEnum`, but the error for an unknown value suggests the nearest
+    valid one.
 
     A member equals its text: `SchedulerType.LINEAR == "linear"`.
 
@@ -61,7 +68,8 @@ class ExplicitEnum(str, Enum):
     def _missing_(cls, value: object) -> Any:
         valid = [member.value for member in cls]
         raise ValueError(
-            f"{value!r} is not a valid {cls.__name__}.{did_you_mean(value, valid)} Valid values: {', '.join(valid)}."
+            f"{value!r} is not a valid {cls.__name__}.{did_you_mean(value, valid)} Valid values: "
+            f"{', '.join(valid)}."
         )
 
 
@@ -142,7 +150,8 @@ MUON = "torch.optim.Muon"
 
 
 def optimizer_name(value: str) -> str:
-    """Return the text of an optimizer: the path of a class, which has a dot, as it is, or a value of `OptimizerNames`.
+    """Return the text of an optimizer: the path of a class, which has a dot, as it is, or a value
+    of `OptimizerNames`.
 
     Raises:
         ValueError: neither; names the value and all valid ones.

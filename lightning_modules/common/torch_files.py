@@ -1,4 +1,5 @@
-"""As `torch.save` and `torch.load`, but only tensors and plain values are unpickled, and errors name the file.
+"""As `torch.save` and `torch.load`, but only tensors and plain values are unpickled, and errors
+name the file.
 
 Tensors of torch_xla are copied to main memory to be written.
 """
@@ -51,7 +52,9 @@ def writing_to(path: StrPath) -> Iterator[None]:
         if error.filename is not None:
             raise
         reason = error.strerror or error
-        raise type(error)(error.errno, f"could not be written: {reason}", os.fspath(path)) from error
+        raise type(error)(
+            error.errno, f"could not be written: {reason}", os.fspath(path)
+        ) from error
     except RuntimeError as error:  # raised by torch's zip writer for a failed write
         raise _refusal_of_the_disk(path, error) from error
 
@@ -63,13 +66,16 @@ def load_torch(
     mmap: bool = False,
     known: Mapping[str, Any] | None = None,
 ) -> Any:
-    """As `torch.load(weights_only=True)`, but NumPy arrays and numbers are allowed too (random states hold them).
+    """As `torch.load(weights_only=True)`, but NumPy arrays and numbers are allowed too (random
+    states hold them).
 
     Args:
         path: a file written by `torch.save`.
         map_location: the device the tensors go to.
-        mmap: leave the tensors in the file, to be read when they are looked at; not for torch's format before 1.6.
-        known: further classes and functions that the file may refer to, by name, and what is to take their place.
+        mmap: leave the tensors in the file, to be read when they are looked at; not for torch's
+            format before 1.6.
+        known: further classes and functions that the file may refer to, by name, and what is to
+            take their place.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -110,11 +116,16 @@ def require_known_objects(path: StrPath, known: Collection[str] = ()) -> None:
     try:
         with torch.serialization.safe_globals(_numpy_globals()):
             found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception as error:  # an old format, or no file of torch: unpickling it could run any code
-        raise ValueError(f"{path} is damaged, or not a file of torch, and is not read: {error}") from error
+    # an old format, or no file of torch: unpickling it could run any code
+    except Exception as error:
+        raise ValueError(
+            f"{path} is damaged, or not a file of torch, and is not read: {error}"
+        ) from error
     others = sorted(set(found) - set(known))
     if others:
-        raise ValueError(f"{path} refers to {', '.join(others)}, which could run any program, and is not read.")
+        raise ValueError(
+            f"{path} refers to {', '.join(others)}, which could run any program, and is not read."
+        )
 
 
 def kind_of(value: Any) -> str:
@@ -136,7 +147,9 @@ def torch_bytes(obj: Any) -> bytes:
 
 
 def pack(obj: Any) -> torch.Tensor:
-    """As `save_torch`, but into a tensor of bytes, for files from which only tensors may be read."""
+    """As `save_torch`, but into a tensor of bytes, for files from which only tensors may be
+    read.
+    """
     import torch
 
     return torch.frombuffer(bytearray(torch_bytes(obj)), dtype=torch.uint8)
@@ -172,7 +185,9 @@ def _refusal_of_the_disk(path: StrPath, error: RuntimeError) -> OSError:
             file.flush()
             os.fsync(file.fileno())
     except OSError as refusal:
-        return type(refusal)(refusal.errno, f"could not be written: {refusal.strerror}", os.fspath(path))
+        return type(refusal)(
+            refusal.errno, f"could not be written: {refusal.strerror}", os.fspath(path)
+        )
     return OSError(f"{path} could not be written: {error}")
 
 
@@ -180,15 +195,20 @@ def _refusal(path: StrPath, error: pickle.UnpicklingError) -> str:
     # torch's own text begins with the advice to switch the check off; only its finding is kept.
     found = re.search(r"GLOBAL (\S+)", str(error))
     if found is None:
-        return f"{path} is damaged or was not written by torch.save; delete it, or copy it again from where it came"
+        return (
+            f"{path} is damaged or was not written by torch.save; delete it, or copy it again from "
+            "where it came"
+        )
     return (
-        f"{path} refers to {found[1]}, but only tensors and plain values are read from it. If you trust its origin, "
-        "allow that first: torch.serialization.add_safe_globals([...])"
+        f"{path} refers to {found[1]}, but only tensors and plain values are read from it. If you "
+        "trust its origin, allow that first: torch.serialization.add_safe_globals([...])"
     )
 
 
 def _numpy_globals() -> list[Any]:
-    """List the functions and classes that pickled NumPy arrays and numbers refer to, by the names of NumPy 1 and 2."""
+    """List the functions and classes that pickled NumPy arrays and numbers refer to, by the
+    names of NumPy 1 and 2.
+    """
     import numpy as np
 
     # Taken from NumPy's objects, because the private module that holds them has moved.
@@ -203,7 +223,9 @@ def _numpy_globals() -> list[Any]:
 
 
 def on_host(values: Any) -> Any:
-    """Return nested values with tensors of torch_xla copied to main memory; without any, the values themselves."""
+    """Return nested values with tensors of torch_xla copied to main memory; without any, the
+    values themselves.
+    """
     if not loaded("torch_xla"):
         return values
     from .nested import map_nested
@@ -212,8 +234,12 @@ def on_host(values: Any) -> Any:
 
 
 def state_on_host(model: nn.Module) -> dict[str, Any] | None:
-    """Return the state dict of a model on torch_xla in main memory, with ties; None for other models."""
-    if not loaded("torch_xla") or not any(tensor.device.type == "xla" for tensor in model.parameters()):
+    """Return the state dict of a model on torch_xla in main memory, with ties; None for other
+    models.
+    """
+    if not loaded("torch_xla") or not any(
+        tensor.device.type == "xla" for tensor in model.parameters()
+    ):
         return None
     copies: dict[int, Any] = {}
     state = model.state_dict(keep_vars=True)  # tied weights are the same objects
@@ -223,4 +249,8 @@ def state_on_host(model: nn.Module) -> dict[str, Any] | None:
 def _copied(leaf: Any) -> Any:
     import torch
 
-    return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla" else leaf
+    return (
+        leaf.detach().cpu()
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla"
+        else leaf
+    )

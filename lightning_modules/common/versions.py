@@ -21,7 +21,8 @@ def installed(package: str) -> str | None:
 
 
 def is_older(version: str, than: str) -> bool:
-    """Return whether a version is of an older release than another; `0.19.1rc2+cpu` belongs to release `0.19.1`.
+    """Return whether a version is of an older release than another; `0.19.1rc2+cpu` belongs to
+    release `0.19.1`.
 
     Raises:
         ValueError: one of them is no version of a Python package.

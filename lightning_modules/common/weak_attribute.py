@@ -13,8 +13,8 @@ T = TypeVar("T")
 class WeakAttribute(Generic[T]):
     """Descriptor that keeps a weak reference, for parts that refer to their owner.
 
-    Without a reference cycle an object is freed with its last user, not by the garbage collector. A Trainer holds a
-    model and an optimizer, which fill a device.
+    Without a reference cycle an object is freed with its last user, not by the garbage collector. A
+    Trainer holds a model and an optimizer, which fill a device.
 
     Raises:
         ReferenceError: the object is gone.
@@ -35,7 +35,9 @@ class WeakAttribute(Generic[T]):
             return self
         found = instance.__dict__[self._key]()
         if found is None:
-            raise ReferenceError(f"{owner.__name__} was asked for its {self._name}, which is gone: keep the object.")
+            raise ReferenceError(
+                f"{owner.__name__} was asked for its {self._name}, which is gone: keep the object."
+            )
         return found
 
     def __set__(self, instance: Any, value: T) -> None:

@@ -1,4 +1,6 @@
-"""The batch sampler that shards batches over processes, as the reference does, and the options of a loader."""
+"""The batch sampler that shards batches over processes, as the reference does, and the options
+of a loader.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Iterato
         samplers: those without such an attribute are left alone.
         even_batches: the value.
     """
-    before = [(sampler, sampler.even_batches) for sampler in samplers if hasattr(sampler, "even_batches")]
+    before = [
+        (sampler, sampler.even_batches) for sampler in samplers if hasattr(sampler, "even_batches")
+    ]
     for sampler, _ in before:
         sampler.even_batches = even_batches
     try:
@@ -29,26 +33,31 @@ def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Iterato
 
 
 class ShardedBatchSampler(BatchSampler):
-    """As `accelerate.data_loader.BatchSamplerShard`: the batches of this process, of a round of them at a time.
+    """As `accelerate.data_loader.BatchSamplerShard`: the batches of this process, of a round of
+    them at a time.
 
-    With `even_batches` the last round is filled up from the first one, so that every process gets the same number of
-    equally long batches. Unlike there, a short batch in the middle of an epoch, which samplers over several datasets
-    give, is sharded as it is: only the last round is filled up.
+    With `even_batches` the last round is filled up from the first one, so that every process gets
+    the same number of equally long batches. Unlike there, a short batch in the middle of an epoch,
+    which samplers over several datasets give, is sharded as it is: only the last round is filled
+    up.
 
     Args:
-        sampler: gives the indices, or without `batch_size` the batches, of one epoch, the same on every process.
-        batch_size: samples per process and step; with `split_batches`, of all processes together. None where `sampler`
-            gives batches.
+        sampler: gives the indices, or without `batch_size` the batches, of one epoch, the same on
+            every process.
+        batch_size: samples per process and step; with `split_batches`, of all processes together.
+            None where `sampler` gives batches.
         drop_last: leave out what does not fill a whole round; of given batches as they say.
-        rank: index of this process. None for the batches of all processes in turn, as one process reads them for all:
-            the samples of the last round are then shared out evenly, and filled up to equal parts.
+        rank: index of this process. None for the batches of all processes in turn, as one process
+            reads them for all: the samples of the last round are then shared out evenly, and filled
+            up to equal parts.
         world_size: number of processes.
         even_batches: fill up the last round instead of giving some processes less.
         split_batches: a round is one batch, of which every process gets a part.
 
     Attributes:
         given: the batch sampler whose batches are shared out.
-        share: samples of one process in a round; None if batches of other batch samplers do not tell their size.
+        share: samples of one process in a round; None if batches of other batch samplers do not
+            tell their size.
     """
 
     def __init__(
@@ -73,7 +82,10 @@ class ShardedBatchSampler(BatchSampler):
         self.batch_size: Any = getattr(given, "batch_size", None)
         self.drop_last = bool(getattr(given, "drop_last", False))
         if split_batches and world_size > 1 and self.batch_size is None:
-            raise ValueError(f"split_batches=True needs a batch_size, which {type(given).__name__} does not have.")
+            raise ValueError(
+                f"split_batches=True needs a batch_size, which {type(given).__name__} does not "
+                "have."
+            )
         self.share = None
         if self.batch_size is not None:
             self.share = share_of(self.batch_size, world_size, split_batches)
@@ -88,7 +100,9 @@ class ShardedBatchSampler(BatchSampler):
         self.given.sampler = value
 
     def set_epoch(self, epoch: int) -> None:
-        """Call `set_epoch` of the given batch sampler if it has one; the loader calls that of its `sampler`."""
+        """Call `set_epoch` of the given batch sampler if it has one; the loader calls that of
+        its `sampler`.
+        """
         if hasattr(self.given, "set_epoch"):
             self.given.set_epoch(epoch)
 
@@ -114,7 +128,9 @@ class ShardedBatchSampler(BatchSampler):
         return self.world_size if self.rank is None else 1
 
     def _split_batches_of_rank(self, batches: int) -> int:
-        """Return the parts of split batches; of the last, shorter one some processes may get nothing."""
+        """Return the parts of split batches; of the last, shorter one some processes may get
+        nothing.
+        """
         if self.rank is None or self.even_batches or self.sampler is None:
             return batches * self._batches_in_round
         last = len(self.sampler) - (batches - 1) * self.batch_size
@@ -176,7 +192,8 @@ class BatchesAfter(BatchSampler):
     """Batch sampler without the first batches of another one, none of whose samples is loaded.
 
     Args:
-        batches: the sampler. Where it has a method `batches_from`, that gives the batches from a number on.
+        batches: the sampler. Where it has a method `batches_from`, that gives the batches from a
+            number on.
         skipped: how many are left out.
     """
 
@@ -203,7 +220,8 @@ def share_of(batch_size: int, world_size: int, split_batches: bool) -> int:
         return batch_size
     if batch_size % world_size:
         raise ValueError(
-            f"split_batches=True: batches of {batch_size} do not split evenly over {world_size} processes."
+            f"split_batches=True: batches of {batch_size} do not split evenly over {world_size} "
+            "processes."
         )
     return batch_size // world_size
 
@@ -217,16 +235,27 @@ def even_shares(items: list[Any], start: list[Any], shares: int) -> list[list[An
 
 def options_of(loader: DataLoader) -> dict[str, Any]:
     """Return the arguments a loader was made with, except dataset and batching."""
-    names = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
+    names = (
+        "num_workers",
+        "collate_fn",
+        "pin_memory",
+        "timeout",
+        "worker_init_fn",
+        "multiprocessing_context",
+    )
     names += ("generator", "prefetch_factor", "persistent_workers", "in_order")
     return {name: getattr(loader, name) for name in names if hasattr(loader, name)}
 
 
 def has_batches(loader: DataLoader) -> bool:
-    """Return whether a loader makes batches, which can be sharded; with `batch_size=None` it does not."""
+    """Return whether a loader makes batches, which can be sharded; with `batch_size=None` it
+    does not.
+    """
     return loader.batch_size is not None or loader.batch_sampler is not None
 
 
 def iterates_as_torch(loader: DataLoader) -> bool:
-    """Return whether a loader can be rebuilt without loss: it overrides no iteration and has no state."""
+    """Return whether a loader can be rebuilt without loss: it overrides no iteration and has no
+    state.
+    """
     return type(loader).__iter__ is DataLoader.__iter__ and not hasattr(loader, "state_dict")

@@ -21,23 +21,28 @@ Round = tuple[list[Any], int]
 
 
 class DispatchLoader(EpochLoader):
-    """As `accelerate.data_loader.DataLoaderDispatcher`, but a batch goes to the process that works on it, and no other.
+    """As `accelerate.data_loader.DataLoaderDispatcher`, but a batch goes to the process that works
+    on it, and no other.
 
-    Only process 0 touches the data. It reads one batch for each process, and sends each its own: batches may differ in
-    all of their shapes. Only where a stream ends in the middle of a round its last batches are put together and split
-    evenly, filled up with the first samples of the stream, and have to fit together for that.
+    Only process 0 touches the data. It reads one batch for each process, and sends each its own:
+    batches may differ in all of their shapes. Only where a stream ends in the middle of a round its
+    last batches are put together and split evenly, filled up with the first samples of the stream,
+    and have to fit together for that.
 
     Args:
         dataset: see `EpochLoader`; on other processes than 0 it is not read.
         rank: index of this process.
         world_size: number of processes.
         copies: how many of them, of numbers that follow one another, get the same batches.
-        kwargs: see `EpochLoader`; batches come in turn, one for each process, or for each such group.
+        kwargs: see `EpochLoader`; batches come in turn, one for each process, or for each such
+            group.
     """
 
     reports_states = False
 
-    def __init__(self, dataset: Any, *, rank: int, world_size: int, copies: int = 1, **kwargs: Any) -> None:
+    def __init__(
+        self, dataset: Any, *, rank: int, world_size: int, copies: int = 1, **kwargs: Any
+    ) -> None:
         self._draws_once = kwargs.get("persistent_workers", False)
         if rank > 0:
             kwargs |= {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
@@ -105,10 +110,14 @@ def _size(batch: Any) -> int:
 
 
 def _joined(batches: list[Any]) -> Any:
-    """Return one batch of several: tensors and lists of other things along their first dimension."""
+    """Return one batch of several: tensors and lists of other things along their first
+    dimension.
+    """
     first = batches[0]
     if isinstance(first, Mapping):
-        return mapping_like(first, {key: _joined([batch[key] for batch in batches]) for key in first})
+        return mapping_like(
+            first, {key: _joined([batch[key] for batch in batches]) for key in first}
+        )
     if isinstance(first, (list, tuple)) and not _is_list_of_samples(first):
         return type(first)(_joined(list(parts)) for parts in zip(*batches, strict=True))
     if isinstance(first, list):
@@ -126,11 +135,15 @@ def _cut(batch: Any, start: int, stop: int) -> Any:
         return mapping_like(batch, {key: _cut(value, start, stop) for key, value in batch.items()})
     if isinstance(batch, (list, tuple)):
         return type(batch)(_cut(part, start, stop) for part in batch)
-    return batch[start:stop] if isinstance(batch, (torch.Tensor, np.ndarray)) and batch.ndim else batch
+    return (
+        batch[start:stop] if isinstance(batch, (torch.Tensor, np.ndarray)) and batch.ndim else batch
+    )
 
 
 def _is_list_of_samples(value: Any) -> bool:
-    """Return whether a value is a list with one entry per sample, such as texts, not parts of a batch."""
+    """Return whether a value is a list with one entry per sample, such as texts, not parts of a
+    batch.
+    """
     return isinstance(value, list) and find_batch_size(value) is None
 
 
@@ -153,7 +166,8 @@ class _Slot:
 
 
 def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int] | None:
-    """Exchange the next round: return this process's batch and the number of samples; None at the end.
+    """Exchange the next round: return this process's batch and the number of samples; None at the
+    end.
 
     Raises:
         RuntimeError: process 0 could not read the data; there the error itself.
@@ -168,9 +182,13 @@ def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int
         return None
     outlines, count = pickle.loads(box[0])
     device = transport_device()
-    return map_nested(
-        lambda leaf: leaf.receive(device) if isinstance(leaf, _Slot) else leaf, outlines[rank // copies]
-    ), count
+    return (
+        map_nested(
+            lambda leaf: leaf.receive(device) if isinstance(leaf, _Slot) else leaf,
+            outlines[rank // copies],
+        ),
+        count,
+    )
 
 
 def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:

@@ -1,4 +1,6 @@
-"""DataLoader with epoch seeding, sharding by process, one batch of lookahead, and a position that can be restored."""
+"""DataLoader with epoch seeding, sharding by process, one batch of lookahead, and a position
+that can be restored.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ from .iteration import batches_of
 from .loader_state import as_written_now, has_no_generator, is_between_epochs, skip_items
 from .samplers import IterableShard, shared_in_turn
 from .stateful_parts import Draws, drawing_parts, ordering_parts, part_states, restore_parts
-from .worker_state import ENDED, Fetched, ReportingCollate, ResumedWorkers, WorkerStates, is_resumable, packed, unpacked
+from .worker_state import (
+    ENDED,
+    Fetched,
+    ReportingCollate,
+    ResumedWorkers,
+    WorkerStates,
+    is_resumable,
+    packed,
+    unpacked,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -62,15 +73,17 @@ class Reading:
         files_in_turn: the arguments of `FilesInTurn`, if a resumed pass is read by one.
         batches: gives the batches that are not read yet.
         handed_out: batches yielded so far.
-        ahead: the batches that were read after them, one as in the reference, or none at the end; each with its
-            `Before`, which is None of a loader that is not tracked.
-        used: what was before the batches handed out last: Lightning may hold two that no step was taken on.
+        ahead: the batches that were read after them, one as in the reference, or none at the end;
+            each with its `Before`, which is None of a loader that is not tracked.
+        used: what was before the batches handed out last: Lightning may hold two that no step was
+            taken on.
         draws: the global generators, the collator and the dataset.
         stream: a dataset that is a resumable stream, and read in this process.
-        start: the generators at the start of the iteration, from which its order and worker seeds can be redrawn; None
-            if it was not tracked then.
+        start: the generators at the start of the iteration, from which its order and worker seeds
+            can be redrawn; None if it was not tracked then.
         order: the states of the loader's samplers at that time; None likewise.
-        draws_seed: the seed of the workers is drawn in this iteration; persistent ones are started by the first one.
+        draws_seed: the seed of the workers is drawn in this iteration; persistent ones are started
+            by the first one.
         workers: the states of the workers after the batches read so far.
         workers_at_start: those at the start.
     """
@@ -91,7 +104,8 @@ class Reading:
     workers_at_start: WorkerStates = _UNKNOWN
 
     def befores(self, unused: int) -> list[Before]:
-        """Return what was before the batches to read again; nothing if it is unknown for one of them.
+        """Return what was before the batches to read again; nothing if it is unknown for one of
+        them.
 
         Args:
             unused: how many of the batches handed out last are to be handed out again.
@@ -106,17 +120,20 @@ class Reading:
 
 
 class EpochLoader(DataLoader):
-    """As a `DataLoader` prepared by `accelerate`: seeded per epoch, sharded by process, one batch ahead.
+    """As a `DataLoader` prepared by `accelerate`: seeded per epoch, sharded by process, one batch
+    ahead.
 
-    It fetches each batch before it yields the previous one. So `end_of_loader` is known while the last batch is being
-    processed, and a dataset draws its random numbers at the same points as in the reference.
+    It fetches each batch before it yields the previous one. So `end_of_loader` is known while the
+    last batch is being processed, and a dataset draws its random numbers at the same points as in
+    the reference.
 
     Args:
         dataset: map-style dataset, or an iterable one that already yields this process's share.
         total: number of samples over all processes, None for a stream.
         samples_per_round: samples that all processes take together in a step.
         drops_last: an incomplete last round is left out.
-        files: number of processes among which the files of a stream are shared out; 1 if the samples are.
+        files: number of processes among which the files of a stream are shared out; 1 if the
+            samples are.
         kwargs: as for `torch.utils.data.DataLoader`.
 
     Attributes:
@@ -167,22 +184,29 @@ class EpochLoader(DataLoader):
 
     @property
     def total_batch_size(self) -> int:
-        """As of a loader that `accelerate` prepared: samples that all processes take together in a step."""
+        """As of a loader that `accelerate` prepared: samples that all processes take together in
+        a step.
+        """
         return self.samples_per_round
 
     @property
     def total_dataset_length(self) -> int:
-        """As of a loader that `accelerate` prepared: samples over all processes; a TypeError for a stream."""
+        """As of a loader that `accelerate` prepared: samples over all processes; a TypeError for
+        a stream.
+        """
         return len(self.whole_dataset)
 
     @property
     def handed_out(self) -> int:
-        """Return how many batches of the current epoch were handed out; Lightning reads streams one batch ahead."""
+        """Return how many batches of the current epoch were handed out; Lightning reads streams
+        one batch ahead.
+        """
         return self._reading.handed_out
 
     @property
     def remainder(self) -> int:
-        """Samples in the last, shorter round over all processes; 0 if it is a full one, -1 if unknown.
+        """Samples in the last, shorter round over all processes; 0 if it is a full one, -1 if
+        unknown.
 
         For a stream it is known when the last batch has been handed out.
         """
@@ -190,18 +214,28 @@ class EpochLoader(DataLoader):
             return -1
         if self.total is not None:
             return self.total % self.samples_per_round
-        return getattr(self.dataset, "last_round", self._last_batch_size) if self.end_of_loader else -1
+        return (
+            getattr(self.dataset, "last_round", self._last_batch_size) if self.end_of_loader else -1
+        )
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the batch sampler, its sampler and the dataset, where they have `set_epoch`."""
+        """Set the epoch of the batch sampler, its sampler and the dataset, where they have
+        `set_epoch`.
+        """
         self.epoch = epoch
-        for part in (self.batch_sampler, getattr(self.batch_sampler, "sampler", None), self.dataset):
+        for part in (
+            self.batch_sampler,
+            getattr(self.batch_sampler, "sampler", None),
+            self.dataset,
+        ):
             set_epoch = getattr(part, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
 
     def skip(self, batches: int) -> None:
-        """Skip this many batches at the start of the next iteration; map-style datasets load none of them."""
+        """Skip this many batches at the start of the next iteration; map-style datasets load
+        none of them.
+        """
         self._skipped = batches
 
     # The state, and the way back to it.
@@ -210,7 +244,8 @@ class EpochLoader(DataLoader):
         """Return the position for `load_state_dict`, in plain values and without any batch.
 
         Args:
-            unused: how many of the batches handed out last were not used, and are to be handed out again; at most 2.
+            unused: how many of the batches handed out last were not used, and are to be handed out
+                again; at most 2.
         """
         if self._state is not None:
             return self._state
@@ -240,15 +275,17 @@ class EpochLoader(DataLoader):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any], *, inside_epoch: bool = False) -> None:
-        """Resume from a `state_dict` at the next iteration; at the end of an epoch that is the next epoch.
+        """Resume from a `state_dict` at the next iteration; at the end of an epoch that is the next
+        epoch.
 
-        The iteration begins at once when it is asked for, with what had been read ahead, and leaves the global
-        generators as they are: what is drawn for that was drawn before the interruption.
+        The iteration begins at once when it is asked for, with what had been read ahead, and leaves
+        the global generators as they are: what is drawn for that was drawn before the interruption.
 
         Args:
-            state: of a loader that read the same data, in batches of the same size. With "rng" the global generators
-                are restored to that.
-            inside_epoch: at the end of an epoch, let the next iteration be empty, for a loop that is still in it.
+            state: of a loader that read the same data, in batches of the same size. With "rng" the
+                global generators are restored to that.
+            inside_epoch: at the end of an epoch, let the next iteration be empty, for a loop that
+                is still in it.
         """
         state = as_written_now(state)
         if inside_epoch or not is_between_epochs(state):
@@ -265,16 +302,20 @@ class EpochLoader(DataLoader):
 
     @property
     def worker_states(self) -> dict[str, Any] | None:
-        """Return the states of the persistent workers, for `had_workers`; None if there have been none."""
+        """Return the states of the persistent workers, for `had_workers`; None if there have
+        been none.
+        """
         if not self._has_begun_workers:
             return None
         return self._reading.workers.state_dict(self.num_workers)
 
     def had_workers(self, states: dict[str, Any] | None) -> None:
-        """Begin the next iteration as if persistent workers had run before: in their states, with no seed drawn.
+        """Begin the next iteration as if persistent workers had run before: in their states, with
+        no seed drawn.
 
         Args:
-            states: `worker_states`; None, or those of another number of workers, if they are to be started anew.
+            states: `worker_states`; None, or those of another number of workers, if they are to be
+                started anew.
         """
         self.end_workers()
         if self.persistent_workers and states is not None and states["workers"] == self.num_workers:
@@ -282,7 +323,9 @@ class EpochLoader(DataLoader):
             self._reading.workers = WorkerStates.known(states)
 
     def end_workers(self) -> None:
-        """End persistent workers now. Left to the garbage collector, each of them takes torch five seconds."""
+        """End persistent workers now. Left to the garbage collector, each of them takes torch
+        five seconds.
+        """
         self._iterator = None
         self._has_begun_workers = False
         self._reading = Reading(self.epoch, self.num_workers)
@@ -296,7 +339,9 @@ class EpochLoader(DataLoader):
         return self._hand_out(resumed)
 
     def _hand_out(self, resumed: Reading | None) -> Iterator[Any]:
-        """Yield the batches of an iteration; one that is not resumed begins when its first batch is asked for."""
+        """Yield the batches of an iteration; one that is not resumed begins when its first batch
+        is asked for.
+        """
         reading = resumed
         if reading is None:
             reading = self._begin(self.epoch, self.num_workers)
@@ -324,7 +369,9 @@ class EpochLoader(DataLoader):
         if self.watcher is not None:
             self.watcher.ended(self)
 
-    def _begin(self, epoch: int, num_workers: int, files_in_turn: list[int] | None = None) -> Reading:
+    def _begin(
+        self, epoch: int, num_workers: int, files_in_turn: list[int] | None = None
+    ) -> Reading:
         """Begin an iteration of which nothing is read."""
         self.set_epoch(epoch)
         self.end_of_loader = False
@@ -336,7 +383,12 @@ class EpochLoader(DataLoader):
         if self.tracked:
             reading.start = reading.draws.state_dict()
             reading.order = part_states(*ordering_parts(self))
-        if num_workers == 0 and files_in_turn is None and self.reports_states and is_resumable(self.dataset):
+        if (
+            num_workers == 0
+            and files_in_turn is None
+            and self.reports_states
+            and is_resumable(self.dataset)
+        ):
             reading.stream = self.dataset
 
         # Persistent workers keep their states, and the first of them begins again.
@@ -379,7 +431,8 @@ class EpochLoader(DataLoader):
         for generators in state["before"]:
             reading.draws.load_state_dict(generators)
             self._fetch(reading)
-        # The first batch of a state without generators; or, at the end, that there is no further one.
+        # The first batch of a state without generators; or, at the end, that there is no further
+        # one.
         if state["ended"] or not state["before"]:
             self._fetch(reading)
 
@@ -388,14 +441,16 @@ class EpochLoader(DataLoader):
         return reading
 
     def _begin_again(self, state: dict[str, Any]) -> Reading:
-        """Begin the iteration of a `state_dict` as it began: the generators, the order, and who reads."""
+        """Begin the iteration of a `state_dict` as it began: the generators, the order, and who
+        reads.
+        """
         self.end_workers()
         num_workers = self.num_workers
         if isinstance(self.dataset, IterableDataset) and _workers_of(state) != num_workers:
             num_workers = _workers_of(state)
             _log.warning(
-                "The stream was read by %s workers, whose batches alternate: they finish this pass over it, and "
-                "the next one is read by %s.",
+                "The stream was read by %s workers, whose batches alternate: they finish this pass "
+                "over it, and the next one is read by %s.",
                 num_workers,
                 self.num_workers,
             )
@@ -417,8 +472,8 @@ class EpochLoader(DataLoader):
     def _open_at(self, reading: Reading, state: dict[str, Any]) -> Iterator[Any]:
         """Return the batches after those that were handed out.
 
-        Samples of a map-style dataset are not loaded for that. A stream resumes from its state; without one it is read
-        again up to its position.
+        Samples of a map-style dataset are not loaded for that. A stream resumes from its state;
+        without one it is read again up to its position.
         """
         done = reading.handed_out
         states = reading.workers.states
@@ -428,7 +483,9 @@ class EpochLoader(DataLoader):
             return self._open(reading)
 
         # By workers whose states are known.
-        if len(states) == reading.num_workers > 0 and (not is_stream or _know_position(reading.workers)):
+        if len(states) == reading.num_workers > 0 and (
+            not is_stream or _know_position(reading.workers)
+        ):
             workers = reading.workers.state_dict(reading.num_workers)
             return self._open(reading, 0 if is_stream else done, workers)
 
@@ -443,7 +500,12 @@ class EpochLoader(DataLoader):
         return skip_items(self._open(reading, 0, workers), done)
 
     def _open(
-        self, reading: Reading, skipped: int = 0, workers: dict[str, Any] | None = None, *, is_whole: bool = False
+        self,
+        reading: Reading,
+        skipped: int = 0,
+        workers: dict[str, Any] | None = None,
+        *,
+        is_whole: bool = False,
     ) -> Iterator[Any]:
         """Start whoever reads the batches of an iteration.
 
@@ -451,7 +513,8 @@ class EpochLoader(DataLoader):
             reading: the iteration.
             skipped: batches to leave out.
             workers: the states in which the workers begin.
-            is_whole: it begins with the first batch of an epoch, so that persistent workers are started for good.
+            is_whole: it begins with the first batch of an epoch, so that persistent workers are
+                started for good.
         """
         replaced: dict[str, Any] = {}
         is_stream = isinstance(self.dataset, IterableDataset)
@@ -470,9 +533,12 @@ class EpochLoader(DataLoader):
             replaced["dataset"] = shared_in_turn(self.dataset, *reading.files_in_turn)
             replaced["dataset"].set_epoch(reading.epoch)
         if skipped > 0 and not is_stream:
-            replaced["batch_sampler"] = BatchesAfter(self.batch_sampler, skipped * self.batches_of_round)
+            replaced["batch_sampler"] = BatchesAfter(
+                self.batch_sampler, skipped * self.batches_of_round
+            )
 
-        # torch's iterators keep what a loader has while they are made; it lets nobody set some of these attributes.
+        # torch's iterators keep what a loader has while they are made; it lets nobody set some of
+        # these attributes.
         attributes = vars(self)
         original = {name: attributes[name] for name in replaced}
         attributes.update(replaced)
@@ -486,7 +552,9 @@ class EpochLoader(DataLoader):
         return skip_items(batches, skipped) if is_stream else batches
 
     def _batches(self) -> Iterator[Any]:
-        """Iterate over the batches of this process; those of a tracked loader carry the states of the workers."""
+        """Iterate over the batches of this process; those of a tracked loader carry the states
+        of the workers.
+        """
         if not (self.tracked and self.reports_states and self.num_workers > 0):
             return batches_of(self)
         size = None if self.batch_sampler is None else self.batch_size
@@ -509,4 +577,6 @@ def _workers_of(state: Mapping[str, Any]) -> int:
 
 def _know_position(workers: WorkerStates) -> bool:
     """Return whether the streams in all workers have a state to resume from."""
-    return all(unpacked(state.get("dataset", packed(ENDED))) != ENDED for state in workers.states.values())
+    return all(
+        unpacked(state.get("dataset", packed(ENDED))) != ENDED for state in workers.states.values()
+    )

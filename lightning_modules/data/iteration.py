@@ -18,7 +18,8 @@ from ..common.stop_iteration import misplaced, stop_iteration_surfaces
 class SurfacingCollate:
     """Wrapper around a `collate_fn` whose errors torch would lose.
 
-    They are a `StopIteration`, which it takes for the end of a stream, and a batch that a worker cannot send.
+    They are a `StopIteration`, which it takes for the end of a stream, and a batch that a worker
+    cannot send.
 
     Args:
         collate: makes the batch.
@@ -54,10 +55,13 @@ def batches_of(loader: DataLoader, collate: SurfacingCollate | None = None) -> I
         collate: used instead of the loader's `collate_fn`, which it wraps.
 
     Raises:
-        RuntimeError: dataset or collator raised `StopIteration`, which torch's iterators take for the end.
+        RuntimeError: dataset or collator raised `StopIteration`, which torch's iterators take for
+            the end.
         TypeError: a worker cannot send a batch.
     """
-    torch_has_to_read = loader.num_workers > 0 or isinstance(loader.dataset, (IterableDataset, MapDataPipe))
+    torch_has_to_read = loader.num_workers > 0 or isinstance(
+        loader.dataset, (IterableDataset, MapDataPipe)
+    )
     if not torch_has_to_read:
         batches = _read_here(loader)
         if loader.pin_memory:
@@ -68,7 +72,8 @@ def batches_of(loader: DataLoader, collate: SurfacingCollate | None = None) -> I
     if collate is None:
         collate = SurfacingCollate(original)
 
-    # torch's iterator, and the workers that it starts, keep the collate_fn that the loader has while it is made.
+    # torch's iterator, and the workers that it starts, keep the collate_fn that the loader has
+    # while it is made.
     loader.collate_fn = collate
     try:
         return _until_end(DataLoader.__iter__(loader))
@@ -77,7 +82,8 @@ def batches_of(loader: DataLoader, collate: SurfacingCollate | None = None) -> I
 
 
 def require_sendable(batch: Any) -> None:
-    """Check in a worker that a batch can be sent: a thread sends it, whose errors are lost, and its parent would wait.
+    """Check in a worker that a batch can be sent: a thread sends it, whose errors are lost, and its
+    parent would wait.
 
     Raises:
         TypeError: the batch cannot be pickled.
@@ -88,8 +94,9 @@ def require_sendable(batch: Any) -> None:
         _Probe(io.BytesIO()).dump(batch)
     except Exception as error:
         raise TypeError(
-            f"A worker cannot send a batch to the training process: {error}. Let dataset and collator leave out what "
-            "cannot be pickled, or read without workers (dataloader_num_workers=0, num_workers=0)."
+            f"A worker cannot send a batch to the training process: {error}. Let dataset and "
+            "collator leave out what cannot be pickled, or read without workers "
+            "(dataloader_num_workers=0, num_workers=0)."
         ) from error
 
 
@@ -106,16 +113,22 @@ class _Probe(ForkingPickler):
 
 
 def _read_here(loader: DataLoader) -> Iterator[Any]:
-    """As torch's iterator with its draw of a seed, but it opens no block for profilers, which costs 20 us a batch."""
+    """As torch's iterator with its draw of a seed, but it opens no block for profilers, which
+    costs 20 us a batch.
+    """
     sampler = loader.sampler
     if loader.batch_sampler is not None:
         sampler = loader.batch_sampler
     indices = iter(sampler)
 
-    # The draw of torch's iterator, which seeds workers by it: without it, everything drawn later would differ.
-    torch.empty((), dtype=torch.int64, device=torch.get_default_device()).random_(generator=loader.generator)
+    # The draw of torch's iterator, which seeds workers by it: without it, everything drawn later
+    # would differ.
+    torch.empty((), dtype=torch.int64, device=torch.get_default_device()).random_(
+        generator=loader.generator
+    )
 
-    # Most samplers draw the order of an epoch with its first batch, which belongs to the start of the epoch.
+    # Most samplers draw the order of an epoch with its first batch, which belongs to the start of
+    # the epoch.
     first = itertools.islice(indices, 1)
     return _read(loader, itertools.chain(list(first), indices))
 
@@ -147,9 +160,15 @@ class _Batches(IterableDataset):
 
 
 def _pinned(batches: Iterator[Any]) -> Iterator[Any]:
-    """Return the batches in pinned memory, by torch; it draws a seed, which must not be of the global generator."""
+    """Return the batches in pinned memory, by torch; it draws a seed, which must not be of the
+    global generator.
+    """
     loader = DataLoader(
-        _Batches(batches), batch_size=None, collate_fn=_unchanged, pin_memory=True, generator=torch.Generator()
+        _Batches(batches),
+        batch_size=None,
+        collate_fn=_unchanged,
+        pin_memory=True,
+        generator=torch.Generator(),
     )
     return iter(loader)
 
@@ -159,7 +178,9 @@ def _unchanged(batch: Any) -> Any:
 
 
 def _until_end(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the batches of torch's iterator; a `StopIteration` with a message is an error that a worker handed over."""
+    """Yield the batches of torch's iterator; a `StopIteration` with a message is an error that a
+    worker handed over.
+    """
     while True:
         try:
             batch = next(batches)

@@ -19,16 +19,19 @@ def get_length_grouped_indices(
     mega_batch_mult: int | None = None,
     generator: torch.Generator | None = None,
 ) -> list[int]:
-    """As `transformers.trainer_pt_utils.get_length_grouped_indices`, but sorted by numpy, and [] for no lengths.
+    """As `transformers.trainer_pt_utils.get_length_grouped_indices`, but sorted by numpy, and []
+    for no lengths.
 
-    A random order is cut into chunks of `mega_batch_mult` batches, and each chunk is sorted, longest first. Then the
-    longest sample of all changes places with the first one, so that memory runs out at once or never. As in the
-    reference, the sample that it changes places with is then out of order in its chunk.
+    A random order is cut into chunks of `mega_batch_mult` batches, and each chunk is sorted,
+    longest first. Then the longest sample of all changes places with the first one, so that memory
+    runs out at once or never. As in the reference, the sample that it changes places with is then
+    out of order in its chunk.
 
     Args:
         lengths: length of each sample.
         batch_size: samples per batch.
-        mega_batch_mult: batches per chunk; by default 50, or fewer so that there are at least 4 chunks.
+        mega_batch_mult: batches per chunk; by default 50, or fewer so that there are at least 4
+            chunks.
         generator: draws the random order, by default torch's global one.
 
     Returns:
@@ -49,7 +52,9 @@ def grouped_order(
     whole = count // chunk
     at_a_time = max(1, _SORTED_AT_A_TIME // chunk)
     for start in range(0, whole, at_a_time):
-        _sort_rows(order[start * chunk : min(start + at_a_time, whole) * chunk].reshape(-1, chunk), sizes)
+        _sort_rows(
+            order[start * chunk : min(start + at_a_time, whole) * chunk].reshape(-1, chunk), sizes
+        )
     _sort_rows(order[whole * chunk :].reshape(1, -1), sizes)
     longest = int(np.argmax(sizes[order[::chunk]])) * chunk
     order[0], order[longest] = order[longest], order[0]
@@ -65,7 +70,8 @@ def _sort_rows(rows: np.ndarray, sizes: np.ndarray) -> None:
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """As `transformers.trainer_pt_utils.LengthGroupedSampler`, but reads a `datasets.Dataset` by column.
+    """As `transformers.trainer_pt_utils.LengthGroupedSampler`, but reads a `datasets.Dataset` by
+    column.
 
     Args:
         batch_size: samples per batch.
@@ -87,7 +93,10 @@ class LengthGroupedSampler(Sampler[int]):
         generator: torch.Generator | None = None,
     ):
         if dataset is None and lengths is None:
-            raise ValueError("`dataset` and `lengths` are both None; pass the one or the other to group by length.")
+            raise ValueError(
+                "`dataset` and `lengths` are both None; pass the one or the other to group by "
+                "length."
+            )
         if lengths is None:
             lengths = sample_lengths(dataset, model_input_name or "input_ids")
         self.batch_size = batch_size

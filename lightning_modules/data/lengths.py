@@ -13,7 +13,9 @@ import torch
 from ..common.libraries import is_instance
 
 
-def sample_lengths(dataset: Any, column: str, *, length_argument: str = "length_column_name") -> np.ndarray:
+def sample_lengths(
+    dataset: Any, column: str, *, length_argument: str = "length_column_name"
+) -> np.ndarray:
     """Return the length of one column in each sample.
 
     Args:
@@ -28,15 +30,20 @@ def sample_lengths(dataset: Any, column: str, *, length_argument: str = "length_
         return np.zeros(0, np.int32)
     first = dataset[0]
     if not isinstance(first, Mapping) or column not in first:
-        seen = f"the columns {list(first)}" if isinstance(first, Mapping) else f"the type {type(first).__name__}"
+        seen = (
+            f"the columns {list(first)}"
+            if isinstance(first, Mapping)
+            else f"the type {type(first).__name__}"
+        )
         raise ValueError(
-            f"Grouping by length needs a column {column!r}, or lengths in one (`{length_argument}`); the first sample "
-            f"has {seen}."
+            f"Grouping by length needs a column {column!r}, or lengths in one "
+            f"(`{length_argument}`); the first sample has {seen}."
         )
     lengths = _arrow_lengths(dataset, column)
     if lengths is not None:
         return lengths
-    # Without `__iter__` an IndexError anywhere in a dataset would end a loop over it, and many raise none at their end.
+    # Without `__iter__` an IndexError anywhere in a dataset would end a loop over it, and many
+    # raise none at their end.
     if hasattr(type(dataset), "__iter__"):
         samples = itertools.islice(dataset, len(dataset))
     else:
@@ -45,7 +52,8 @@ def sample_lengths(dataset: Any, column: str, *, length_argument: str = "length_
 
 
 def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
-    """Return the lengths that a `datasets.Dataset` has in a column of its own; None without such a column.
+    """Return the lengths that a `datasets.Dataset` has in a column of its own; None without such a
+    column.
 
     Args:
         dataset: of any kind.
@@ -59,14 +67,23 @@ def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
     values = _arrow_column(dataset, column)
     if values.null_count:
         raise ValueError(
-            f"The column {column!r} of lengths lacks {values.null_count} of {len(values)} values. Fill or remove it."
+            f"The column {column!r} of lengths lacks {values.null_count} of {len(values)} values. "
+            "Fill or remove it."
         )
-    return np.concatenate([length_array(chunk.to_numpy(zero_copy_only=False)) for chunk in values.chunks])
+    return np.concatenate(
+        [length_array(chunk.to_numpy(zero_copy_only=False)) for chunk in values.chunks]
+    )
 
 
 def _arrow_lengths(dataset: Any, column: str) -> np.ndarray | None:
-    """Read the lengths from the table of a `datasets.Dataset`; None without one, or where a transform makes samples."""
-    if not is_table(dataset) or dataset.format["type"] == "custom" or column not in dataset.column_names:
+    """Read the lengths from the table of a `datasets.Dataset`; None without one, or where a
+    transform makes samples.
+    """
+    if (
+        not is_table(dataset)
+        or dataset.format["type"] == "custom"
+        or column not in dataset.column_names
+    ):
         return None
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -119,7 +136,9 @@ def has_length(dataset: Any) -> bool:
 
 
 def why_without_length(dataset: Any) -> str:
-    """Return the error of a `__len__`, in parentheses, as it may be a mistake; empty for a dataset without one."""
+    """Return the error of a `__len__`, in parentheses, as it may be a mistake; empty for a
+    dataset without one.
+    """
     if not hasattr(type(dataset), "__len__"):
         return ""
     try:
@@ -130,7 +149,9 @@ def why_without_length(dataset: Any) -> str:
 
 
 def length_array(lengths: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
-    """Return lengths as an array, of 4 bytes each if they are integers and fit; signed, so that they can be negated."""
+    """Return lengths as an array, of 4 bytes each if they are integers and fit; signed, so that
+    they can be negated.
+    """
     array = lengths.numpy(force=True) if isinstance(lengths, torch.Tensor) else np.asarray(lengths)
     if array.dtype.kind not in "biu":
         return array

@@ -19,7 +19,9 @@ def is_between_epochs(state: Mapping[str, Any]) -> bool:
 
 
 def before_epoch(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """Return the state of a loader that has left the epoch of a `state_dict`, and begins another one."""
+    """Return the state of a loader that has left the epoch of a `state_dict`, and begins another
+    one.
+    """
     return {**as_written_now(state), "epoch": epoch, "handed_out": 0, "ended": True, "before": []}
 
 
@@ -51,7 +53,9 @@ def with_other_batches(
 
 
 def position_at(epoch: int, handed_out: int) -> dict[str, Any]:
-    """Return the state of a loader of which no more is known than how many batches were handed out."""
+    """Return the state of a loader of which no more is known than how many batches were handed
+    out.
+    """
     return {
         "epoch": epoch,
         "handed_out": handed_out,
@@ -63,11 +67,18 @@ def position_at(epoch: int, handed_out: int) -> dict[str, Any]:
 
 
 def as_written_now(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state as this version writes it, which has the seed of an order among the states of the samplers."""
+    """Return a state as this version writes it, which has the seed of an order among the states
+    of the samplers.
+    """
     state = dict(state)
     for entry, order in (("seed", "order"), ("next_seed", "order_now")):
         seed = state.pop(entry, None)
-        stored: dict[str, Any] = {"root": 1, "path": ["state_dict"], "kind": "state_dict", "state": {"seed": seed}}
+        stored: dict[str, Any] = {
+            "root": 1,
+            "path": ["state_dict"],
+            "kind": "state_dict",
+            "state": {"seed": seed},
+        }
         if isinstance(seed, torch.Tensor):
             stored = {"root": 1, "path": ["generator"], "kind": "torch", "state": ["cpu", seed]}
         if seed is not None:
@@ -76,7 +87,9 @@ def as_written_now(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_no_generator(states: list[dict[str, Any]], sampler: Any) -> bool:
-    """Return whether a `RandomSampler` has a generator, and had none when the states of its loader were saved."""
+    """Return whether a `RandomSampler` has a generator, and had none when the states of its
+    loader were saved.
+    """
     if not isinstance(sampler, RandomSampler) or sampler.generator is None:
         return False
     return not any(stored["root"] == 1 and stored["path"] == ["generator"] for stored in states)
@@ -89,7 +102,8 @@ def skip_items(batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 
 class RereadLoader:
-    """A loader without a state: an interrupted epoch is read again, from the generators that it began with.
+    """A loader without a state: an interrupted epoch is read again, from the generators that it
+    began with.
 
     Args:
         loader: any iterable.
@@ -113,7 +127,10 @@ class RereadLoader:
             self._restore_order(state["generators"])
             # Earlier versions had the states of dataset and collator beside it.
             draws.load_state_dict({"own": state.get("own"), **state["began"]})
-        self._start = {"began": draws.state_dict(), "generators": part_states(*ordering_parts(self.loader))}
+        self._start = {
+            "began": draws.state_dict(),
+            "generators": part_states(*ordering_parts(self.loader)),
+        }
 
         skipped = self._skipped
         self._skipped = 0
@@ -123,7 +140,8 @@ class RereadLoader:
         return skip_items(iterate(self.loader), skipped)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return the states at the start of the iteration, and those of the loader's parts as they are now.
+        """Return the states at the start of the iteration, and those of the loader's parts as they
+        are now.
 
         None before the first iteration.
         """
@@ -140,7 +158,8 @@ class RereadLoader:
 
         Args:
             state: from `state_dict`.
-            inside_epoch: begin the next iteration as that of the state; by default it is the one after that.
+            inside_epoch: begin the next iteration as that of the state; by default it is the one
+                after that.
         """
         if inside_epoch:
             self._state = state
@@ -157,6 +176,7 @@ class RereadLoader:
         if states and isinstance(states[0], torch.Tensor):
             present = [state for state in part_states(*parts) if state["kind"] == "torch"]
             states = [
-                {**state, "state": [state["state"][0], tensor]} for state, tensor in zip(present, states, strict=False)
+                {**state, "state": [state["state"][0], tensor]}
+                for state, tensor in zip(present, states, strict=False)
             ]
         restore_parts(states, *parts)

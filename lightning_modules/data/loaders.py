@@ -1,4 +1,6 @@
-"""Build the loader of a dataset: in order, shuffled, sharded over processes, or after its first batches."""
+"""Build the loader of a dataset: in order, shuffled, sharded over processes, or after its first
+batches.
+"""
 
 from __future__ import annotations
 
@@ -47,23 +49,26 @@ def build_loader(
 
     Args:
         dataset: map-style or iterable dataset.
-        batch_size: samples per process and step; with `split_batches`, of all processes together. None where `sampler`
-            gives the batches of all processes.
+        batch_size: samples per process and step; with `split_batches`, of all processes together.
+            None where `sampler` gives the batches of all processes.
         collate_fn: list of samples -> batch.
-        sampler: order of the samples; in sequence by default. A plain `RandomSampler` is made to depend on `seed` and
-            the epoch alone; a `BatchRebalanceSampler` or `TokenBudgetSampler` gives the batches of this process.
+        sampler: order of the samples; in sequence by default. A plain `RandomSampler` is made to
+            depend on `seed` and the epoch alone; a `BatchRebalanceSampler` or `TokenBudgetSampler`
+            gives the batches of this process.
         seed: seed of the data order, by default the seed that torch was given last.
-        seedable: False leaves a `RandomSampler` as it is; its order then depends on torch's global generator.
+        seedable: False leaves a `RandomSampler` as it is; its order then depends on torch's global
+            generator.
         drop_last: leave out the last, incomplete round; of given batches as they say.
         rank: index of this process.
         world_size: number of processes.
         copies: how many of them, of numbers that follow one another, get the same batches.
         even_batches: give every process equally many samples, repeating some from the start.
         split_batches: split the samples of one batch over all processes.
-        dispatch_batches: let process 0 read the data and send it to the others. None lets each process read its own
-            and shards streams as if process 0 had read them, which it does if several workers read one; False fills up
-            the last round of a stream to a whole one, and gives each process its own files of a
-            `datasets.IterableDataset` that has enough of them.
+        dispatch_batches: let process 0 read the data and send it to the others. None lets each
+            process read its own and shards streams as if process 0 had read them, which it does if
+            several workers read one; False fills up the last round of a stream to a whole one, and
+            gives each process its own files of a `datasets.IterableDataset` that has enough of
+            them.
         kwargs: further arguments of `torch.utils.data.DataLoader` (workers, pinning, ...).
 
     Raises:
@@ -72,7 +77,8 @@ def build_loader(
     shares = world_size // copies
     is_stream = isinstance(dataset, IterableDataset)
     if is_stream and dispatch_batches is None and kwargs.get("num_workers", 0) > 1:
-        # Batches of the workers alternate, and each ends at its own time: only one process can order them.
+        # Batches of the workers alternate, and each ends at its own time: only one process can
+        # order them.
         dispatch_batches = True
     is_dispatched = bool(dispatch_batches) and world_size > 1
     share_rank = None if is_dispatched else rank // copies
@@ -84,7 +90,9 @@ def build_loader(
         options |= {"total": None, "batch_size": share, "drop_last": drop_last}
 
         stream: Any = dataset
-        reads_own_files = dispatch_batches is False and not split_batches and _files(stream) >= shares
+        reads_own_files = (
+            dispatch_batches is False and not split_batches and _files(stream) >= shares
+        )
         if share_rank is None or shares == 1:
             dataset = stream
         elif reads_own_files:
@@ -100,7 +108,8 @@ def build_loader(
                 split_batches=split_batches,
                 fill_round=dispatch_batches is False,
             )
-    elif isinstance(sampler, (BatchRebalanceSampler, TokenBudgetSampler)):  # gives the batches of this process only
+    # gives the batches of this process only
+    elif isinstance(sampler, (BatchRebalanceSampler, TokenBudgetSampler)):
         share = batch_size
         options |= {"total": len(dataset), "batch_sampler": sampler}
     else:
@@ -114,9 +123,15 @@ def build_loader(
             split_batches=split_batches,
         )
         if batch_size is not None or (seedable and isinstance(batches.sampler, RandomSampler)):
-            batches.sampler = _seeded(batches.sampler, seed, seedable, 1 if is_dispatched else world_size)
+            batches.sampler = _seeded(
+                batches.sampler, seed, seedable, 1 if is_dispatched else world_size
+            )
         share = batches.share
-        options |= {"total": len(dataset), "batch_sampler": batches, "drops_last": batches.drop_last}
+        options |= {
+            "total": len(dataset),
+            "batch_sampler": batches,
+            "drops_last": batches.drop_last,
+        }
         if share is None:
             # The padding of the last batch is unknown, so that nothing can be cut off.
             options |= {"total": None, "drops_last": True}
@@ -131,8 +146,8 @@ def rebuild_loader(loader: DataLoader, **sharing: Any) -> EpochLoader:
     """As `Accelerator.prepare(loader)`: shard a loader of torch as `build_loader` does.
 
     Args:
-        loader: makes batches, of a batch size or by a batch sampler; it is not changed, except for a `RandomSampler` in
-            a custom batch sampler.
+        loader: makes batches, of a batch size or by a batch sampler; it is not changed, except for
+            a `RandomSampler` in a custom batch sampler.
         sharing: the arguments of `build_loader` from `seed` to `dispatch_batches`, but `drop_last`.
 
     Raises:
@@ -143,7 +158,11 @@ def rebuild_loader(loader: DataLoader, **sharing: Any) -> EpochLoader:
         batching = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     elif type(loader.batch_sampler) is BatchSampler:
         batches = loader.batch_sampler
-        batching = {"batch_size": batches.batch_size, "drop_last": batches.drop_last, "sampler": batches.sampler}
+        batching = {
+            "batch_size": batches.batch_size,
+            "drop_last": batches.drop_last,
+            "sampler": batches.sampler,
+        }
     return build_loader(loader.dataset, **batching, **sharing, **options_of(loader))
 
 
@@ -171,8 +190,8 @@ def _files(dataset: Any) -> int:
 def loader_after(loader: Any, batches: int) -> Any:
     """As `accelerate.skip_first_batches`: skip the first batches of each iteration.
 
-    Unlike there, a prepared loader and the result share their count of epochs, so that the next pass over the loader
-    has the order of the next epoch.
+    Unlike there, a prepared loader and the result share their count of epochs, so that the next
+    pass over the loader has the order of the next epoch.
 
     Args:
         loader: one of torch's, prepared or not. Batches of a map-style dataset are not even read.
@@ -186,13 +205,16 @@ def loader_after(loader: Any, batches: int) -> Any:
     indexed = type(loader) is DataLoader and loader.batch_sampler is not None
     if indexed and not isinstance(loader.dataset, IterableDataset):
         return DataLoader(
-            loader.dataset, batch_sampler=BatchesAfter(loader.batch_sampler, batches), **options_of(loader)
+            loader.dataset,
+            batch_sampler=BatchesAfter(loader.batch_sampler, batches),
+            **options_of(loader),
         )
     return LoaderAfter(loader, batches)
 
 
 class LoaderAfter:
-    """Loader without the first batches of another one; all other attributes are those of that loader.
+    """Loader without the first batches of another one; all other attributes are those of that
+    loader.
 
     Args:
         loader: the loader.

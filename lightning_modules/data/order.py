@@ -13,7 +13,8 @@ _CHUNK = 2**14
 
 
 def random_order(count: int, generator: torch.Generator | None) -> np.ndarray:
-    """Draw `torch.randperm(count, generator=generator)` as an array of 32-bit integers where these suffice.
+    """Draw `torch.randperm(count, generator=generator)` as an array of 32-bit integers where these
+    suffice.
 
     Args:
         count: number of samples.

@@ -1,4 +1,6 @@
-"""Batches of varying numbers of samples and similar cost, across the processes and micro-batches of a step."""
+"""Batches of varying numbers of samples and similar cost, across the processes and micro-batches
+of a step.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,12 @@ from torch.utils.data import BatchSampler
 class BatchRebalanceSampler(BatchSampler):
     """As `transformers.trainer_pt_utils.BatchRebalanceSampler` (5.17 and later): the same batches.
 
-    The samples of an optimizer step are the next `effective_batch_size` of a random order, which depends on `seed` and
-    the epoch alone. Sorted by length they are cut into as many groups as there are micro-batches in all processes, and
-    samples move from the most expensive group to the cheapest one until that does not help any more. The groups that
-    cost most are the first micro-batch of each process, and so on. A group of n samples, the longest of which has
-    length l, costs `n l + QUADRATIC_COST_COEF n l^2`: padded tokens, and attention.
+    The samples of an optimizer step are the next `effective_batch_size` of a random order, which
+    depends on `seed` and the epoch alone. Sorted by length they are cut into as many groups as
+    there are micro-batches in all processes, and samples move from the most expensive group to the
+    cheapest one until that does not help any more. The groups that cost most are the first
+    micro-batch of each process, and so on. A group of n samples, the longest of which has length l,
+    costs `n l + QUADRATIC_COST_COEF n l^2`: padded tokens, and attention.
     """
 
     QUADRATIC_COST_COEF = 0.001
@@ -43,18 +46,28 @@ class BatchRebalanceSampler(BatchSampler):
             shuffle: whether the order is a random one.
             seed: of the order of epoch 0; epoch `e` is drawn with `seed + e`.
             rank: index of this process among `dp_size`.
-            drop_last: leave out a last step of fewer samples. Otherwise it is filled up from the start of the epoch
-                where there would not be one sample for each micro-batch.
+            drop_last: leave out a last step of fewer samples. Otherwise it is filled up from the
+                start of the epoch where there would not be one sample for each micro-batch.
 
         Raises:
-            ValueError: one of these numbers cannot be, or a step has fewer samples than micro-batches; it is named.
+            ValueError: one of these numbers cannot be, or a step has fewer samples than
+                micro-batches; it is named.
         """
         if not 0 <= rank < dp_size:
-            raise ValueError(f"rank={rank} has to be one of {dp_size} processes (dp_size), which count from 0.")
+            raise ValueError(
+                f"rank={rank} has to be one of {dp_size} processes (dp_size), which count from 0."
+            )
         if effective_batch_size < dp_size * grad_accum:
-            raise ValueError(f"{effective_batch_size=} is less than {grad_accum=} times {dp_size=}: make it larger.")
+            raise ValueError(
+                f"{effective_batch_size=} is less than {grad_accum=} times {dp_size=}: make it "
+                "larger."
+            )
         self.lengths = np.asarray(lengths)
-        self.effective_batch_size, self.dp_size, self.grad_accum = effective_batch_size, dp_size, grad_accum
+        self.effective_batch_size, self.dp_size, self.grad_accum = (
+            effective_batch_size,
+            dp_size,
+            grad_accum,
+        )
         self.shuffle, self.seed, self.rank, self.drop_last = shuffle, seed, rank, drop_last
         self.epoch = 0
 
@@ -75,11 +88,15 @@ class BatchRebalanceSampler(BatchSampler):
         return self.batches_from(0)
 
     def batches_from(self, skipped: int) -> Iterator[list[int]]:
-        """Yield the micro-batches of this process after the first ones, whose steps are not worked out."""
+        """Yield the micro-batches of this process after the first ones, whose steps are not
+        worked out.
+        """
         first_step, rest = divmod(skipped, self.grad_accum)
         order = self._order()
         for step in range(first_step, self._steps):
-            samples = order[step * self.effective_batch_size : (step + 1) * self.effective_batch_size]
+            samples = order[
+                step * self.effective_batch_size : (step + 1) * self.effective_batch_size
+            ]
 
             # A last step has a sample for each micro-batch.
             lacking = self.dp_size * self.grad_accum - len(samples)
@@ -93,7 +110,9 @@ class BatchRebalanceSampler(BatchSampler):
         if not self.shuffle:
             return np.arange(len(self.lengths), dtype=np.int32)
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        return torch.randperm(len(self.lengths), generator=generator, dtype=torch.int32, device="cpu").numpy()
+        return torch.randperm(
+            len(self.lengths), generator=generator, dtype=torch.int32, device="cpu"
+        ).numpy()
 
     def _share(self, samples: np.ndarray) -> Iterator[list[int]]:
         """Yield the micro-batches of this process in a step."""
@@ -110,7 +129,8 @@ class BatchRebalanceSampler(BatchSampler):
 
 
 class _Groups:
-    """Contiguous groups of samples sorted by length: moving a sample shifts all groups between the two.
+    """Contiguous groups of samples sorted by length: moving a sample shifts all groups between the
+    two.
 
     Args:
         lengths: of the samples, longest first.
@@ -119,7 +139,9 @@ class _Groups:
         cost: of a group, from its number of samples and their greatest length.
     """
 
-    def __init__(self, lengths: list[int], dp_size: int, slots: int, cost: Callable[[int, int], float]) -> None:
+    def __init__(
+        self, lengths: list[int], dp_size: int, slots: int, cost: Callable[[int, int], float]
+    ) -> None:
         self.lengths, self.dp_size, self.cost = lengths, dp_size, cost
         each, rest = divmod(len(lengths), dp_size * slots)
         self.counts = [each + (group < rest) for group in range(dp_size * slots)]
@@ -132,7 +154,10 @@ class _Groups:
 
     def costs(self) -> list[float]:
         """Return the cost of each group."""
-        return [self.cost(count, self.lengths[start]) for count, start in zip(self.counts, self.starts(), strict=True)]
+        return [
+            self.cost(count, self.lengths[start])
+            for count, start in zip(self.counts, self.starts(), strict=True)
+        ]
 
     def by_cost(self, costs: list[float]) -> list[int]:
         """Return the groups, the most expensive one first; a slot is `dp_size` of these in turn."""
@@ -141,9 +166,9 @@ class _Groups:
     def balance(self) -> None:
         """Move samples until an arrangement repeats, and keep the most even one.
 
-        In each step one sample goes from the most expensive group to the cheapest. A group of a single sample cannot
-        become cheaper: the others of its slot are made as expensive as they can be without being more so than it, and
-        the search goes on among the rest.
+        In each step one sample goes from the most expensive group to the cheapest. A group of a
+        single sample cannot become cheaper: the others of its slot are made as expensive as they
+        can be without being more so than it, and the search goes on among the rest.
         """
         tried: set[tuple[int, ...]] = set()
         best, narrowest = self.counts, float("inf")

@@ -16,7 +16,8 @@ from .order import in_sequence, random_order
 
 
 class SeedableRandomSampler(RandomSampler):
-    """As `accelerate.data_loader.SeedableRandomSampler`: the order depends on the seed and the epoch alone.
+    """As `accelerate.data_loader.SeedableRandomSampler`: the order depends on the seed and the
+    epoch alone.
 
     Args:
         data_source: the dataset, anything with a length.
@@ -25,7 +26,14 @@ class SeedableRandomSampler(RandomSampler):
         num_samples: number of draws, by default the length of the dataset.
     """
 
-    def __init__(self, data_source: Sized, *, seed: int, replacement: bool = False, num_samples: int | None = None):
+    def __init__(
+        self,
+        data_source: Sized,
+        *,
+        seed: int,
+        replacement: bool = False,
+        num_samples: int | None = None,
+    ):
         super().__init__(data_source, replacement, num_samples)
         self.seed = seed
         self.epoch = 0
@@ -33,9 +41,15 @@ class SeedableRandomSampler(RandomSampler):
     @classmethod
     def like(cls, sampler: RandomSampler, seed: int) -> SeedableRandomSampler:
         """Return the seedable counterpart of a plain `RandomSampler`."""
-        takes_all = sampler.num_samples == len(sampler.data_source)  # however many there are in a later epoch
+        # however many there are in a later epoch
+        takes_all = sampler.num_samples == len(sampler.data_source)
         num_samples = None if takes_all else sampler.num_samples
-        return cls(sampler.data_source, seed=seed, replacement=sampler.replacement, num_samples=num_samples)
+        return cls(
+            sampler.data_source,
+            seed=seed,
+            replacement=sampler.replacement,
+            num_samples=num_samples,
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch at the next iteration."""
@@ -44,11 +58,15 @@ class SeedableRandomSampler(RandomSampler):
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         if self.replacement or self.num_samples != len(self.data_source):
-            return iter(RandomSampler(self.data_source, self.replacement, self.num_samples, generator))
+            return iter(
+                RandomSampler(self.data_source, self.replacement, self.num_samples, generator)
+            )
         return in_sequence(random_order(self.num_samples, generator))
 
     def state_dict(self) -> dict[str, int]:
-        """Return the seed, so that an epoch is finished in its order where the arguments have another one by then."""
+        """Return the seed, so that an epoch is finished in its order where the arguments have
+        another one by then.
+        """
         return {"seed": self.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -57,12 +75,14 @@ class SeedableRandomSampler(RandomSampler):
 
 
 class IterableShard(IterableDataset):
-    """This process's shard of a stream: every process reads all of it and keeps its part of each round.
+    """This process's shard of a stream: every process reads all of it and keeps its part of each
+    round.
 
-    The stream must be the same on every process: either it has `set_epoch`, or an attribute `generator` (a
-    `torch.Generator`), which is seeded with the epoch; the documents of the reference ask for the same. The last,
-    shorter round is split evenly, filled up with the first samples of the stream, as the reference does it where its
-    first process reads for all; with `fill_round` it is filled up to a whole one, as where each reads for itself.
+    The stream must be the same on every process: either it has `set_epoch`, or an attribute
+    `generator` (a `torch.Generator`), which is seeded with the epoch; the documents of the
+    reference ask for the same. The last, shorter round is split evenly, filled up with the first
+    samples of the stream, as the reference does it where its first process reads for all; with
+    `fill_round` it is filled up to a whole one, as where each reads for itself.
 
     Args:
         dataset: the stream.
@@ -74,8 +94,8 @@ class IterableShard(IterableDataset):
         fill_round: make the last round as long as all others.
 
     Attributes:
-        last_round: samples in the round before its filling, also where a worker process reads; -1 before the first,
-            and with several workers, each of which has a last round of its own.
+        last_round: samples in the round before its filling, also where a worker process reads; -1
+            before the first, and with several workers, each of which has a last round of its own.
     """
 
     def __init__(
@@ -97,7 +117,8 @@ class IterableShard(IterableDataset):
         self.share = share_of(batch_size, world_size, split_batches)
         self.fill_round = fill_round
         self.epoch = 0
-        self._last_round = torch.tensor(-1, device="cpu").share_memory_()  # a worker writes it, its parent reads it
+        # a worker writes it, its parent reads it
+        self._last_round = torch.tensor(-1, device="cpu").share_memory_()
 
     @property
     def last_round(self) -> int:
@@ -114,7 +135,9 @@ class IterableShard(IterableDataset):
         rounds, rest = divmod(len(self.dataset), self.share * self.world_size)
         if self.drop_last or rest == 0:
             return rounds * self.share
-        return rounds * self.share + (self.share if self.fill_round else -(-rest // self.world_size))
+        return rounds * self.share + (
+            self.share if self.fill_round else -(-rest // self.world_size)
+        )
 
     def __iter__(self) -> Iterator[Any]:
         self._seed_generator()
@@ -139,7 +162,8 @@ class IterableShard(IterableDataset):
 
 
 class FilesInTurn(IterableDataset):
-    """A stream of several files, in the order in which processes trained it that each read their share of the files.
+    """A stream of several files, in the order in which processes trained it that each read their
+    share of the files.
 
     Args:
         dataset: a `datasets.IterableDataset`.
@@ -148,7 +172,9 @@ class FilesInTurn(IterableDataset):
     """
 
     def __init__(self, dataset: Any, processes: int, batch_size: int) -> None:
-        self.shares = [dataset.shard(num_shards=processes, index=index) for index in range(processes)]
+        self.shares = [
+            dataset.shard(num_shards=processes, index=index) for index in range(processes)
+        ]
         self.batch_size = batch_size
 
     def set_epoch(self, epoch: int) -> None:
@@ -177,7 +203,8 @@ def shared_in_turn(dataset: Any, processes: int, batch_size: int) -> Any:
 class SharedOrderSampler(Sampler[int]):
     """Sampler with the order that process 0 draws, on every process.
 
-    Each process advances its own generator as if it were alone. All processes have to iterate together.
+    Each process advances its own generator as if it were alone. All processes have to iterate
+    together.
 
     Args:
         sampler: has an attribute `generator`, one on the CPU; None stands for torch's global one.

@@ -1,8 +1,9 @@
-"""States of the parts of a loader that draw random numbers: dataset, collator and samplers, for checkpoints.
+"""States of the parts of a loader that draw random numbers: dataset, collator and samplers, for
+checkpoints.
 
-Of each part these are the states of the generators in its own attributes, such as `generator` of torch's samplers and
-transformers' collators, and its `state_dict` if it has `load_state_dict` too. Nothing inside of other attributes is
-looked at.
+Of each part these are the states of the generators in its own attributes, such as `generator` of
+torch's samplers and transformers' collators, and its `state_dict` if it has `load_state_dict` too.
+Nothing inside of other attributes is looked at.
 """
 
 from __future__ import annotations
@@ -27,15 +28,23 @@ from .samplers import SharedOrderSampler
 _log = logging.getLogger(__name__)
 
 _WRAPPED = ("data_collator", "dataset", "datasets")
-"""Attributes that hold the collator or the datasets that a part wraps, as in `torch.utils.data.Subset`."""
+"""Attributes that hold the collator or the datasets that a part wraps, as in
+`torch.utils.data.Subset`.
+"""
 
 _LONGEST_PATH = 8
-"""Names from a part to one that it wraps; longer paths are those of objects that refer to each other."""
+"""Names from a part to one that it wraps; longer paths are those of objects that refer to each
+other.
+"""
 
 _SAVED_ELSEWHERE = (DataLoader, DistributedSampler, IterableDataset, nn.Module)
 """Classes whose `state_dict` is a position, which loaders restore in their own way, or weights."""
 
-_GLOBAL_GENERATORS = (torch.default_generator, random.random.__self__, np.random.get_state.__self__)
+_GLOBAL_GENERATORS = (
+    torch.default_generator,
+    random.random.__self__,
+    np.random.get_state.__self__,
+)
 """The generators of the process, which `common.seeding` saves."""
 
 
@@ -67,7 +76,12 @@ _KINDS = {
         np.random.RandomState.set_state,
         lambda state: np.random.RandomState(),
     ),
-    "python": _Kind(random.Random, random.Random.getstate, random.Random.setstate, lambda state: random.Random()),
+    "python": _Kind(
+        random.Random,
+        random.Random.getstate,
+        random.Random.setstate,
+        lambda state: random.Random(),
+    ),
 }
 _KIND_OF_TYPE = {kind.type: name for name, kind in _KINDS.items()}
 
@@ -78,7 +92,8 @@ def drawing_parts(loader: Any) -> tuple[Any, Any]:
 
 
 def ordering_parts(loader: Any) -> tuple[Any, Any, Any]:
-    """Return the parts that draw the order of an epoch: the loader itself, its sampler and its batch sampler.
+    """Return the parts that draw the order of an epoch: the loader itself, its sampler and its
+    batch sampler.
 
     Those of a script, which samplers of this library may be around.
     """
@@ -127,7 +142,8 @@ def owner_states(owners: list[Owner]) -> list[dict[str, Any]]:
     """Return the states of objects in plain values. Loaders ask for them before each batch.
 
     Returns:
-        for each state the index of the part ("root"), the names of the attributes from there ("path"), "kind", "state".
+        for each state the index of the part ("root"), the names of the attributes from there
+        ("path"), "kind", "state".
     """
     states: list[dict[str, Any]] = []
     for root, path, owner, has_state in owners:
@@ -140,7 +156,9 @@ def owner_states(owners: list[Owner]) -> list[dict[str, Any]]:
 
         state = _state_dict_of(owner) if has_state else None
         if state is not None:
-            states.append({"root": root, "path": [*path, "state_dict"], "kind": "state_dict", "state": state})
+            states.append(
+                {"root": root, "path": [*path, "state_dict"], "kind": "state_dict", "state": state}
+            )
     return states
 
 
@@ -148,8 +166,8 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
     """Restore the result of `part_states`; a generator that is still None is made.
 
     Args:
-        states: of `part_states`, also of versions that searched for generators in nested objects; what has no
-            counterpart is left out with a warning.
+        states: of `part_states`, also of versions that searched for generators in nested objects;
+            what has no counterpart is left out with a warning.
         parts: the same ones, or others made in the same way.
     """
     for stored in states or ():
@@ -165,7 +183,8 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
 
 
 class Draws:
-    """All that draws random numbers while batches are made: the global CPU generators, and parts of loaders.
+    """All that draws random numbers while batches are made: the global CPU generators, and parts of
+    loaders.
 
     Args:
         parts: such as `drawing_parts`.
@@ -185,8 +204,12 @@ class Draws:
         restore_parts(state.get("own"), *self.parts)
 
 
-def _with_wrapped(part: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield a part and those that it wraps, each after the names of the attributes that lead to it."""
+def _with_wrapped(
+    part: Any, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield a part and those that it wraps, each after the names of the attributes that lead to
+    it.
+    """
     yield path, part
     # The parts of a loader are saved for themselves.
     if isinstance(part, DataLoader) or len(path) >= _LONGEST_PATH:
@@ -245,9 +268,9 @@ def _restore(owner: Any, name: str, stored: dict[str, Any]) -> bool:
 @functools.cache
 def _warn_of_lost(name: str) -> None:
     _log.warning(
-        "%s is in the checkpoint, but cannot be restored: it is missing now, or of another kind. It may draw other "
-        "numbers than without the interruption. Restored are generators in attributes, and `state_dict` with "
-        "`load_state_dict`, of dataset, samplers and collator.",
+        "%s is in the checkpoint, but cannot be restored: it is missing now, or of another kind. "
+        "It may draw other numbers than without the interruption. Restored are generators in "
+        "attributes, and `state_dict` with `load_state_dict`, of dataset, samplers and collator.",
         name,
     )
 
@@ -255,8 +278,8 @@ def _warn_of_lost(name: str) -> None:
 @functools.cache
 def _warn_of_unsaved(name: str, reason: str) -> None:
     _log.warning(
-        "The state_dict of %s is not saved, as it holds what a checkpoint cannot: %s. Return tensors, arrays, numbers, "
-        "strings, and lists and dicts of them.",
+        "The state_dict of %s is not saved, as it holds what a checkpoint cannot: %s. Return "
+        "tensors, arrays, numbers, strings, and lists and dicts of them.",
         name,
         reason,
     )

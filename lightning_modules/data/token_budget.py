@@ -13,20 +13,23 @@ from .lengths import length_array
 
 
 class TokenBudgetSampler(BatchSampler):
-    """Batch sampler of at most `max_tokens` tokens a batch: the number of samples times the longest length.
+    """Batch sampler of at most `max_tokens` tokens a batch: the number of samples times the longest
+    length.
 
-    The samples are put into batches once: in a random order that `seed` gives, sorted by length in chunks of about 50
-    batches. Each epoch takes the batches in an order of its own, so that all epochs and processes have equally many.
-    The processes take the batches in turn.
+    The samples are put into batches once: in a random order that `seed` gives, sorted by length in
+    chunks of about 50 batches. Each epoch takes the batches in an order of its own, so that all
+    epochs and processes have equally many. The processes take the batches in turn.
 
     Args:
         lengths: of all samples, in tokens.
         max_tokens: of a batch of one process, padding counted.
         max_samples: of a batch; None for any number.
-        seed: of the batches, and of the order of epoch 0; that of epoch `e` is drawn with `seed + e`.
+        seed: of the batches, and of the order of epoch 0; that of epoch `e` is drawn with
+            `seed + e`.
         rank: index of this process.
         world_size: number of processes.
-        drop_last: leave out a last, incomplete round of batches instead of filling it up with the first ones.
+        drop_last: leave out a last, incomplete round of batches instead of filling it up with the
+            first ones.
 
     Raises:
         ValueError: a sample is longer than `max_tokens`; it is named.
@@ -48,8 +51,9 @@ class TokenBudgetSampler(BatchSampler):
         if len(too_long):
             worst = too_long[0]
             raise ValueError(
-                f"max_tokens_per_batch={max_tokens}, but sample {worst} has {sizes[worst]} tokens, and so do not fit "
-                f"{len(too_long)} of {len(sizes)} samples; the longest has {sizes.max()}. Raise it, or truncate them."
+                f"max_tokens_per_batch={max_tokens}, but sample {worst} has {sizes[worst]} tokens, "
+                f"and so do not fit {len(too_long)} of {len(sizes)} samples; the longest has "
+                f"{sizes.max()}. Raise it, or truncate them."
             )
         self.seed, self.rank, self.world_size, self.drop_last = seed, rank, world_size, drop_last
         self.epoch = 0
@@ -75,7 +79,9 @@ class TokenBudgetSampler(BatchSampler):
 
 
 def _filled(sizes: np.ndarray, max_tokens: int, max_samples: int) -> list[int]:
-    """Return where each batch ends if samples of these lengths are taken in order, as many as fit."""
+    """Return where each batch ends if samples of these lengths are taken in order, as many as
+    fit.
+    """
     ends, start = [], 0
     while start < len(sizes):
         window = sizes[start : start + min(max_tokens // int(sizes[start]), max_samples)]

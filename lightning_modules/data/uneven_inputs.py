@@ -1,4 +1,6 @@
-"""Stop all processes together when their streams are of different lengths, instead of hanging in a collective."""
+"""Stop all processes together when their streams are of different lengths, instead of hanging in
+a collective.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _UNKNOWN = -1
 
 
 def may_be_uneven(loader: Any) -> bool:
-    """Return whether processes may have different numbers of batches; not if process 0 reads for all."""
+    """Return whether processes may have different numbers of batches; not if process 0 reads for
+    all.
+    """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return False
     if isinstance(loader, DispatchLoader):
@@ -32,8 +36,8 @@ def may_be_uneven(loader: Any) -> bool:
 class UnevenInputs:
     """Yield batches for as long as every process has one.
 
-    In every round the processes exchange whether they have a batch, and its size: a few bytes over gloo, so that there
-    is no synchronisation with an accelerator. All have to read together.
+    In every round the processes exchange whether they have a batch, and its size: a few bytes over
+    gloo, so that there is no synchronisation with an accelerator. All have to read together.
 
     Args:
         what: name of the data, for the warning.
@@ -41,7 +45,9 @@ class UnevenInputs:
         ends: whether the batch just read is the last one of this process.
     """
 
-    def __init__(self, what: str, *, same_size: bool = False, ends: Callable[[], bool] = bool) -> None:
+    def __init__(
+        self, what: str, *, same_size: bool = False, ends: Callable[[], bool] = bool
+    ) -> None:
         self.what = what
         self.same_size = same_size
         self.ends = ends
@@ -52,13 +58,17 @@ class UnevenInputs:
         self._left_out = 0
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches of this process; it reads one more than it yields if another process ends first."""
+        """Yield the batches of this process; it reads one more than it yields if another process
+        ends first.
+        """
         self.is_last = self.uneven = False
         self._left_out, count = 0, 0
         with _group_of_hosts() as group:
             for batch in _with_end(batches):
                 own = 0 if batch is None else find_batch_size(batch) or _UNKNOWN
-                said = _exchanged([int(batch is not None), own, int(batch is not None and self.ends())], group)
+                said = _exchanged(
+                    [int(batch is not None), own, int(batch is not None and self.ends())], group
+                )
                 if not all(there for there, *_ in said):
                     if any(there for there, *_ in said):
                         self._warn_of_end(count, [bool(there) for there, *_ in said])
@@ -83,9 +93,11 @@ class UnevenInputs:
     def _warn_of_end(self, count: int, there: list[bool]) -> None:
         ended = [rank for rank, more in enumerate(there) if not more]
         said = (
-            f"{self.what}: processes {ended[:8]} had {count} batches, and the others more. All stop after {count}."
-            f"{' The rest is in no prediction and no metric.' * self.same_size} Streams have to be the same in all "
-            "processes, or as long; or set dispatch_batches=True in accelerator_config."
+            f"{self.what}: processes {ended[:8]} had {count} batches, and the others more. All "
+            "stop after "
+            f"{count}.{' The rest is in no prediction and no metric.' * self.same_size} Streams "
+            "have to be the same in all processes, or as long; or set dispatch_batches=True in "
+            "accelerator_config."
         )
         if count == 0:
             raise ValueError(said)

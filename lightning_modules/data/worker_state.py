@@ -1,4 +1,6 @@
-"""Worker processes of data loaders: the states of their generators and streams, signals, and their end."""
+"""Worker processes of data loaders: the states of their generators and streams, signals, and
+their end.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,11 @@ from .stateful_parts import part_states, restore_parts
 
 
 def is_resumable(dataset: Any) -> bool:
-    """Return whether a dataset is a stream that can save its position and resume from it with the very same samples.
+    """Return whether a dataset is a stream that can save its position and resume from it with the
+    very same samples.
 
-    It has `state_dict` and `load_state_dict`. A `datasets.IterableDataset` that shuffles has them too, but fills its
-    buffer anew: it has to be read from the start to be the same.
+    It has `state_dict` and `load_state_dict`. A `datasets.IterableDataset` that shuffles has them
+    too, but fills its buffer anew: it has to be read from the start to be the same.
     """
     if not isinstance(dataset, IterableDataset):
         return False
@@ -50,8 +53,10 @@ class Fetched(NamedTuple):
     batch: Any
     worker: int
     states: dict[str, bytes]
-    """Those that changed since the last batch, packed, since hardly any of them is ever read: `rng` of the global
-    generators, `collate_draws` and `dataset_draws` of collator and dataset, `dataset` the position in a stream."""
+    """Those that changed since the last batch, packed, since hardly any of them is ever read: `rng`
+    of the global generators, `collate_draws` and `dataset_draws` of collator and dataset, `dataset`
+    the position in a stream.
+    """
 
 
 class ReportingCollate(SurfacingCollate):
@@ -64,7 +69,10 @@ class ReportingCollate(SurfacingCollate):
     """
 
     def __init__(
-        self, collate: Callable[[Any], Any], batch_size: int | None, saved: dict[int, dict[str, Any]] | None = None
+        self,
+        collate: Callable[[Any], Any],
+        batch_size: int | None,
+        saved: dict[int, dict[str, Any]] | None = None,
     ) -> None:
         super().__init__(collate)
         self.batch_size = batch_size
@@ -87,10 +95,15 @@ class ReportingCollate(SurfacingCollate):
 
     def _changed(self, dataset: Any, samples: Any) -> dict[str, bytes]:
         """Return the states that differ from those reported last."""
-        states = {"collate_draws": packed(part_states(self.collate)), "dataset_draws": packed(part_states(dataset))}
+        states = {
+            "collate_draws": packed(part_states(self.collate)),
+            "dataset_draws": packed(part_states(dataset)),
+        }
         if is_resumable(dataset):
             states["dataset"] = self._packed_position(dataset, samples)
-        changed = {name: state for name, state in states.items() if state != self._reported.get(name)}
+        changed = {
+            name: state for name, state in states.items() if state != self._reported.get(name)
+        }
         self._reported = states
 
         # Most workers never draw from the global generators, whose states take long to pack.
@@ -147,8 +160,8 @@ class WorkerStates(NamedTuple):
 class ResumedWorkers:
     """A `worker_init_fn` that restores the states of each worker.
 
-    torch asks its workers for batches in turn and begins with worker 0. So that takes the place of the worker whose
-    turn it is.
+    torch asks its workers for batches in turn and begins with worker 0. So that takes the place of
+    the worker whose turn it is.
 
     Args:
         state: from `WorkerStates.state_dict`.
@@ -168,7 +181,8 @@ class ResumedWorkers:
         worker = (self.first + worker_id) % info.num_workers
         if self.first > 0:
             seed = info.seed - info.id + worker
-            # The public object refuses changes, but a stream that shards by `info.id` has to see the resumed index.
+            # The public object refuses changes, but a stream that shards by `info.id` has to see
+            # the resumed index.
             object.__setattr__(info, "id", worker)
             object.__setattr__(info, "seed", seed)
             torch.manual_seed(seed)
@@ -208,8 +222,8 @@ def ignore_signals(
 ) -> None:
     """Ignore signals in a worker (a `worker_init_fn`), so that its parent can end in order.
 
-    A signal that ends a job goes to all of its processes. A worker that dies of it aborts the training in the middle
-    of a step; one that ignores it still ends with the training.
+    A signal that ends a job goes to all of its processes. A worker that dies of it aborts the
+    training in the middle of a step; one that ignores it still ends with the training.
 
     Args:
         worker_id: index of the worker.
@@ -241,11 +255,13 @@ def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -
 def end_with_parent() -> None:
     """Make this process exit when its parent is gone; to be called in a worker.
 
-    torch's workers check for their parent only while they wait for work, every five seconds. One that is busy reading,
-    or blocked on a full queue, would live on.
+    torch's workers check for their parent only while they wait for work, every five seconds. One
+    that is busy reading, or blocked on a full queue, would live on.
     """
     parent = os.getppid()
-    watch = threading.Thread(target=_end_after, args=(parent,), name="lightrainer-parent", daemon=True)
+    watch = threading.Thread(
+        target=_end_after, args=(parent,), name="lightrainer-parent", daemon=True
+    )
     watch.start()
 
 

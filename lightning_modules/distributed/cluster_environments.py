@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 
-from ..internals.lightning_import import ClusterEnvironment, LSFEnvironment, MPIEnvironment, SLURMEnvironment
+from ..internals.lightning_import import (
+    ClusterEnvironment,
+    LSFEnvironment,
+    MPIEnvironment,
+    SLURMEnvironment,
+)
 
 
 class GivenEnvironment(ClusterEnvironment):

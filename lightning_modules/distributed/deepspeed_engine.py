@@ -38,20 +38,30 @@ def trains(model: Any) -> bool:
 
 
 def shards_weights(model: nn.Module) -> bool:
-    """Return whether parameters are sharded as in stage 3, by an engine or by `deepspeed.zero.Init`."""
+    """Return whether parameters are sharded as in stage 3, by an engine or by
+    `deepspeed.zero.Init`.
+    """
     return any(hasattr(parameter, "ds_id") for parameter in model.parameters())
 
 
 def parameters_beside_embeddings(model: nn.Module) -> int | None:
-    """Return the number of parameters of a sharded model without its embeddings; None for other models."""
+    """Return the number of parameters of a sharded model without its embeddings; None for other
+    models.
+    """
     if not shards_weights(model):
         return None
     embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
-    return sum(getattr(one, "ds_numel", one.numel()) for one in model.parameters() if id(one) not in embeddings)
+    return sum(
+        getattr(one, "ds_numel", one.numel())
+        for one in model.parameters()
+        if id(one) not in embeddings
+    )
 
 
 def clips_gradients(model: Any) -> bool:
-    """Return whether a model is an engine that clips in its step, where it reduces the gradients."""
+    """Return whether a model is an engine that clips in its step, where it reduces the
+    gradients.
+    """
     return is_engine(model) and not isinstance(model.optimizer, torch.optim.Optimizer)
 
 
@@ -127,7 +137,9 @@ def _at_rest(model: nn.Module) -> Iterator[None]:
 def _gathered(tensor: Any, *, writes: bool = False) -> contextlib.AbstractContextManager[Any]:
     if not hasattr(tensor, "ds_id"):
         return contextlib.nullcontext()
-    return import_module("deepspeed").zero.GatheredParameters([tensor], modifier_rank=0 if writes else None)
+    return import_module("deepspeed").zero.GatheredParameters(
+        [tensor], modifier_rank=0 if writes else None
+    )
 
 
 def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool = False) -> None:
@@ -151,7 +163,8 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
         strict: require all weights.
 
     Raises:
-        ValueError: DeepSpeed does not find its files, or they hold objects that do not belong there.
+        ValueError: DeepSpeed does not find its files, or they hold objects that do not belong
+            there.
     """
     saved = saved_states(folder)
     loaded = None
@@ -199,20 +212,26 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
         for name, piece in part.pieces.items():
             part.values(piece, None).copy_(states.read(name, None, piece.offset, piece.length))
         _restore_scaler(part.scaler, states)
-        optimizer.load_state_dict([content] * ranks, load_optimizer_states=True, load_from_fp32_weights=True)
+        optimizer.load_state_dict(
+            [content] * ranks, load_optimizer_states=True, load_from_fp32_weights=True
+        )
 
     for name, value in states.counters.items():
         setattr(engine, name, value)
     require_fitting_present_state(engine.basic_optimizer, states.folder)
 
 
-def _state_of_group(part: ZeroPart, group: int, names: list[str], states: ZeroStates) -> dict[str, Any]:
+def _state_of_group(
+    part: ZeroPart, group: int, names: list[str], states: ZeroStates
+) -> dict[str, Any]:
     """Return the state of a flat tensor in this process."""
     state = states.numbers(names[0])
     entries = states.entries(names[0])
     for name in names:
         if states.numbers(name) != state or states.entries(name) != entries:
-            raise ValueError(f"{states.folder}: the states of group {group} are those of different steps.")
+            raise ValueError(
+                f"{states.folder}: the states of group {group} are those of different steps."
+            )
 
     for entry in entries:
         flat = torch.zeros(part.sizes[group], dtype=part.flats[group].dtype, device="cpu")
@@ -226,7 +245,11 @@ def _state_of_group(part: ZeroPart, group: int, names: list[str], states: ZeroSt
 
 
 def _require_same_model(
-    engine: Any, groups: list[dict[str, torch.Size]], part: ZeroPart, states: ZeroStates, strict: bool
+    engine: Any,
+    groups: list[dict[str, torch.Size]],
+    part: ZeroPart,
+    states: ZeroStates,
+    strict: bool,
 ) -> None:
     """Check that model and optimizer have the parameters of the saved ones."""
     # Trained parameters, with their group in the optimizer.
@@ -239,15 +262,18 @@ def _require_same_model(
     for name in sorted(here.keys() | there.keys()):
         if name not in there:
             raise ValueError(
-                f"{states.folder} does not fit: {name} is trained in the model, and not in the checkpoint."
+                f"{states.folder} does not fit: {name} is trained in the model, and not in the "
+                "checkpoint."
             )
         if name not in here:
             raise ValueError(
-                f"{states.folder} does not fit: {name} is trained in the checkpoint, and not in the model."
+                f"{states.folder} does not fit: {name} is trained in the checkpoint, and not in "
+                "the model."
             )
         if here[name] != there[name]:
             raise ValueError(
-                f"{states.folder} does not fit: {name} has shape and group {there[name]} there, {here[name]} here."
+                f"{states.folder} does not fit: {name} has shape and group {there[name]} there, "
+                f"{here[name]} here."
             )
 
     # Buffers and frozen parameters.
@@ -272,7 +298,8 @@ def _restore_scaler(scaler: Any, states: ZeroStates) -> None:
 
 
 def choose_accelerator(device: str) -> None:
-    """Choose DeepSpeed's devices before its first import; by default it takes GPUs if there are any.
+    """Choose DeepSpeed's devices before its first import; by default it takes GPUs if there are
+    any.
 
     Args:
         device: type of the device, such as `cpu`.
@@ -286,11 +313,15 @@ def choose_accelerator(device: str) -> None:
         import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     chosen = get_accelerator().device_name()
     if chosen.partition(":")[0] != device:
-        raise RuntimeError(f"deepspeed works on {chosen!r}, not {device!r}: set DS_ACCELERATOR={device} at the start.")
+        raise RuntimeError(
+            f"deepspeed works on {chosen!r}, not {device!r}: set DS_ACCELERATOR={device} at the "
+            "start."
+        )
 
 
 def make_ready(device: str) -> None:
-    """Prepare for DeepSpeed: choose its devices, and make a process group if this is the only process.
+    """Prepare for DeepSpeed: choose its devices, and make a process group if this is the only
+    process.
 
     Args:
         device: type of the device, such as `cpu`.

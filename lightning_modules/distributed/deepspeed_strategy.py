@@ -1,8 +1,9 @@
-"""Lightning strategy that wraps a user's model, not the LightningModule, in DeepSpeed, on GPUs and on the CPU.
+"""Lightning strategy that wraps a user's model, not the LightningModule, in DeepSpeed, on GPUs and
+on the CPU.
 
-Under manual optimization the backward pass runs inside of Lightning's `training_step`. If that were the forward pass
-of the engine, as in Lightning, stage 3 would treat it as one long pass, and could not distinguish accumulation from a
-step.
+Under manual optimization the backward pass runs inside of Lightning's `training_step`. If that were
+the forward pass of the engine, as in Lightning, stage 3 would treat it as one long pass, and could
+not distinguish accumulation from a step.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ _FOR_TRAINING = ("optimizer", "scheduler")
 
 
 class ModelDeepSpeedStrategy(DeepSpeedStrategy):
-    """As Lightning's `DeepSpeedStrategy`, but `train` and `shard` make the engine, around a model of the user.
+    """As Lightning's `DeepSpeedStrategy`, but `train` and `shard` make the engine, around a model
+    of the user.
 
-    So it is made once the optimizer exists, and Lightning's hooks run outside of it. The configuration is DeepSpeed's
-    own and complete.
+    So it is made once the optimizer exists, and Lightning's hooks run outside of it. The
+    configuration is DeepSpeed's own and complete.
     """
 
     engine: Any = None
@@ -48,7 +50,9 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # read by DeepSpeed
 
     def setup(self, trainer: Trainer) -> None:
-        """Make optimizer and schedule, and with them the engine; Lightning would wrap the LightningModule."""
+        """Make optimizer and schedule, and with them the engine; Lightning would wrap the
+        LightningModule.
+        """
         assert self.accelerator is not None
         self.accelerator.setup(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
@@ -104,7 +108,9 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         assert isinstance(self.config, dict)
         return self.config
 
-    def _engine(self, model: nn.Module, config: dict[str, Any], optimizer: torch.optim.Optimizer | None) -> Any:
+    def _engine(
+        self, model: nn.Module, config: dict[str, Any], optimizer: torch.optim.Optimizer | None
+    ) -> Any:
         deepspeed = import_module("deepspeed")
         if is_engine(model):
             release(model)
@@ -114,7 +120,9 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
                 args=argparse.Namespace(device_rank=self.root_device.index or 0),
                 config=config,
                 model=model,
-                model_parameters=[parameter for parameter in model.parameters() if parameter.requires_grad],
+                model_parameters=[
+                    parameter for parameter in model.parameters() if parameter.requires_grad
+                ],
                 optimizer=optimizer,
                 dist_init_required=False,
             )
@@ -122,7 +130,8 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
 
 
 class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
-    """As Lightning's `DeepSpeedPrecision`, but for the engine of `ModelDeepSpeedStrategy`, which casts by itself.
+    """As Lightning's `DeepSpeedPrecision`, but for the engine of `ModelDeepSpeedStrategy`, which
+    casts by itself.
 
     Args:
         precision: `32-true`, `bf16-mixed` or `16-mixed`.
@@ -135,14 +144,24 @@ class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
         self.model_is_cast = False
 
     def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context of forward passes: empty, except for a model evaluated before there is an engine."""
-        return contextlib.nullcontext() if self.model_is_cast else super().autocast_context_manager()
+        """Return the context of forward passes: empty, except for a model evaluated before there
+        is an engine.
+        """
+        return (
+            contextlib.nullcontext() if self.model_is_cast else super().autocast_context_manager()
+        )
 
-    def backward(self, tensor: torch.Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    def backward(
+        self, tensor: torch.Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> None:
         """Run the engine's backward pass; the loss is already scaled for accumulation."""
-        model.trainer.strategy.deepspeed_engine.backward(tensor, *args, scale_wrt_gas=False, **kwargs)
+        model.trainer.strategy.deepspeed_engine.backward(
+            tensor, *args, scale_wrt_gas=False, **kwargs
+        )
 
-    def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
+    def optimizer_step(
+        self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any
+    ) -> Any:
         """Step the engine, which clips gradients, steps the optimizer and frees the gradients."""
         closure()
         call_callback_hooks(model.trainer, "on_before_optimizer_step", optimizer)

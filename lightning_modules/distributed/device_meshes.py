@@ -12,7 +12,9 @@ from lightning.pytorch import strategies
 from torch.distributed import device_mesh
 
 _init_device_mesh = device_mesh.init_device_mesh
-_made: weakref.WeakKeyDictionary[Any, dict[Any, device_mesh.DeviceMesh]] = weakref.WeakKeyDictionary()
+_made: weakref.WeakKeyDictionary[Any, dict[Any, device_mesh.DeviceMesh]] = (
+    weakref.WeakKeyDictionary()
+)
 """Meshes by their default process group: they are invalid once it is destroyed."""
 
 
@@ -21,7 +23,8 @@ def kept_device_mesh(
 ) -> device_mesh.DeviceMesh:
     """As `torch.distributed.init_device_mesh`, but returns the same mesh for the same arguments.
 
-    Each mesh has process groups of its own, which hold threads, GPU memory and connections until the process ends.
+    Each mesh has process groups of its own, which hold threads, GPU memory and connections until
+    the process ends.
     """
     meshes = _made.setdefault(dist.group.WORLD, {})
     kind = device_type, tuple(mesh_shape), mesh_dim_names

@@ -1,7 +1,9 @@
-"""Lightning strategy that wraps a user's model, not the LightningModule, in FSDP1, `FullyShardedDataParallel`.
+"""Lightning strategy that wraps a user's model, not the LightningModule, in FSDP1,
+`FullyShardedDataParallel`.
 
-Under manual optimization the backward pass runs inside of Lightning's `training_step`. If that were the forward pass
-of the FSDP root, as in Lightning, the root's own parameters would never be reduced.
+Under manual optimization the backward pass runs inside of Lightning's `training_step`. If that were
+the forward pass of the FSDP root, as in Lightning, the root's own parameters would never be
+reduced.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
 class ModelFSDPStrategy(FSDPStrategy):
-    """As Lightning's `FSDPStrategy`, but the model is wrapped by `wrap`, and it works on the CPU too."""
+    """As Lightning's `FSDPStrategy`, but the model is wrapped by `wrap`, and it works on the CPU
+    too.
+    """
 
     def setup_environment(self) -> None:
         """As Lightning's, but makes the device mesh on any device, not only on GPUs."""
@@ -47,15 +51,18 @@ class ModelFSDPStrategy(FSDPStrategy):
         if sizes is not None:
             self.kwargs["device_mesh"] = kept_device_mesh(self.root_device.type, tuple(sizes))
 
-    def wrap(self, model: nn.Module, *, layers: list[str], checkpointing: bool = False) -> nn.Module:
+    def wrap(
+        self, model: nn.Module, *, layers: list[str], checkpointing: bool = False
+    ) -> nn.Module:
         """Shard a model; one that is sharded already is returned as it is.
 
-        The modules to wrap are chosen before: policies by size would see the sizes of shards, which differ between
-        processes.
+        The modules to wrap are chosen before: policies by size would see the sizes of shards, which
+        differ between processes.
 
         Args:
             model: its modules are replaced by sharded ones.
-            layers: names of modules that are gathered one by one; what is left is gathered with the model as a whole.
+            layers: names of modules that are gathered one by one; what is left is gathered with the
+                model as a whole.
             checkpointing: compute the activations of the layers again in the backward pass.
         """
         options = dict(self.kwargs)
@@ -90,7 +97,8 @@ class ModelFSDPStrategy(FSDPStrategy):
 
 
 class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
-    """As Lightning's `FSDPPrecision`, but steps are not cast as a whole: `precision.casting` casts forward passes.
+    """As Lightning's `FSDPPrecision`, but steps are not cast as a whole: `precision.casting` casts
+    forward passes.
 
     Args:
         precision: `32-true`, `bf16-mixed` or `16-mixed`.
@@ -100,15 +108,20 @@ class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
         scaler: scales losses under `16-mixed`; a `LossScaler` that works `together`.
     """
 
-    def __init__(self, precision: Literal["32-true", "bf16-mixed", "16-mixed"], device: str) -> None:
-        super().__init__("32-true")  # with `precision` Lightning makes a scaler that works only on GPUs
+    def __init__(
+        self, precision: Literal["32-true", "bf16-mixed", "16-mixed"], device: str
+    ) -> None:
+        # with `precision` Lightning makes a scaler that works only on GPUs
+        super().__init__("32-true")
         self.precision = precision
         self.scaler: Any = None
         self.device = device
 
     @property
     def mixed_precision_config(self) -> MixedPrecision:
-        """Return the precision: parameters are gathered and gradients reduced in half, the model keeps its own."""
+        """Return the precision: parameters are gathered and gradients reduced in half, the model
+        keeps its own.
+        """
         dtype = HALF.get(self.precision)
         return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
 
@@ -126,7 +139,10 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, Any]:
         first = first_names.setdefault(id(parameter), _clean(name))
         if first in state:
             state[_clean(name)] = state[first]
-    return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
+    return {
+        name: value.cpu() if isinstance(value, torch.Tensor) else value
+        for name, value in state.items()
+    }
 
 
 def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -151,7 +167,9 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         yield _clean(name), tensor
 
 
-def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
+def whole_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
+) -> dict[str, Any]:
     """As `sharding.whole_optimizer_state`."""
     with _whole_states(model, everywhere=False):
         by_name = FullyShardedDataParallel.optim_state_dict(model, optimizer)
@@ -198,7 +216,9 @@ def load_whole_optimizer_state(
     shapes: list[list[ParameterShape]] = []
     for group in groups:
         of_group = itertools.islice(in_order, len(group["params"]))
-        shapes.append([ParameterShape(name, whole[name].shape, whole[name].dtype) for name in of_group])
+        shapes.append(
+            [ParameterShape(name, whole[name].shape, whole[name].dtype) for name in of_group]
+        )
     require_fitting_optimizer_state(optimizer, state, file, groups=shapes)
 
     # Load it by name.
@@ -209,13 +229,17 @@ def load_whole_optimizer_state(
         "param_groups": [],
     }
     for group in state["param_groups"]:
-        by_name["param_groups"].append({**group, "params": [name_of[number] for number in group["params"]]})
+        by_name["param_groups"].append(
+            {**group, "params": [name_of[number] for number in group["params"]]}
+        )
     with _whole_states(model, everywhere=True):
         own = FullyShardedDataParallel.optim_state_dict_to_load(model, optimizer, by_name)
     optimizer.load_state_dict(own)
 
 
-def clip_gradients(model: Any, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+def clip_gradients(
+    model: Any, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
+) -> torch.Tensor:
     """As `torch.nn.utils.clip_grad_norm_`, with the norm over all processes; collective.
 
     Args:
@@ -262,7 +286,10 @@ def _whole_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
     on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
     options = {"offload_to_cpu": not on_cpu, "rank0_only": not (on_cpu or everywhere)}
     with FullyShardedDataParallel.state_dict_type(
-        model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(**options), FullOptimStateDictConfig(**options)
+        model,
+        StateDictType.FULL_STATE_DICT,
+        FullStateDictConfig(**options),
+        FullOptimStateDictConfig(**options),
     ):
         yield
 
@@ -276,11 +303,15 @@ def _names_in(state: Mapping[str, Any]) -> list[Any]:
 
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str] | None:
-    """Return the names of an optimizer's parameters, in its order; None if FSDP has flattened parameters."""
+    """Return the names of an optimizer's parameters, in its order; None if FSDP has flattened
+    parameters.
+    """
     names = {id(parameter): _clean(name) for name, parameter in model.named_parameters()}
     if any(name.endswith(_JOINED) for name in names.values()):
         return None
-    return [names[id(parameter)] for parameter in _names_in({"param_groups": optimizer.param_groups})]
+    return [
+        names[id(parameter)] for parameter in _names_in({"param_groups": optimizer.param_groups})
+    ]
 
 
 def _clean(name: str) -> str:

@@ -1,4 +1,6 @@
-"""Attention over sequences sharded across processes, by torch's `context_parallel`: keys and values go round."""
+"""Attention over sequences sharded across processes, by torch's `context_parallel`: keys and
+values go round.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .sharded_attention import AttentionCalls, SharedSequencesStrategy, repeated_heads, replaced_attention
+from .sharded_attention import (
+    AttentionCalls,
+    SharedSequencesStrategy,
+    repeated_heads,
+    replaced_attention,
+)
 
 # The fallback of torch would treat the shards as whole sequences in order.
 _FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
@@ -27,8 +34,8 @@ def require_ring_attention(device: str) -> None:
     on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     if device == "cpu" and on_cpu not in _torch_module().custom_ops:
         raise ValueError(
-            "parallelism_config: cp_size above 1 needs GPUs, as torch has no ring attention for the CPU. Use sp_size, "
-            "which shares sequences by heads, or dp_shard_size."
+            "parallelism_config: cp_size above 1 needs GPUs, as torch has no ring attention for "
+            "the CPU. Use sp_size, which shares sequences by heads, or dp_shard_size."
         )
 
 
@@ -39,21 +46,28 @@ def _torch_module() -> Any:
         NotImplementedError: this torch has none of the known form.
     """
     try:
-        return importlib.import_module("torch.distributed.tensor.experimental._context_parallel._attention")
+        return importlib.import_module(
+            "torch.distributed.tensor.experimental._context_parallel._attention"
+        )
     except ImportError as error:
         raise NotImplementedError(
-            f"cp_size above 1: torch {torch.__version__} has no context_parallel of the known form. Install torch 2.13."
+            f"cp_size above 1: torch {torch.__version__} has no context_parallel of the known "
+            "form. Install torch 2.13."
         ) from error
 
 
 @contextlib.contextmanager
 def ring_attention(
-    mesh: DeviceMesh, buffers: Sequence[torch.Tensor], dims: Sequence[int], *, kept: set[torch.Tensor] | None = None
+    mesh: DeviceMesh,
+    buffers: Sequence[torch.Tensor],
+    dims: Sequence[int],
+    *,
+    kept: set[torch.Tensor] | None = None,
 ) -> Iterator[AttentionCalls]:
     """As `torch.distributed.tensor.experimental.context_parallel`, but with checks.
 
-    In the block `torch.nn.functional.scaled_dot_product_attention` attends to the whole sequence. The backward pass has
-    to run in the block too.
+    In the block `torch.nn.functional.scaled_dot_product_attention` attends to the whole sequence.
+    The backward pass has to run in the block too.
 
     Args:
         mesh: the processes that share a sequence; of one dimension.
@@ -62,11 +76,14 @@ def ring_attention(
         kept: those of them that need not be whole again after the block.
 
     Raises:
-        ValueError: there is no tensor to split, or in the block attention is called in a way that rings do not have.
+        ValueError: there is no tensor to split, or in the block attention is called in a way that
+            rings do not have.
         NotImplementedError: this torch lacks what is needed.
     """
     if not buffers:
-        raise ValueError("Context parallel: there is no tensor to split. Pass buffers and buffer_seq_dims.")
+        raise ValueError(
+            "Context parallel: there is no tensor to split. Pass buffers and buffer_seq_dims."
+        )
     module = _torch_module()
     shards = module.context_parallel(
         mesh, buffers=list(buffers), buffer_seq_dims=list(dims), no_restore_buffers=kept or set()
@@ -97,15 +114,20 @@ def _attend(
 
 
 class ContextParallelStrategy(SharedSequencesStrategy):
-    """As Lightning's `ModelParallelStrategy`, but neighbouring processes of the sharding group share sequences.
+    """As Lightning's `ModelParallelStrategy`, but neighbouring processes of the sharding group
+    share sequences.
 
     Args:
-        context_parallel_size: processes that share a sequence; divides `data_parallel_size`, which includes them.
-        rotation: how keys and values are exchanged: `allgather`, all at once, or `alltoall`, between neighbours.
+        context_parallel_size: processes that share a sequence; divides `data_parallel_size`, which
+            includes them.
+        rotation: how keys and values are exchanged: `allgather`, all at once, or `alltoall`,
+            between neighbours.
         options: those of `ModelParallelStrategy`; sizes as numbers.
     """
 
-    def __init__(self, *, context_parallel_size: int, rotation: str = "allgather", **options: Any) -> None:
+    def __init__(
+        self, *, context_parallel_size: int, rotation: str = "allgather", **options: Any
+    ) -> None:
         super().__init__(context_parallel_size=context_parallel_size, **options)
         self.rotation = rotation
 

@@ -1,6 +1,7 @@
 """Check models and prepare batches for sharding sequences over processes.
 
-Before sequences are sharded, labels are shifted, as the next token may be in another process, and positions numbered.
+Before sequences are sharded, labels are shifted, as the next token may be in another process, and
+positions numbered.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ IGNORED = -100
 
 
 def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
-    """Return the reasons why a model cannot be trained on sharded sequences; none if no obstacle is found.
+    """Return the reasons why a model cannot be trained on sharded sequences; none if no obstacle is
+    found.
 
     Args:
         model: the model to train.
@@ -36,15 +38,22 @@ def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
     faults: list[str] = []
     attention = getattr(config, "_attn_implementation", None)
     if attention not in (None, "sdpa"):
-        faults.append(f"{kind} has attn_implementation={attention!r}. Load it with attn_implementation='sdpa'")
+        faults.append(
+            f"{kind} has attn_implementation={attention!r}. Load it with attn_implementation='sdpa'"
+        )
     if getattr(config, "is_encoder_decoder", False):
         faults.append(f"{kind} has an encoder, and only causal attention is split")
     others = _other_layers(text)
     if others:
-        faults.append(f"{kind} has layers with {', '.join(others)}, and only full causal attention is split")
+        faults.append(
+            f"{kind} has layers with {', '.join(others)}, and only full causal attention is split"
+        )
     heads = getattr(text, "num_attention_heads", None)
     if isinstance(heads, int) and heads % heads_over:
-        faults.append(f"{kind} has {heads} heads of attention, which cannot be shared by {heads_over} processes")
+        faults.append(
+            f"{kind} has {heads} heads of attention, which cannot be shared by {heads_over} "
+            "processes"
+        )
     return faults + _missing_parameters(base, kind)
 
 
@@ -69,25 +78,32 @@ def _missing_parameters(model: nn.Module, kind: str) -> list[str]:
 
     faults: list[str] = []
     if "position_ids" not in parameters:
-        faults.append(f"{kind}.forward has no parameter 'position_ids': where in the whole sequence each token is")
+        faults.append(
+            f"{kind}.forward has no parameter 'position_ids': where in the whole sequence each "
+            "token is"
+        )
     if "shift_labels" not in parameters:
         faults.append(
-            f"{kind}.forward has no parameter 'shift_labels': the next tokens, of which some are in other processes; "
-            "labels shifted in the model are wrong"
+            f"{kind}.forward has no parameter 'shift_labels': the next tokens, of which some are "
+            "in other processes; labels shifted in the model are wrong"
         )
     return faults
 
 
-def ready_to_split(inputs: Mapping[str, Any], *, size: int, whole_mask: bool = False) -> dict[str, Any]:
+def ready_to_split(
+    inputs: Mapping[str, Any], *, size: int, whole_mask: bool = False
+) -> dict[str, Any]:
     """Return the inputs of a model ready to be sharded; the given ones are not changed.
 
-    Labels are shifted, positions numbered, and sequences padded on the right to a multiple of twice `size`, with
-    positions that are no targets; attention is causal, so that no token sees the padding.
+    Labels are shifted, positions numbered, and sequences padded on the right to a multiple of twice
+    `size`, with positions that are no targets; attention is causal, so that no token sees the
+    padding.
 
     Args:
         inputs: keyword arguments of a causal language model, of shape (batch, positions, ...).
         size: how many processes share a sequence.
-        whole_mask: give an attention mask that hides nothing: models of transformers guess one if there is none.
+        whole_mask: give an attention mask that hides nothing: models of transformers guess one if
+            there is none.
 
     Returns:
         New inputs; tensors that can be resized are those of `split_names`.
@@ -103,7 +119,9 @@ def ready_to_split(inputs: Mapping[str, Any], *, size: int, whole_mask: bool = F
     shown = _right_padding(ready.pop("attention_mask", None), shape)
     labels = _shifted_labels(ready, shape)
     if shown is not None and bool(labels[~shown].ne(IGNORED).any()):
-        raise _refusal("labels at positions that attention_mask hides have to be -100, as those of padding are")
+        raise _refusal(
+            "labels at positions that attention_mask hides have to be -100, as those of padding are"
+        )
     ready["shift_labels"] = labels
     ready["position_ids"] = _positions(ready, shown, shape)
 
@@ -114,7 +132,9 @@ def ready_to_split(inputs: Mapping[str, Any], *, size: int, whole_mask: bool = F
             continue
         if missing:
             padding = [0, 0] * (tensor.ndim - 2) + [0, missing]
-            ready[name] = pad(tensor, padding, value=IGNORED if name in ("labels", "shift_labels") else 0)
+            ready[name] = pad(
+                tensor, padding, value=IGNORED if name in ("labels", "shift_labels") else 0
+            )
         else:
             ready[name] = tensor.clone()
     if whole_mask:
@@ -123,7 +143,9 @@ def ready_to_split(inputs: Mapping[str, Any], *, size: int, whole_mask: bool = F
 
 
 def split_names(inputs: Mapping[str, Any]) -> list[str]:
-    """Return the names of inputs whose second dimension is the positions, after `ready_to_split`."""
+    """Return the names of inputs whose second dimension is the positions, after
+    `ready_to_split`.
+    """
     length = inputs["shift_labels"].shape[1]
     return [name for name, tensor in inputs.items() if _is_split(tensor, length)]
 
@@ -138,18 +160,25 @@ def _shape(inputs: Mapping[str, Any]) -> tuple[int, int]:
         tensor = inputs.get(name)
         if isinstance(tensor, torch.Tensor) and tensor.ndim >= 2:
             return tensor.shape[0], tensor.shape[1]
-    raise _refusal(f"the batch needs input_ids of shape (batch, positions), and has: {', '.join(inputs) or 'nothing'}")
+    raise _refusal(
+        "the batch needs input_ids of shape (batch, positions), and has: "
+        f"{', '.join(inputs) or 'nothing'}"
+    )
 
 
 def _right_padding(mask: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor | None:
-    """Return the mask, True for tokens, if it hides only padding on the right, which no token sees."""
+    """Return the mask, True for tokens, if it hides only padding on the right, which no token
+    sees.
+    """
     if mask is None:
         return None
     if tuple(mask.shape) != shape:
         raise _refusal(f"attention_mask of shape {tuple(mask.shape)} cannot be split; leave it out")
     shown = mask.bool()
     if bool((shown[:, 1:] > shown[:, :-1]).any()):
-        raise _refusal("attention_mask hides positions before others. Pad on the right (padding_side='right')")
+        raise _refusal(
+            "attention_mask hides positions before others. Pad on the right (padding_side='right')"
+        )
     return shown
 
 
@@ -159,7 +188,8 @@ def _shifted_labels(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.
     labels = inputs.get("labels")
     if shifted is None and labels is None:
         raise _refusal(
-            "the batch needs labels, or shift_labels; it is causal language models that are trained in parts"
+            "the batch needs labels, or shift_labels; it is causal language models that are "
+            "trained in parts"
         )
 
     name = "labels" if shifted is None else "shift_labels"
@@ -171,13 +201,18 @@ def _shifted_labels(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.
     return shifted
 
 
-def _positions(inputs: Mapping[str, Any], shown: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor:
+def _positions(
+    inputs: Mapping[str, Any], shown: torch.Tensor | None, shape: tuple[int, int]
+) -> torch.Tensor:
     """Return the number of each position in its sequence."""
     positions = inputs.get("position_ids")
     if positions is None:
         return torch.arange(shape[1], device=inputs["shift_labels"].device).expand(shape)
     if positions.ndim != 2 or positions.shape[1] != shape[1]:
-        raise _refusal(f"position_ids of shape {tuple(positions.shape)} should have the shape of the input, {shape}")
+        raise _refusal(
+            f"position_ids of shape {tuple(positions.shape)} should have the shape of the input, "
+            f"{shape}"
+        )
 
     # In padding they may be anything.
     positions = positions.expand(shape)
@@ -190,4 +225,6 @@ def _positions(inputs: Mapping[str, Any], shown: torch.Tensor | None, shape: tup
 
 
 def _refusal(why: str) -> ValueError:
-    return ValueError(f"parallelism_config: cp_size or sp_size above 1 splits sequences over processes: {why}.")
+    return ValueError(
+        f"parallelism_config: cp_size or sp_size above 1 splits sequences over processes: {why}."
+    )

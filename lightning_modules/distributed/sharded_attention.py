@@ -1,4 +1,6 @@
-"""What rings and the exchange of heads have in common: the replaced function of torch, and the groups of processes."""
+"""What rings and the exchange of heads have in common: the replaced function of torch, and the
+groups of processes.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,24 @@ from .device_meshes import ModelParallelStrategy, kept_device_mesh
 
 @dataclass
 class AttentionCalls:
-    """Number of calls of attention while sequences were sharded; zero if the model uses another attention."""
+    """Number of calls of attention while sequences were sharded; zero if the model uses another
+    attention.
+    """
 
     count: int = 0
 
 
 @contextlib.contextmanager
-def replaced_attention(argument: str, attend: Callable[..., torch.Tensor]) -> Iterator[AttentionCalls]:
-    """Replace `torch.nn.functional.scaled_dot_product_attention` in the block by attention over sharded sequences.
+def replaced_attention(
+    argument: str, attend: Callable[..., torch.Tensor]
+) -> Iterator[AttentionCalls]:
+    """Replace `torch.nn.functional.scaled_dot_product_attention` in the block by attention over
+    sharded sequences.
 
     Args:
         argument: of the user, for errors, such as `cp_size`.
-        attend: called with torch's function, query, key, value, and `is_causal=True`, `scale` and `enable_gqa`.
+        attend: called with torch's function, query, key, value, and `is_causal=True`, `scale` and
+            `enable_gqa`.
 
     Raises:
         ValueError: in the block, attention is called in a way that shards of sequences do not have.
@@ -47,9 +55,13 @@ def replaced_attention(argument: str, attend: Callable[..., torch.Tensor]) -> It
     ) -> torch.Tensor:
         fault = _fault(query, key, attn_mask, dropout_p, is_causal)
         if fault is not None:
-            raise ValueError(f"{argument} above 1: the model calls scaled_dot_product_attention with {fault}.")
+            raise ValueError(
+                f"{argument} above 1: the model calls scaled_dot_product_attention with {fault}."
+            )
         calls.count += 1
-        return attend(of_torch, query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa)
+        return attend(
+            of_torch, query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa
+        )
 
     functional.scaled_dot_product_attention = scaled_dot_product_attention
     try:
@@ -59,34 +71,48 @@ def replaced_attention(argument: str, attend: Callable[..., torch.Tensor]) -> It
 
 
 def _fault(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float, is_causal: bool
+    query: torch.Tensor,
+    key: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    is_causal: bool,
 ) -> str | None:
     """Return what sharded sequences do not have; None if there is nothing."""
     if mask is not None:
-        return "an attn_mask: sharded sequences have the causal mask only; leave masks out, and pad on the right"
+        return (
+            "an attn_mask: sharded sequences have the causal mask only; leave masks out, and pad "
+            "on the right"
+        )
     if not is_causal:
         return "is_causal=False: sharded sequences have causal attention only"
     if dropout > 0:
-        return f"dropout_p={dropout}: ranks would draw their own masks; set the attention's dropout to 0"
+        return (
+            f"dropout_p={dropout}: ranks would draw their own masks; set the attention's dropout "
+            "to 0"
+        )
     if query.ndim != 4 or query.shape[2:3] != key.shape[2:3]:
         return (
-            f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have to be "
-            "(batch, heads, positions, features) with as many positions"
+            f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have "
+            "to be (batch, heads, positions, features) with as many positions"
         )
     return None
 
 
-def repeated_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def repeated_heads(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return keys and values with as many heads as the query, for grouped queries."""
     groups = query.shape[1] // key.shape[1]
     return key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
 
 
 class SharedSequencesStrategy(ModelParallelStrategy):
-    """As Lightning's `ModelParallelStrategy`, but neighbouring processes of the sharding group share sequences.
+    """As Lightning's `ModelParallelStrategy`, but neighbouring processes of the sharding group
+    share sequences.
 
     Args:
-        context_parallel_size: processes that share a sequence; divides `data_parallel_size`, which includes them.
+        context_parallel_size: processes that share a sequence; divides `data_parallel_size`, which
+            includes them.
         options: those of `ModelParallelStrategy`; sizes as numbers.
     """
 
@@ -116,7 +142,8 @@ class SharedSequencesStrategy(ModelParallelStrategy):
     def split_sequences(
         self, buffers: Sequence[torch.Tensor], dims: Sequence[int], kept: set[torch.Tensor] | None
     ) -> contextlib.AbstractContextManager[AttentionCalls]:
-        """Shard tensors over the processes, in place, for a block in which attention is that of whole sequences.
+        """Shard tensors over the processes, in place, for a block in which attention is that of
+        whole sequences.
 
         Args:
             buffers: tensors that are resized to the part of this process.

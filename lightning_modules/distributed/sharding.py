@@ -1,7 +1,7 @@
 """Shard a model over processes with torch's FSDP, and gather whole tensors.
 
-Parameters of `fully_shard` are DTensors. Whole tensors are saved and loaded, so that a checkpoint fits any number of
-processes.
+Parameters of `fully_shard` are DTensors. Whole tensors are saved and loaded, so that a checkpoint
+fits any number of processes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,17 @@ if TYPE_CHECKING:
 def modules_by_class(model: nn.Module, names: set[str]) -> list[str]:
     """Return names of the modules below `model` of classes with these names, inner ones first."""
     tied = tied_modules(model)
-    return [name for name, module in _below(model) if type(module).__name__ in names and module not in tied]
+    return [
+        name
+        for name, module in _below(model)
+        if type(module).__name__ in names and module not in tied
+    ]
 
 
 def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
-    """Return names of the modules below `model` with at least `smallest` parameters not in modules already named."""
+    """Return names of the modules below `model` with at least `smallest` parameters not in
+    modules already named.
+    """
     names: list[str] = []
     taken: set[int] = set()
     tied = tied_modules(model)
@@ -43,7 +49,11 @@ def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
         # Containers have no forward pass that would gather their parameters.
         if module in tied or isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             continue
-        sizes = {id(parameter): parameter.numel() for parameter in module.parameters() if id(parameter) not in taken}
+        sizes = {
+            id(parameter): parameter.numel()
+            for parameter in module.parameters()
+            if id(parameter) not in taken
+        }
         if sum(sizes.values()) >= smallest:
             names.append(name)
             taken.update(sizes)
@@ -51,7 +61,9 @@ def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
 
 
 def tied_modules(model: nn.Module) -> set[nn.Module]:
-    """Return the modules below `model` that share a parameter with one outside and cannot be sharded alone."""
+    """Return the modules below `model` that share a parameter with one outside and cannot be
+    sharded alone.
+    """
     names_of: dict[int, list[str]] = {}
     # An override may lack `remove_duplicate`.
     for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
@@ -84,8 +96,10 @@ def fully_sharded(
     Args:
         model: the model; it is moved to the devices of the mesh.
         mesh: the processes; of one dimension, or of two: copies, and the parts of each.
-        layers: names of modules that are gathered one by one; what is left is gathered with the model as a whole.
-        reshard_after_forward: free the gathered parameters of a layer between its forward and its backward pass.
+        layers: names of modules that are gathered one by one; what is left is gathered with the
+            model as a whole.
+        reshard_after_forward: free the gathered parameters of a layer between its forward and its
+            backward pass.
         offload: keep parameters in host memory, where they are not there anyway.
         dtype: gather parameters and reduce gradients in this format.
         checkpointing: compute the activations of the layers again in the backward pass.
@@ -94,7 +108,13 @@ def fully_sharded(
     Returns:
         The model.
     """
-    from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+    from torch.distributed.fsdp import (
+        CPUOffloadPolicy,
+        FSDPModule,
+        MixedPrecisionPolicy,
+        OffloadPolicy,
+        fully_shard,
+    )
 
     if isinstance(model, FSDPModule):
         return resharded(model)
@@ -105,11 +125,14 @@ def fully_sharded(
         "offload_policy": CPUOffloadPolicy() if offload and not on_cpu else OffloadPolicy(),
     }
 
-    # Layers, then what is left. The backward pass needs the parameters of the root first: freeing them gains nothing.
+    # Layers, then what is left. The backward pass needs the parameters of the root first: freeing
+    # them gains nothing.
     if checkpointing:
         checkpoint_layers(model, layers)
     for name in layers:
-        fully_shard(model.get_submodule(name), reshard_after_forward=reshard_after_forward, **options)
+        fully_shard(
+            model.get_submodule(name), reshard_after_forward=reshard_after_forward, **options
+        )
     fully_shard(model, reshard_after_forward=None if layers else reshard_after_forward, **options)
 
     # Asked for the mean of parts of gradients, gloo of torch 2.8 gives their sum.
@@ -118,13 +141,17 @@ def fully_sharded(
         for module in sharded:
             module.set_force_sum_reduction_for_comms(True)
     if forward_prefetch:
-        for module, following in itertools.pairwise([module for module in sharded if module is not model]):
+        for module, following in itertools.pairwise(
+            [module for module in sharded if module is not model]
+        ):
             module.set_modules_to_forward_prefetch([following])
     return model
 
 
 def resharded(model: nn.Module) -> nn.Module:
-    """Free parameters that a forward pass left gathered in a model of `fully_shard`; return the model."""
+    """Free parameters that a forward pass left gathered in a model of `fully_shard`; return the
+    model.
+    """
     for module in filter(is_fully_sharded, model.modules()):
         sharded: Any = module
         sharded.reshard()
@@ -132,12 +159,18 @@ def resharded(model: nn.Module) -> nn.Module:
 
 
 def average_replicas(model: nn.Module) -> None:
-    """Keep trained parameters that are whole in each process, such as adapters beside sharded layers, the same in all.
+    """Keep trained parameters that are whole in each process, such as adapters beside sharded
+    layers, the same in all.
 
-    They get the values of the first process, and from then on the mean of their gradients over all processes.
+    They get the values of the first process, and from then on the mean of their gradients over all
+    processes.
     """
     for parameter in model.parameters():
-        if parameter.requires_grad and not _is_part(parameter) and not hasattr(parameter, "_averaged"):
+        if (
+            parameter.requires_grad
+            and not _is_part(parameter)
+            and not hasattr(parameter, "_averaged")
+        ):
             dist.broadcast(parameter.data, src=0)
             parameter.register_hook(_mean)
             vars(parameter)["_averaged"] = True
@@ -183,7 +216,8 @@ def unsynchronised(model: nn.Module) -> Iterator[None]:
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """As `model.state_dict()` of a sharded model, but with whole tensors in host memory; collective.
+    """As `model.state_dict()` of a sharded model, but with whole tensors in host memory;
+    collective.
 
     Args:
         model: the model.
@@ -221,7 +255,9 @@ class WholeModel:
         self._keys_to_ignore_on_load_missing = own_attribute(own, "_keys_to_ignore_on_load_missing")
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return whole tensors without values: names, shapes and dtypes; tied names share one tensor."""
+        """Return whole tensors without values: names, shapes and dtypes; tied names share one
+        tensor.
+        """
         library = _library_of(self.sharded)
         if library is not None:
             return library.whole_shapes(self.sharded)
@@ -231,32 +267,45 @@ class WholeModel:
         """As `nn.Module.load_state_dict`, from whole tensors.
 
         Raises:
-            RuntimeError: a tensor has another shape, or with `strict` there are others than the model has.
+            RuntimeError: a tensor has another shape, or with `strict` there are others than the
+                model has.
         """
         own = self.state_dict()
         differences = _compared(own, state_dict)
         missing, unexpected = differences
-        wrong = [name for name in own if name in state_dict and own[name].shape != state_dict[name].shape]
+        wrong = [
+            name for name in own if name in state_dict and own[name].shape != state_dict[name].shape
+        ]
         if wrong or (strict and (missing or unexpected)):
-            raise RuntimeError(f"other shapes: {wrong}; missing: {missing}; unexpected: {unexpected}")
+            raise RuntimeError(
+                f"other shapes: {wrong}; missing: {missing}; unexpected: {unexpected}"
+            )
 
         library = _library_of(self.sharded)
         if library is not None:
             library.load_whole(self.sharded, state_dict)
             return differences
         targets = self.sharded.state_dict(keep_vars=True)
-        parts = {name: part_like(value, targets[name]) for name, value in state_dict.items() if name in targets}
+        parts = {
+            name: part_like(value, targets[name])
+            for name, value in state_dict.items()
+            if name in targets
+        }
         self.sharded.load_state_dict(parts, strict=False)
         return differences
 
     @contextlib.contextmanager
     def reading_whole(self) -> Iterator[nn.Module]:
-        """Return the model itself, with state-dict methods for whole tensors; these are loaded after the block."""
+        """Return the model itself, with state-dict methods for whole tensors; these are loaded
+        after the block.
+        """
         own: Any = unwrap_model(self.sharded)
         shapes = self.state_dict()
         read: dict[str, Any] = {}
 
-        def load_state_dict(state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        def load_state_dict(
+            state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+        ) -> Any:
             read.update(state_dict)
             return _compared(shapes, state_dict)
 
@@ -281,7 +330,9 @@ def _compared(own: Mapping[str, Any], given: Mapping[str, Any]) -> _Differences:
     return _Differences(missing, unexpected)
 
 
-def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
+def whole_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
+) -> dict[str, Any]:
     """As `optimizer.state_dict()`, but with whole tensors in host memory; collective.
 
     Args:
@@ -296,7 +347,8 @@ def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *,
         if not _is_part(leaf):
             return leaf
         gathered = whole(leaf)
-        # A copy, as `torch.save` would write all of the padded memory in which the parts were gathered.
+        # A copy, as `torch.save` would write all of the padded memory in which the parts were
+        # gathered.
         return gathered.to("cpu", copy=True) if keep else None
 
     return map_nested(gather, optimizer.state_dict())
@@ -325,7 +377,9 @@ def load_whole_optimizer_state(
         for parameter, number in zip(own["params"], saved["params"], strict=True):
             if number in state["state"]:
                 values = state["state"][number]
-                parts[number] = {name: part_like(value, parameter) for name, value in values.items()}
+                parts[number] = {
+                    name: part_like(value, parameter) for name, value in values.items()
+                }
     optimizer.load_state_dict({**state, "state": parts})
 
 

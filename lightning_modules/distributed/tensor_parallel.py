@@ -1,7 +1,8 @@
 """Shard the layers of a model over processes (tensor parallel) by the model's plan.
 
-A plan maps names of modules to sharding styles: `{"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}`. Modules that
-are not in the plan are replicated in all processes of the group.
+A plan maps names of modules to sharding styles:
+`{"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}`. Modules that are not in the plan are
+replicated in all processes of the group.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 def plan_of(model: nn.Module) -> dict[str, Any]:
-    """Return a model's plan: its `tp_plan`, or those of `transformers`, `_tp_plan` and that of the configuration."""
+    """Return a model's plan: its `tp_plan`, or those of `transformers`, `_tp_plan` and that of
+    the configuration.
+    """
     own: dict[str, Any] = {}
     for name in ("tp_plan", "_tp_plan"):
         plan = getattr(model, name, None)
@@ -56,7 +59,9 @@ def split_faults(model: nn.Module, size: int) -> list[str]:
     kind = type(model).__name__
     plan = plan_of(model)
     if not plan:
-        remedy = "Give it a tp_plan, such as {'layers.*.up': 'colwise'}, or a method parallelize(mesh)"
+        remedy = (
+            "Give it a tp_plan, such as {'layers.*.up': 'colwise'}, or a method parallelize(mesh)"
+        )
         return [f"{kind} does not say how its layers are split. {remedy}"]
 
     # Names of no module, and styles that are not known, of those that are used.
@@ -68,15 +73,18 @@ def split_faults(model: nn.Module, size: int) -> list[str]:
         elif isinstance(style, str) and style not in STYLES:
             unknown.setdefault(style, []).append(pattern)
     faults = [
-        f"the plan of {kind} has the style {style!r} ({', '.join(unknown[style])}), which is not supported."
-        f"{did_you_mean(style, list(STYLES))} There are: {', '.join(STYLES)}"
+        f"the plan of {kind} has the style {style!r} ({', '.join(unknown[style])}), which is not "
+        f"supported.{did_you_mean(style, list(STYLES))} There are: {', '.join(STYLES)}"
         for style in sorted(unknown)
     ]
 
     # Plans of transformers also name what only some models have.
     some_may_be_lost = _base_plan(model) is not None and len(lost) < len(plan)
     if lost and not some_may_be_lost:
-        faults.append(f"the plan of {kind} has {', '.join(map(repr, lost))}, but there is no module of that name")
+        faults.append(
+            f"the plan of {kind} has {', '.join(map(repr, lost))}, but there is no module of that "
+            "name"
+        )
     return faults or [*_indivisible(model, size), *_unfit(model, size)]
 
 
@@ -95,13 +103,17 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
         from torch.distributed.tensor.parallel import parallelize_module
 
         ties = _ties(model)
-        parallelize_module(model, mesh, {name: style.make() for name, style in _styles(model).items()})
+        parallelize_module(
+            model, mesh, {name: style.make() for name, style in _styles(model).items()}
+        )
         _tie(model, ties)
     _reduce_partial_gradients(model)
 
 
 def agree_on_generators(mesh: DeviceMesh) -> None:
-    """Give all processes of a group the random states of the first, so that they draw the same numbers."""
+    """Give all processes of a group the random states of the first, so that they draw the same
+    numbers.
+    """
     group = mesh.get_group()
     states: list[Any] = [capture_host_rng()]
     on_gpu = mesh.device_type == "cuda"
@@ -113,8 +125,14 @@ def agree_on_generators(mesh: DeviceMesh) -> None:
 
 
 def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    """Return the context in which an optimizer steps sharded and whole parameters together, if the model has both."""
-    sharded = {hasattr(parameter, "full_tensor") for parameter in model.parameters() if parameter.requires_grad}
+    """Return the context in which an optimizer steps sharded and whole parameters together, if
+    the model has both.
+    """
+    sharded = {
+        hasattr(parameter, "full_tensor")
+        for parameter in model.parameters()
+        if parameter.requires_grad
+    }
     if sharded != {True, False}:
         return contextlib.nullcontext
     from torch.distributed.tensor.experimental import implicit_replication
@@ -125,7 +143,8 @@ def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextMan
 def sum_before_accumulation(model: Any) -> None:
     """Let the norms of split heads sum each gradient over their processes before it is accumulated.
 
-    `transformers` sums what was accumulated, and with it the sums of earlier micro-batches once more.
+    `transformers` sums what was accumulated, and with it the sums of earlier micro-batches once
+    more.
 
     Args:
         model: split by `from_pretrained(distributed_config=...)`.
@@ -144,7 +163,11 @@ def sum_before_accumulation(model: Any) -> None:
 def _hook_parameters(hooked: dict[str, Any], group: Any, module: nn.Module, _: Any) -> None:
     for name, parameter in module.named_parameters(recurse=False):
         # That of `fully_shard` is another one in each forward pass.
-        if torch.is_grad_enabled() and parameter.requires_grad and hooked.get(name) is not parameter:
+        if (
+            torch.is_grad_enabled()
+            and parameter.requires_grad
+            and hooked.get(name) is not parameter
+        ):
             parameter.register_hook(functools.partial(_summed, group))
             hooked[name] = parameter
 
@@ -162,7 +185,9 @@ def _matching(model: nn.Module, pattern: str) -> list[str]:
 
 
 def _styles(model: nn.Module) -> dict[str, Style]:
-    """Return the style of each module of the plan by name; modules with the same weight are sharded alike."""
+    """Return the style of each module of the plan by name; modules with the same weight are
+    sharded alike.
+    """
     styles: dict[str, Style] = {}
     for pattern, style in plan_of(model).items():
         for name in _matching(model, pattern):
@@ -176,13 +201,19 @@ def _styles(model: nn.Module) -> dict[str, Style]:
     return styles
 
 
-def _share_style(model: nn.Module, styles: dict[str, Style], planned: list[str], others: list[str]) -> None:
-    """Give modules the style of those that they are tied to; without one for them, none of them is sharded."""
+def _share_style(
+    model: nn.Module, styles: dict[str, Style], planned: list[str], others: list[str]
+) -> None:
+    """Give modules the style of those that they are tied to; without one for them, none of them
+    is sharded.
+    """
     style = styles[planned[0]]
     for name in others:
         partner = style.of_tied(model.get_submodule(name))
         if partner is None:
-            logger.warning("%s is not split: it shares its weight with %s, which is whole.", planned[0], name)
+            logger.warning(
+                "%s is not split: it shares its weight with %s, which is whole.", planned[0], name
+            )
             for one in planned:
                 del styles[one]
             return
@@ -201,8 +232,8 @@ def _indivisible(model: nn.Module, size: int) -> list[str]:
         if isinstance(count, int) and count % size:
             divisors = [str(divisor) for divisor in range(2, count + 1) if count % divisor == 0]
             faults.append(
-                f"tp_size={size} does not divide {name}={count} of {type(model).__name__}. Choose one of: "
-                f"{', '.join(divisors) or 'none'}"
+                f"tp_size={size} does not divide {name}={count} of {type(model).__name__}. Choose "
+                f"one of: {', '.join(divisors) or 'none'}"
             )
     return faults
 
@@ -220,7 +251,8 @@ def _unfit(model: nn.Module, size: int) -> list[str]:
 def _ties(model: nn.Module) -> list[list[str]]:
     """Return the names of each parameter that has several."""
     places: dict[int, list[str]] = {}
-    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):  # an override may lack it
+    # an override may lack it
+    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
         places.setdefault(id(parameter), []).append(name)
     return [names for names in places.values() if len(names) > 1]
 
@@ -233,7 +265,9 @@ def _tie(model: nn.Module, ties: list[list[str]]) -> None:
 
 
 def _reduce_partial_gradients(model: nn.Module) -> None:
-    """Add up the gradients of parameters that are whole, but work on a part of the data: of a sequence, or of heads."""
+    """Add up the gradients of parameters that are whole, but work on a part of the data: of a
+    sequence, or of heads.
+    """
     for parameter in model.parameters():
         placements = getattr(parameter, "placements", None)
         if placements is not None and parameter.requires_grad:

@@ -9,7 +9,13 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor import (
+    DTensor,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 
@@ -20,7 +26,8 @@ class Style:
     Attributes:
         name: in a plan.
         make: makes the style of torch.
-        splits: attribute of the layer that has to be a multiple of the number of processes, such as `out_features`.
+        splits: attribute of the layer that has to be a multiple of the number of processes, such as
+            `out_features`.
         weight_dim: dimension along which the weight is sharded; None if it stays whole.
         layers: the classes it is for; anything if there are none.
     """
@@ -32,7 +39,9 @@ class Style:
     layers: tuple[type[nn.Module], ...] = ()
 
     def fault(self, module: nn.Module, size: int) -> str | None:
-        """Return the reason why a module cannot be sharded so over `size` processes; None if it can."""
+        """Return the reason why a module cannot be sharded so over `size` processes; None if it
+        can.
+        """
         if self.layers and not isinstance(module, self.layers):
             kinds = " and ".join(f"nn.{kind.__name__}" for kind in self.layers)
             return f"{self.name!r} is for {kinds}, and this is a {type(module).__name__}"
@@ -41,7 +50,10 @@ class Style:
         extent = getattr(module, self.splits, None)
         if extent is None or extent % size == 0:
             return None
-        return f"{self.splits}={extent} is not divisible by tp_size={size}. Choose a tp_size that divides it"
+        return (
+            f"{self.splits}={extent} is not divisible by tp_size={size}. Choose a tp_size that "
+            "divides it"
+        )
 
     def of_tied(self, other: nn.Module) -> Style | None:
         """Return the style of a module tied to this one; None if there is none."""
@@ -56,7 +68,8 @@ class Style:
 
 
 class WholeWeights(ParallelStyle):
-    """As torch's `SequenceParallel`, but with plain tensors as inputs and outputs, and gradients of all the data.
+    """As torch's `SequenceParallel`, but with plain tensors as inputs and outputs, and gradients of
+    all the data.
 
     Args:
         dim: dimension along which the first argument is sharded.

@@ -1,8 +1,10 @@
-"""Attention over sequences sharded across processes, with some of the heads in each process (Ulysses).
+"""Attention over sequences sharded across processes, with some of the heads in each process
+(Ulysses).
 
-Before attention an all-to-all turns shards of the sequence with all heads into whole sequences with some heads. So any
-kernel computes attention over a whole sequence; another all-to-all restores the shards. From Jacobs et al., DeepSpeed
-Ulysses (arXiv:2309.14509), section 3.1; the exchange is torch's own.
+Before attention an all-to-all turns shards of the sequence with all heads into whole sequences with
+some heads. So any kernel computes attention over a whole sequence; another all-to-all restores the
+shards. From Jacobs et al., DeepSpeed Ulysses (arXiv:2309.14509), section 3.1; the exchange is
+torch's own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from .sharded_attention import AttentionCalls, SharedSequencesStrategy, repeated_heads, replaced_attention
+from .sharded_attention import (
+    AttentionCalls,
+    SharedSequencesStrategy,
+    repeated_heads,
+    replaced_attention,
+)
 
 _HEADS = 1
 _SEQUENCE = 2
@@ -25,9 +32,14 @@ _SEQUENCE = 2
 
 @contextlib.contextmanager
 def ulysses_attention(
-    mesh: DeviceMesh, buffers: Sequence[torch.Tensor], dims: Sequence[int], *, kept: set[torch.Tensor] | None = None
+    mesh: DeviceMesh,
+    buffers: Sequence[torch.Tensor],
+    dims: Sequence[int],
+    *,
+    kept: set[torch.Tensor] | None = None,
 ) -> Iterator[AttentionCalls]:
-    """As `ring_attention`, but each process has consecutive positions, and computes some of the heads for all of them.
+    """As `ring_attention`, but each process has consecutive positions, and computes some of the
+    heads for all of them.
 
     Args:
         mesh: the processes that share a sequence; of one dimension.
@@ -36,17 +48,22 @@ def ulysses_attention(
         kept: those of them that need not be whole again after the block.
 
     Raises:
-        ValueError: there is no tensor to split, or in the block attention is called in a way that is not exchanged.
+        ValueError: there is no tensor to split, or in the block attention is called in a way that
+            is not exchanged.
     """
     if not buffers:
-        raise ValueError("Sequence parallel: there is no tensor to split. Pass buffers and buffer_seq_dims.")
+        raise ValueError(
+            "Sequence parallel: there is no tensor to split. Pass buffers and buffer_seq_dims."
+        )
 
     whole = [buffer.clone() for buffer in buffers]
     for buffer, dim in zip(buffers, dims, strict=True):
         shards = buffer.chunk(mesh.size(), dim)
         _set(buffer, shards[mesh.get_local_rank()].clone())
     try:
-        with replaced_attention("sp_size", functools.partial(_attend, group=mesh.get_group())) as calls:
+        with replaced_attention(
+            "sp_size", functools.partial(_attend, group=mesh.get_group())
+        ) as calls:
             yield calls
     finally:
         for buffer, before in zip(buffers, whole, strict=True):
@@ -72,7 +89,9 @@ def _attend(
     """Compute attention between two exchanges."""
     processes = group.size()
     if query.shape[_HEADS] % processes:
-        raise ValueError(f"sp_size={processes} does not divide the {query.shape[_HEADS]} heads of attention.")
+        raise ValueError(
+            f"sp_size={processes} does not divide the {query.shape[_HEADS]} heads of attention."
+        )
 
     # Of fewer heads of keys and values each process needs a copy of some.
     if key.shape[_HEADS] % processes:
@@ -96,7 +115,9 @@ class _Exchange(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, sharded: int, gathered: int, group: dist.ProcessGroup) -> torch.Tensor:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, sharded: int, gathered: int, group: dist.ProcessGroup
+    ) -> torch.Tensor:
         ctx.reverse = (gathered, sharded, group)
         return _exchanged(tensor, sharded, gathered, group)
 
@@ -105,7 +126,9 @@ class _Exchange(torch.autograd.Function):
         return _exchanged(gradients[0], *ctx.reverse), None, None, None
 
 
-def _exchanged(tensor: torch.Tensor, sharded: int, gathered: int, group: dist.ProcessGroup) -> torch.Tensor:
+def _exchanged(
+    tensor: torch.Tensor, sharded: int, gathered: int, group: dist.ProcessGroup
+) -> torch.Tensor:
     parts = torch.stack(tensor.chunk(group.size(), sharded))
     received = torch.empty_like(parts)
     dist.all_to_all_single(received, parts, group=group)
@@ -113,10 +136,12 @@ def _exchanged(tensor: torch.Tensor, sharded: int, gathered: int, group: dist.Pr
 
 
 class SequenceParallelStrategy(SharedSequencesStrategy):
-    """As `SharedSequencesStrategy`, where each of the processes that share a sequence computes some of the heads.
+    """As `SharedSequencesStrategy`, where each of the processes that share a sequence computes some
+    of the heads.
 
     Args:
-        sequence_parallel_size: processes that share a sequence; divides `data_parallel_size` and the number of heads.
+        sequence_parallel_size: processes that share a sequence; divides `data_parallel_size` and
+            the number of heads.
         options: those of `ModelParallelStrategy`; sizes as numbers.
     """
 

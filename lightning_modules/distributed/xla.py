@@ -1,4 +1,6 @@
-"""Lightning on one device of torch_xla, a TPU chip or the CPU through PJRT; torch_xla is imported lazily."""
+"""Lightning on one device of torch_xla, a TPU chip or the CPU through PJRT; torch_xla is
+imported lazily.
+"""
 
 # pyright: reportMissingImports=false
 # torch_xla has wheels for few versions of torch.
@@ -42,7 +44,8 @@ class PjrtAccelerator(XLAAccelerator):
 
 
 class ForwardXLAPrecision(ForwardCasting, XLAPrecision):
-    """As Lightning's `XLAPrecision`, but the model keeps its dtype: forward passes are cast by autocast.
+    """As Lightning's `XLAPrecision`, but the model keeps its dtype: forward passes are cast by
+    autocast.
 
     Args:
         precision: `32-true` or `bf16-mixed`.

@@ -1,4 +1,6 @@
-"""Find and read DeepSpeed's files in a checkpoint, without DeepSpeed and without unrestricted unpickling."""
+"""Find and read DeepSpeed's files in a checkpoint, without DeepSpeed and without unrestricted
+unpickling.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,15 @@ def saved_states(folder: StrPath) -> SavedStates | None:
     if not found:
         return None
     named = folder / "latest"
-    tag = named.read_text(encoding="utf-8").strip() if named.is_file() else max(found, key=_step_of).name
+    tag = (
+        named.read_text(encoding="utf-8").strip()
+        if named.is_file()
+        else max(found, key=_step_of).name
+    )
     if tag not in {path.name for path in found}:
-        raise ValueError(f"{named} names {tag[:100]!r}, which is no folder of DeepSpeed's states in {folder}.")
+        raise ValueError(
+            f"{named} names {tag[:100]!r}, which is no folder of DeepSpeed's states in {folder}."
+        )
     parts = len(list((folder / tag).glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")))
     if not parts:
         return SavedStates(tag, (0,), None)

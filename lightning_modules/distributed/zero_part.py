@@ -1,9 +1,10 @@
 """The state of ZeRO's optimizer in one rank, and where in it the elements of each parameter are.
 
-In stages 1 and 2 the parameters of a group are concatenated in one flat tensor, of which each rank has a slice. In
-stage 3 each rank has an equal part of each parameter, and these parts are concatenated. Source:
-`deepspeed.utils.zero_to_fp32`, and `state_dict` of DeepSpeed's optimizers. Their `param_slice_mappings` are not used:
-with `round_robin_gradients` they name the wrong elements (DeepSpeed 0.19.8).
+In stages 1 and 2 the parameters of a group are concatenated in one flat tensor, of which each rank
+has a slice. In stage 3 each rank has an equal part of each parameter, and these parts are
+concatenated. Source: `deepspeed.utils.zero_to_fp32`, and `state_dict` of DeepSpeed's optimizers.
+Their `param_slice_mappings` are not used: with `round_robin_gradients` they name the wrong elements
+(DeepSpeed 0.19.8).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Piece(NamedTuple):
 
 
 class ZeroPart:
-    """State of ZeRO's optimizer in one rank, from its file or from `state_dict` of an engine's optimizer.
+    """State of ZeRO's optimizer in one rank, from its file or from `state_dict` of an engine's
+    optimizer.
 
     Args:
         content: the state.
@@ -46,14 +48,19 @@ class ZeroPart:
         states: state in the optimizer of each flat tensor.
         param_groups: the optimizer's groups, with their options.
         param_group_of: number of the optimizer's group of each flat tensor.
-        pieces: what this rank has of each parameter, by name; parameters that are elsewhere are missing.
+        pieces: what this rank has of each parameter, by name; parameters that are elsewhere are
+            missing.
 
     Raises:
         ValueError: content and shapes do not belong together; names what the content holds.
     """
 
     def __init__(
-        self, content: Mapping[str, Any], shapes: Sequence[Mapping[str, Sequence[int]]], rank: int, ranks: int
+        self,
+        content: Mapping[str, Any],
+        shapes: Sequence[Mapping[str, Sequence[int]]],
+        rank: int,
+        ranks: int,
     ) -> None:
         in_stage_3 = content.get("zero_stage") == 3
         if in_stage_3:
@@ -66,7 +73,9 @@ class ZeroPart:
         self.scaler = content.get("loss_scaler")
         base = content[self.states_key]
         if isinstance(base, list):
-            raise ValueError("states of zero_optimization.elastic_checkpoint, which are not read here")
+            raise ValueError(
+                "states of zero_optimization.elastic_checkpoint, which are not read here"
+            )
 
         # To the optimizer each flat tensor is one parameter, with a number.
         self.param_groups: list[Mapping[str, Any]] = base["param_groups"]
@@ -77,12 +86,17 @@ class ZeroPart:
                 self.states.append(base["state"].get(number, {}))
                 self.param_group_of.append(place)
         if not len(self.states) == len(self.flats) == len(shapes):
-            raise ValueError(f"{len(self.flats)} flat tensors, {len(self.states)} states, {len(shapes)} descriptions")
+            raise ValueError(
+                f"{len(self.flats)} flat tensors, {len(self.states)} states, {len(shapes)} "
+                "descriptions"
+            )
 
         paddings = [0] * len(self.flats)
         if not in_stage_3:
             paddings = content["group_paddings"]
-        self.sizes = [flat.numel() + padding for flat, padding in zip(self.flats, paddings, strict=True)]
+        self.sizes = [
+            flat.numel() + padding for flat, padding in zip(self.flats, paddings, strict=True)
+        ]
 
         # With `parameter_alignment` there are gaps behind parameters.
         all_gaps = content.get("param_alignment_paddings") or [[0] * len(group) for group in shapes]
@@ -92,28 +106,38 @@ class ZeroPart:
             if in_stage_3:
                 self.pieces.update(_equal_parts(number, numels, rank, ranks))
             else:
-                self.pieces.update(_slice(number, numels, all_gaps[number], rank, self.sizes[number]))
+                self.pieces.update(
+                    _slice(number, numels, all_gaps[number], rank, self.sizes[number])
+                )
 
     def is_elementwise(self, group: int, entry: str) -> bool:
-        """Return whether an entry of the state has one element for each element of the flat tensor."""
+        """Return whether an entry of the state has one element for each element of the flat
+        tensor.
+        """
         # A counter, which has the shape of a flat tensor with one element.
         if entry == "step":
             return False
         value = self.states[group][entry]
-        return isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() == self.sizes[group]
+        return (
+            isinstance(value, torch.Tensor)
+            and value.is_floating_point()
+            and value.numel() == self.sizes[group]
+        )
 
     @property
     def entries(self) -> list[set[str]]:
         """Names of the elementwise entries of each state."""
         return [
-            {entry for entry in state if self.is_elementwise(group, entry)} for group, state in enumerate(self.states)
+            {entry for entry in state if self.is_elementwise(group, entry)}
+            for group, state in enumerate(self.states)
         ]
 
     def numbers(self, group: int) -> dict[str, Any]:
         """Return the other entries of a state, such as the step, which are the same in all ranks.
 
         Raises:
-            ValueError: one has several elements, as in optimizers in 8 bits: it belongs to this rank alone.
+            ValueError: one has several elements, as in optimizers in 8 bits: it belongs to this
+                rank alone.
         """
         numbers: dict[str, Any] = {}
         for entry, value in self.states[group].items():
@@ -121,7 +145,8 @@ class ZeroPart:
                 continue
             if isinstance(value, torch.Tensor) and value.numel() != 1:
                 raise ValueError(
-                    f"{kind_of(value)} as {entry}, which is of that process alone; start as many processes as wrote it"
+                    f"{kind_of(value)} as {entry}, which is of that process alone; start as many "
+                    "processes as wrote it"
                 )
             numbers[entry] = value
         return numbers
@@ -129,7 +154,10 @@ class ZeroPart:
     @property
     def options(self) -> list[dict[str, Any]]:
         """The options of each group of the optimizer, such as rates."""
-        return [{name: value for name, value in group.items() if name != "params"} for group in self.param_groups]
+        return [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in self.param_groups
+        ]
 
     def values(self, piece: Piece, entry: str | None) -> torch.Tensor:
         """Return the elements of a piece, or those of an entry of its state, as a view."""
@@ -154,7 +182,9 @@ def _slice(
         begin += numel + gap
 
 
-def _equal_parts(group: int, numels: Mapping[str, int], rank: int, ranks: int) -> Iterator[tuple[str, Piece]]:
+def _equal_parts(
+    group: int, numels: Mapping[str, int], rank: int, ranks: int
+) -> Iterator[tuple[str, Piece]]:
     """Yield what a rank has of each parameter, as in stage 3; the last parts are padded."""
     start = 0
     for name, numel in numels.items():

@@ -1,7 +1,9 @@
-"""Weights and optimizer states of stage 0 of ZeRO, which one process writes whole, without DeepSpeed.
+"""Weights and optimizer states of stage 0 of ZeRO, which one process writes whole, without
+DeepSpeed.
 
-In float32 these are the states of the Trainer's optimizer. With half precision DeepSpeed keeps a copy of each trained
-parameter in float32 beside them, without its name. Source: `FP16_UnfusedOptimizer.state_dict` of DeepSpeed.
+In float32 these are the states of the Trainer's optimizer. With half precision DeepSpeed keeps a
+copy of each trained parameter in float32 beside them, without its name. Source:
+`FP16_UnfusedOptimizer.state_dict` of DeepSpeed.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ class ReplicatedStates:
 
     Attributes:
         folder: DeepSpeed's folder in it.
-        weights: all weights by their names in the model, those that were trained in the precision of the optimizer.
+        weights: all weights by their names in the model, those that were trained in the precision
+            of the optimizer.
         tied: the names of weights that are another one, and of which.
 
     Raises:
-        ValueError: there are no such states, they are damaged, or the copies in float32 are not those of the weights.
+        ValueError: there are no such states, they are damaged, or the copies in float32 are not
+            those of the weights.
     """
 
     def __init__(self, folder: StrPath) -> None:
@@ -42,11 +46,14 @@ class ReplicatedStates:
         module = content.get("module")
         optimizer = content.get("optimizer")
         if not isinstance(module, Mapping) or not isinstance(optimizer, Mapping):
-            raise ValueError(f"{self.folder} is damaged, or not what DeepSpeed writes: it has no weights or no states.")
+            raise ValueError(
+                f"{self.folder} is damaged, or not what DeepSpeed writes: it has no weights or no "
+                "states."
+            )
         if "fp32_groups_flat" in optimizer:
             raise ValueError(
-                f"{self.folder} has the flat copies of one of DeepSpeed's fused optimizers, which are not read here. "
-                "Resume in stage 0, or write a checkpoint in stage 1."
+                f"{self.folder} has the flat copies of one of DeepSpeed's fused optimizers, which "
+                "are not read here. Resume in stage 0, or write a checkpoint in stage 1."
             )
         self._optimizer = optimizer
 
@@ -56,7 +63,9 @@ class ReplicatedStates:
         copies = itertools.chain.from_iterable(optimizer.get("fp32_groups", []))
         self.weights: dict[str, torch.Tensor] = tensors | self._named(copies, tensors)
 
-    def _named(self, copies: Iterable[torch.Tensor], weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _named(
+        self, copies: Iterable[torch.Tensor], weights: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
         """Return copies in float32 by name: each is that of the weight to which it rounds."""
         unnamed = [name for name in weights if name not in self.tied]
         named: dict[str, torch.Tensor] = {}
@@ -64,7 +73,10 @@ class ReplicatedStates:
             candidates = (name for name in unnamed if _rounds_to(copy, weights[name]))
             name = next(candidates, None)
             if name is None:
-                raise ValueError(f"{self.folder} is damaged: a copy of {list(copy.shape)} in float32 is of no weight.")
+                raise ValueError(
+                    f"{self.folder} is damaged: a copy of {list(copy.shape)} in float32 is of no "
+                    "weight."
+                )
             unnamed.remove(name)
             named[name] = copy
         return named
@@ -75,7 +87,9 @@ class ReplicatedStates:
 
     @property
     def scaler(self) -> tuple[str, dict[str, Any]] | None:
-        """Return the class name and the attributes of the loss scaler; None without one that changes its scale."""
+        """Return the class name and the attributes of the loss scaler; None without one that
+        changes its scale.
+        """
         if self._optimizer.get("dynamic_loss_scale") is not True:
             return None
         return "DynamicLossScaler", dict(self._optimizer)

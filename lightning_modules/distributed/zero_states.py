@@ -1,7 +1,8 @@
-"""Assemble weights and optimizer states, by parameter, from the files of the ranks of a ZeRO training.
+"""Assemble weights and optimizer states, by parameter, from the files of the ranks of a ZeRO
+training.
 
-DeepSpeed need not be installed: objects in its files are read as plain values. The files are memory-mapped, so that
-only the requested elements of a tensor are read.
+DeepSpeed need not be installed: objects in its files are read as plain values. The files are
+memory-mapped, so that only the requested elements of a tensor are read.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class ZeroStates:
     Attributes:
         folder: DeepSpeed's folder in it.
         shapes: of each parameter that was trained.
-        weights: all weights by their names in the model; each is put together when it is asked for. What was trained
-            has the precision that the optimizer kept, the rest that of the model.
+        weights: all weights by their names in the model; each is put together when it is asked for.
+            What was trained has the precision that the optimizer kept, the rest that of the model.
         tied: the names of weights that are another one, and of which.
         param_groups: options of each group of the optimizer, such as rates.
 
     Raises:
-        ValueError: there are no states of ZeRO, those of a rank are missing, or they are damaged or do not belong
-            together.
+        ValueError: there are no states of ZeRO, those of a rank are missing, or they are damaged or
+            do not belong together.
     """
 
     def __init__(self, folder: StrPath) -> None:
@@ -43,13 +44,18 @@ class ZeroStates:
             raise ValueError(f"{folder} has no states of DeepSpeed's ZeRO, stages 1 to 3.")
         self.folder = Path(folder, saved.tag)
         if (self.folder / "offloaded_tensors").exists():
-            raise ValueError(f"{self.folder} has states on nvme: resume with as many processes, in the same stage.")
+            raise ValueError(
+                f"{self.folder} has states on nvme: resume with as many processes, in the same "
+                "stage."
+            )
         try:
             self._read_models(saved.processes)
             self._read_optimizers(saved.processes)
             self._require_all_elements()
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-            raise ValueError(f"{self.folder} is damaged, or not what DeepSpeed writes ({error!r}).") from error
+            raise ValueError(
+                f"{self.folder} is damaged, or not what DeepSpeed writes ({error!r})."
+            ) from error
 
     def _read_models(self, ranks: int) -> None:
         """Open the files with the weights, of which stages 1 and 2 write one for all ranks."""
@@ -66,8 +72,11 @@ class ZeroStates:
                 self.shapes[name] = torch.Size(shape)
                 self._group_of[name] = number
 
-        # In stage 3 parameters are empty in the state of the module, and parts of frozen ones lie beside it.
-        module = [name for name, value in self._model["module"].items() if isinstance(value, torch.Tensor)]
+        # In stage 3 parameters are empty in the state of the module, and parts of frozen ones lie
+        # beside it.
+        module = [
+            name for name, value in self._model["module"].items() if isinstance(value, torch.Tensor)
+        ]
         whole = set(module)
         self._frozen: dict[str, torch.Size] = {}
         if in_stage_3:
@@ -77,7 +86,11 @@ class ZeroStates:
 
         # Weights in the order of the model, each with the name under which it is stored.
         stored = whole | self._frozen.keys() | self.shapes.keys()
-        self.tied = {name: source for name, source in self._model["shared_params"].items() if source in stored}
+        self.tied = {
+            name: source
+            for name, source in self._model["shared_params"].items()
+            if source in stored
+        }
         names = [name for name in module if name in stored or name in self.tied]
         names += [*self.shapes, *self._frozen, *self.tied]
         self._sources = {name: self.tied.get(name, name) for name in names}
@@ -93,7 +106,10 @@ class ZeroStates:
                 # One number for each group.
                 written_by = max(written_by)
             if written_by != ranks:
-                raise ValueError(f"{self.folder} has the states of {ranks} of {written_by} processes. Copy all to it.")
+                raise ValueError(
+                    f"{self.folder} has the states of {ranks} of {written_by} processes. Copy all "
+                    "to it."
+                )
             try:
                 part = ZeroPart(content, self._groups, rank, ranks)
                 numbers = [part.numbers(group) for group in range(len(part.states))]
@@ -106,8 +122,15 @@ class ZeroStates:
                 self.param_groups = part.options
                 self._numbers = numbers
                 self._entries = part.entries
-            elif (part.options, numbers, part.entries) != (self.param_groups, self._numbers, self._entries):
-                raise ValueError(f"{self.folder}: the states of process {rank} do not belong to those of process 0.")
+            elif (part.options, numbers, part.entries) != (
+                self.param_groups,
+                self._numbers,
+                self._entries,
+            ):
+                raise ValueError(
+                    f"{self.folder}: the states of process {rank} do not belong to those of "
+                    "process 0."
+                )
 
     def _files(self, kind: str, ranks: int) -> list[Path]:
         """Return the files of all ranks, in their order."""
@@ -117,7 +140,9 @@ class ZeroStates:
             if not of_rank:
                 raise ValueError(f"{self.folder} lacks the {kind}_states of process {rank}.")
             if len(of_rank) > 1:
-                raise ValueError(f"{self.folder} has two files of the {kind}_states of process {rank}.")
+                raise ValueError(
+                    f"{self.folder} has two files of the {kind}_states of process {rank}."
+                )
             files += of_rank
         return files
 
@@ -141,7 +166,10 @@ class ZeroStates:
         for rank, part in enumerate(self._parts):
             for name, piece in part.pieces.items():
                 if part.values(piece, None).numel() != piece.length:
-                    raise ValueError(f"{self.folder} is damaged: process {rank} does not have its part of {name}.")
+                    raise ValueError(
+                        f"{self.folder} is damaged: process {rank} does not have its part of "
+                        f"{name}."
+                    )
                 present[name] += piece.length
 
         missing = [name for name, shape in self.shapes.items() if present[name] != shape.numel()]
@@ -150,7 +178,9 @@ class ZeroStates:
             if any(fragment.numel() != part_size for fragment in self._fragments(name)):
                 missing.append(name)
         if missing:
-            raise ValueError(f"{self.folder} is damaged: there are not all elements of {', '.join(missing)}.")
+            raise ValueError(
+                f"{self.folder} is damaged: there are not all elements of {', '.join(missing)}."
+            )
 
     @property
     def counters(self) -> dict[str, int]:
@@ -178,12 +208,15 @@ class ZeroStates:
         """Return copies of the other entries of its state, such as the step."""
         return copy.deepcopy(self._numbers[self._group_of[name]])
 
-    def read(self, name: str, entry: str | None = None, offset: int = 0, count: int | None = None) -> torch.Tensor:
+    def read(
+        self, name: str, entry: str | None = None, offset: int = 0, count: int | None = None
+    ) -> torch.Tensor:
         """Return elements of a trained parameter, or of an entry of its state, as a flat tensor.
 
         Args:
             name: of the parameter.
-            entry: of its state, see `entries`; None for the optimizer's copy of the parameter itself.
+            entry: of its state, see `entries`; None for the optimizer's copy of the parameter
+                itself.
             offset: the first element.
             count: number of elements, by default all.
         """
@@ -195,12 +228,17 @@ class ZeroStates:
         for part in self._parts:
             piece = part.pieces.get(name)
             if piece is not None:
-                values.append(part.values(piece, entry)[max(offset - piece.offset, 0) : max(stop - piece.offset, 0)])
+                values.append(
+                    part.values(piece, entry)[
+                        max(offset - piece.offset, 0) : max(stop - piece.offset, 0)
+                    ]
+                )
         return torch.cat(values)
 
     def whole_optimizer(self) -> dict[str, Any]:
         """Return the `state_dict` of an optimizer of the whole, unsharded parameters."""
-        # With `round_robin_gradients` parameters are stored in another order than that of the model.
+        # With `round_robin_gradients` parameters are stored in another order than that of the
+        # model.
         names = list(self.shapes)
         zero_section = self._model.get("ds_config", {}).get("zero_optimization", {})
         if zero_section.get("round_robin_gradients") is True:

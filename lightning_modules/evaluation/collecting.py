@@ -1,4 +1,6 @@
-"""Collect what an evaluation produces batch by batch and join it once, so that the cost grows linearly."""
+"""Collect what an evaluation produces batch by batch and join it once, so that the cost grows
+linearly.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from .preallocated_arrays import PreallocatedArray, PreallocatedTree, growing
 
 
 def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
-    """Move what collectors keep on a device to the host's memory, which waits for the device once a batch.
+    """Move what collectors keep on a device to the host's memory, which waits for the device once a
+    batch.
 
     Args:
         collectors: of the parts of the same batches, such as predictions and labels.
@@ -31,12 +34,14 @@ def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
 
 
 class BatchCollector:
-    """As `transformers.trainer_pt_utils.EvalLoopContainer`, but linear in the number of batches, and without a copy.
+    """As `transformers.trainer_pt_utils.EvalLoopContainer`, but linear in the number of batches,
+    and without a copy.
 
     What is in the host's memory already is written to its final place at once.
 
     Args:
-        concatenate: join the batches into one array each; otherwise `result` is the list of batches.
+        concatenate: join the batches into one array each; otherwise `result` is the list of
+            batches.
         rows: how many samples are expected in all, None if that is unknown.
     """
 
@@ -49,7 +54,12 @@ class BatchCollector:
 
     def add(self, batch: Any) -> None:
         """Keep a batch, on its device."""
-        if type(batch) is torch.Tensor and batch.is_cpu and self._joined is not None and not self._on_device:
+        if (
+            type(batch) is torch.Tensor
+            and batch.is_cpu
+            and self._joined is not None
+            and not self._on_device
+        ):
             self._joined.add(to_numpy(batch))  # most often
         elif self.concatenate and _is_on_host(batch):
             self.to_host()
@@ -94,7 +104,8 @@ class BatchCollector:
 
 
 class LossCollector:
-    """As `BatchCollector` over `loss.repeat(times)[:rows]` of each batch, but each number is kept once.
+    """As `BatchCollector` over `loss.repeat(times)[:rows]` of each batch, but each number is kept
+    once.
 
     Args:
         concatenate: give one array; otherwise a list with an array for each batch.
@@ -104,7 +115,9 @@ class LossCollector:
         self.concatenate = concatenate
         self._on_device: deque[torch.Tensor] = deque()
         self._numbers: list[float] = []
-        """Those in the host's memory, as numbers: small tensors beside large ones would cut it into unusable pieces."""
+        """Those in the host's memory, as numbers: small tensors beside large ones would cut it
+        into unusable pieces.
+        """
         self._dtype = torch.float32
         self._counts: list[int] = []
         """Values of each batch."""
@@ -179,20 +192,27 @@ PADDING = -100
 
 
 def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
-    """Return one structure of several alike ones: their lists one after the other, tensors along the first dimension.
+    """Return one structure of several alike ones: their lists one after the other, tensors along
+    the first dimension.
 
-    As `accelerate.utils.gather_object` does it with lists. Of tuples and dicts, of which that would leave the parts in
-    a row or the keys alone, each part is joined for itself, and tensors stay tensors.
+    As `accelerate.utils.gather_object` does it with lists. Of tuples and dicts, of which that would
+    leave the parts in a row or the keys alone, each part is joined for itself, and tensors stay
+    tensors.
 
     Args:
-        parts: lists, tensors, arrays, or tuples and dicts of them; anything else is for all samples, and put in a list.
+        parts: lists, tensors, arrays, or tuples and dicts of them; anything else is for all
+            samples, and put in a list.
         padding: fills up shorter rows of the second dimension of tensors and arrays, on the right.
     """
     first = parts[0]
     if isinstance(first, Mapping):
-        return mapping_like(first, {key: join_objects([part[key] for part in parts], padding) for key in first})
+        return mapping_like(
+            first, {key: join_objects([part[key] for part in parts], padding) for key in first}
+        )
     if isinstance(first, tuple):
-        return sequence_like(first, (join_objects(same, padding) for same in zip(*parts, strict=True)))
+        return sequence_like(
+            first, (join_objects(same, padding) for same in zip(*parts, strict=True))
+        )
     if isinstance(first, list):
         return list(itertools.chain.from_iterable(parts))
     if isinstance(first, torch.Tensor):

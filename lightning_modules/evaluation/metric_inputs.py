@@ -1,11 +1,13 @@
 """Turn the predictions and labels of a batch into the two arguments of a torchmetrics `update`.
 
 - The first tensor of the predictions counts: the logits.
-- Classes are in the last dimension, or in the second one as images have them. All other dimensions are joined, and what
-  has the label -100 is left out.
-- Where predictions have the labels' shape they are values, class numbers, or one logit for each label.
-- Metrics of `torchmetrics.classification` get probabilities: torchmetrics would take logits for probabilities where all
-  those of a batch happen to lie between 0 and 1. Other metrics get the logits.
+- Classes are in the last dimension, or in the second one as images have them. All other dimensions
+  are joined, and what has the label -100 is left out.
+- Where predictions have the labels' shape they are values, class numbers, or one logit for each
+  label.
+- Metrics of `torchmetrics.classification` get probabilities: torchmetrics would take logits for
+  probabilities where all those of a batch happen to lie between 0 and 1. Other metrics get the
+  logits.
 - Half precision becomes single precision, in which metrics compute.
 """
 
@@ -19,10 +21,19 @@ from torch import Tensor
 
 IGNORED = -100
 OWN_FUNCTION = (
-    "Say how predictions and labels become the arguments of `update`: BatchMetrics(metrics, prepare=function), with "
-    "function(predictions, labels) -> a tuple of arguments, or a dict of them."
+    "Say how predictions and labels become the arguments of `update`: BatchMetrics(metrics, "
+    "prepare=function), with function(predictions, labels) -> a tuple of arguments, or a dict of "
+    "them."
 )
-_NEED_OWN_FUNCTION = {"aggregation", "clustering", "detection", "multimodal", "retrieval", "segmentation", "text"}
+_NEED_OWN_FUNCTION = {
+    "aggregation",
+    "clustering",
+    "detection",
+    "multimodal",
+    "retrieval",
+    "segmentation",
+    "text",
+}
 """Packages of torchmetrics whose metrics take no logits."""
 _FAMILIES = ("Binary", "Multiclass", "Multilabel")
 
@@ -31,13 +42,18 @@ class InputKind(NamedTuple):
     """Form of the inputs of a metric; metrics of one kind get the same tensors."""
 
     family: str = ""
-    """`Binary`, `Multiclass` or `Multilabel` for the metrics of `torchmetrics.classification`, else empty."""
+    """`Binary`, `Multiclass` or `Multilabel` for the metrics of `torchmetrics.classification`,
+    else empty.
+    """
     by_sample: bool = False
-    """The metric compares whole samples: dimensions are not joined, and its `ignore_index` decides what counts."""
+    """The metric compares whole samples: dimensions are not joined, and its `ignore_index`
+    decides what counts.
+    """
 
 
 def input_kind(metric: torch.nn.Module) -> InputKind:
-    """Return the form of inputs that this metric takes; of a wrapper or a sum, that of the metrics in it.
+    """Return the form of inputs that this metric takes; of a wrapper or a sum, that of the metrics
+    in it.
 
     Raises:
         ValueError: it takes no logits and labels.
@@ -62,12 +78,14 @@ def input_kind(metric: torch.nn.Module) -> InputKind:
 
 
 def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Return predictions and labels as the metrics of this kind want them; no rows if no label counts.
+    """Return predictions and labels as the metrics of this kind want them; no rows if no label
+    counts.
 
     Args:
         kind: see `input_kind`.
         predictions: what the model returned beside the loss: logits, alone or first of several.
-        labels: class numbers of shape (samples, ...), or values, or 0 and 1 for each of several labels.
+        labels: class numbers of shape (samples, ...), or values, or 0 and 1 for each of several
+            labels.
 
     Raises:
         ValueError: the shapes do not go together.
@@ -92,12 +110,16 @@ def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tenso
 
     if kind.by_sample:
         return _probabilities(kind, predictions.movedim(classes, 1), 1), labels
-    predictions, labels = _counted(predictions.movedim(classes, -1).flatten(0, -2), labels.flatten())
+    predictions, labels = _counted(
+        predictions.movedim(classes, -1).flatten(0, -2), labels.flatten()
+    )
     return _probabilities(kind, predictions, 1), labels
 
 
 def shifted(predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Return predictions at each position, and the label at the next one: for models whose labels are their inputs."""
+    """Return predictions at each position, and the label at the next one: for models whose
+    labels are their inputs.
+    """
     return _logits(predictions)[:, :-1], _only_labels(labels)[:, 1:]
 
 
@@ -112,18 +134,25 @@ def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _probabilities(kind: InputKind, logits: Tensor, classes: int) -> Tensor:
-    """Return the probabilities of the classes in a dimension; for binary metrics that of the second class alone."""
+    """Return the probabilities of the classes in a dimension; for binary metrics that of the
+    second class alone.
+    """
     if not kind.family or not logits.is_floating_point():
         return logits
     if kind.family != "Binary":
         return logits.softmax(classes)
     if logits.shape[classes] != 2:
-        raise ValueError(f"A binary metric was given logits of {logits.shape[classes]} classes, not 2. {OWN_FUNCTION}")
+        raise ValueError(
+            f"A binary metric was given logits of {logits.shape[classes]} classes, not 2. "
+            f"{OWN_FUNCTION}"
+        )
     return logits.softmax(classes).select(classes, 1)
 
 
 def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:
-    """Return which dimension the predictions have and the labels have not; None if they have the same ones."""
+    """Return which dimension the predictions have and the labels have not; None if they have the
+    same ones.
+    """
     if predictions.shape == labels.shape:
         return None
     if predictions.shape[:-1] == labels.shape:
@@ -131,8 +160,8 @@ def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:
     if predictions.ndim > 1 and predictions.shape[:1] + predictions.shape[2:] == labels.shape:
         return 1
     raise ValueError(
-        f"Predictions of shape {tuple(predictions.shape)} do not fit labels of shape {tuple(labels.shape)}. "
-        f"{OWN_FUNCTION}"
+        f"Predictions of shape {tuple(predictions.shape)} do not fit labels of shape "
+        f"{tuple(labels.shape)}. {OWN_FUNCTION}"
     )
 
 
@@ -142,7 +171,9 @@ def _logits(predictions: Any) -> Tensor:
             predictions = list(predictions.values())
         predictions = predictions[0]
     if not isinstance(predictions, Tensor):
-        raise ValueError(f"The first prediction is a {type(predictions).__name__}, not a tensor. {OWN_FUNCTION}")
+        raise ValueError(
+            f"The first prediction is a {type(predictions).__name__}, not a tensor. {OWN_FUNCTION}"
+        )
     return _in_single_precision(predictions)
 
 
@@ -151,7 +182,9 @@ def _only_labels(labels: Any) -> Tensor:
         labels = labels[0]
     if not isinstance(labels, Tensor):
         many = f" of {len(labels)}" if isinstance(labels, (tuple, list, Mapping)) else ""
-        raise ValueError(f"The labels are a {type(labels).__name__}{many}, not one tensor. {OWN_FUNCTION}")
+        raise ValueError(
+            f"The labels are a {type(labels).__name__}{many}, not one tensor. {OWN_FUNCTION}"
+        )
     return _in_single_precision(labels)
 
 

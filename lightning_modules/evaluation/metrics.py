@@ -1,8 +1,9 @@
 """Metrics of torchmetrics and plain functions, fed batch by batch and read by name.
 
-`BatchMetrics` turns a batch into the arguments of any metrics, `StageMetrics` keeps a set for each stage and loader of
-a LightningModule, `FunctionMetric` calls a function once with all of an evaluation, `TokenLoss` and `TokenPerplexity`
-count each token the same over uneven batches and over processes.
+`BatchMetrics` turns a batch into the arguments of any metrics, `StageMetrics` keeps a set for each
+stage and loader of a LightningModule, `FunctionMetric` calls a function once with all of an
+evaluation, `TokenLoss` and `TokenPerplexity` count each token the same over uneven batches and over
+processes.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Arguments(NamedTuple):
 def metric_dtype() -> Iterator[None]:
     """Make new tensors in single precision, where those of the model are made in half precision.
 
-    Sums in bfloat16 stop growing at 256 times what is added. In a step of `precision="bf16-true"`, and in
-    `configure_model`, torch's default type is that of the model.
+    Sums in bfloat16 stop growing at 256 times what is added. In a step of `precision="bf16-true"`,
+    and in `configure_model`, torch's default type is that of the model.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.promote_types(default, torch.float32))
@@ -53,27 +54,33 @@ def metric_dtype() -> Iterator[None]:
 
 
 class BatchMetrics(nn.Module):
-    """As a `compute_metrics` function, but made of torchmetrics objects, which keep sums only, and plain functions.
+    """As a `compute_metrics` function, but made of torchmetrics objects, which keep sums only, and
+    plain functions.
 
-    Works in `Trainer(compute_metrics=...)` and in `LossModule(metrics=...)`; both take the metrics without this class
-    too, which is only needed to say how a batch becomes the arguments of `update`.
+    Works in `Trainer(compute_metrics=...)` and in `LossModule(metrics=...)`; both take the metrics
+    without this class too, which is only needed to say how a batch becomes the arguments of
+    `update`.
 
     Args:
-        metrics: a `Metric`, a `MetricCollection`, or a dict of them and of functions. A metric is called as the dict
-            calls it, by itself and in a collection by its class; a metric that computes several values gives each of
-            them its name. Functions are called as `function(predictions, labels)`, see `FunctionMetric`.
-        prepare: `prepare(predictions, labels)` returns the arguments of `update`: a tuple, a dict of keywords, or None
-            where nothing is to be counted. It may also take `inputs`, the batch, and `loss`. By default predictions
-            are taken for logits, and labels of -100 are left out; `metric_inputs.py` has the rule in full.
-        shift: the label at a position belongs to the prediction one position earlier. By default so for causal language
-            models.
+        metrics: a `Metric`, a `MetricCollection`, or a dict of them and of functions. A metric is
+            called as the dict calls it, by itself and in a collection by its class; a metric that
+            computes several values gives each of them its name. Functions are called as
+            `function(predictions, labels)`, see `FunctionMetric`.
+        prepare: `prepare(predictions, labels)` returns the arguments of `update`: a tuple, a dict
+            of keywords, or None where nothing is to be counted. It may also take `inputs`, the
+            batch, and `loss`. By default predictions are taken for logits, and labels of -100 are
+            left out; `metric_inputs.py` has the rule in full.
+        shift: the label at a position belongs to the prediction one position earlier. By default so
+            for causal language models.
 
     Raises:
         TypeError: something is no metric and no function.
         ValueError: no rule says how logits and labels reach a metric, and there is no `prepare`.
     """
 
-    def __init__(self, metrics: Any, prepare: Callable[..., Any] | None = None, *, shift: bool | None = None) -> None:
+    def __init__(
+        self, metrics: Any, prepare: Callable[..., Any] | None = None, *, shift: bool | None = None
+    ) -> None:
         super().__init__()
         named = {"": metrics}
         if isinstance(metrics, Mapping) and not isinstance(metrics, MetricCollection):
@@ -93,7 +100,13 @@ class BatchMetrics(nn.Module):
     @torch.no_grad()
     @metric_dtype()
     def update(
-        self, predictions: Any, labels: Any, *, inputs: Any = None, loss: Any = None, shift: bool = False
+        self,
+        predictions: Any,
+        labels: Any,
+        *,
+        inputs: Any = None,
+        loss: Any = None,
+        shift: bool = False,
     ) -> None:
         """Count a batch.
 
@@ -104,7 +117,9 @@ class BatchMetrics(nn.Module):
             loss: the loss of the batch, for a `prepare` that takes it.
             shift: whether the model is a causal one, where `self.shift` does not say.
         """
-        for metric, given in self._arguments(predictions, labels, inputs=inputs, loss=loss, shift=shift):
+        for metric, given in self._arguments(
+            predictions, labels, inputs=inputs, loss=loss, shift=shift
+        ):
             if not all(arguments.counts for arguments in given):
                 _show_shapes(metric, given)
             elif all(arguments is given[0] for arguments in given):
@@ -118,7 +133,8 @@ class BatchMetrics(nn.Module):
     def update_without_counting(self, predictions: Any, labels: Any, **further: Any) -> None:
         """Show metrics what batches look like, see `update` for the arguments.
 
-        For a process without a sample of its own: synchronisation needs states of the same shapes everywhere.
+        For a process without a sample of its own: synchronisation needs states of the same shapes
+        everywhere.
         """
         for metric, given in self._arguments(predictions, labels, **further):
             _show_shapes(metric, given)
@@ -127,7 +143,8 @@ class BatchMetrics(nn.Module):
         """Return the values by name, over all batches and processes: each process has to call this.
 
         Args:
-            process_group: processes that saw different samples; by default all, or those that a metric names itself.
+            process_group: processes that saw different samples; by default all, or those that a
+                metric names itself.
         """
         values: dict[str, Any] = {}
         for name, metric in zip(self.names, self.metrics, strict=True):
@@ -136,7 +153,9 @@ class BatchMetrics(nn.Module):
         return values
 
     def value_names(self) -> list[str]:
-        """Return the names of the values, as far as they are known before a metric computes several."""
+        """Return the names of the values, as far as they are known before a metric computes
+        several.
+        """
         names: list[str] = []
         for name, metric in zip(self.names, self.metrics, strict=True):
             if isinstance(metric, MetricCollection):
@@ -146,7 +165,9 @@ class BatchMetrics(nn.Module):
         return names
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> BatchMetrics:
-        """Follow the model to another device, but not to another type, as in `module.to(torch.bfloat16)`."""
+        """Follow the model to another device, but not to another type, as in
+        `module.to(torch.bfloat16)`.
+        """
 
         def move(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
@@ -160,12 +181,22 @@ class BatchMetrics(nn.Module):
             metric.reset()
 
     def _arguments(
-        self, predictions: Any, labels: Any, *, inputs: Any = None, loss: Any = None, shift: bool = False
+        self,
+        predictions: Any,
+        labels: Any,
+        *,
+        inputs: Any = None,
+        loss: Any = None,
+        shift: bool = False,
     ) -> Iterator[tuple[Any, list[Arguments]]]:
-        """Yield each metric or collection, with the arguments of the one metric, or of each in the collection."""
+        """Yield each metric or collection, with the arguments of the one metric, or of each in
+        the collection.
+        """
         if self.prepare is not None:
             optional = {"inputs": inputs, "loss": loss}
-            prepared = self.prepare(predictions, labels, **{name: optional[name] for name in self.takes})
+            prepared = self.prepare(
+                predictions, labels, **{name: optional[name] for name in self.takes}
+            )
             if prepared is None:
                 return
             arguments = _as_arguments(prepared)
@@ -203,7 +234,9 @@ def _as_arguments(prepared: Any) -> Arguments:
 
 
 def _counted_or_made_up(predictions: torch.Tensor, labels: torch.Tensor) -> Arguments:
-    """Return the arguments, or where no label counts those of a made-up sample, to show what samples look like."""
+    """Return the arguments, or where no label counts those of a made-up sample, to show what
+    samples look like.
+    """
     if labels.numel():
         return Arguments((predictions, labels), {})
     one = (*labels.shape[:-1], 1)
@@ -212,7 +245,9 @@ def _counted_or_made_up(predictions: torch.Tensor, labels: torch.Tensor) -> Argu
 
 
 def _show_shapes(metric: Any, given: list[Arguments]) -> None:
-    """Put tensors of no rows into states that are lists, so that all processes have the same to synchronise."""
+    """Put tensors of no rows into states that are lists, so that all processes have the same to
+    synchronise.
+    """
     for one, arguments in zip(_each(metric), given, strict=True):
         if one.update_called:
             continue
@@ -220,7 +255,11 @@ def _show_shapes(metric: Any, given: list[Arguments]) -> None:
         example.update(*arguments.positional, **arguments.keywords)
         for name, state in example.metric_state.items():
             if isinstance(state, list):
-                setattr(one, name, [row[:0] for row in state if isinstance(row, torch.Tensor) and row.ndim])
+                setattr(
+                    one,
+                    name,
+                    [row[:0] for row in state if isinstance(row, torch.Tensor) and row.ndim],
+                )
 
 
 def _each(metric: Any) -> list[Any]:
@@ -232,7 +271,9 @@ def _each(metric: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _synchronised_over(metric: Any, process_group: Any) -> Iterator[None]:
-    """Let metrics add up these processes, unless they name others; not longer, as groups cannot be copied."""
+    """Let metrics add up these processes, unless they name others; not longer, as groups cannot
+    be copied.
+    """
     unset = [one for one in _each(metric) if one.process_group is None]
     for one in unset:
         one.process_group = process_group
@@ -263,8 +304,9 @@ def _require_metrics(named: Mapping[str, Any]) -> None:
     ]
     if wrong or not named:
         raise TypeError(
-            f"metrics is {', '.join(wrong) or 'empty'}: expected is a torchmetrics Metric, a MetricCollection (also of "
-            "a list), or a dict of them and of functions, {'accuracy': function}."
+            f"metrics is {', '.join(wrong) or 'empty'}: expected is a torchmetrics Metric, a "
+            "MetricCollection (also of a list), or a dict of them and of functions, "
+            "{'accuracy': function}."
         )
 
 
@@ -281,7 +323,8 @@ def _optional_parameters(prepare: Callable[..., Any] | None) -> list[str]:
 
 
 class StageMetrics:
-    """The metrics of training, validation and test: for each stage, and each loader in it, a set of its own.
+    """The metrics of training, validation and test: for each stage, and each loader in it, a set of
+    its own.
 
     Args:
         metrics: copied for each stage and loader; None for no metrics.
@@ -292,7 +335,9 @@ class StageMetrics:
         self._sets: dict[str, list[BatchMetrics]] = {}
 
     def begin(self, stage: str, loaders: int, device: torch.device) -> None:
-        """Empty metrics for all loaders of a stage: every process has them, as they are synchronised."""
+        """Empty metrics for all loaders of a stage: every process has them, as they are
+        synchronised.
+        """
         if self.metrics is not None:
             sets = self._sets.setdefault(stage, [])
             sets += [copy.deepcopy(self.metrics) for _ in range(loaders - len(sets))]
@@ -301,9 +346,18 @@ class StageMetrics:
                 metrics.to(device).reset()
 
     def update(
-        self, stage: str, loader: int, predictions: Any, labels: Any, *, counts: bool = True, **further: Any
+        self,
+        stage: str,
+        loader: int,
+        predictions: Any,
+        labels: Any,
+        *,
+        counts: bool = True,
+        **further: Any,
     ) -> None:
-        """Count a batch, see `BatchMetrics.update`; or only show it, where none of its samples counts."""
+        """Count a batch, see `BatchMetrics.update`; or only show it, where none of its samples
+        counts.
+        """
         if self.metrics is None:
             return
         metrics = self._sets[stage][loader]
@@ -311,7 +365,9 @@ class StageMetrics:
         update(predictions, labels, **further)
 
     def take(self, stage: str, process_group: Any = None) -> list[dict[str, Any]]:
-        """Return the values by name, for each loader, see `BatchMetrics.compute`; the metrics are empty then."""
+        """Return the values by name, for each loader, see `BatchMetrics.compute`; the metrics
+        are empty then.
+        """
         values = []
         for metrics in self._sets.get(stage, []):
             values.append(metrics.compute(process_group))
@@ -320,7 +376,8 @@ class StageMetrics:
 
 
 def name_in_stage(stage: str, name: str, loaders: Any, index: int, separator: str = "_") -> str:
-    """Name a value: `val_loss`, `val_<loader>_loss` in a dict of loaders, with Lightning's suffix in a list.
+    """Name a value: `val_loss`, `val_<loader>_loss` in a dict of loaders, with Lightning's suffix
+    in a list.
 
     Args:
         stage: train, val or test.
@@ -332,7 +389,11 @@ def name_in_stage(stage: str, name: str, loaders: Any, index: int, separator: st
     if isinstance(loaders, Mapping):
         return f"{stage}{separator}{list(loaders)[index]}_{name}"
     several = isinstance(loaders, (list, tuple)) and len(loaders) > 1
-    return f"{stage}{separator}{name}/dataloader_idx_{index}" if several else f"{stage}{separator}{name}"
+    return (
+        f"{stage}{separator}{name}/dataloader_idx_{index}"
+        if several
+        else f"{stage}{separator}{name}"
+    )
 
 
 def as_numbers(name: str, value: Any) -> dict[str, Any]:
@@ -343,8 +404,9 @@ def as_numbers(name: str, value: Any) -> dict[str, Any]:
         value: what a metric computed.
 
     Returns:
-        A number under its name; the entries of a vector, such as values of classes, as `<name>_0`, `<name>_1`, ...;
-        nothing of a confusion matrix, or of a vector with more than `LONGEST_VECTOR` entries.
+        A number under its name; the entries of a vector, such as values of classes, as `<name>_0`,
+        `<name>_1`, ...; nothing of a confusion matrix, or of a vector with more than
+        `LONGEST_VECTOR` entries.
     """
     if isinstance(value, Number) or (isinstance(value, Tensor) and value.numel() == 1):
         return {name: value}
@@ -354,13 +416,15 @@ def as_numbers(name: str, value: Any) -> dict[str, Any]:
 
 
 class FunctionMetric(torchmetrics.Metric):
-    """Call a function once with the predictions and labels of all batches, of all processes, as tensors.
+    """Call a function once with the predictions and labels of all batches, of all processes, as
+    tensors.
 
-    Everything is kept on the device until then. Rows of different lengths are padded with -100 on the right. With
-    several processes the samples are in another order than in the dataset.
+    Everything is kept on the device until then. Rows of different lengths are padded with -100 on
+    the right. With several processes the samples are in another order than in the dataset.
 
     Args:
-        function: `function(predictions, labels)` returns a number, a tensor with one, or a dict of them.
+        function: `function(predictions, labels)` returns a number, a tensor with one, or a dict of
+            them.
         name: of the metric, for messages.
     """
 
@@ -377,7 +441,9 @@ class FunctionMetric(torchmetrics.Metric):
         self.add_state("target", [], dist_reduce_fx=join_objects)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FunctionMetric:
-        """Make an empty one with the same function: a copy of a method would copy its object, too."""
+        """Make an empty one with the same function: a copy of a method would copy its object,
+        too.
+        """
         return FunctionMetric(self.function, self.name)
 
     def update(self, preds: Tensor, target: Tensor) -> None:
@@ -401,17 +467,21 @@ class FunctionMetric(torchmetrics.Metric):
 
 
 def _joined(state: Any) -> Any:
-    """Return the tensor of a state, which is a list of batches before torchmetrics has synchronised it."""
+    """Return the tensor of a state, which is a list of batches before torchmetrics has
+    synchronised it.
+    """
     if isinstance(state, list) and state:
         return join_objects(state)
     return state
 
 
 class TokenLoss(torchmetrics.Metric):
-    """As `eval_loss`, but each token counts the same: the mean cross entropy of all labels that are not -100.
+    """As `eval_loss`, but each token counts the same: the mean cross entropy of all labels that are
+    not -100.
 
-    `eval_loss` is the mean of the losses of the batches, each repeated for its samples, as the reference has it: tokens
-    in batches with few of them count more. Here losses and tokens are summed up, over all batches and processes.
+    `eval_loss` is the mean of the losses of the batches, each repeated for its samples, as the
+    reference has it: tokens in batches with few of them count more. Here losses and tokens are
+    summed up, over all batches and processes.
 
     Args:
         ignore_index: labels that do not count.
@@ -426,31 +496,39 @@ class TokenLoss(torchmetrics.Metric):
     total: Tensor
     tokens: Tensor
 
-    def __init__(self, ignore_index: int = IGNORED, dtype: torch.dtype = torch.float64, **kwargs: Any) -> None:
+    def __init__(
+        self, ignore_index: int = IGNORED, dtype: torch.dtype = torch.float64, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.ignore_index = ignore_index
         self.add_state("total", torch.zeros((), dtype=dtype, device="cpu"), dist_reduce_fx="sum")
-        self.add_state("tokens", torch.zeros((), dtype=torch.int64, device="cpu"), dist_reduce_fx="sum")
+        self.add_state(
+            "tokens", torch.zeros((), dtype=torch.int64, device="cpu"), dist_reduce_fx="sum"
+        )
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Count a batch.
 
         Args:
             preds: logits, shape (..., classes).
-            target: class numbers, shape (...): the label of each position, shifted already where that is needed.
+            target: class numbers, shape (...): the label of each position, shifted already where
+                that is needed.
 
         Raises:
             ValueError: the shapes do not go together.
         """
         if preds.shape[:-1] != target.shape:
             raise ValueError(
-                f"{type(self).__name__}: logits of {tuple(preds.shape)} do not fit labels of {tuple(target.shape)}."
+                f"{type(self).__name__}: logits of {tuple(preds.shape)} do not fit labels of "
+                f"{tuple(target.shape)}."
             )
         logits = preds.flatten(0, -2)
         labels = target.flatten()
         if logits.dtype in (torch.float16, torch.bfloat16):
             logits = logits.float()
-        losses = functional.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction="none")
+        losses = functional.cross_entropy(
+            logits, labels, ignore_index=self.ignore_index, reduction="none"
+        )
         self.total += losses.sum(dtype=self.total.dtype)
         self.tokens += (labels != self.ignore_index).sum()
 
@@ -460,8 +538,12 @@ class TokenLoss(torchmetrics.Metric):
 
 
 class TokenPerplexity(TokenLoss):
-    """As `torchmetrics.text.Perplexity`, but summed in double precision: the exponential of `TokenLoss`."""
+    """As `torchmetrics.text.Perplexity`, but summed in double precision: the exponential of
+    `TokenLoss`.
+    """
 
     def compute(self) -> Tensor:
-        """Return how many equally likely tokens the model is as unsure as; NaN if there was none."""
+        """Return how many equally likely tokens the model is as unsure as; NaN if there was
+        none.
+        """
         return super().compute().exp()

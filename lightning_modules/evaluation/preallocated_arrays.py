@@ -1,4 +1,6 @@
-"""Arrays that grow batch by batch in one place, so that joining many of them takes no second copy of all."""
+"""Arrays that grow batch by batch in one place, so that joining many of them takes no second
+copy of all.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 PADDING = -100
-GROWTH = 1.125  # what a growing array may be too large by; the memory is moved by the system, not copied
+# what a growing array may be too large by; the memory is moved by the system, not copied
+GROWTH = 1.125
 CHUNK = 2**20  # bytes that are moved at a time
 APART = "Set `eval_do_concat_batches=False` to get them batch by batch."
 
@@ -17,9 +20,10 @@ APART = "Set `eval_do_concat_batches=False` to get them batch by batch."
 class PreallocatedArray:
     """As `nested_concat` over arrays, but in one piece of memory, which is never there twice.
 
-    Rows lie one after the other, as long as the longest batch so far. Where a longer one comes, the rows before it stay
-    as they are, and are spread out at the end, the last ones first. So each value is written twice at most, and memory
-    is no larger than the result, but for what it may be too large by while it grows.
+    Rows lie one after the other, as long as the longest batch so far. Where a longer one comes, the
+    rows before it stay as they are, and are spread out at the end, the last ones first. So each
+    value is written twice at most, and memory is no larger than the result, but for what it may be
+    too large by while it grows.
 
     Args:
         rows: how many rows are expected; None if that is unknown. More and fewer are fine.
@@ -41,7 +45,8 @@ class PreallocatedArray:
         """Rows of one length each; the last one has the length of `_shape`."""
 
     def add(self, batch: Any) -> None:
-        """Write a batch: shape (samples,) or (samples, length, ...); the length may differ from batch to batch.
+        """Write a batch: shape (samples,) or (samples, length, ...); the length may differ from
+        batch to batch.
 
         Raises:
             TypeError: it is no array, or an array where structures were before.
@@ -91,7 +96,9 @@ class PreallocatedArray:
         return self._flat
 
     def _spread_out(self, flat: np.ndarray) -> None:
-        """Bring all rows to the length of the longest one, where they are: from the last to the first."""
+        """Bring all rows to the length of the longest one, where they are: from the last to the
+        first.
+        """
         row = math.prod(self._shape)
         end = self._rows
         for piece in reversed(self._pieces):
@@ -145,8 +152,8 @@ class PreallocatedTree:
         keys = set(_keys_of(batch)) if _is_nested(batch) else None
         if type(batch) is not self.kind or keys != set(self.parts):
             raise TypeError(
-                f"Predictions cannot be joined: {self.kind.__name__} of {set(self.parts)} and {type(batch).__name__} "
-                f"of {keys}. {APART}"
+                f"Predictions cannot be joined: {self.kind.__name__} of {set(self.parts)} and "
+                f"{type(batch).__name__} of {keys}. {APART}"
             )
         for key, part in self.parts.items():
             part.add(batch[key])
@@ -167,7 +174,9 @@ def _keys_of(batch: Any) -> Iterable[Any]:
     return list(batch) if isinstance(batch, Mapping) else range(len(batch))
 
 
-def growing(first: Any, rows: int | None = None, padding: float = PADDING) -> PreallocatedArray | PreallocatedTree:
+def growing(
+    first: Any, rows: int | None = None, padding: float = PADDING
+) -> PreallocatedArray | PreallocatedTree:
     """Return what all batches are written to that are like the first, which is written already.
 
     Args:
@@ -192,7 +201,8 @@ def _resized(flat: np.ndarray, length: int) -> np.ndarray:
 def _require_joinable(before: tuple[int, ...], shape: tuple[int, ...]) -> None:
     if len(shape) != len(before) or shape[1:] != before[1:]:
         raise ValueError(
-            f"Predictions cannot be joined: their shapes are {('samples', *before)} and {('samples', *shape)}. {APART}"
+            f"Predictions cannot be joined: their shapes are {('samples', *before)} and "
+            f"{('samples', *shape)}. {APART}"
         )
 
 
@@ -202,6 +212,7 @@ def _is_nested(value: Any) -> bool:
 
 def _not_an_array(batch: Any) -> str:
     return (
-        f"Predictions of type {type(batch).__name__} cannot be joined: expected tensors, or nested lists, tuples or "
-        f"dicts of tensors, alike in all batches. Leave them out with `ignore_keys`. {APART}"
+        f"Predictions of type {type(batch).__name__} cannot be joined: expected tensors, or nested "
+        "lists, tuples or dicts of tensors, alike in all batches. Leave them out with "
+        f"`ignore_keys`. {APART}"
     )

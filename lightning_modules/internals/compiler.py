@@ -1,7 +1,7 @@
 """Leave torch's compiler unloaded as long as nothing is compiled.
 
-`torch._dynamo` takes half as long to import as torch itself, and each of torch's optimizers imports it to exclude
-itself from compilation. While it is not loaded nothing is compiled.
+`torch._dynamo` takes half as long to import as torch itself, and each of torch's optimizers imports
+it to exclude itself from compilation. While it is not loaded nothing is compiled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 
 try:
     from torch._compile import _disable_dynamo
-except ImportError:  # a torch that calls it otherwise: the compiler is loaded at once, and nothing here has an effect
+# a torch that calls it otherwise: the compiler is loaded at once, and nothing here has an effect
+except ImportError:
     from torch._dynamo import disable as _disable_dynamo
 
 DYNAMO = "torch._dynamo"
@@ -41,9 +42,11 @@ def build_optimizers_plainly() -> None:
 
 
 def step_plainly(optimizer: Any) -> None:
-    """Make the steps of one of torch's optimizers without loading the compiler; others are not changed.
+    """Make the steps of one of torch's optimizers without loading the compiler; others are not
+    changed.
 
-    Hooks around the step are still called. Call this before a schedule is made, which wraps the step.
+    Hooks around the step are still called. Call this before a schedule is made, which wraps the
+    step.
     """
     if "step" in getattr(optimizer, "__dict__", {}):
         return  # done before, or replaced by others
@@ -56,10 +59,12 @@ def step_plainly(optimizer: Any) -> None:
 
 
 def _call_plainly(disabled: Any) -> None:
-    """Call a function that torch has wrapped in `_disable_dynamo` directly while the compiler is not loaded.
+    """Call a function that torch has wrapped in `_disable_dynamo` directly while the compiler is
+    not loaded.
 
-    The decorator loads the compiler at the first call, and keeps what it calls from then on as an attribute of the
-    function, `__dynamo_disable`. In a torch without that attribute the compiler is loaded as ever.
+    The decorator loads the compiler at the first call, and keeps what it calls from then on as an
+    attribute of the function, `__dynamo_disable`. In a torch without that attribute the compiler is
+    loaded as ever.
     """
     function = disabled.__wrapped__
 

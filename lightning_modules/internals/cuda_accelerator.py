@@ -1,4 +1,6 @@
-"""Lightning on GPUs of NVIDIA, whichever way a script has set the precision of products in float32."""
+"""Lightning on GPUs of NVIDIA, whichever way a script has set the precision of products in
+float32.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 class TolerantCudaAccelerator(CUDAAccelerator):
     """As Lightning's `CUDAAccelerator`, but without its advice on TF32.
 
-    For that advice Lightning calls `torch.get_float32_matmul_precision()`, which raises where a script has set
-    `torch.backends.cuda.matmul.fp32_precision`, as torch recommends since 2.9.
+    For that advice Lightning calls `torch.get_float32_matmul_precision()`, which raises where a
+    script has set `torch.backends.cuda.matmul.fp32_precision`, as torch recommends since 2.9.
     """
 
     def setup_device(self, device: torch.device) -> None:

@@ -11,14 +11,17 @@ from .lightning_import import DDPStrategy
 
 
 class ModelDDPStrategy(DDPStrategy):
-    """As Lightning's `DDPStrategy`, but the model inside of the LightningModule is wrapped, not the module itself.
+    """As Lightning's `DDPStrategy`, but the model inside of the LightningModule is wrapped, not the
+    module itself.
 
-    Lightning runs the whole `training_step` inside of the forward pass of `DistributedDataParallel`. A backward pass in
-    there is not synchronized unless it is `manual_backward`, and several of them are an error. With the model wrapped,
-    a step may have forward and backward passes in any order.
+    Lightning runs the whole `training_step` inside of the forward pass of
+    `DistributedDataParallel`. A backward pass in there is not synchronized unless it is
+    `manual_backward`, and several of them are an error. With the model wrapped, a step may have
+    forward and backward passes in any order.
 
     Args:
-        wrap: called with the device when a training begins and the module is on it; wraps the model.
+        wrap: called with the device when a training begins and the module is on it; wraps the
+            model.
         options: as those of Lightning's `DDPStrategy`.
     """
 
@@ -27,5 +30,7 @@ class ModelDDPStrategy(DDPStrategy):
         self._wrap = wrap
 
     def configure_ddp(self) -> None:
-        """Have the model wrapped; the LightningModule stays as it is, and its steps are called directly."""
+        """Have the model wrapped; the LightningModule stays as it is, and its steps are called
+        directly.
+        """
         self._wrap(self.root_device)

@@ -38,18 +38,23 @@ def step_lightly(trainer: Trainer) -> None:
 
 
 def evaluation_loop(trainer: Trainer, function: TrainerFn) -> EvaluationLoop:
-    """Return a loop that validates or tests, or that evaluates in the middle of a training, silently."""
+    """Return a loop that validates or tests, or that evaluates in the middle of a training,
+    silently.
+    """
     stage = RunningStage.TESTING if function is TrainerFn.TESTING else RunningStage.VALIDATING
-    return EvaluationLoop(trainer, function, stage, verbose=function is not TrainerFn.FITTING, inference_mode=False)
+    return EvaluationLoop(
+        trainer, function, stage, verbose=function is not TrainerFn.FITTING, inference_mode=False
+    )
 
 
 def run_epoch(trainer: Any, data_fetcher: Any) -> None:
     """Run the batches of an epoch, for a module with manual optimization.
 
-    Counts what Lightning's loop counts and calls the hooks that it calls, of callbacks too. What such a module does
-    itself is left out: batches are not moved, and there are no validations and schedules between two of them.
-    A module ends the epoch before a batch by returning -1 from `on_train_batch_start`, or by ending its data.
-    Lightning calls this in a block of the `HookGuard`.
+    Counts what Lightning's loop counts and calls the hooks that it calls, of callbacks too. What
+    such a module does itself is left out: batches are not moved, and there are no validations and
+    schedules between two of them. A module ends the epoch before a batch by returning -1 from
+    `on_train_batch_start`, or by ending its data. Lightning calls this in a block of the
+    `HookGuard`.
     """
     module = trainer.lightning_module
     loop = trainer.fit_loop.epoch_loop
@@ -62,7 +67,8 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
     loop.manual_optimization.on_run_start()  # counts the steps of Lightning's optimizers
     loop.on_iteration_done()  # ends a restart
     while not (has_callbacks and trainer.should_stop and loop.done):
-        # Except where a callback stops the training the loader ends the epoch: its end draws random numbers.
+        # Except where a callback stops the training the loader ends the epoch: its end draws random
+        # numbers.
         try:
             batch, _, _ = next(data_fetcher)
         except StopIteration:
@@ -122,14 +128,17 @@ def has_plain_steps(trainer: Trainer) -> bool:
 
 
 def optimizer_of(trainer: Trainer) -> Any:
-    """Return the optimizer for the steps of a module: Lightning's, or a `PlainOptimizer` where that does the same."""
+    """Return the optimizer for the steps of a module: Lightning's, or a `PlainOptimizer` where
+    that does the same.
+    """
     if has_plain_steps(trainer) and getattr(trainer.precision_plugin, "scaler", None) is None:
         return PlainOptimizer(trainer)
     return trainer.lightning_module.optimizers()
 
 
 class PlainOptimizer:
-    """Step torch's optimizer as a `LightningOptimizer` does, where strategy and precision add nothing to the step.
+    """Step torch's optimizer as a `LightningOptimizer` does, where strategy and precision add
+    nothing to the step.
 
     It gets no closure: some optimizers do something else with one.
 
@@ -154,7 +163,9 @@ class PlainOptimizer:
 
 
 def _required_arguments(optimizer: Any) -> tuple[None, ...]:
-    """Return the arguments of `step`: none, or None for a closure that it requires, as in older classes."""
+    """Return the arguments of `step`: none, or None for a closure that it requires, as in older
+    classes.
+    """
     _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = [one for one in parameters if one.default is one.empty and one.kind in positional]
@@ -164,7 +175,8 @@ def _required_arguments(optimizer: Any) -> tuple[None, ...]:
 class FastModule(LightningModule):
     """LightningModule without Lightning's work around each step for hooks that are not in use.
 
-    Batches stay where they are. Only `model` is registered as a part of it; other attributes are plain.
+    Batches stay where they are. Only `model` is registered as a part of it; other attributes are
+    plain.
     """
 
     def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
@@ -180,10 +192,16 @@ class FastModule(LightningModule):
 
 
 class EvaluationLoop(_EvaluationLoop):
-    """Lightning's evaluation loop, for a `FastModule` and one loader, whose batches are not moved."""
+    """Lightning's evaluation loop, for a `FastModule` and one loader, whose batches are not
+    moved.
+    """
 
     def _evaluation_step(
-        self, batch: Any, batch_idx: int, dataloader_idx: int, dataloader_iter: Iterator[Any] | None
+        self,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int,
+        dataloader_iter: Iterator[Any] | None,
     ) -> None:
         trainer: Any = self.trainer
         results = trainer._logger_connector
@@ -213,24 +231,27 @@ class EvaluationLoop(_EvaluationLoop):
 
 
 class ForwardPrecision(ForwardCasting, MixedPrecision):
-    """As Lightning's `MixedPrecision`, but steps are not cast as a whole: `precision.casting` casts forward passes.
+    """As Lightning's `MixedPrecision`, but steps are not cast as a whole: `precision.casting` casts
+    forward passes.
 
-    So a loss that is computed outside of the model is computed in float32, and a weight that the model uses twice is
-    cast once, as `accelerate` has it; the numbers depend on both. "16-mixed" is float16 on the CPU too, where
-    `lightning.Trainer(precision="16-mixed")` takes bfloat16.
+    So a loss that is computed outside of the model is computed in float32, and a weight that the
+    model uses twice is cast once, as `accelerate` has it; the numbers depend on both. "16-mixed" is
+    float16 on the CPU too, where `lightning.Trainer(precision="16-mixed")` takes bfloat16.
 
     Args:
         precision: `16-mixed` or `bf16-mixed`.
         device: type of the device, such as `cuda`.
-        scaler: scales losses, for float16 only; a `LossScaler`, so that gradients may be unscaled before the step.
+        scaler: scales losses, for float16 only; a `LossScaler`, so that gradients may be unscaled
+            before the step.
     """
 
 
 class HookGuard(PassThroughProfiler):
-    """Lightning profiler that measures nothing; a `StopIteration` that leaves a profiled block becomes an error.
+    """Lightning profiler that measures nothing; a `StopIteration` that leaves a profiled block
+    becomes an error.
 
-    Lightning runs each hook of modules, callbacks and strategies, and each epoch, in such a block, but not the fetching
-    of a batch, whose `StopIteration` ends the loop.
+    Lightning runs each hook of modules, callbacks and strategies, and each epoch, in such a block,
+    but not the fetching of a batch, whose `StopIteration` ends the loop.
     """
 
     def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override] - all it needs to be

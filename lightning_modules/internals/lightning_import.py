@@ -1,10 +1,10 @@
 # ruff: noqa: F401 - the other modules import these names from here
 """Imports of Lightning's names, without slow libraries that are not used.
 
-Lightning imports torchmetrics, which imports matplotlib, a third of `transformers` and torchvision (where those are
-installed) for plots and a few metrics; and it imports torch's compiler for one class. Together they take longer than
-all other imports. Stand-ins replace them during the import, and resolve to the real modules when used. All modules of
-this package import Lightning from here.
+Lightning imports torchmetrics, which imports matplotlib, a third of `transformers` and torchvision
+(where those are installed) for plots and a few metrics; and it imports torch's compiler for one
+class. Together they take longer than all other imports. Stand-ins replace them during the import,
+and resolve to the real modules when used. All modules of this package import Lightning from here.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class _Deferred(type):
 def deferring(module: str, *submodules: str, **members: Any) -> Iterator[None]:
     """Replace a module by a stand-in for the block, if its library is installed.
 
-    Names imported from it in the block are resolved when used. Its submodules are hidden: those of `transformers`
-    import others as soon as anything is asked of them, as torchvision does of all loaded modules.
+    Names imported from it in the block are resolved when used. Its submodules are hidden: those of
+    `transformers` import others as soon as anything is asked of them, as torchvision does of all
+    loaded modules.
 
     Args:
         module: its full name.
@@ -95,9 +96,11 @@ def _deferred(module: str, name: str) -> _Deferred:
 
 @contextlib.contextmanager
 def importable_again(*packages: str) -> Iterator[None]:
-    """Let packages be imported again where an exception, such as that of a signal handler, ends their import.
+    """Let packages be imported again where an exception, such as that of a signal handler, ends
+    their import.
 
-    Submodules that are complete would stay, and Python does not set them as attributes of their package a second time.
+    Submodules that are complete would stay, and Python does not set them as attributes of their
+    package a second time.
     """
     try:
         yield
@@ -107,8 +110,8 @@ def importable_again(*packages: str) -> Iterator[None]:
         raise
 
 
-# What each stand-in saves of a start, in seconds of processor time, where its library is installed: matplotlib 0.5,
-# transformers 3.0, torchvision 1.4, torch's compiler 1.2.
+# What each stand-in saves of a start, in seconds of processor time, where its library is installed:
+# matplotlib 0.5, transformers 3.0, torchvision 1.4, torch's compiler 1.2.
 with importable_again("torchmetrics"), contextlib.ExitStack() as stack:
     stack.enter_context(deferring("torchmetrics.utilities.plot"))
     stack.enter_context(deferring("transformers"))
@@ -128,7 +131,11 @@ from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities import registry
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+)
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
@@ -142,7 +149,13 @@ from lightning.pytorch.plugins import (
     TorchCheckpointIO,
 )
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy, SingleDeviceStrategy, Strategy
+from lightning.pytorch.strategies import (
+    DDPStrategy,
+    DeepSpeedStrategy,
+    FSDPStrategy,
+    SingleDeviceStrategy,
+    Strategy,
+)
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
@@ -161,6 +174,8 @@ if not is_installed("torch_xla"):
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:
-    """Return the callbacks of a Trainer; a connector sets the attribute, which Lightning's class does not declare."""
+    """Return the callbacks of a Trainer; a connector sets the attribute, which Lightning's class
+    does not declare.
+    """
     connected: Any = trainer
     return connected.callbacks

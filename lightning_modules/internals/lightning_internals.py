@@ -1,4 +1,6 @@
-"""Uses of Lightning's private names; all of them are here and in `fast_path.py`, each with a test."""
+"""Uses of Lightning's private names; all of them are here and in `fast_path.py`, each with a
+test.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _CALLBACKS = "lightning.pytorch.callbacks"
 
 @contextlib.contextmanager
 def packages_searched_once() -> Iterator[None]:
-    """Search the installed packages for Lightning callbacks once, not for each Trainer, which takes milliseconds.
+    """Search the installed packages for Lightning callbacks once, not for each Trainer, which takes
+    milliseconds.
 
     The callback of this package, by which plain Trainers report to a sweep, is left out.
     """
@@ -39,7 +42,9 @@ def packages_searched_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_advice_on_devices() -> Iterator[None]:
-    """Make a Trainer without Lightning's warning that there is a GPU which it was not told to use."""
+    """Make a Trainer without Lightning's warning that there is a GPU which it was not told to
+    use.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="[GT]PU available but not used")
         yield
@@ -53,8 +58,8 @@ def _entry_points(group: str) -> list[EntryPoint]:
 def leave_signals_alone(trainer: Trainer) -> None:
     """Keep the signal handlers of the script.
 
-    Lightning would turn a SIGTERM into a normal exit, and ask all processes for one at every step (a broadcast and a
-    host synchronisation).
+    Lightning would turn a SIGTERM into a normal exit, and ask all processes for one at every step
+    (a broadcast and a host synchronisation).
     """
     connector: Any = trainer._signal_connector
     epoch_loop: Any = trainer.fit_loop.epoch_loop
@@ -83,7 +88,9 @@ def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> 
 
 
 def made_by_cli() -> bool:
-    """Return whether `LightningCLI` is making a module, whose hyperparameters are saved as plain values."""
+    """Return whether `LightningCLI` is making a module, whose hyperparameters are saved as plain
+    values.
+    """
     return _given_hyperparameters.get() is not None
 
 
@@ -110,7 +117,8 @@ def combined(loader: Any, *, training: bool) -> CombinedLoader:
 
 
 def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
-    """Run Lightning's evaluation loop over `loader` in the middle of `fit`, and leave the fit loop as it was.
+    """Run Lightning's evaluation loop over `loader` in the middle of `fit`, and leave the fit loop
+    as it was.
 
     Lightning callbacks see the validation hooks; the module's `validation_step` gets the batches.
     """
@@ -129,7 +137,8 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
     try:
         loop.run()
     except BaseException:
-        loop._on_evaluation_model_train()  # the mode of each module as it was: `train()` of the model may be its own
+        # the mode of each module as it was: `train()` of the model may be its own
+        loop._on_evaluation_model_train()
         raise
     finally:
         loop.teardown()
@@ -140,7 +149,8 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
 
 
 def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options: Any) -> None:
-    """Log values as those of one loader when an evaluation ends; Lightning would add them to the results of all.
+    """Log values as those of one loader when an evaluation ends; Lightning would add them to the
+    results of all.
 
     Args:
         module: in a hook `on_validation_epoch_end` or `on_test_epoch_end`.
@@ -149,11 +159,15 @@ def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options
         options: of `log_dict`.
     """
     trainer: Trainer = module.trainer
-    loops: dict[Any, Any] = {TrainerFn.VALIDATING: trainer.validate_loop, TrainerFn.TESTING: trainer.test_loop}
+    loops: dict[Any, Any] = {
+        TrainerFn.VALIDATING: trainer.validate_loop,
+        TrainerFn.TESTING: trainer.test_loop,
+    }
     loop = loops.get(trainer.state.fn, trainer.fit_loop.epoch_loop.val_loop)
     results: Any = trainer._results
     of_loaders = loop._logged_outputs
-    if len(of_loaders) == 1 or len(of_loaders) != loop.num_dataloaders:  # fewer where a loader has no batch
+    # fewer where a loader has no batch
+    if len(of_loaders) == 1 or len(of_loaders) != loop.num_dataloaders:
         module.log_dict(numbers, **options)
         return
 
@@ -165,7 +179,9 @@ def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Pass a KeyboardInterrupt on to the script: Lightning would exit, and ignore SIGINT from then on."""
+    """Pass a KeyboardInterrupt on to the script: Lightning would exit, and ignore SIGINT from
+    then on.
+    """
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -180,9 +196,15 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet(active: bool = True) -> Iterator[None]:
-    """Silence Lightning's own messages (devices found, limits reached), but not those of its callbacks."""
+    """Silence Lightning's own messages (devices found, limits reached), but not those of its
+    callbacks.
+    """
     announcing = map(logging.getLogger, _ANNOUNCING if active else ())
-    levels = {logger: logging.WARNING for logger in announcing if logger.getEffectiveLevel() < logging.WARNING}
+    levels = {
+        logger: logging.WARNING
+        for logger in announcing
+        if logger.getEffectiveLevel() < logging.WARNING
+    }
     if levels:
         callbacks = logging.getLogger(_CALLBACKS)
         levels[callbacks] = callbacks.getEffectiveLevel()
@@ -198,10 +220,12 @@ def quiet(active: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def optimizers_in_place(strategy: Any) -> Iterator[None]:
-    """Leave the states of optimizers on their device at the end of a run; Lightning would move them to the CPU.
+    """Leave the states of optimizers on their device at the end of a run; Lightning would move them
+    to the CPU.
 
     Args:
-        strategy: of a Trainer whose module stays on the device, too, so that a script can go on with both.
+        strategy: of a Trainer whose module stays on the device, too, so that a script can go on
+            with both.
     """
     tear_down = strategy.teardown
 
@@ -221,7 +245,9 @@ def optimizers_in_place(strategy: Any) -> Iterator[None]:
 
 
 def release(trainer: Trainer) -> None:
-    """Empty a trainer after its run: it is in a cycle, which would keep module, optimizers and data alive."""
+    """Empty a trainer after its run: it is in a cycle, which would keep module, optimizers and
+    data alive.
+    """
     if trainer.lightning_module is not None:
         trainer.lightning_module.trainer = None
     trainer.strategy.model = None
@@ -231,7 +257,8 @@ def release(trainer: Trainer) -> None:
 
 
 def start_no_processes(strategy: Any) -> Any:
-    """Leave the launcher of a `DDPStrategy` out: it would refuse notebooks, and the processes run already.
+    """Leave the launcher of a `DDPStrategy` out: it would refuse notebooks, and the processes run
+    already.
 
     Args:
         strategy: not attached to a Trainer yet.
@@ -241,7 +268,8 @@ def start_no_processes(strategy: Any) -> Any:
 
 
 def configure_activation_checkpointing(strategy: Any) -> None:
-    """Configure DeepSpeed's activation checkpointing from its section of the configuration, if there is one.
+    """Configure DeepSpeed's activation checkpointing from its section of the configuration, if
+    there is one.
 
     Args:
         strategy: a `DeepSpeedStrategy`.

@@ -1,4 +1,6 @@
-"""Where a training stands, in terms of Lightning's loops: read from them, and written as a checkpoint holds it."""
+"""Where a training stands, in terms of Lightning's loops: read from them, and written as a
+checkpoint holds it.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,24 @@ from .lightning_import import CombinedLoader, Trainer
 from .lightning_internals import LOGGED_STEPS, combined
 
 PROCESS_STATES = "lightrainer_processes"
-"""Under this name a checkpoint holds, by rank, what `pack` makes of {"rng": generators, "data": position or None}."""
+"""Under this name a checkpoint holds, by rank, what `pack` makes of {"rng": generators, "data":
+position or None}.
+"""
 
 POSITIONS = "lightrainer_positions"
-"""Under this name it holds, by rank, what `pack` makes of the position in the loaders and in a step."""
+"""Under this name it holds, by rank, what `pack` makes of the position in the loaders and in a
+step.
+"""
 
 METRICS = "lightrainer_metrics"
-"""Under this name it holds, by rank, the metrics logged last: a schedule may follow them before the next ones are."""
+"""Under this name it holds, by rank, the metrics logged last: a schedule may follow them before
+the next ones are.
+"""
 
 IN_WINDOWS = "lightrainer_windows"
-"""Under this name it holds whether its loops count windows of micro-batches, as those of the facade do."""
+"""Under this name it holds whether its loops count windows of micro-batches, as those of the
+facade do.
+"""
 
 _VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
 """Under this name Lightning's fit loop holds the counters of the validation inside it."""
@@ -36,7 +46,8 @@ class Place(NamedTuple):
         at_end: they are all batches of it, and only its end is missing.
         unfinished: what Lightning does after a batch is still to be done, such as a validation.
         validated: but the validation is done.
-        owes_schedules: the schedules that follow a metric are still to be stepped for the last complete epoch.
+        owes_schedules: the schedules that follow a metric are still to be stepped for the last
+            complete epoch.
     """
 
     epoch: int
@@ -55,7 +66,8 @@ def place_of(fit_loop: Mapping[str, Any]) -> Place:
     batches = fit_loop["epoch_loop.batch_progress"]["current"]
     done = batches["processed"]
 
-    # Between two epochs the counters of the batches are those of the last one, until the next one begins.
+    # Between two epochs the counters of the batches are those of the last one, until the next one
+    # begins.
     if epochs["started"] <= epoch:
         was_cut_short = done > 0 and not is_last and epochs["ready"] <= epoch
         if was_cut_short:
@@ -72,7 +84,9 @@ def place_of(fit_loop: Mapping[str, Any]) -> Place:
 
 
 def is_inside_validation(fit_loop: Mapping[str, Any]) -> bool:
-    """Return whether some batches of a validation are done, by the counters of a checkpoint, and others are not."""
+    """Return whether some batches of a validation are done, by the counters of a checkpoint, and
+    others are not.
+    """
     place = place_of(fit_loop)
     validation = fit_loop.get(_VALIDATION_PROGRESS)
     if validation is None or not place.unfinished or place.validated:
@@ -97,8 +111,8 @@ def place_in_loops(trainer: Trainer) -> Place:
 def settle(fit_loop: dict[str, Any], place: Place) -> None:
     """Write the counters anew, so that Lightning takes them as they are.
 
-    It guesses from how they differ at which hook they were written, and leaves out validations, ends of epochs, or
-    whole epochs. `go_on_inside` sees to what is left to do.
+    It guesses from how they differ at which hook they were written, and leaves out validations,
+    ends of epochs, or whole epochs. `go_on_inside` sees to what is left to do.
 
     Args:
         fit_loop: what a checkpoint holds of the fit loop.
@@ -129,9 +143,10 @@ def settle(fit_loop: dict[str, Any], place: Place) -> None:
 def take_loader_states(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
     """Take the states of train loaders out of a checkpoint, and return them.
 
-    Lightning is about to write it, and those of an `EpochLoader` may hold arrays, while it reads only tensors. Or it
-    has read it, and would load them where it does not fit: at the end of an epoch, and not at all where a schedule has
-    asked for the length of the training, for which the loaders were made before.
+    Lightning is about to write it, and those of an `EpochLoader` may hold arrays, while it reads
+    only tensors. Or it has read it, and would load them where it does not fit: at the end of an
+    epoch, and not at all where a schedule has asked for the length of the training, for which the
+    loaders were made before.
     """
     return checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", [])
 
@@ -156,7 +171,8 @@ def loaders_given_to_fit(trainer: Trainer) -> list[Any]:
 
 
 def loaders_used_up(trainer: Trainer) -> list[bool]:
-    """Return for each train loader whether Lightning has begun it again in this epoch, as others have more batches.
+    """Return for each train loader whether Lightning has begun it again in this epoch, as others
+    have more batches.
 
     Empty where it begins none again.
     """
@@ -164,7 +180,9 @@ def loaders_used_up(trainer: Trainer) -> list[bool]:
 
 
 def ends_with_shortest_loader(trainer: Trainer) -> bool:
-    """Return whether an epoch of several loaders ends with the shortest one, as the mode "min_size" says."""
+    """Return whether an epoch of several loaders ends with the shortest one, as the mode
+    "min_size" says.
+    """
     loaders = trainer.fit_loop._combined_loader
     return loaders is not None and loaders._mode == "min_size"
 
@@ -177,7 +195,9 @@ def set_loaders_used_up(trainer: Trainer, used_up: list[bool]) -> None:
 
 
 def _marks_of_used_up(trainer: Trainer) -> list[bool]:
-    """Return the list in which the iterator of Lightning's loaders marks those that are used up; empty without one."""
+    """Return the list in which the iterator of Lightning's loaders marks those that are used up;
+    empty without one.
+    """
     for part in vars(trainer.fit_loop._combined_loader).values():
         if hasattr(part, "_consumed"):
             return part._consumed
@@ -185,7 +205,9 @@ def _marks_of_used_up(trainer: Trainer) -> list[bool]:
 
 
 def set_batches_done(trainer: Trainer, done: int) -> None:
-    """Set how many batches of the current epoch are done, where those that follow are of another size."""
+    """Set how many batches of the current epoch are done, where those that follow are of another
+    size.
+    """
     current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     current.ready = done
     current.started = done
@@ -208,8 +230,8 @@ def step_plateau_schedules(trainer: Trainer) -> None:
 def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tuple[int, int]:
     """Return epochs and batches as above, of a training known from `trainer_state.json` only.
 
-    An epoch of `n` batches has `ceil(n / accumulation)` steps, so the steps of an epoch follow from how many there
-    were in how many epochs. Those of a stream are a share of `max_steps`.
+    An epoch of `n` batches has `ceil(n / accumulation)` steps, so the steps of an epoch follow from
+    how many there were in how many epochs. Those of a stream are a share of `max_steps`.
 
     Args:
         state: the contents of `trainer_state.json`.
@@ -225,7 +247,8 @@ def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tupl
     steps_of_epoch = math.ceil(steps / epochs - 1e-6)
     done = steps - epoch * steps_of_epoch
 
-    # The last step of an epoch may have one batch only, so the share is between these two. For a stream it is not.
+    # The last step of an epoch may have one batch only, so the share is between these two. For a
+    # stream it is not.
     fewest_batches = (steps_of_epoch - 1) * accumulation + 1
     smallest_share = done / steps_of_epoch
     largest_share = done * accumulation / fewest_batches
@@ -238,8 +261,8 @@ def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tupl
 def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, Any]:
     """As the entry `loops` of a checkpoint of Lightning, for automatic and for manual optimization.
 
-    In the middle of an epoch it is what a callback saves at the end of a batch, at its start what is left of a run
-    that ended with its last epoch.
+    In the middle of an epoch it is what a callback saves at the end of a batch, at its start what
+    is left of a run that ended with its last epoch.
 
     Args:
         epoch: epochs that are complete.
@@ -277,7 +300,9 @@ def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, An
 
 
 def _counted(begun: int, processed: int, completed: int | None = None) -> dict[str, int]:
-    """Return counters; all that is processed is completed too unless `completed` tells otherwise."""
+    """Return counters; all that is processed is completed too unless `completed` tells
+    otherwise.
+    """
     if completed is None:
         completed = processed
     return {"ready": begun, "started": begun, "processed": processed, "completed": completed}
@@ -296,19 +321,24 @@ def _both(counts: dict[str, int]) -> dict[str, dict[str, int]]:
 
 
 def begin_reading_anew(trainer: Trainer) -> None:
-    """Begin the iteration of the train loaders once more: Lightning did before it called a hook, and may have read."""
+    """Begin the iteration of the train loaders once more: Lightning did before it called a hook,
+    and may have read.
+    """
     fetcher: Any = trainer.fit_loop._data_fetcher
     if fetcher is not None:
         iter(fetcher)
 
 
 def count_read_ahead(trainer: Trainer) -> int:
-    """Return how many batches Lightning has read and not used: 1 of loaders without a length, except at the end."""
+    """Return how many batches Lightning has read and not used: 1 of loaders without a length,
+    except at the end.
+    """
     return len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
 
 
 def go_on_inside(trainer: Trainer, place: Place) -> None:
-    """Start the fit loop in the middle of an epoch: with the end of the last batch, or with the next one.
+    """Start the fit loop in the middle of an epoch: with the end of the last batch, or with the
+    next one.
 
     Args:
         trainer: its loops are settled at the place, and are about to run.
@@ -337,6 +367,8 @@ def go_on_inside(trainer: Trainer, place: Place) -> None:
 
 
 def begin_epoch(trainer: Trainer) -> None:
-    """Start the loops at an epoch, where Lightning would resume inside one, as it does with `max_steps`."""
+    """Start the loops at an epoch, where Lightning would resume inside one, as it does with
+    `max_steps`.
+    """
     trainer.fit_loop._restarting = False
     trainer.fit_loop.epoch_loop.restarting = False

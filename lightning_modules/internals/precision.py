@@ -22,12 +22,14 @@ _BEFORE = "_forward_before_cast"
 
 
 class LossScaler(torch.amp.GradScaler):
-    """As `torch.amp.GradScaler`, with the same state, but unscaling is idempotent, and skipped steps are recorded.
+    """As `torch.amp.GradScaler`, with the same state, but unscaling is idempotent, and skipped
+    steps are recorded.
 
     Attributes:
-        together: ranks hold parts of the gradients, so that an infinite value on one of them counts on all.
-        others: parameters in no optimizer, whose gradients are unscaled with those of the first one: they count
-            in the norm of the model.
+        together: ranks hold parts of the gradients, so that an infinite value on one of them counts
+            on all.
+        others: parameters in no optimizer, whose gradients are unscaled with those of the first
+            one: they count in the norm of the model.
     """
 
     together = False
@@ -53,18 +55,30 @@ class LossScaler(torch.amp.GradScaler):
             self._unscaled.add(id(optimizer))
 
     def _unscale_grads_(
-        self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: torch.Tensor,
+        found_inf: torch.Tensor,
+        allow_fp16: bool,
     ) -> dict[torch.device, torch.Tensor]:
         if not self.together:
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        gradients = [
+            p.grad
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
         worst = found_inf.clone()
         with torch.no_grad():
             for gradient in map(own_part, gradients):
                 worst = worst.maximum(gradient.isfinite().all().logical_not().to(worst))
                 gradient.mul_(inv_scale.to(gradient.device))
         dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-        return {device: worst.to(device) for device in (found_inf.device, *(one.device for one in gradients))}
+        return {
+            device: worst.to(device)
+            for device in (found_inf.device, *(one.device for one in gradients))
+        }
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale gradients unless that is done, and step if all are finite."""
@@ -83,7 +97,8 @@ class LossScaler(torch.amp.GradScaler):
 
 
 class ForwardCasting:
-    """Mixin for precision plugins of Lightning: forward passes of the model are cast (`casting`), not whole steps.
+    """Mixin for precision plugins of Lightning: forward passes of the model are cast (`casting`),
+    not whole steps.
 
     The model and its inputs keep their dtype.
     """
@@ -94,7 +109,9 @@ class ForwardCasting:
     def autocast_context_manager(self) -> Any:
         """Return the context of forward passes of the model."""
         dtype = HALF.get(self.precision)
-        return contextlib.nullcontext() if dtype is None else torch.autocast(self.device, dtype=dtype)
+        return (
+            contextlib.nullcontext() if dtype is None else torch.autocast(self.device, dtype=dtype)
+        )
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """Return the module unchanged."""
@@ -114,10 +131,13 @@ class ForwardCasting:
 
 
 @contextlib.contextmanager
-def casting(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+def casting(
+    model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]
+) -> Iterator[None]:
     """Run the forward passes of a model in `context`, and make what comes out float32.
 
-    Copies and pickles of the model that are made meanwhile are sound: `forward` is a method of the instance.
+    Copies and pickles of the model that are made meanwhile are sound: `forward` is a method of the
+    instance.
 
     Args:
         model: the model; hooks on it see what a caller sees.
@@ -131,7 +151,9 @@ def casting(model: nn.Module, context: Callable[[], contextlib.AbstractContextMa
         _restore(model, own)
 
 
-def cast_for_good(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+def cast_for_good(
+    model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]
+) -> None:
     """As `casting`, until `uncast`; a model that is cast so already stays as it is."""
     if _BEFORE not in vars(model):
         vars(model)[_BEFORE] = vars(model).get("forward")
@@ -152,7 +174,9 @@ def _restore(model: nn.Module, own: Any) -> None:
         model.forward = own
 
 
-def _cast(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Callable[..., Any]:
+def _cast(
+    model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]
+) -> Callable[..., Any]:
     given: Any = model.forward
     forward = given.__func__ if getattr(given, "__self__", None) is model else _as_method(given)
 

@@ -17,14 +17,18 @@ def default_store() -> Any:
 
 
 def mark_as_stepped(optimizer: Any, step: Callable[..., Any]) -> None:
-    """Give an optimizer a `step` that torch's schedules neither wrap nor wait for: else they warn of the order."""
+    """Give an optimizer a `step` that torch's schedules neither wrap nor wait for: else they
+    warn of the order.
+    """
     vars(step)["_wrapped_by_lr_sched"] = True
     optimizer.step = step.__get__(optimizer)
     optimizer._opt_called = True
 
 
 def register_output(kind: type, parts: Callable[[Any], Any], joined: Callable[..., Any]) -> None:
-    """Let torch look into objects of a class, as DDP does to find the parameters without a gradient."""
+    """Let torch look into objects of a class, as DDP does to find the parameters without a
+    gradient.
+    """
     name = f"{kind.__module__}.{kind.__qualname__}"
     _pytree.register_pytree_node(kind, parts, joined, serialized_type_name=name)
 

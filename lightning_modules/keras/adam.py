@@ -12,15 +12,19 @@ from torch.optim.adamw import adamw
 
 _List = list[torch.Tensor]
 _Tensors = tuple[_List, _List, _List, _List, _List, _List]
-"""Parameters, gradients, first and second moments, greatest second ones, numbers of steps: what torch's AdamW takes."""
+"""Parameters, gradients, first and second moments, greatest second ones, numbers of steps: what
+torch's AdamW takes.
+"""
 
 
 class KerasAdam(torch.optim.AdamW):
-    """As `keras.optimizers.Adam`, and with `weight_decay` as the `AdamWeightDecay` of transformers 4.
+    """As `keras.optimizers.Adam`, and with `weight_decay` as the `AdamWeightDecay` of transformers
+    4.
 
-    Keras adds epsilon to the root of the second moment before its bias is corrected, torch after that: with
-    `eps / sqrt(1 - beta2 ** step)` torch gives Keras's numbers (Kingma and Ba, "Adam", the end of section 2). Steps are
-    those of the optimizer, and a parameter without a gradient has one of zeros: its moments go on.
+    Keras adds epsilon to the root of the second moment before its bias is corrected, torch after
+    that: with `eps / sqrt(1 - beta2 ** step)` torch gives Keras's numbers (Kingma and Ba, "Adam",
+    the end of section 2). Steps are those of the optimizer, and a parameter without a gradient has
+    one of zeros: its moments go on.
 
     Args:
         params: parameters, or groups of them.
@@ -28,8 +32,8 @@ class KerasAdam(torch.optim.AdamW):
         betas: of the two moments.
         eps: where Keras has it.
         weight_decay: decoupled, times the learning rate.
-        exact_powers: have the powers of the betas exact, as `AdamWeightDecay`. Keras has them in float32: its first
-            steps are up to 1e-5 of themselves larger or smaller.
+        exact_powers: have the powers of the betas exact, as `AdamWeightDecay`. Keras has them in
+            float32: its first steps are up to 1e-5 of themselves larger or smaller.
     """
 
     def __init__(
@@ -72,10 +76,18 @@ class KerasAdam(torch.optim.AdamW):
             rounded = _correction(np.float32(beta1), np.float32(beta2), np.float32(steps))
             rate *= float(rounded) / _correction(beta1, beta2, steps)
         eps = group["keras_eps"] / math.sqrt(1 - beta2**steps)
-        return {"lr": rate, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": group["weight_decay"]}
+        return {
+            "lr": rate,
+            "beta1": beta1,
+            "beta2": beta2,
+            "eps": eps,
+            "weight_decay": group["weight_decay"],
+        }
 
 
 def _correction(beta1: Any, beta2: Any, steps: Any) -> Any:
-    """Return what the step size is multiplied by for the bias of the moments, in the precision of what is given."""
+    """Return what the step size is multiplied by for the bias of the moments, in the precision
+    of what is given.
+    """
     one = type(beta1)(1)
     return np.sqrt(one - beta2**steps) / (one - beta1**steps)

@@ -13,10 +13,11 @@ def losses_and_logits(model: Any, features: Any, labels: Any, training: bool) ->
     """Call a model; in tensors of its library.
 
     Args:
-        model: one whose `call` takes labels and returns (loss, logits, ...), as those of transformers 4 do, or any
-            that was compiled with one loss.
+        model: one whose `call` takes labels and returns (loss, logits, ...), as those of
+            transformers 4 do, or any that was compiled with one loss.
         features: of a batch.
-        labels: of that batch; a dict holds keyword arguments of `call`, all others are its `labels`.
+        labels: of that batch; a dict holds keyword arguments of `call`, all others are its
+            `labels`.
         training: whether dropout is on.
 
     Returns:
@@ -39,7 +40,8 @@ def losses_and_logits(model: Any, features: Any, labels: Any, training: bool) ->
 
 
 def compiled_loss(model: Any) -> Any:
-    """Return the loss that a model was compiled with, as a function of (labels, logits) that does not reduce.
+    """Return the loss that a model was compiled with, as a function of (labels, logits) that does
+    not reduce.
 
     Raises:
         ValueError: there is none.
@@ -48,11 +50,13 @@ def compiled_loss(model: Any) -> Any:
     given = getattr(model, "loss", None)
     if given is None:
         raise ValueError(
-            f"The model ({model.name}) has no loss: model.compile(loss=...), let its call take labels and return "
-            "(loss, logits), or override run_model."
+            f"The model ({model.name}) has no loss: model.compile(loss=...), let its call take "
+            "labels and return (loss, logits), or override run_model."
         )
     if isinstance(given, (Mapping, list, tuple)):
-        raise NotImplementedError(f"The model ({model.name}) has several losses: override run_model to add them up.")
+        raise NotImplementedError(
+            f"The model ({model.name}) has several losses: override run_model to add them up."
+        )
     found = _library(model).losses.get(given)
     if not hasattr(found, "reduction"):
         return lambda labels, logits: found(*_of_one_rank(labels, logits))
@@ -73,7 +77,9 @@ def _library(model: Any) -> Any:
 
 
 def _of_one_rank(labels: Any, logits: Any) -> tuple[Any, Any]:
-    """Return both without a last dimension of one that only one of them has, as Keras compares them."""
+    """Return both without a last dimension of one that only one of them has, as Keras compares
+    them.
+    """
     if len(labels.shape) == len(logits.shape) + 1 and labels.shape[-1] == 1:
         return labels[..., 0], logits
     if len(logits.shape) == len(labels.shape) + 1 and logits.shape[-1] == 1:

@@ -1,4 +1,6 @@
-"""A Keras model as a module of torch, in any library that it computes in: its weights have names that stay."""
+"""A Keras model as a module of torch, in any library that it computes in: its weights have names
+that stay.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,22 @@ from typing import Any
 from torch import Tensor, nn
 
 Compute = Callable[[Any, Any, bool], tuple[Any, Any]]
-"""`(features, labels, training)` -> (loss of each sample, predictions), in tensors of the library of the model."""
+"""`(features, labels, training)` -> (loss of each sample, predictions), in tensors of the
+library of the model.
+"""
 
 
 class KerasModule(nn.Module, ABC):
-    """As the Keras model in it, but what is trained are parameters of torch, and all else that it keeps are buffers.
+    """As the Keras model in it, but what is trained are parameters of torch, and all else that it
+    keeps are buffers.
 
-    The model itself is no child of this module: `.train()` does nothing to it, and in its own state dict names count
-    the models that the process has made. So `forward` says `training=` at each call, and `named_parameters`,
-    `named_buffers` and `state_dict` have names that are the same in every process that builds the model again.
+    The model itself is no child of this module: `.train()` does nothing to it, and in its own state
+    dict names count the models that the process has made. So `forward` says `training=` at each
+    call, and `named_parameters`, `named_buffers` and `state_dict` have names that are the same in
+    every process that builds the model again.
 
-    Two classes do this: `TorchKerasModule` where Keras computes in torch, `TensorFlowModule` where the model computes
-    in TensorFlow. `wrap_keras_model` chooses.
+    Two classes do this: `TorchKerasModule` where Keras computes in torch, `TensorFlowModule` where
+    the model computes in TensorFlow. `wrap_keras_model` chooses.
 
     Args:
         model: of Keras; may still be without weights.
@@ -54,12 +60,15 @@ class KerasModule(nn.Module, ABC):
     def pull(self) -> None:
         """Read the model as it is now: its weights, which of them are trained, and all values.
 
-        Called before each training and each evaluation: layers may have been frozen, or weights loaded.
+        Called before each training and each evaluation: layers may have been frozen, or weights
+        loaded.
         """
 
     @abstractmethod
     def push(self) -> None:
-        """Let the model have the values that torch has; called before anybody looks at the model."""
+        """Let the model have the values that torch has; called before anybody looks at the
+        model.
+        """
 
     @abstractmethod
     def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
@@ -70,8 +79,8 @@ class KerasModule(nn.Module, ABC):
             labels: of that batch.
 
         Returns:
-            the loss of each sample, through which gradients flow to the parameters, and the predictions; in torch's
-            tensors.
+            the loss of each sample, through which gradients flow to the parameters, and the
+            predictions; in torch's tensors.
         """
 
     @abstractmethod
@@ -80,7 +89,9 @@ class KerasModule(nn.Module, ABC):
 
     @abstractmethod
     def constrain(self) -> None:
-        """Apply the constraints of the trainable variables, as an optimizer of Keras does after its step."""
+        """Apply the constraints of the trainable variables, as an optimizer of Keras does after
+        its step.
+        """
 
     @abstractmethod
     def native(self, value: Any) -> Any:
@@ -91,7 +102,9 @@ class KerasModule(nn.Module, ABC):
         """Return nested tensors, of either library, as torch's; None stays None."""
 
     def save(self, folder: Path) -> None:
-        """Write `model.weights.h5`, of `keras.Model.save_weights`; what was there stays until all of it is written."""
+        """Write `model.weights.h5`, of `keras.Model.save_weights`; what was there stays until
+        all of it is written.
+        """
         if hasattr(type(self.model), "save_pretrained"):
             self.model.save_pretrained(str(folder))
             return
@@ -113,8 +126,14 @@ class KerasModule(nn.Module, ABC):
 
 
 def constrained(model: Any) -> list[Any]:
-    """Return the trainable variables of a model that have a constraint, such as `kernel_constraint`."""
-    return [variable for variable in model.trainable_variables if getattr(variable, "constraint", None) is not None]
+    """Return the trainable variables of a model that have a constraint, such as
+    `kernel_constraint`.
+    """
+    return [
+        variable
+        for variable in model.trainable_variables
+        if getattr(variable, "constraint", None) is not None
+    ]
 
 
 def nested_layers(model: Any) -> Iterator[Any]:

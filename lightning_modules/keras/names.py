@@ -1,4 +1,6 @@
-"""Names for the variables of a Keras model that do not depend on how many models a process made before it."""
+"""Names for the variables of a Keras model that do not depend on how many models a process made
+before it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ _COUNTED = re.compile(r"(.+?)_\d+$")
 def stable_names(paths: Iterable[str]) -> list[str]:
     """Number the layers of each parent anew, in the order in which their variables come.
 
-    Keras calls the second model's first layer `sequential_1/dense_2`, the first one's `sequential/dense`: both become
-    `sequential/dense`. Two variables of one path, as two layers of one name have, are told apart by a number.
+    Keras calls the second model's first layer `sequential_1/dense_2`, the first one's
+    `sequential/dense`: both become `sequential/dense`. Two variables of one path, as two layers of
+    one name have, are told apart by a number.
 
     Args:
         paths: of the variables, with "/" between their parts.
@@ -43,7 +46,9 @@ class _Layers:
         parts: list[str] = []
         for depth, part in enumerate(path, start=1):
             if path[:depth] not in self._names:
-                self._names[path[:depth]] = self._next((*parts, found[1] if (found := _COUNTED.match(part)) else part))
+                self._names[path[:depth]] = self._next(
+                    (*parts, found[1] if (found := _COUNTED.match(part)) else part)
+                )
             parts.append(self._names[path[:depth]])
         return parts
 

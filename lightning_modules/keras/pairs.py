@@ -21,10 +21,12 @@ IGNORED = -100
 
 
 class PairCollator:
-    """As `default_data_collator`, but of (features, labels): makes `{"features": ..., "labels": ...}` of samples.
+    """As `default_data_collator`, but of (features, labels): makes
+    `{"features": ..., "labels": ...}` of samples.
 
-    A sample is a pair, each of its parts a number, an array, or a dict or tuple of these; or a dict, as the rows of a
-    `datasets.Dataset` are, whose columns become both. One column of features stands for itself, several are a dict.
+    A sample is a pair, each of its parts a number, an array, or a dict or tuple of these; or a
+    dict, as the rows of a `datasets.Dataset` are, whose columns become both. One column of features
+    stands for itself, several are a dict.
 
     Args:
         label_names: columns that are labels; by default the first of `LABELS` that there is.
@@ -50,14 +52,18 @@ class PairCollator:
             return self._columns(sample)
         if isinstance(sample, (tuple, list)) and len(sample) == 2:
             return sample[0], sample[1]
-        raise TypeError(f"A sample is a {type(sample).__name__}, not (features, labels) or a dict: {sample!r:.60}.")
+        raise TypeError(
+            f"A sample is a {type(sample).__name__}, not (features, labels) or a dict: "
+            f"{sample!r:.60}."
+        )
 
     def _columns(self, sample: Mapping[str, Any]) -> tuple[Any, Any]:
         found = self.label_names or [name for name in LABELS if name in sample][:1]
         lacking = [name for name in found if name not in sample]
         if lacking or not found:
             raise ValueError(
-                f"No column {' or '.join(map(repr, lacking or LABELS))} in {', '.join(sample)}: set label_names=[...]."
+                f"No column {' or '.join(map(repr, lacking or LABELS))} in {', '.join(sample)}: "
+                "set label_names=[...]."
             )
         features = {name: value for name, value in sample.items() if name not in found}
         if not features:
@@ -66,7 +72,8 @@ class PairCollator:
 
 
 def stacked(values: Sequence[Any]) -> Any:
-    """Stack the same part of several samples; floating-point numbers become torch's default ones, as Keras's do.
+    """Stack the same part of several samples; floating-point numbers become torch's default ones,
+    as Keras's do.
 
     Args:
         values: one for each sample.
@@ -92,12 +99,15 @@ def as_tensor(value: Any) -> torch.Tensor:
         TypeError: it is neither.
     """
     if not isinstance(value, torch.Tensor):
-        value = torch.from_numpy(np.asarray(value).copy())  # others may hand out what cannot be written to
+        # others may hand out what cannot be written to
+        value = torch.from_numpy(np.asarray(value).copy())
     return value.to(torch.get_default_dtype()) if value.dtype == torch.float64 else value
 
 
 def count_instances(labels: Any) -> torch.Tensor | int:
-    """Count what a loss is a mean over: labels other than -100; where labels are a dict without `labels`, samples."""
+    """Count what a loss is a mean over: labels other than -100; where labels are a dict without
+    `labels`, samples.
+    """
     if isinstance(labels, Mapping) and "labels" in labels:
         labels = labels["labels"]
     if isinstance(labels, torch.Tensor):
@@ -108,7 +118,8 @@ def count_instances(labels: Any) -> torch.Tensor | int:
 def summed_loss(losses: torch.Tensor, labels: Any) -> torch.Tensor:
     """Add up the losses of a batch, so that divided by `count_instances` the result is their mean.
 
-    Models give one for each instance, or for each sample of several labels, such as one-hot ones, or just their mean.
+    Models give one for each instance, or for each sample of several labels, such as one-hot ones,
+    or just their mean.
 
     Args:
         losses: of any shape.
@@ -131,8 +142,14 @@ class IterablePairs(IterableDataset):
 
 
 def as_dataset(data: Any) -> Any:
-    """Return what torch's loaders can read: a sequence, or an `IterableDataset` around anything else."""
-    if data is None or isinstance(data, IterableDataset) or (hasattr(data, "__getitem__") and has_length(data)):
+    """Return what torch's loaders can read: a sequence, or an `IterableDataset` around anything
+    else.
+    """
+    if (
+        data is None
+        or isinstance(data, IterableDataset)
+        or (hasattr(data, "__getitem__") and has_length(data))
+    ):
         return data
     return IterablePairs(data)
 

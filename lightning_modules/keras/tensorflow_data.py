@@ -33,13 +33,15 @@ def require_cardinality(dataset: Any, name: str) -> int:
     if count < 0:
         what = "has no end" if count == -1 else "does not know how many samples it has"
         raise ValueError(
-            f"{name} {what} (cardinality {count}): {name}.apply(tf.data.experimental.assert_cardinality(number))."
+            f"{name} {what} (cardinality {count}): "
+            f"{name}.apply(tf.data.experimental.assert_cardinality(number))."
         )
     return count
 
 
 def sample_like(dataset: Any) -> tuple[Any, Any]:
-    """Return a batch of one sample of zeros, as large as those of a `tf.data.Dataset`; nothing is read for it.
+    """Return a batch of one sample of zeros, as large as those of a `tf.data.Dataset`; nothing is
+    read for it.
 
     Args:
         dataset: of (features, labels).
@@ -49,8 +51,13 @@ def sample_like(dataset: Any) -> tuple[Any, Any]:
     """
 
     def zeros(spec: Any) -> torch.Tensor:
-        if not hasattr(spec, "shape") or not hasattr(getattr(spec, "dtype", None), "as_numpy_dtype"):
-            raise TypeError(f"The dataset has elements of the kind {type(spec).__name__}: make dense tensors of them.")
+        if not hasattr(spec, "shape") or not hasattr(
+            getattr(spec, "dtype", None), "as_numpy_dtype"
+        ):
+            raise TypeError(
+                f"The dataset has elements of the kind {type(spec).__name__}: make dense tensors "
+                "of them."
+            )
         shape = [1, *(1 if size is None else int(size) for size in spec.shape)]
         return torch.zeros(shape, dtype=as_tensor(spec.dtype.as_numpy_dtype(0)).dtype)
 
@@ -67,15 +74,17 @@ def pair_of(element: Any) -> tuple[Any, Any]:
     if isinstance(element, (tuple, list)) and len(element) == 2:
         return element[0], element[1]
     raise TypeError(
-        f"An element of the dataset is a {type(element).__name__}, not (features, labels): {element!r:.80}."
+        f"An element of the dataset is a {type(element).__name__}, not (features, labels): "
+        f"{element!r:.80}."
     )
 
 
 class StepStream(IterableDataset):
-    """The training batches of this process: each element of a dataset is all that is read in one optimizer step.
+    """The training batches of this process: each element of a dataset is all that is read in one
+    optimizer step.
 
-    Each iterator over a shuffled `tf.data.Dataset` has an order of its own, so as many are made as there were epochs
-    before: a resumed training finds the order of its epoch.
+    Each iterator over a shuffled `tf.data.Dataset` has an order of its own, so as many are made as
+    there were epochs before: a resumed training finds the order of its epoch.
 
     Args:
         dataset: gives batches of (features, labels), anew for each iteration.
@@ -85,7 +94,15 @@ class StepStream(IterableDataset):
         world_size: how many processes share each micro-batch.
     """
 
-    def __init__(self, dataset: Iterable[Any], *, steps: int, parts: int = 1, rank: int = 0, world_size: int = 1):
+    def __init__(
+        self,
+        dataset: Iterable[Any],
+        *,
+        steps: int,
+        parts: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+    ):
         self.dataset, self.steps, self.parts = dataset, steps, parts
         self.rank, self.world_size = rank, world_size
         self._iterators = 0
@@ -114,14 +131,16 @@ class StepStream(IterableDataset):
         shares = self.parts * self.world_size
         if rows < shares or (self.world_size > 1 and rows % shares):
             raise ValueError(
-                f"A batch of {rows} samples cannot be shared out to {self.world_size} processes and "
-                f"gradient_accumulation_steps={self.parts}. Repeat the data, or batch(..., drop_remainder=True)."
+                f"A batch of {rows} samples cannot be shared out to {self.world_size} processes "
+                f"and gradient_accumulation_steps={self.parts}. Repeat the data, or batch(..., "
+                "drop_remainder=True)."
             )
         return math.ceil(rows / shares)
 
 
 class EvaluationStream(IterableDataset):
-    """The batches of this process in an evaluation, of the same number of rows whatever those of the dataset have.
+    """The batches of this process in an evaluation, of the same number of rows whatever those of
+    the dataset have.
 
     Args:
         dataset: gives batches of (features, labels).
@@ -131,10 +150,19 @@ class EvaluationStream(IterableDataset):
         world_size: how many processes share each batch.
 
     Attributes:
-        last_round: samples in the last batch of all processes, without those that fill it up to equal shares.
+        last_round: samples in the last batch of all processes, without those that fill it up to
+            equal shares.
     """
 
-    def __init__(self, dataset: Iterable[Any], *, batches: int | None, size: int, rank: int = 0, world_size: int = 1):
+    def __init__(
+        self,
+        dataset: Iterable[Any],
+        *,
+        batches: int | None,
+        size: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ):
         self.dataset, self.batches, self.size = dataset, batches, size
         self.rank, self.world_size = rank, world_size
         self.last_round = -1
@@ -142,7 +170,9 @@ class EvaluationStream(IterableDataset):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         each = self.size * self.world_size
         first: Any = None
-        for batch in rebatched(map(as_batch, itertools.islice(iter(self.dataset), self.batches)), each):
+        for batch in rebatched(
+            map(as_batch, itertools.islice(iter(self.dataset), self.batches)), each
+        ):
             first = batch if first is None else first
             self.last_round = find_batch_size(batch) or 0
             share = math.ceil(self.last_round / self.world_size)
@@ -162,7 +192,12 @@ class BatchLoader(EpochLoader):
     """
 
     def __init__(
-        self, stream: IterableDataset, *, examples: int | None, batches: int | None, samples_per_round: int
+        self,
+        stream: IterableDataset,
+        *,
+        examples: int | None,
+        batches: int | None,
+        samples_per_round: int,
     ) -> None:
         super().__init__(stream, total=None, samples_per_round=samples_per_round, batch_size=None)
         self.examples, self.batches = examples, batches
@@ -210,7 +245,9 @@ def rows_of(batch: Any, start: int, stop: int) -> Any:
 
 def filled_up(batch: Any, rows: int) -> Any:
     """Return a nested batch with its last row repeated, so that it has so many."""
-    return map_nested(lambda leaf: torch.cat([leaf, leaf[-1:].expand(rows - len(leaf), *leaf.shape[1:])]), batch)
+    return map_nested(
+        lambda leaf: torch.cat([leaf, leaf[-1:].expand(rows - len(leaf), *leaf.shape[1:])]), batch
+    )
 
 
 def joined(batches: list[Any]) -> Any:

@@ -15,12 +15,15 @@ _Sizes = list[tuple[int | None, ...]]
 
 
 class TensorFlowGraphs:
-    """As `tf.function(function, reduce_retracing=True)`, which needs longer to find a graph than small ones to run.
+    """As `tf.function(function, reduce_retracing=True)`, which needs longer to find a graph than
+    small ones to run.
 
-    A batch of other sizes than those before gets a graph for all of them, in which the sizes that differ are open.
+    A batch of other sizes than those before gets a graph for all of them, in which the sizes that
+    differ are open.
 
     Args:
-        function: of TensorFlow's tensors, nested in any way, and of values that a graph can be made for.
+        function: of TensorFlow's tensors, nested in any way, and of values that a graph can be made
+            for.
         xla: have XLA compile the graphs.
     """
 
@@ -32,7 +35,9 @@ class TensorFlowGraphs:
         """Sizes that the newest graph takes, for tensors of the same number of dimensions."""
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the graph for these arguments, with tensors of torch in them, and return what `function` returns."""
+        """Run the graph for these arguments, with tensors of torch in them, and return what
+        `function` returns.
+        """
         kind = _kind_of(arguments)
         leaves = sys.modules["tensorflow"].nest.flatten(arguments)
         tensors = [to_tensorflow(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
@@ -51,15 +56,24 @@ class TensorFlowGraphs:
             filled = [next(parts) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
             return self._function(*tf.nest.pack_sequence_as(arguments, filled))
 
-        signature = [tf.TensorSpec(shape, tensor.dtype) for shape, tensor in zip(sizes, tensors, strict=True)]
-        graph = tf.function(flat, input_signature=signature, jit_compile=self._xla or None).get_concrete_function()
-        known = all(leaf is None or isinstance(leaf, tf.Tensor) for leaf in tf.nest.flatten(graph.structured_outputs))
+        signature = [
+            tf.TensorSpec(shape, tensor.dtype) for shape, tensor in zip(sizes, tensors, strict=True)
+        ]
+        graph = tf.function(
+            flat, input_signature=signature, jit_compile=self._xla or None
+        ).get_concrete_function()
+        known = all(
+            leaf is None or isinstance(leaf, tf.Tensor)
+            for leaf in tf.nest.flatten(graph.structured_outputs)
+        )
         simple = known and not self._xla and not tf.config.list_logical_devices("GPU")
         return _Operation(graph, tf) if simple else graph
 
 
 class _Operation:
-    """Calls a graph by the operation for that: half a millisecond less than `ConcreteFunction.__call__` takes."""
+    """Calls a graph by the operation for that: half a millisecond less than
+    `ConcreteFunction.__call__` takes.
+    """
 
     def __init__(self, graph: Any, tf: Any) -> None:
         self._tf = tf
@@ -71,8 +85,14 @@ class _Operation:
 
     def __call__(self, *tensors: Any) -> Any:
         arguments = [*tensors, *self._captured]
-        found = iter(self._tf.raw_ops.StatefulPartitionedCall(args=arguments, Tout=self._types, f=self._graph))
-        return self._tf.nest.pack_sequence_as(self._nesting, [next(found) if it else None for it in self._is_there])
+        found = iter(
+            self._tf.raw_ops.StatefulPartitionedCall(
+                args=arguments, Tout=self._types, f=self._graph
+            )
+        )
+        return self._tf.nest.pack_sequence_as(
+            self._nesting, [next(found) if it else None for it in self._is_there]
+        )
 
 
 def _open(known: _Sizes, found: _Sizes) -> _Sizes:
@@ -84,7 +104,8 @@ def _open(known: _Sizes, found: _Sizes) -> _Sizes:
 
 
 def _kind_of(value: Any, of_shape: Callable[[Any], Any] = tuple) -> Any:
-    """Return what two values have in common that one graph serves: their nesting, types, and what is no tensor.
+    """Return what two values have in common that one graph serves: their nesting, types, and what
+    is no tensor.
 
     Args:
         value: tensors of torch, nested in any way, and hashable others.

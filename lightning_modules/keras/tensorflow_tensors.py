@@ -1,4 +1,6 @@
-"""Tensors that torch and TensorFlow share: arguments, results, and variables whose values a tensor of torch has."""
+"""Tensors that torch and TensorFlow share: arguments, results, and variables whose values a
+tensor of torch has.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,14 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 64
-"""Bytes to which TensorFlow's memory is aligned; it ends the process when it is given other memory."""
+"""Bytes to which TensorFlow's memory is aligned; it ends the process when it is given other
+memory.
+"""
 
 
 def to_tensorflow(value: Any) -> Any:
-    """Return a tensor of torch as one of TensorFlow, with the same memory where that can be; others as they are.
+    """Return a tensor of torch as one of TensorFlow, with the same memory where that can be; others
+    as they are.
 
     Args:
         value: a tensor without gradient, or anything else.
@@ -37,7 +42,8 @@ def _is_aligned(tensor: Tensor) -> bool:
 
 
 def to_torch(value: Any) -> Any:
-    """Return a tensor or variable of TensorFlow as a tensor of torch, with the same memory; None stays None.
+    """Return a tensor or variable of TensorFlow as a tensor of torch, with the same memory; None
+    stays None.
 
     Args:
         value: of either library, or what torch makes a tensor of.
@@ -46,7 +52,9 @@ def to_torch(value: Any) -> Any:
         return value
     tensorflow = sys.modules["tensorflow"]
     if tensorflow.is_tensor(value):
-        return torch.from_dlpack(value if isinstance(value, tensorflow.Tensor) else tensorflow.convert_to_tensor(value))
+        return torch.from_dlpack(
+            value if isinstance(value, tensorflow.Tensor) else tensorflow.convert_to_tensor(value)
+        )
     return torch.as_tensor(value)
 
 
@@ -57,10 +65,11 @@ def _address(tensor: Any) -> int:
 class SharedVariable:
     """A variable of TensorFlow and a tensor of torch with the same values.
 
-    `assign` of TensorFlow takes over the memory of what is assigned, so both have the same memory from the first `push`
-    on: what an optimizer of torch writes there, through `.data` or not, TensorFlow reads. Where TensorFlow writes, it
-    does so in memory of its own, which `follow` copies. Memory that cannot be shared is copied at each `push`; that of
-    an embedding cannot: TensorFlow keeps variables whose rows are looked up to itself, from the first time on.
+    `assign` of TensorFlow takes over the memory of what is assigned, so both have the same memory
+    from the first `push` on: what an optimizer of torch writes there, through `.data` or not,
+    TensorFlow reads. Where TensorFlow writes, it does so in memory of its own, which `follow`
+    copies. Memory that cannot be shared is copied at each `push`; that of an embedding cannot:
+    TensorFlow keeps variables whose rows are looked up to itself, from the first time on.
 
     Args:
         variable: of TensorFlow.
@@ -77,7 +86,9 @@ class SharedVariable:
         """TensorFlow copies the variable whenever it is read or assigned to."""
 
     def push(self) -> None:
-        """Let TensorFlow have the values of torch, unless others were assigned to its variable since."""
+        """Let TensorFlow have the values of torch, unless others were assigned to its variable
+        since.
+        """
         tensor = self.tensor
         if self._shared_at == tensor.data_ptr():
             if _address(self._reading()) == self._shared_at:
@@ -88,7 +99,12 @@ class SharedVariable:
         if self._followed == tensor._version:
             return
         value, dtype = to_tensorflow(tensor), self.variable.dtype
-        can_share = tensor.is_cpu and tensor.is_contiguous() and _is_aligned(tensor) and value.dtype == dtype
+        can_share = (
+            tensor.is_cpu
+            and tensor.is_contiguous()
+            and _is_aligned(tensor)
+            and value.dtype == dtype
+        )
         self.variable.assign(value if can_share else sys.modules["tensorflow"].cast(value, dtype))
         self._shared_at = tensor.data_ptr() if can_share and not self._keeps_to_itself else None
         self._followed = None
@@ -102,19 +118,28 @@ class SharedVariable:
         """Take over what TensorFlow has written since the last `push`, if it has.
 
         Args:
-            value: of the variable, where it is known already, from a graph that ran after the last `push`.
+            value: of the variable, where it is known already, from a graph that ran after the last
+                `push`.
         """
-        torch_leads = value is None and self._shared_at is None and self._followed != self.tensor._version
+        torch_leads = (
+            value is None and self._shared_at is None and self._followed != self.tensor._version
+        )
         if not torch_leads and self._copy(self.variable if value is None else value):
             self._shared_at, self._followed = None, self.tensor._version
 
     def _reading(self) -> Any:
-        """Return `self.variable.value()`, in a third of the time: each variable is read at each step."""
+        """Return `self.variable.value()`, in a third of the time: each variable is read at each
+        step.
+        """
         variable = self.variable
-        return sys.modules["tensorflow"].raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        return sys.modules["tensorflow"].raw_ops.ReadVariableOp(
+            resource=variable.handle, dtype=variable.dtype
+        )
 
     def _is_copied_when_read(self) -> bool:
-        """Look whether TensorFlow has gone over to copies: otherwise two readings at a time have one memory."""
+        """Look whether TensorFlow has gone over to copies: otherwise two readings at a time have
+        one memory.
+        """
         readings = [self._reading() for _ in range(2)]
         return _address(readings[0]) != _address(readings[1])
 

@@ -13,8 +13,8 @@ from .module import Compute, KerasModule, constrained, nested_layers
 from .names import stable_names
 
 _BACKEND = (
-    "Set the environment variable KERAS_BACKEND=torch before keras is imported, or run the script with "
-    "`python -m lightrainer script.py`."
+    "Set the environment variable KERAS_BACKEND=torch before keras is imported, or run the script "
+    "with `python -m lightrainer script.py`."
 )
 
 
@@ -36,9 +36,14 @@ class TorchKerasModule(KerasModule):
     def __init__(self, model: nn.Module, compute: Compute) -> None:
         keras = loaded("keras")
         if not is_instance(model, "keras", "Model"):
-            raise TypeError(f"model is a {type(model).__name__}, not a keras.Model: the ordinary Trainer trains it.")
+            raise TypeError(
+                f"model is a {type(model).__name__}, not a keras.Model: the ordinary Trainer "
+                "trains it."
+            )
         if keras.backend.backend() != "torch":
-            raise ValueError(f"Keras computes in {keras.backend.backend()!r}, not in torch. {_BACKEND}")
+            raise ValueError(
+                f"Keras computes in {keras.backend.backend()!r}, not in torch. {_BACKEND}"
+            )
         super().__init__(model, compute)
         vars(self).update(keras=keras)
         self.pull()
@@ -58,7 +63,8 @@ class TorchKerasModule(KerasModule):
         """Register the variables again: some may be new, or frozen."""
         self._parameters.clear()
         self._buffers.clear()
-        measured = {id(variable) for variable in self.model.metrics_variables}  # of `compile`: begin anew each time
+        # of `compile`: begin anew each time
+        measured = {id(variable) for variable in self.model.metrics_variables}
         kept = [variable for variable in self.model.variables if id(variable) not in measured]
         for variable, name in zip(kept, stable_names(v.path for v in kept), strict=True):
             if variable.value.requires_grad:
@@ -95,6 +101,8 @@ class TorchKerasModule(KerasModule):
         return map_nested(lambda leaf: leaf if leaf is None else torch.as_tensor(leaf), value)
 
     def _on_device(self) -> Any:
-        """Have Keras make its tensors where the weights are; by itself it takes a GPU wherever there is one."""
+        """Have Keras make its tensors where the weights are; by itself it takes a GPU wherever
+        there is one.
+        """
         weight = next(iter((*self._parameters.values(), *self._buffers.values())), None)
         return self.keras.device("cpu" if weight is None else str(weight.device))

@@ -25,7 +25,9 @@ def wrap_keras_model(model: Any, compute: Compute, *, xla: bool = False) -> Kera
     """
     if isinstance(model, nn.Module):
         if xla:
-            raise NotImplementedError("xla=True: the model computes in torch, and XLA is for TensorFlow. Leave it out.")
+            raise NotImplementedError(
+                "xla=True: the model computes in torch, and XLA is for TensorFlow. Leave it out."
+            )
         from .torch_model import TorchKerasModule
 
         return TorchKerasModule(model, compute)

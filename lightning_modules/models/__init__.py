@@ -1,4 +1,5 @@
 """Inspect models, read their outputs, generate with them, and change their execution.
 
-Here: inspection, outputs, generation, activation checkpointing, NEFTune, Liger's kernels. Imports `common`.
+Here: inspection, outputs, generation, activation checkpointing, NEFTune, Liger's kernels. Imports
+`common`.
 """

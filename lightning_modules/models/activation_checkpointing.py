@@ -27,9 +27,9 @@ def enable_activation_checkpointing(
 ) -> Callable[[], None]:
     """As `transformers.Trainer`, through the model's own method, but for models without one too.
 
-    A method `activation_checkpointing_enable` goes before `gradient_checkpointing_enable`, of which the older models
-    of `transformers` have only the latter; it stays enabled, as in the reference. Other models go through
-    `checkpoint_activations`.
+    A method `activation_checkpointing_enable` goes before `gradient_checkpointing_enable`, of which
+    the older models of `transformers` have only the latter; it stays enabled, as in the reference.
+    Other models go through `checkpoint_activations`.
 
     Args:
         model: changed in place.
@@ -46,28 +46,36 @@ def enable_activation_checkpointing(
     newer = getattr(model, "activation_checkpointing_enable", None)
     older = getattr(model, "gradient_checkpointing_enable", None)
     if callable(newer):
-        newer(activation_checkpointing_kwargs=options or None, every_n_layers=every_n_layers, offload=offload)
+        newer(
+            activation_checkpointing_kwargs=options or None,
+            every_n_layers=every_n_layers,
+            offload=offload,
+        )
     elif callable(older):
         older(gradient_checkpointing_kwargs=options or None)
         _thin_out(model, every_n_layers)
         _offload(model, offload)
     else:
-        return checkpoint_activations(model, every_n_layers=every_n_layers, offload=offload, **options)
+        return checkpoint_activations(
+            model, every_n_layers=every_n_layers, offload=offload, **options
+        )
     return lambda: None
 
 
 def checkpoint_activations(
     model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: Any
 ) -> Callable[[], None]:
-    """Make each layer of a model keep only its inputs, and recompute its forward pass for the backward pass.
+    """Make each layer of a model keep only its inputs, and recompute its forward pass for the
+    backward pass.
 
-    Results are the same to the last bit, with dropout too: the generators are reset for the second run, and statistics
-    of batch normalisation are updated only in the first one. Names, classes and weights of the model are not changed,
-    and evaluation is not affected.
+    Results are the same to the last bit, with dropout too: the generators are reset for the second
+    run, and statistics of batch normalisation are updated only in the first one. Names, classes and
+    weights of the model are not changed, and evaluation is not affected.
 
     Args:
         model: changed in place; `find_layers` says what its layers are.
-        every_n_layers: take only every so many-th layer, the first one included; the others keep everything.
+        every_n_layers: take only every so many-th layer, the first one included; the others keep
+            everything.
         offload: keep in main memory, page-locked where there is a GPU, what still has to be kept.
         options: for `torch.utils.checkpoint.checkpoint`; `use_reentrant` is False if not given.
 
@@ -75,11 +83,15 @@ def checkpoint_activations(
         What makes the model as it was.
     """
     parameters = inspect.signature(checkpoint).parameters
-    known = ["preserve_rng_state", *(name for name in parameters if name not in ("function", "args", "kwargs"))]
+    known = [
+        "preserve_rng_state",
+        *(name for name in parameters if name not in ("function", "args", "kwargs")),
+    ]
     for name in options:
         if name not in known:
             raise ValueError(
-                f"gradient_checkpointing_kwargs has {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}."
+                f"gradient_checkpointing_kwargs has {name!r}.{did_you_mean(name, known)} There "
+                f"are: {', '.join(known)}."
             )
     layers = find_layers(model)[::every_n_layers]
     shown = ", ".join(name or type(model).__name__ for name, _ in layers)
@@ -105,9 +117,10 @@ def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:
 def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the layers of a model that run in sequence, with their names.
 
-    These are the members of module lists with at least two of one class that have submodules themselves: the blocks of
-    a transformer or a ResNet. Without such a list they are the direct children that have submodules, and without these
-    the model as a whole, which does not reduce the peak.
+    These are the members of module lists with at least two of one class that have submodules
+    themselves: the blocks of a transformer or a ResNet. Without such a list they are the direct
+    children that have submodules, and without these the model as a whole, which does not reduce the
+    peak.
     """
     found = list(_repeated(model, ""))
     if not found:
@@ -116,7 +129,9 @@ def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _repeated(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    classes = Counter(type(part) for part in module.children()) if isinstance(module, _CONTAINERS) else {}
+    classes = (
+        Counter(type(part) for part in module.children()) if isinstance(module, _CONTAINERS) else {}
+    )
     for name, part in module.named_children():
         full_name = f"{path}.{name}" if path else name
         if classes.get(type(part), 0) > 1 and _is_composed(part):
@@ -130,7 +145,9 @@ def _is_composed(module: nn.Module) -> bool:
 
 
 class _ForwardTwice:
-    """Replacement of a layer's `forward`. It holds the layer, so that a copy of the model has a copy of this."""
+    """Replacement of a layer's `forward`. It holds the layer, so that a copy of the model has a
+    copy of this.
+    """
 
     def __init__(self, layer: nn.Module, offload: bool, options: dict[str, Any]) -> None:
         self.layer = layer
@@ -146,7 +163,11 @@ class _ForwardTwice:
 
     @property
     def _forward(self) -> Callable[..., Any]:
-        return functools.partial(type(self.layer).forward, self.layer) if self.own is None else self.own
+        return (
+            functools.partial(type(self.layer).forward, self.layer)
+            if self.own is None
+            else self.own
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         forward = self._forward
@@ -156,14 +177,17 @@ class _ForwardTwice:
         if self.counts:
             run = _counting_once(self.layer, forward)
 
-        # torch resets the generator of a device only if a tensor among the positional arguments is on that device.
+        # torch resets the generator of a device only if a tensor among the positional arguments is
+        # on that device.
         run = _by_position(run, len(args), list(kwargs))
         with _saved_on_host(self.offload):
             return checkpoint(run, *args, *kwargs.values(), **self.options)
 
 
 def _by_position(run: Callable[..., Any], count: int, names: list[str]) -> Callable[..., Any]:
-    """Return a function that takes arguments by position: `count` of them, and then those with these names."""
+    """Return a function that takes arguments by position: `count` of them, and then those with
+    these names.
+    """
 
     def run_by_position(*values: Any) -> Any:
         args = values[:count]
@@ -192,7 +216,12 @@ def _statistics_set_aside(layer: nn.Module) -> Iterator[None]:
     parts = [part for part in layer.modules() if getattr(part, "track_running_stats", False)]
     kept = [dict(part._buffers) for part in parts]
     for part in parts:
-        part._buffers.update({name: None if value is None else value.clone() for name, value in part._buffers.items()})
+        part._buffers.update(
+            {
+                name: None if value is None else value.clone()
+                for name, value in part._buffers.items()
+            }
+        )
     try:
         yield
     finally:
@@ -211,10 +240,13 @@ def _thin_out(model: nn.Module, every_n_layers: int) -> None:
     if every_n_layers == 1:
         return
     library = "transformers.modeling_layers"
-    layers: list[Any] = [one for one in model.modules() if is_instance(one, library, "GradientCheckpointingLayer")]
+    layers: list[Any] = [
+        one for one in model.modules() if is_instance(one, library, "GradientCheckpointingLayer")
+    ]
     if not layers:
         raise ValueError(
-            f"{every_n_layers=}: {type(model).__name__} does not say which parts are layers. Leave it out."
+            f"{every_n_layers=}: {type(model).__name__} does not say which parts are layers. Leave "
+            "it out."
         )
     for index, layer in enumerate(layers):
         layer.gradient_checkpointing = index % every_n_layers == 0
@@ -224,11 +256,17 @@ def _offload(model: nn.Module, offload: bool) -> None:
     """Make the checkpointing function of a `transformers` model offload to main memory."""
     if not offload:
         return
-    parts: list[Any] = [part for part in model.modules() if hasattr(part, "_gradient_checkpointing_func")]
+    parts: list[Any] = [
+        part for part in model.modules() if hasattr(part, "_gradient_checkpointing_func")
+    ]
     if not parts:
-        raise ValueError(f"{offload=}: {type(model).__name__} does not say how its layers are run. Leave it out.")
+        raise ValueError(
+            f"{offload=}: {type(model).__name__} does not say how its layers are run. Leave it out."
+        )
     for part in parts:
-        part._gradient_checkpointing_func = functools.partial(_run_offloaded, part._gradient_checkpointing_func)
+        part._gradient_checkpointing_func = functools.partial(
+            _run_offloaded, part._gradient_checkpointing_func
+        )
 
 
 def _run_offloaded(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

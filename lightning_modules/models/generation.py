@@ -12,15 +12,18 @@ from . import inspection
 from .generation_config import generate_parameters, require_accepted, setting
 
 
-def generate(model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], *, synced_gpus: bool) -> torch.Tensor:
+def generate(
+    model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], *, synced_gpus: bool
+) -> torch.Tensor:
     """Call the model's `generate` with the inputs that it accepts.
 
     Args:
         model: has a method `generate` that returns token ids.
-        inputs: the batch; columns that `generate` has no parameter for, such as labels, are left out.
+        inputs: the batch; columns that `generate` has no parameter for, such as labels, are left
+            out.
         options: settings that go before those of the model.
-        synced_gpus: go on until the last process has finished its sequences. Said only where it is true, or where
-            `generate` has a parameter of this name.
+        synced_gpus: go on until the last process has finished its sequences. Said only where it is
+            true, or where `generate` has a parameter of this name.
 
     Returns:
         Token ids, (samples, length).
@@ -50,14 +53,18 @@ def require_generate(model: Any) -> None:
         TypeError: it has no method `generate`.
     """
     if not callable(getattr(model, "generate", None)):
-        raise TypeError(f"{type(model).__name__} has no method generate. Set predict_with_generate=False, or add it.")
+        raise TypeError(
+            f"{type(model).__name__} has no method generate. Set predict_with_generate=False, or "
+            "add it."
+        )
 
 
 def settle_defaults(config: Any) -> None:
-    """Fill unset values of a generation config with the defaults of `transformers`, as the reference does.
+    """Fill unset values of a generation config with the defaults of `transformers`, as the
+    reference does.
 
-    The reference does so after each generation, with a visible effect: without a `max_length` the first batch may have
-    20 tokens after the start token, all others 20 including it.
+    The reference does so after each generation, with a visible effect: without a `max_length` the
+    first batch may have 20 tokens after the start token, all others 20 including it.
     """
     if getattr(config, "_from_model_config", False):
         config._from_model_config = False
@@ -69,7 +76,8 @@ def common_length(config: Any, length: int) -> int:
     """Return the length to pad the sequences of a batch to, so that all batches are equally long.
 
     Args:
-        config: generation config of the model: `max_length`, or `max_new_tokens` and the start token.
+        config: generation config of the model: `max_length`, or `max_new_tokens` and the start
+            token.
         length: their present length.
     """
     max_length = setting(config, "max_length")
@@ -84,8 +92,9 @@ def common_length(config: Any, length: int) -> int:
 def padding_token(processing_class: Any, model: Any) -> int:
     """Return the token to pad sequences with: the first of those that are set.
 
-    Searched are the processing class (padding, then end-of-sequence token), the model's config (padding), the
-    tokenizer of a processor, the generation config, and the model's config (end-of-sequence token).
+    Searched are the processing class (padding, then end-of-sequence token), the model's config
+    (padding), the tokenizer of a processor, the generation config, and the model's config
+    (end-of-sequence token).
 
     Raises:
         ValueError: none is set.
@@ -110,8 +119,8 @@ def padding_token(processing_class: Any, model: Any) -> int:
         if token is not None:
             return int(token)
     raise ValueError(
-        f"No token to pad with: neither {type(processing_class).__name__} (processing_class) nor the config of "
-        f"{type(model).__name__} has a pad_token_id or eos_token_id. Set one."
+        f"No token to pad with: neither {type(processing_class).__name__} (processing_class) nor "
+        f"the config of {type(model).__name__} has a pad_token_id or eos_token_id. Set one."
     )
 
 
@@ -127,7 +136,9 @@ def without_answers(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gather_weights_for_generate(model: Any) -> None:
-    """Register `generate` with `fully_shard` as a forward method, since it calls submodules directly."""
+    """Register `generate` with `fully_shard` as a forward method, since it calls submodules
+    directly.
+    """
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(model, fsdp.FSDPModule) and "generate" not in vars(model):
         fsdp.register_fsdp_forward_method(model, "generate")
@@ -138,5 +149,6 @@ def _tokens(model: Any, generated: Any) -> torch.Tensor:
         return generated
     shape = f" of shape {tuple(generated.shape)}" if isinstance(generated, torch.Tensor) else ""
     raise TypeError(
-        f"{type(model).__name__}.generate returned a {type(generated).__name__}{shape}, not a tensor (samples, length)."
+        f"{type(model).__name__}.generate returned a {type(generated).__name__}{shape}, not a "
+        "tensor (samples, length)."
     )

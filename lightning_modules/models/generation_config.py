@@ -22,8 +22,9 @@ def read_generation_config(given: Any, kind: Any = None) -> Any:
     Args:
         given: an object with the settings, which is copied; a dict; a JSON file; the folder of a
             `generation_config.json`; or a name on the Hub, where `kind` loads from there.
-        kind: what to make of a dict or a file: a class with `from_pretrained` and `from_dict`, or `dict`. By default
-            the `GenerationConfig` of transformers if that has been imported, otherwise `dict`.
+        kind: what to make of a dict or a file: a class with `from_pretrained` and `from_dict`, or
+            `dict`. By default the `GenerationConfig` of transformers if that has been imported,
+            otherwise `dict`.
 
     Returns:
         The settings, checked.
@@ -33,7 +34,9 @@ def read_generation_config(given: Any, kind: Any = None) -> Any:
         ValueError: the settings cannot be; all of them in one message.
     """
     if kind is None:
-        kind = getattr(loaded("transformers.generation.configuration_utils"), "GenerationConfig", dict)
+        kind = getattr(
+            loaded("transformers.generation.configuration_utils"), "GenerationConfig", dict
+        )
     if isinstance(given, (str, os.PathLike)):
         given = _find(os.fspath(given), kind)
     elif isinstance(given, Mapping) and kind is not dict:
@@ -44,7 +47,10 @@ def read_generation_config(given: Any, kind: Any = None) -> Any:
     except ValueError as error:  # a class may refuse the settings in its constructor
         config, faults = None, str(error)
     if faults:
-        raise ValueError(f"generation_config={str(given)!r:.100} is invalid. Correct it before training:\n{faults}")
+        raise ValueError(
+            f"generation_config={str(given)!r:.100} is invalid. Correct it before "
+            f"training:\n{faults}"
+        )
     return config
 
 
@@ -59,8 +65,9 @@ def kind_of_config(model: Any) -> type | None:
 def give_generation_config(model: Any, config: Any) -> None:
     """Set the generation settings of a model.
 
-    An object replaces the model's `generation_config`, which its `generate` reads; a dict is merged into a copy of it.
-    If a model has no such attribute, the settings become keyword arguments of its `generate`.
+    An object replaces the model's `generation_config`, which its `generate` reads; a dict is merged
+    into a copy of it. If a model has no such attribute, the settings become keyword arguments of
+    its `generate`.
 
     Args:
         model: has a method `generate`.
@@ -126,7 +133,8 @@ def require_accepted(model: Any, options: Mapping[str, Any], source: str) -> Non
         listed = ", ".join(f"{name}={options[name]!r}" for name in refused)
         hint = did_you_mean(refused[0], known) if len(refused) == 1 else ""
         raise ValueError(
-            f"{source}: {type(model).__name__}.generate takes no {listed}.{hint} It takes: {', '.join(known)}."
+            f"{source}: {type(model).__name__}.generate takes no {listed}.{hint} It takes: "
+            f"{', '.join(known)}."
         )
 
 
@@ -139,7 +147,9 @@ def _find(given: str, kind: type) -> str | Path:
     if kind is not dict and not local:
         return given
     hub = " This model loads no generation config from the Hub." if kind is dict else ""
-    raise FileNotFoundError(f"generation_config={given!r} is no JSON file, nor has it {GENERATION_CONFIG_NAME}.{hub}")
+    raise FileNotFoundError(
+        f"generation_config={given!r} is no JSON file, nor has it {GENERATION_CONFIG_NAME}.{hub}"
+    )
 
 
 def _made(given: Any, kind: Any) -> Any:
@@ -161,7 +171,9 @@ def _made(given: Any, kind: Any) -> Any:
 
 def _changed(own: Any, settings: Mapping[str, Any]) -> Any:
     """Return a copy of the model's own config with these settings."""
-    _require_known(settings, [name for name in dir(own) if not name.startswith("_")], type(own).__name__)
+    _require_known(
+        settings, [name for name in dir(own) if not name.startswith("_")], type(own).__name__
+    )
     changed = copy.deepcopy(own)
     for name, value in settings.items():
         setattr(changed, name, value)
@@ -172,11 +184,15 @@ def _require_known(settings: Mapping[str, Any], known: Iterable[str], whose: str
     known = set(known)
     said = [f"{name!r}.{did_you_mean(name, known)}" for name in settings if name not in known]
     if said:
-        raise ValueError("\n".join(f"generation_config: {whose} has no setting {one}" for one in said))
+        raise ValueError(
+            "\n".join(f"generation_config: {whose} has no setting {one}" for one in said)
+        )
 
 
 def _faults(config: Any) -> str:
-    """Return the problem of a config by its own `validate`, if it has one; an empty text without any."""
+    """Return the problem of a config by its own `validate`, if it has one; an empty text without
+    any.
+    """
     validate = getattr(config, "validate", None)
     if callable(validate):
         try:

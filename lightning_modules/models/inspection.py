@@ -13,19 +13,28 @@ from torch import nn
 
 from ..common.libraries import is_instance, loaded
 
-_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
+_WRAPPERS = {
+    "DistributedDataParallel",
+    "DataParallel",
+    "FullyShardedDataParallel",
+    "DeepSpeedEngine",
+}
 _INNER_WRAPPERS = {"FullyShardedDataParallel", "CheckpointWrapper"}
 
 
 def to_call(model: Any, wrapped: Any) -> Any:
-    """Return `wrapped` if it is `model` or a wrapper of it, otherwise `model`, which has been replaced."""
+    """Return `wrapped` if it is `model` or a wrapper of it, otherwise `model`, which has been
+    replaced.
+    """
     if unwrap_model(wrapped) is unwrap_model(model):
         return wrapped
     return model
 
 
 def unwrap_model(model: Any) -> Any:
-    """Return the user's model under DistributedDataParallel, FSDP, DeepSpeed, DataParallel and torch.compile."""
+    """Return the user's model under DistributedDataParallel, FSDP, DeepSpeed, DataParallel and
+    torch.compile.
+    """
     while True:
         inner = inside_compiled(model)
         if inner is None and type(model).__name__ in _WRAPPERS:
@@ -36,7 +45,9 @@ def unwrap_model(model: Any) -> Any:
 
 
 def inside_compiled(model: Any) -> nn.Module | None:
-    """Return the module that `torch.compile` wraps; None for others, also wrappers that forward to a compiled one."""
+    """Return the module that `torch.compile` wraps; None for others, also wrappers that forward
+    to a compiled one.
+    """
     if type(model).__name__ == "OptimizedModule":
         return model._orig_mod
     return None
@@ -45,7 +56,8 @@ def inside_compiled(model: Any) -> nn.Module | None:
 def own_attribute(model: Any, name: str) -> Any:
     """Return an attribute of an object or its class, or None.
 
-    Unlike `getattr` it is not answered by a `__getattr__`, by which wrappers forward to an inner model.
+    Unlike `getattr` it is not answered by a `__getattr__`, by which wrappers forward to an inner
+    model.
     """
     is_own = name in vars(model) or hasattr(type(model), name)
     if not is_own:
@@ -55,7 +67,8 @@ def own_attribute(model: Any, name: str) -> Any:
 
 @contextlib.contextmanager
 def without_inner_wrappers(model: Any) -> Iterator[Any]:
-    """Remove the wrappers of layers from a model in the block, so that each module has its original name.
+    """Remove the wrappers of layers from a model in the block, so that each module has its original
+    name.
 
     Not safe while another thread calls the model.
     """
@@ -108,13 +121,16 @@ def class_of(model: Any) -> type:
 
 
 def overrides_mode(model: nn.Module) -> bool:
-    """Return whether a model, or a module below it, has its own `train` or `eval`, by its class or as an attribute.
+    """Return whether a model, or a module below it, has its own `train` or `eval`, by its class or
+    as an attribute.
 
     Args:
         model: the model; torch's wrappers around it do not count.
     """
     for module in unwrap_model(model).modules():
-        by_class = type(module).train is not nn.Module.train or type(module).eval is not nn.Module.eval
+        by_class = (
+            type(module).train is not nn.Module.train or type(module).eval is not nn.Module.eval
+        )
         by_attribute = not vars(module).keys().isdisjoint(("train", "eval"))
         if by_class or by_attribute:
             return True
@@ -122,12 +138,16 @@ def overrides_mode(model: nn.Module) -> bool:
 
 
 def accepts_loss_kwargs(model: nn.Module) -> bool:
-    """Return whether `forward` accepts `num_items_in_batch`: the model declares it, or takes any keyword argument."""
+    """Return whether `forward` accepts `num_items_in_batch`: the model declares it, or takes any
+    keyword argument.
+    """
     declared = getattr(model, "accepts_loss_kwargs", None)
     if declared is not None:
         return declared
     parameters = inspect.signature(model.forward).parameters
-    return "num_items_in_batch" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return "num_items_in_batch" in parameters or any(
+        p.kind is p.VAR_KEYWORD for p in parameters.values()
+    )
 
 
 def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]:
@@ -147,13 +167,17 @@ def find_labels(model_class: type) -> list[str]:
 
 
 def can_return_loss(model_class: type) -> bool:
-    """As `transformers.utils.can_return_loss`: `forward` has `return_loss=True`, so it needs no labels."""
+    """As `transformers.utils.can_return_loss`: `forward` has `return_loss=True`, so it needs no
+    labels.
+    """
     parameter = inspect.signature(model_class.forward).parameters.get("return_loss")
     return parameter is not None and parameter.default is True
 
 
 def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
-    """Return those of `arguments` that `function` accepts, so that overrides with an older signature still work."""
+    """Return those of `arguments` that `function` accepts, so that overrides with an older
+    signature still work.
+    """
     names = _parameter_names(getattr(function, "__func__", function))
     if names is None or names.issuperset(arguments):
         return arguments
@@ -162,7 +186,9 @@ def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def _parameter_names(function: Any) -> frozenset[str] | None:
-    """Return names of the parameters; None if it takes any keyword. Cached, since every step calls it."""
+    """Return names of the parameters; None if it takes any keyword. Cached, since every step
+    calls it.
+    """
     parameters = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return None
@@ -170,7 +196,9 @@ def _parameter_names(function: Any) -> frozenset[str] | None:
 
 
 def move(model: nn.Module, device: torch.device) -> None:
-    """Move a model to a device, in place; weights that are shared stay shared, on devices of torch_xla too."""
+    """Move a model to a device, in place; weights that are shared stay shared, on devices of
+    torch_xla too.
+    """
     # By torch's own method, as an override may not have the argument.
     places: dict[int, list[str]] = {}
     for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
@@ -188,9 +216,11 @@ def move(model: nn.Module, device: torch.device) -> None:
 
 
 def predicts_next_token(model: Any) -> bool:
-    """Return whether a model is a causal language model, with its inputs, shifted by one, as labels.
+    """Return whether a model is a causal language model, with its inputs, shifted by one, as
+    labels.
 
-    Decided by the name of its class: `...ForCausalLM`, or one that `transformers`, if loaded, lists as causal.
+    Decided by the name of its class: `...ForCausalLM`, or one that `transformers`, if loaded, lists
+    as causal.
 
     Args:
         model: the model itself, without wrappers or adapters.
@@ -200,7 +230,9 @@ def predicts_next_token(model: Any) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _is_causal(model_class: type, auto: Any) -> bool:
-    """Return whether a class, or one that it inherits from, is causal. Cached, since every step may call it."""
+    """Return whether a class, or one that it inherits from, is causal. Cached, since every step
+    may call it.
+    """
     names = {base.__name__ for base in model_class.__mro__}
     if any(name.endswith("ForCausalLM") for name in names):
         return True
@@ -210,7 +242,8 @@ def _is_causal(model_class: type, auto: Any) -> bool:
 
 
 def loss_shifts_labels(model: Any) -> bool:
-    """Return whether the loss of a model drops the first label of each row, as the causal one of `transformers`.
+    """Return whether the loss of a model drops the first label of each row, as the causal one of
+    `transformers`.
 
     Args:
         model: the model, also in wrappers or adapters; its `loss_type` decides.
@@ -226,7 +259,8 @@ def loss_shifts_labels(model: Any) -> bool:
 
 
 def shifts_smoothed_labels(model: Any) -> bool:
-    """Return whether label smoothing shifts labels for a model: as in the reference, by its class's own name alone.
+    """Return whether label smoothing shifts labels for a model: as in the reference, by its class's
+    own name alone.
 
     A subclass of another name is not shifted.
 

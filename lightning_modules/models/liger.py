@@ -22,14 +22,17 @@ def liger_patch() -> Callable[..., None]:
     try:
         return import_module("liger_kernel.transformers")._apply_liger_kernel_to_instance
     except (ImportError, AttributeError) as error:
-        raise ImportError(f"use_liger_kernel=True needs `pip install 'lightrainer[liger]'` ({error}).") from error
+        raise ImportError(
+            f"use_liger_kernel=True needs `pip install 'lightrainer[liger]'` ({error})."
+        ) from error
 
 
 def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
     """As `transformers.integrations.apply_liger_kernel`: replace layers of a model in place.
 
     Args:
-        model: a model of `transformers`, or a PEFT adapter around one; others are not changed, with a warning.
+        model: a model of `transformers`, or a PEFT adapter around one; others are not changed, with
+            a warning.
         config: kernels to use, by name; None leaves the choice to Liger.
     """
     patch = liger_patch()
@@ -37,7 +40,10 @@ def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
     if is_pretrained(base):
         patch(model=base, **(config or {}))
     else:
-        logger.warning("use_liger_kernel=True has no effect on %s, no model of transformers.", type(base).__name__)
+        logger.warning(
+            "use_liger_kernel=True has no effect on %s, no model of transformers.",
+            type(base).__name__,
+        )
 
 
 def can_skip_logits(model: Any) -> bool:

@@ -14,15 +14,17 @@ from ..internals.torch_names import register_output
 
 
 class ModelOutput(OrderedDict):
-    """As `transformers.utils.ModelOutput`: a base for dataclasses whose fields are also accessible by key and index.
+    """As `transformers.utils.ModelOutput`: a base for dataclasses whose fields are also accessible
+    by key and index.
 
-    Fields that are None do not count. A subclass is a dataclass, all of whose fields but the first are None by default;
-    it is made of its fields, or of one mapping, or of pairs of name and value. It is registered as a pytree for hooks,
-    DistributedDataParallel and exports.
+    Fields that are None do not count. A subclass is a dataclass, all of whose fields but the first
+    are None by default; it is made of its fields, or of one mapping, or of pairs of name and value.
+    It is registered as a pytree for hooks, DistributedDataParallel and exports.
 
     Raises:
         TypeError: The subclass is not a dataclass.
-        ValueError: It has no field, or several without a default; or it was given something else than pairs.
+        ValueError: It has no field, or several without a default; or it was given something else
+            than pairs.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -37,7 +39,10 @@ class ModelOutput(OrderedDict):
         super().__init__(*args, **kwargs)
         # Replaced by the dataclass decorator, so it is only reached without it.
         if type(self) is not ModelOutput and not is_dataclass(self):
-            raise TypeError(f"{type(self).__qualname__} is a ModelOutput, but no dataclass. Put @dataclass above it.")
+            raise TypeError(
+                f"{type(self).__qualname__} is a ModelOutput, but no dataclass. Put @dataclass "
+                "above it."
+            )
 
     def __post_init__(self) -> None:
         items = _fields(self)
@@ -45,7 +50,9 @@ class ModelOutput(OrderedDict):
         if not names:
             raise ValueError(f"{type(self).__name__} has no fields.")
         if any(item.default is not None for item in items[1:]):
-            raise ValueError(f"{type(self).__name__} has fields without a default of None after the first.")
+            raise ValueError(
+                f"{type(self).__name__} has fields without a default of None after the first."
+            )
         first = getattr(self, names[0])
         alone = all(getattr(self, name) is None for name in names[1:])
         pairs = _pairs(first) if alone else None
@@ -74,7 +81,9 @@ class ModelOutput(OrderedDict):
         super().__setattr__(key, value)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise Exception(f"The fields of a {type(self).__name__} cannot be added or removed: set an attribute.")
+        raise Exception(
+            f"The fields of a {type(self).__name__} cannot be added or removed: set an attribute."
+        )
 
     __delitem__: Any = _refuse
     setdefault: Any = _refuse
@@ -98,7 +107,11 @@ def _fields(output: Any) -> tuple[Field[Any], ...]:
 
 def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
     """Return the pairs of name and value in a single first field; None if it is a value itself."""
-    if value is None or isinstance(value, (str, bytes, torch.Tensor, np.ndarray)) or not isinstance(value, Iterable):
+    if (
+        value is None
+        or isinstance(value, (str, bytes, torch.Tensor, np.ndarray))
+        or not isinstance(value, Iterable)
+    ):
         return None
     entries = iter(value.items() if isinstance(value, Mapping) else value)
     first = next(entries, None)

@@ -11,14 +11,15 @@ from torch.utils.hooks import RemovableHandle
 
 
 def neftune_hook(model: nn.Module, noise_alpha: float) -> RemovableHandle:
-    """As `transformers.integrations.neftune.activate_neftune`: noise on the embeddings of a model in training mode.
+    """As `transformers.integrations.neftune.activate_neftune`: noise on the embeddings of a model
+    in training mode.
 
-    Uniform noise within `noise_alpha / sqrt(length * dim)` is added to each embedding: Jain et al. (arXiv:2310.05914),
-    algorithm 1.
+    Uniform noise within `noise_alpha / sqrt(length * dim)` is added to each embedding: Jain et al.
+    (arXiv:2310.05914), algorithm 1.
 
     Args:
-        model: the model itself, not wrapped; `get_input_embeddings()` gives a module whose output has the shape
-            (batch, length, dim).
+        model: the model itself, not wrapped; `get_input_embeddings()` gives a module whose output
+            has the shape (batch, length, dim).
         noise_alpha: strength of the noise, at least 0; 5 to 15 in the paper.
 
     Returns:
@@ -29,15 +30,20 @@ def neftune_hook(model: nn.Module, noise_alpha: float) -> RemovableHandle:
         ValueError: when `noise_alpha` is negative.
     """
     if noise_alpha < 0:
-        raise ValueError(f"`neftune_noise_alpha` is {noise_alpha}, but the strength of noise cannot be negative.")
+        raise ValueError(
+            f"`neftune_noise_alpha` is {noise_alpha}, but the strength of noise cannot be negative."
+        )
     embeddings: Any = model
     return embeddings.get_input_embeddings().register_forward_hook(partial(_add_noise, noise_alpha))
 
 
-def _add_noise(noise_alpha: float, module: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:
+def _add_noise(
+    noise_alpha: float, module: nn.Module, args: tuple[object, ...], output: Tensor
+) -> Tensor:
     if not module.training:
         return output
-    # In fp32 as in the reference, and on the CPU, so that reading it does not synchronise with the device.
+    # In fp32 as in the reference, and on the CPU, so that reading it does not synchronise with the
+    # device.
     size = torch.tensor(output.size(1) * output.size(2), device="cpu")
     bound = (noise_alpha / torch.sqrt(size)).item()
     return output + torch.zeros_like(output).uniform_(-bound, bound)

@@ -14,16 +14,21 @@ _ADVICE = "Otherwise override `compute_loss`, or pass `compute_loss_func`."
 
 
 def read_loss(
-    outputs: Any, inputs: Mapping[str, Any] | str | None = None, advice: str = _ADVICE, *, first_of_vector: bool = False
+    outputs: Any,
+    inputs: Mapping[str, Any] | str | None = None,
+    advice: str = _ADVICE,
+    *,
+    first_of_vector: bool = False,
 ) -> torch.Tensor:
     """As the reference reads a loss, but also from objects with an attribute `loss`.
 
     Args:
-        outputs: outputs of the model: a mapping with `loss`, a tuple or list that starts with the loss, an object with
-            an attribute `loss`, or the loss itself.
+        outputs: outputs of the model: a mapping with `loss`, a tuple or list that starts with the
+            loss, an object with an attribute `loss`, or the loss itself.
         inputs: what the model was given, or a description of it, for the error message.
         advice: what to do where the model is to return no loss, for the same.
-        first_of_vector: take a tensor with one dimension as the reference does, for a list that starts with the loss.
+        first_of_vector: take a tensor with one dimension as the reference does, for a list that
+            starts with the loss.
 
     Returns:
         The loss, as the model made it.
@@ -32,12 +37,19 @@ def read_loss(
         ValueError: there is no loss in the outputs.
         TypeError: what stands in the place of the loss is not a tensor.
     """
-    in_vector = first_of_vector and isinstance(outputs, torch.Tensor) and outputs.dim() == 1 and len(outputs) > 0
+    in_vector = (
+        first_of_vector
+        and isinstance(outputs, torch.Tensor)
+        and outputs.dim() == 1
+        and len(outputs) > 0
+    )
     loss = outputs[0] if in_vector else find_loss(outputs)
     if loss is None:
         raise ValueError(_no_loss_message(outputs, inputs, advice))
     if not isinstance(loss, torch.Tensor):
-        raise TypeError(f"The loss of the model is a {type(loss).__name__} ({loss!r:.80}), not a torch.Tensor.")
+        raise TypeError(
+            f"The loss of the model is a {type(loss).__name__} ({loss!r:.80}), not a torch.Tensor."
+        )
     return loss
 
 
@@ -45,8 +57,14 @@ def losses_beside(outputs: Any) -> dict[str, torch.Tensor]:
     """Return the scalars of `loss_dict` in named outputs, and those named `*_loss`."""
     named = _named(outputs) or {}
     beside = {name: value for name, value in named.items() if str(name).endswith("_loss")}
-    beside.update({name: value for name, value in (named.get("loss_dict") or {}).items() if name != "loss"})
-    return {name: value for name, value in beside.items() if isinstance(value, torch.Tensor) and value.numel() == 1}
+    beside.update(
+        {name: value for name, value in (named.get("loss_dict") or {}).items() if name != "loss"}
+    )
+    return {
+        name: value
+        for name, value in beside.items()
+        if isinstance(value, torch.Tensor) and value.numel() == 1
+    }
 
 
 def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> Any:
@@ -69,7 +87,9 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
 
 
 def has_loss(outputs: Any) -> bool:
-    """Return whether outputs have a loss: a single number in its place, which may hold logits instead."""
+    """Return whether outputs have a loss: a single number in its place, which may hold logits
+    instead.
+    """
     loss = find_loss(outputs)
     return isinstance(loss, torch.Tensor) and loss.dim() == 0
 
@@ -101,7 +121,11 @@ def _named(outputs: Any) -> Mapping[str, Any] | None:
         values = {field.name: getattr(outputs, field.name) for field in dataclasses.fields(outputs)}
     else:
         values = getattr(outputs, "__dict__", None)
-    return None if values is None else {name: value for name, value in values.items() if value is not None}
+    return (
+        None
+        if values is None
+        else {name: value for name, value in values.items() if value is not None}
+    )
 
 
 def _no_loss_message(outputs: Any, inputs: Mapping[str, Any] | str | None, advice: str) -> str:
@@ -114,7 +138,8 @@ def _no_loss_message(outputs: Any, inputs: Mapping[str, Any] | str | None, advic
     names = inputs if isinstance(inputs, str) else ", ".join(map(str, inputs or ()))
     given = "" if inputs is None else f" It was given: {names}."
     return (
-        f"The model did not return a loss from the inputs: it returned {returned}.{given} Expected is a mapping with "
-        "the key `loss`, an object with the attribute `loss`, or a tuple that starts with the loss; most models "
-        f"compute one only when they are given `labels`. {advice}"
+        f"The model did not return a loss from the inputs: it returned {returned}.{given} Expected "
+        "is a mapping with the key `loss`, an object with the attribute `loss`, or a tuple that "
+        "starts with the loss; most models compute one only when they are given `labels`. "
+        f"{advice}"
     )

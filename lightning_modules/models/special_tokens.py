@@ -13,15 +13,18 @@ _NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
 def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int]:
-    """As `transformers.trainer_utils.align_special_tokens` of 5.23: model and generation config follow the tokenizer.
+    """As `transformers.trainer_utils.align_special_tokens` of 5.23: model and generation config
+    follow the tokenizer.
 
-    Tokens that the tokenizer lacks are not changed. A generation may end at any of several tokens: the tokenizer's end
-    token is put before the existing ones, in the model's config if it holds a list.
+    Tokens that the tokenizer lacks are not changed. A generation may end at any of several tokens:
+    the tokenizer's end token is put before the existing ones, in the model's config if it holds a
+    list.
 
     Args:
         model: a model with a `config`; others are left alone.
-        processing_class: a tokenizer (a `PreTrainedTokenizerBase`), or a `ProcessorMixin` that holds one as
-            `tokenizer`; objects of other classes are left alone, whatever tokens they have.
+        processing_class: a tokenizer (a `PreTrainedTokenizerBase`), or a `ProcessorMixin` that
+            holds one as `tokenizer`; objects of other classes are left alone, whatever tokens they
+            have.
 
     Returns:
         What was changed.
@@ -49,12 +52,16 @@ def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int]:
         if isinstance(single_end, int):
             generation.eos_token_id = [single_end]
     if changed:
-        logger.warning("Model and generation config now have the special tokens of the tokenizer: %s", changed)
+        logger.warning(
+            "Model and generation config now have the special tokens of the tokenizer: %s", changed
+        )
     return changed
 
 
 def _tokenizer_of(processing_class: Any) -> Any:
-    """Return the tokenizer of a processing class that is one, or that holds one; None for objects of other classes."""
+    """Return the tokenizer of a processing class that is one, or that holds one; None for
+    objects of other classes.
+    """
     bases = {base.__name__ for base in type(processing_class).__mro__}
     if "ProcessorMixin" in bases:
         return getattr(processing_class, "tokenizer", None)

@@ -22,12 +22,20 @@ class Frame:
     batch: int
     module: str
     ranges: dict[str, tuple[float, float]]
-    """Smallest and largest absolute value by name: a parameter, `input[0]`, `input.mask` for a keyword, `output`."""
+    """Smallest and largest absolute value by name: a parameter, `input[0]`, `input.mask` for a
+    keyword, `output`.
+    """
 
     @property
     def faults(self) -> list[str]:
-        """Return the names with infinite or NaN elements; not of inputs by keyword, such as masks, which may be so."""
-        return [n for n, (_, high) in self.ranges.items() if not math.isfinite(high) and not n.startswith("input.")]
+        """Return the names with infinite or NaN elements; not of inputs by keyword, such as
+        masks, which may be so.
+        """
+        return [
+            n
+            for n, (_, high) in self.ranges.items()
+            if not math.isfinite(high) and not n.startswith("input.")
+        ]
 
     def __str__(self) -> str:
         lines = [f"{low:>9.2e} {high:>9.2e}  {name}" for name, (low, high) in self.ranges.items()]
@@ -35,13 +43,14 @@ class Frame:
 
 
 class DebugUnderflowOverflow:
-    """As `transformers.debug_utils.DebugUnderflowOverflow`, but it logs its report, and can be removed.
+    """As `transformers.debug_utils.DebugUnderflowOverflow`, but it logs its report, and can be
+    removed.
 
-    It records the smallest and largest absolute value of each module's own weights, inputs and outputs in every forward
-    pass. At the first infinite or NaN value the last passes are reported, to show where the numbers began to grow, and
-    the run ends. The batches in `trace_batch_nums`
-    are reported as they go by, and nothing in them ends the run. This reads from the device at every module: leave it
-    out again when the fault is found.
+    It records the smallest and largest absolute value of each module's own weights, inputs and
+    outputs in every forward pass. At the first infinite or NaN value the last passes are reported,
+    to show where the numbers began to grow, and the run ends. The batches in `trace_batch_nums`
+    are reported as they go by, and nothing in them ends the run. This reads from the device at
+    every module: leave it out again when the fault is found.
 
     Args:
         model: the model; a batch is one forward pass of it.
@@ -67,7 +76,9 @@ class DebugUnderflowOverflow:
         self.batch_number = 0
         """Number of complete batches."""
         self._names = {module: name or "the whole model" for name, module in model.named_modules()}
-        self._handles = [module.register_forward_hook(self._look, with_kwargs=True) for module in self._names]
+        self._handles = [
+            module.register_forward_hook(self._look, with_kwargs=True) for module in self._names
+        ]
 
     def remove(self) -> None:
         """Remove the hooks from the model."""
@@ -90,7 +101,9 @@ class DebugUnderflowOverflow:
         for name, value in (("input", tuple(args)), ("input", kwargs), ("output", output)):
             values.update(_leaves(name, value))
         title = f"{self._names[module]}, {type(module).__name__}"
-        frame = Frame(self.batch_number, title, {name: _range(value) for name, value in values.items()})
+        frame = Frame(
+            self.batch_number, title, {name: _range(value) for name, value in values.items()}
+        )
         self.frames.append(frame)
         if frame.batch in self.trace_batch_nums:
             logger.warning("Batch %s\n%s", frame.batch, frame)
@@ -100,19 +113,30 @@ class DebugUnderflowOverflow:
             self.batch_number += 1
             last = self.abort_after_batch_num
             if last is not None and self.batch_number > last:
-                raise ValueError(f"DebugUnderflowOverflow: batch {last} is done, and abort_after_batch_num={last}.")
+                raise ValueError(
+                    f"DebugUnderflowOverflow: batch {last} is done, and "
+                    f"abort_after_batch_num={last}."
+                )
 
     def _end_with(self, frame: Frame) -> None:
         last = len(self.frames)
-        logger.error("Inf or NaN in batch %s. The last %s forward passes:\n%s", frame.batch, last, self.report())
+        logger.error(
+            "Inf or NaN in batch %s. The last %s forward passes:\n%s",
+            frame.batch,
+            last,
+            self.report(),
+        )
         raise ValueError(
-            f"DebugUnderflowOverflow: inf or NaN in {', '.join(frame.faults)} of {frame.module} (batch {frame.batch}), "
-            "see the log above. Compute this layer in float32, use bf16 instead of fp16, or lower the learning rate."
+            f"DebugUnderflowOverflow: inf or NaN in {', '.join(frame.faults)} of {frame.module} "
+            f"(batch {frame.batch}), see the log above. Compute this layer in float32, use bf16 "
+            "instead of fp16, or lower the learning rate."
         )
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the dense tensors with elements in nested tuples, lists and mappings, with their paths."""
+    """Yield the dense tensors with elements in nested tuples, lists and mappings, with their
+    paths.
+    """
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _leaves(f"{name}.{key}", part)

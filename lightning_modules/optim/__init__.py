@@ -1,7 +1,7 @@
 """Optimizers by name, of other libraries too; schedules, clipping, norms.
 
-Here: parameter groups, the settings of a LightningModule's optimizer, the check of optimizer states. Not here: the
-training step. Imports `common`.
+Here: parameter groups, the settings of a LightningModule's optimizer, the check of optimizer
+states. Not here: the training step. Imports `common`.
 """
 
 from .adafactor import Adafactor, AdafactorSchedule, get_adafactor_schedule

@@ -1,8 +1,10 @@
-"""Adafactor: Adam with factored second moments, one number per row and column instead of one per weight.
+"""Adafactor: Adam with factored second moments, one number per row and column instead of one per
+weight.
 
-After Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (arXiv:1804.04235), whose
-Algorithm 4 is for matrices and Algorithm 5 for vectors. The order of the floating point operations, and the names in
-the state, are those of `transformers.optimization` (5.3.0), so that weights and saved states agree to the last bit.
+After Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost"
+(arXiv:1804.04235), whose Algorithm 4 is for matrices and Algorithm 5 for vectors. The order of the
+floating point operations, and the names in the state, are those of `transformers.optimization`
+(5.3.0), so that weights and saved states agree to the last bit.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Adafactor(Optimizer):
-    """As `transformers.Adafactor`, but checkpoints keep the float32 state of half-precision weights.
+    """As `transformers.Adafactor`, but checkpoints keep the float32 state of half-precision
+    weights.
 
-    Per step, with gradient `G`, weights `X` and step `t` (from 1): `V` becomes `b V + (1 - b) (G^2 + eps[0])` with
-    `b = 1 - t^decay_rate`, kept as the means of its rows and columns where `X` has two or more dimensions; the update
-    is `U = G / sqrt(V)`, scaled down to a root mean square of at most `clip_threshold`; and `X` becomes `X - a U`. The
-    step size `a` is `lr`, or with `relative_step` the time-dependent `min(1e-2, 1 / sqrt(t))`, and with
+    Per step, with gradient `G`, weights `X` and step `t` (from 1): `V` becomes
+    `b V + (1 - b) (G^2 + eps[0])` with `b = 1 - t^decay_rate`, kept as the means of its rows and
+    columns where `X` has two or more dimensions; the update is `U = G / sqrt(V)`, scaled down to a
+    root mean square of at most `clip_threshold`; and `X` becomes `X - a U`. The step size `a` is
+    `lr`, or with `relative_step` the time-dependent `min(1e-2, 1 / sqrt(t))`, and with
     `scale_parameter` it is multiplied by `max(eps[1], RMS(X))`.
 
     Args:
@@ -34,7 +38,8 @@ class Adafactor(Optimizer):
         eps: added to the squared gradient, and the least scale of a parameter.
         clip_threshold: the largest root mean square of an update, before the step size.
         decay_rate: exponent of the decay of the second moment; negative.
-        beta1: decay of a mean of updates, which costs as much memory as the weights; None for no mean.
+        beta1: decay of a mean of updates, which costs as much memory as the weights; None for no
+            mean.
         weight_decay: part of the weights, times the step size, that goes away in each step.
         scale_parameter: make steps proportional to the size of the weights.
         relative_step: let the learning rate follow from the step.
@@ -58,11 +63,25 @@ class Adafactor(Optimizer):
         warmup_init: bool = False,
     ) -> None:
         if lr is not None and relative_step:
-            raise ValueError(f"{lr=} has no effect with relative_step=True. Set lr=None, or relative_step=False.")
+            raise ValueError(
+                f"{lr=} has no effect with relative_step=True. Set lr=None, or relative_step=False."
+            )
         if warmup_init and not relative_step:
-            raise ValueError("warmup_init=True needs relative_step=True. Set that too, or leave warmup_init out.")
-        defaults = {"lr": lr, "eps": eps, "clip_threshold": clip_threshold, "decay_rate": decay_rate, "beta1": beta1}
-        defaults |= {"weight_decay": weight_decay, "scale_parameter": scale_parameter, "relative_step": relative_step}
+            raise ValueError(
+                "warmup_init=True needs relative_step=True. Set that too, or leave warmup_init out."
+            )
+        defaults = {
+            "lr": lr,
+            "eps": eps,
+            "clip_threshold": clip_threshold,
+            "decay_rate": decay_rate,
+            "beta1": beta1,
+        }
+        defaults |= {
+            "weight_decay": weight_decay,
+            "scale_parameter": scale_parameter,
+            "relative_step": relative_step,
+        }
         defaults |= {"warmup_init": warmup_init}
         super().__init__(params, defaults)
 
@@ -88,7 +107,9 @@ class Adafactor(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `torch.optim.Optimizer.load_state_dict`, but the state stays float32 where the weights are not."""
+        """As `torch.optim.Optimizer.load_state_dict`, but the state stays float32 where the
+        weights are not.
+        """
         super().load_state_dict(state_dict)
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
@@ -99,25 +120,39 @@ class Adafactor(Optimizer):
 
     @staticmethod
     def _get_lr(param_group: dict[str, Any], param_state: dict[str, Any]) -> Any:
-        """Return a parameter's step size, by `step` and `RMS` in its state: a float, or a tensor of no dimensions."""
+        """Return a parameter's step size, by `step` and `RMS` in its state: a float, or a tensor
+        of no dimensions.
+        """
         size = param_group["lr"]
         if param_group["relative_step"]:
             most = 1e-6 * param_state["step"] if param_group["warmup_init"] else 1e-2
             size = min(most, 1.0 / math.sqrt(param_state["step"]))
-        scale = max(param_group["eps"][1], param_state["RMS"]) if param_group["scale_parameter"] else 1.0
+        scale = (
+            max(param_group["eps"][1], param_state["RMS"])
+            if param_group["scale_parameter"]
+            else 1.0
+        )
         return scale * size
 
 
-def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """Take the step of one parameter; its gradient, and all that follows from it, is float32 or finer."""
+def _update(
+    parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]
+) -> None:
+    """Take the step of one parameter; its gradient, and all that follows from it, is float32 or
+    finer.
+    """
     if gradient.is_sparse:
-        raise RuntimeError("Adafactor cannot work with sparse gradients. Make the embedding with sparse=False.")
+        raise RuntimeError(
+            "Adafactor cannot work with sparse gradients. Make the embedding with sparse=False."
+        )
     _make_ready(state, gradient, with_mean=group["beta1"] is not None)
     weights = _float32(parameter)
     state["step"] += 1
     state["RMS"] = _rms(weights)
     step_size = Adafactor._get_lr(group, state)
-    change = _normalised(gradient, state, 1.0 - math.pow(state["step"], group["decay_rate"]), group["eps"][0])
+    change = _normalised(
+        gradient, state, 1.0 - math.pow(state["step"], group["decay_rate"]), group["eps"][0]
+    )
     change.div_((_rms(change) / group["clip_threshold"]).clamp_(min=1.0)).mul_(step_size)
     if group["beta1"] is not None:
         change = state["exp_avg"].mul_(group["beta1"]).add_(change, alpha=1 - group["beta1"])
@@ -129,7 +164,8 @@ def _update(parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: d
 
 
 def _make_ready(state: dict[str, Any], gradient: Tensor, with_mean: bool) -> None:
-    """Make the state of a parameter at its first step; later bring it to the device and type of the gradient.
+    """Make the state of a parameter at its first step; later bring it to the device and type of the
+    gradient.
 
     A matrix, or a stack of them, has the mean of each row and each column.
     """
@@ -143,7 +179,13 @@ def _make_ready(state: dict[str, Any], gradient: Tensor, with_mean: bool) -> Non
     if state:
         state.update({name: state[name].to(gradient) for name in shapes})
     else:
-        state.update({"step": 0, **{name: gradient.new_zeros(shape) for name, shape in shapes.items()}, "RMS": 0})
+        state.update(
+            {
+                "step": 0,
+                **{name: gradient.new_zeros(shape) for name, shape in shapes.items()},
+                "RMS": 0,
+            }
+        )
 
 
 def _normalised(gradient: Tensor, state: dict[str, Any], decay: float, epsilon: float) -> Tensor:
@@ -170,7 +212,8 @@ def _float32(tensor: Tensor) -> Tensor:
 
 
 class AdafactorSchedule(LambdaLR):
-    """As `transformers.AdafactorSchedule`: shows the learning rates that an Adafactor with `relative_step` sets itself.
+    """As `transformers.AdafactorSchedule`: shows the learning rates that an Adafactor with
+    `relative_step` sets itself.
 
     Args:
         optimizer: an `Adafactor`, or another with its `_get_lr`.
@@ -185,7 +228,9 @@ class AdafactorSchedule(LambdaLR):
             del group["initial_lr"]
 
     def get_lr(self) -> list[Any]:
-        """Return each group's step size, that of its first parameter; without a gradient, the initial one."""
+        """Return each group's step size, that of its first parameter; without a gradient, the
+        initial one.
+        """
         pairs = zip(self.optimizer.param_groups, self.base_lrs, strict=True)
         return [self._shown(group, first) for group, first in pairs]
 
@@ -197,7 +242,8 @@ class AdafactorSchedule(LambdaLR):
 
 
 def get_adafactor_schedule(optimizer: Any, initial_lr: float = 0.0) -> AdafactorSchedule:
-    """As `transformers.optimization.get_adafactor_schedule`: the `AdafactorSchedule` of an optimizer.
+    """As `transformers.optimization.get_adafactor_schedule`: the `AdafactorSchedule` of an
+    optimizer.
 
     Args:
         optimizer: an `Adafactor`.

@@ -1,4 +1,6 @@
-"""Build an optimizer from its name: the class, its arguments, and the optimizer over the parameters of a model."""
+"""Build an optimizer from its name: the class, its arguments, and the optimizer over the
+parameters of a model.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from . import libraries, low_rank, muon
 from .adafactor import Adafactor
 from .by_path import OptimizerFunction, optimizer_by_path
 from .groups import parameter_groups, save_state_of_groups
-from .request import Builder, ClassAndKwargs, OptimizerArguments, OptimizerDescription, OptimizerRequest
+from .request import (
+    Builder,
+    ClassAndKwargs,
+    OptimizerArguments,
+    OptimizerDescription,
+    OptimizerRequest,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +35,8 @@ def _of_torch(optimizer_class: type[Optimizer], flag: str, *numbers: str) -> Bui
     """Return the builder of a class of torch, with those of its arguments that are given."""
     return lambda request: (
         optimizer_class,
-        request.arguments.given(float, *numbers, "weight_decay") | request.arguments.given(bool, flag),
+        request.arguments.given(float, *numbers, "weight_decay")
+        | request.arguments.given(bool, flag),
     )
 
 
@@ -37,16 +46,24 @@ def _named(*parts: str) -> list[OptimizerNames]:
 
 
 BUILDERS: dict[OptimizerNames, Builder] = {
-    **dict.fromkeys(_named("bnb", "8bit", "paged", "ademamix", "lion", "rmsprop"), libraries.bitsandbytes),
+    **dict.fromkeys(
+        _named("bnb", "8bit", "paged", "ademamix", "lion", "rmsprop"), libraries.bitsandbytes
+    ),
     **dict.fromkeys(_named("galore"), low_rank.galore),
     **dict.fromkeys(_named("apollo"), low_rank.apollo),
     **dict.fromkeys(_named("lomo"), libraries.lomo),
     **dict.fromkeys(_named("schedule_free"), libraries.schedule_free),
     **dict.fromkeys(_named("torch_4bit", "torch_8bit"), libraries.torchao),
     OptimizerNames.ADAMW_TORCH: lambda request: (torch.optim.AdamW, request.adam),
-    OptimizerNames.ADAMW_TORCH_FUSED: lambda request: (torch.optim.AdamW, {**request.adam, "fused": True}),
+    OptimizerNames.ADAMW_TORCH_FUSED: lambda request: (
+        torch.optim.AdamW,
+        {**request.adam, "fused": True},
+    ),
     # The learning rate and the schedule are those of the arguments, not Adafactor's own.
-    OptimizerNames.ADAFACTOR: lambda request: (Adafactor, {"scale_parameter": False, "relative_step": False}),
+    OptimizerNames.ADAFACTOR: lambda request: (
+        Adafactor,
+        {"scale_parameter": False, "relative_step": False},
+    ),
     OptimizerNames.SGD: _of_torch(torch.optim.SGD, "nesterov", "momentum", "dampening"),
     OptimizerNames.ADAGRAD: _of_torch(torch.optim.Adagrad, "", "lr_decay", "eps"),
     OptimizerNames.RMSPROP: _of_torch(torch.optim.RMSprop, "centered", "momentum", "alpha", "eps"),
@@ -60,19 +77,24 @@ BUILDERS: dict[OptimizerNames, Builder] = {
 """Functions that return the class and its arguments for each optimizer."""
 
 
-def optimizer_class_and_kwargs(config: OptimizerDescription, model: nn.Module | None = None) -> ClassAndKwargs:
-    """As `Trainer.get_optimizer_cls_and_kwargs`, but arguments that the optimizer does not know are named in a warning.
+def optimizer_class_and_kwargs(
+    config: OptimizerDescription, model: nn.Module | None = None
+) -> ClassAndKwargs:
+    """As `Trainer.get_optimizer_cls_and_kwargs`, but arguments that the optimizer does not know are
+    named in a warning.
 
     Args:
         config: the optimizer's name and numbers.
         model: needed by GaLore, APOLLO, LOMO and Muon.
 
     Returns:
-        The class, and the keyword arguments it takes beside the parameter groups. Among them may be "params", "model"
-        or "optimizer_dict", which then is passed in the place of the usual groups, see `build_optimizer`.
+        The class, and the keyword arguments it takes beside the parameter groups. Among them may be
+        "params", "model" or "optimizer_dict", which then is passed in the place of the usual
+        groups, see `build_optimizer`.
 
     Raises:
-        MissingLibraryError: an ImportError; the optimizer is one of a library that is not installed.
+        MissingLibraryError: an ImportError; the optimizer is one of a library that is not
+            installed.
         ValueError: when `config.args` cannot be read, or the model is needed and not there.
     """
     name = optimizer_name(config.name)
@@ -82,10 +104,16 @@ def optimizer_class_and_kwargs(config: OptimizerDescription, model: nn.Module | 
         return _by_path(request)
     optimizer_class, kwargs = BUILDERS[OptimizerNames(name)](request)
     if arguments.left:
-        logger.warning("The optimizer %r does not use the arguments %s of %r.", name, arguments.left, config.args)
+        logger.warning(
+            "The optimizer %r does not use the arguments %s of %r.",
+            name,
+            arguments.left,
+            config.args,
+        )
     if kwargs.get("weight_decay", config.weight_decay) != config.weight_decay:
         logger.warning(
-            "weight_decay=%s among the optimizer arguments has no effect: `weight_decay` (%s) sets it.",
+            "weight_decay=%s among the optimizer arguments has no effect: `weight_decay` (%s) "
+            "sets it.",
             kwargs["weight_decay"],
             config.weight_decay,
         )
@@ -98,16 +126,24 @@ def _by_path(request: OptimizerRequest) -> ClassAndKwargs:
     found, kwargs = optimizer_by_path(config.name, config.args, numbers, request.adam)
     if config.name != MUON:
         return found, kwargs
-    return muon.MuonWithAdamW, {**kwargs, "matrices": muon.matrices(request.require_model()), "adamw": request.adam}
+    return muon.MuonWithAdamW, {
+        **kwargs,
+        "matrices": muon.matrices(request.require_model()),
+        "adamw": request.adam,
+    }
 
 
-def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Module, groups: Any) -> Any:
-    """As the second half of `Trainer.create_optimizer`: an optimizer of a class, its arguments and parameter groups.
+def build_optimizer(
+    optimizer_class: Any, kwargs: dict[str, Any], model: nn.Module, groups: Any
+) -> Any:
+    """As the second half of `Trainer.create_optimizer`: an optimizer of a class, its arguments and
+    parameter groups.
 
     Args:
-        optimizer_class: a class of optimizers; or a callable without arguments that returns a function of the model
-            and the keyword arguments that makes the optimizer.
-        kwargs: keyword arguments; "params", "model" or "optimizer_dict" among them is passed first, not the groups.
+        optimizer_class: a class of optimizers; or a callable without arguments that returns a
+            function of the model and the keyword arguments that makes the optimizer.
+        kwargs: keyword arguments; "params", "model" or "optimizer_dict" among them is passed first,
+            not the groups.
         model: the model.
         groups: the usual parameter groups.
     """
@@ -119,7 +155,9 @@ def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Modu
             groups = others.pop(name, groups)
         optimizer = optimizer_class(groups, **others)
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"optim: {optimizer_class} made a {type(optimizer).__name__}, not an Optimizer.")
+            raise TypeError(
+                f"optim: {optimizer_class} made a {type(optimizer).__name__}, not an Optimizer."
+            )
     else:
         optimizer = optimizer_class()(model, **kwargs)
     step_plainly(optimizer)
@@ -131,7 +169,9 @@ def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Modu
 
 def _without_kernel(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     """Drop `fused` on torch_xla, which has no such kernel, as its compiler fuses by itself."""
-    if kwargs.get("fused") and any(parameter.device.type == "xla" for parameter in model.parameters()):
+    if kwargs.get("fused") and any(
+        parameter.device.type == "xla" for parameter in model.parameters()
+    ):
         logger.info("fused=True is left out: torch_xla fuses the optimizer's operations by itself.")
         return {name: value for name, value in kwargs.items() if name != "fused"}
     return dict(kwargs)
@@ -143,7 +183,8 @@ def steps_in_backward(optimizer: Any) -> bool:
 
 
 def let_backward_step(optimizer: Any) -> None:
-    """Give optimizers that step in the backward pass, which have no `step`, one that does nothing, as `accelerate`.
+    """Give optimizers that step in the backward pass, which have no `step`, one that does nothing,
+    as `accelerate`.
 
     Args:
         optimizer: any; others are not changed.
@@ -159,7 +200,8 @@ def _no_step(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(OptimizerDescription):
-    """As the `optim*`, `learning_rate`, `weight_decay` and `adam_*` of `TrainingArguments`, for one optimizer.
+    """As the `optim*`, `learning_rate`, `weight_decay` and `adam_*` of `TrainingArguments`, for one
+    optimizer.
 
     In a LightningModule: `configure_optimizers` returns `config.build(self)`.
     """
@@ -178,8 +220,11 @@ class OptimizerConfig(OptimizerDescription):
             rules: settings by patterns of names, as `TrainingArguments(parameter_rules=)`.
 
         Raises:
-            MissingLibraryError: an ImportError; the optimizer is one of a library that is not installed.
+            MissingLibraryError: an ImportError; the optimizer is one of a library that is not
+                installed.
         """
         optimizer_class, kwargs = optimizer_class_and_kwargs(self, model)
-        groups = parameter_groups(model, self.weight_decay, decay_names, rules=rules, lr=self.learning_rate)
+        groups = parameter_groups(
+            model, self.weight_decay, decay_names, rules=rules, lr=self.learning_rate
+        )
         return build_optimizer(optimizer_class, kwargs, model, groups)

@@ -6,12 +6,18 @@ from enum import Flag, auto
 
 
 class OptimizerDemands(Flag):
-    """What the step of an optimizer depends on, beyond single numbers of parameters and gradients."""
+    """What the step of an optimizer depends on, beyond single numbers of parameters and
+    gradients.
+    """
 
     WHOLE_PARAMETERS = auto()
-    """Rows, columns or norms of parameters, or their order: with flat parts its steps are others, without an error."""
+    """Rows, columns or norms of parameters, or their order: with flat parts its steps are
+    others, without an error.
+    """
     OWN_STEPS = auto()
-    """It changes parameters at other times than in a step, or has not been tried where an engine steps."""
+    """It changes parameters at other times than in a step, or has not been tried where an engine
+    steps.
+    """
 
 
 _WHOLE = OptimizerDemands.WHOLE_PARAMETERS
@@ -43,7 +49,8 @@ def optimizer_demands(name: str) -> OptimizerDemands:
     """Return what an optimizer demands.
 
     Args:
-        name: of an optimizer or its class, such as "stable_adamw", "torch.optim.Adafactor" or "GaLoreAdamW8bit".
+        name: of an optimizer or its class, such as "stable_adamw", "torch.optim.Adafactor" or
+            "GaLoreAdamW8bit".
     """
     letters = name.lower().replace("_", "")
     demands = OptimizerDemands(0)

@@ -1,4 +1,6 @@
-"""GreedyLR: a learning rate that rises while a metric improves, and falls while it does not (arXiv:2512.14527)."""
+"""GreedyLR: a learning rate that rises while a metric improves, and falls while it does not
+(arXiv:2512.14527).
+"""
 
 from __future__ import annotations
 
@@ -79,12 +81,14 @@ class StreamingAverage:
 
 
 class GreedyLR(ReduceLROnPlateau):
-    """As `transformers.optimization.GreedyLR` (5.4 and later), but a `ReduceLROnPlateau`, so that Lightning accepts it.
+    """As `transformers.optimization.GreedyLR` (5.4 and later), but a `ReduceLROnPlateau`, so that
+    Lightning accepts it.
 
-    It is stepped with a metric. After more than `patience` steps in a row with a better one all rates are divided by
-    `factor`, after as many without they are multiplied by it. Then a pause follows in which no metric counts. Once all
-    rates have been at their lowest for `reset_start` steps without a better metric, it starts again with the first
-    rates. (Algorithm 1 of arXiv:2512.14527.)
+    It is stepped with a metric. After more than `patience` steps in a row with a better one all
+    rates are divided by `factor`, after as many without they are multiplied by it. Then a pause
+    follows in which no metric counts. Once all rates have been at their lowest for `reset_start`
+    steps without a better metric, it starts again with the first rates. (Algorithm 1 of
+    arXiv:2512.14527.)
     """
 
     def __init__(
@@ -113,10 +117,12 @@ class GreedyLR(ReduceLROnPlateau):
             factor: between 0 and 1.
             patience: steps in a row that change nothing yet.
             threshold: by how much a metric has to be better to count as better.
-            threshold_mode: whether `threshold` is a share of the best metric so far ("rel"), or the difference to it.
+            threshold_mode: whether `threshold` is a share of the best metric so far ("rel"), or the
+                difference to it.
             cooldown: steps after a fall in which no metric counts.
             warmup: the same, after a rise.
-            min_lr: lowest learning rate, one for each group or for all. A rate below it never falls.
+            min_lr: lowest learning rate, one for each group or for all. A rate below it never
+                falls.
             max_lr: highest learning rate, in the same way.
             eps: changes of a rate that are not larger than this are not made.
             verbose: whether each change is printed.
@@ -125,16 +131,33 @@ class GreedyLR(ReduceLROnPlateau):
             reset_start: steps at the lowest rates, after which it starts again.
 
         Raises:
-            ValueError: a number is out of its range, or there are not as many rates as groups; it is named.
+            ValueError: a number is out of its range, or there are not as many rates as groups; it
+                is named.
             TypeError: one is not a number.
         """
-        numbers = {"factor": factor, "patience": patience, "threshold": threshold, "cooldown": cooldown, "eps": eps}
-        numbers |= {"warmup": warmup, "min_lr": min_lr, "max_lr": max_lr, "reset_start": reset_start}
+        numbers = {
+            "factor": factor,
+            "patience": patience,
+            "threshold": threshold,
+            "cooldown": cooldown,
+            "eps": eps,
+        }
+        numbers |= {
+            "warmup": warmup,
+            "min_lr": min_lr,
+            "max_lr": max_lr,
+            "reset_start": reset_start,
+        }
         require_numbers(type(self).__name__, numbers | {"window_size": window_size})
         if factor >= 1:
-            raise ValueError(f"`factor` is {factor!r}; it has to be below 1, as rates are multiplied by it to fall.")
+            raise ValueError(
+                f"`factor` is {factor!r}; it has to be below 1, as rates are multiplied by it to "
+                "fall."
+            )
         self._streaming_avg: StreamingAverage | None = None
-        super().__init__(optimizer, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps)
+        super().__init__(
+            optimizer, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps
+        )
         self.max_lrs = _for_each_group(max_lr, optimizer)
         self.warmup = warmup
         self.verbose = verbose
@@ -142,11 +165,15 @@ class GreedyLR(ReduceLROnPlateau):
         self.window_size = window_size
         self.reset_start = self.reset_start_original = reset_start
         self._init_lrs = self._rates()
-        low = [(rate, least) for rate, least in zip(self._init_lrs, self.min_lrs, strict=True) if rate < least]
+        low = [
+            (rate, least)
+            for rate, least in zip(self._init_lrs, self.min_lrs, strict=True)
+            if rate < least
+        ]
         if low:
             logger.warning(
-                "The learning rate %g is below `min_lr` (%g): GreedyLR may raise it, but never lowers it. Pass a lower "
-                "`min_lr` (with a Trainer, in `lr_scheduler_kwargs`).",
+                "The learning rate %g is below `min_lr` (%g): GreedyLR may raise it, but never "
+                "lowers it. Pass a lower `min_lr` (with a Trainer, in `lr_scheduler_kwargs`).",
                 *low[0],
             )
 
@@ -202,7 +229,9 @@ class GreedyLR(ReduceLROnPlateau):
             self.num_bad_epochs = 0
 
     def _improves(self, metric: float) -> bool:
-        """Return whether a metric is better than the best; torch's method differs between versions."""
+        """Return whether a metric is better than the best; torch's method differs between
+        versions.
+        """
         sign = 1 if self.mode == "max" else -1
         change = sign * self.threshold
         least = self.best * (1 + change) if self.threshold_mode == "rel" else self.best + change
@@ -243,9 +272,15 @@ class GreedyLR(ReduceLROnPlateau):
             print(f"Step {self.last_epoch}: the learning rate of group {index} {how} {rate:.4e}.")
 
     def state_dict(self) -> dict[str, Any]:
-        """As `transformers.optimization.GreedyLR.state_dict`: its settings, counters and the values in the window."""
+        """As `transformers.optimization.GreedyLR.state_dict`: its settings, counters and the
+        values in the window.
+        """
         state = {name: getattr(self, name) for name in _STATE}
-        return state if self._streaming_avg is None else state | {"_streaming_avg": self._streaming_avg.state_dict()}
+        return (
+            state
+            if self._streaming_avg is None
+            else state | {"_streaming_avg": self._streaming_avg.state_dict()}
+        )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As `transformers.optimization.GreedyLR.load_state_dict`: restore a `state_dict`."""
@@ -262,5 +297,8 @@ def _for_each_group(rates: float | list[float], optimizer: Optimizer) -> list[fl
     if not isinstance(rates, (list, tuple)):
         return [rates] * groups
     if len(rates) != groups:
-        raise ValueError(f"`max_lr` has {len(rates)} rates, but the optimizer has {groups} groups: pass one for each.")
+        raise ValueError(
+            f"`max_lr` has {len(rates)} rates, but the optimizer has {groups} groups: pass one for "
+            "each."
+        )
     return list(rates)

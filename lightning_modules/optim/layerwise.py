@@ -1,4 +1,6 @@
-"""One optimizer per parameter, stepped as soon as its gradient is ready, so that gradients can be freed at once."""
+"""One optimizer per parameter, stepped as soon as its gradient is ready, so that gradients can
+be freed at once.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ _KEY = "layers"
 
 
 class LayerwiseOptimizer(Optimizer):
-    """As `transformers.trainer_pt_utils.LayerWiseDummyOptimizer`, but its state can be saved and loaded.
+    """As `transformers.trainer_pt_utils.LayerWiseDummyOptimizer`, but its state can be saved and
+    loaded.
 
-    The inner optimizers step in every backward pass, as long as this object lives. Its own group has no parameter of
-    the model.
+    The inner optimizers step in every backward pass, as long as this object lives. Its own group
+    has no parameter of the model.
 
     Args:
         optimizer_dict: the optimizer of each parameter.
@@ -48,10 +51,15 @@ class LayerwiseOptimizer(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return its own group, and the states of the inner optimizers."""
-        return {**super().state_dict(), _KEY: [inner.state_dict() for inner in self.optimizer_dict.values()]}
+        return {
+            **super().state_dict(),
+            _KEY: [inner.state_dict() for inner in self.optimizer_dict.values()],
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a `state_dict`, also one of the reference, which saves no states of the inner optimizers."""
+        """Restore a `state_dict`, also one of the reference, which saves no states of the inner
+        optimizers.
+        """
         super().load_state_dict(state_dict)
         for inner, state in _pairs(self.optimizer_dict.values(), state_dict):
             inner.load_state_dict(state)
@@ -67,16 +75,21 @@ class LayerwiseOptimizer(Optimizer):
 class LayerwiseSchedule(LRScheduler):
     """As `transformers.trainer_pt_utils.LayerWiseDummyScheduler`, but usable with a Trainer too.
 
-    Each parameter has a schedule, which steps after its optimizer; this one shows the rate of the first, and its state
-    can be saved and loaded. (The reference's Trainer shows a schedule that it applies to no parameter.)
+    Each parameter has a schedule, which steps after its optimizer; this one shows the rate of the
+    first, and its state can be saved and loaded. (The reference's Trainer shows a schedule that it
+    applies to no parameter.)
 
     Args:
         optimizer: its schedules until now are replaced.
         make: makes the schedule of one optimizer.
     """
 
-    def __init__(self, optimizer: LayerwiseOptimizer, make: Callable[[Optimizer], LRScheduler]) -> None:
-        self.schedulers = {parameter: make(inner) for parameter, inner in optimizer.optimizer_dict.items()}
+    def __init__(
+        self, optimizer: LayerwiseOptimizer, make: Callable[[Optimizer], LRScheduler]
+    ) -> None:
+        self.schedulers = {
+            parameter: make(inner) for parameter, inner in optimizer.optimizer_dict.items()
+        }
         optimizer.schedulers = self.schedulers
         super().__init__(optimizer)
 
@@ -100,7 +113,10 @@ class LayerwiseSchedule(LRScheduler):
 def _pairs(parts: Any, state_dict: dict[str, Any]) -> Any:
     states = state_dict.get(_KEY)
     if states is None:
-        logger.warning("The checkpoint holds nothing of the optimizers of single layers: they start from scratch.")
+        logger.warning(
+            "The checkpoint holds nothing of the optimizers of single layers: they start from "
+            "scratch."
+        )
         return ()
     return zip(parts, states, strict=True)
 

@@ -39,8 +39,8 @@ def load(name: OptimizerNames, pip: str, module: str, member: str) -> Any:
         return getattr(import_module(module), member)
     except (ImportError, AttributeError) as error:
         raise MissingLibraryError(
-            f"optim={name.value!r} needs {member}, which cannot be imported from {module!r} ({error}). Install it "
-            f"with: pip install {pip}"
+            f"optim={name.value!r} needs {member}, which cannot be imported from {module!r} "
+            f"({error}). Install it with: pip install {pip}"
         ) from error
 
 
@@ -51,7 +51,9 @@ def _with_numbers_of_adam(pip: str, module: str, member: str) -> Builder:
 
 xla = _with_numbers_of_adam("torch_xla", "torch_xla.amp.syncfree", "AdamW")
 npu = _with_numbers_of_adam("torch_npu", "torch_npu.optim", "NpuFusedAdamW")
-apex = _with_numbers_of_adam("git+https://github.com/NVIDIA/apex --no-build-isolation", "apex.optimizers", "FusedAdam")
+apex = _with_numbers_of_adam(
+    "git+https://github.com/NVIDIA/apex --no-build-isolation", "apex.optimizers", "FusedAdam"
+)
 
 
 def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
@@ -67,11 +69,16 @@ def torchao(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `adamw_torch_4bit` or `adamw_torch_8bit`."""
     member = "AdamW4bit" if request.name is OptimizerNames.ADAMW_TORCH_4BIT else "AdamW8bit"
     adamw = load(request.name, "'torchao>=0.11'", "torchao.optim", member)
-    return adamw, {**request.arguments.take(block_size=256, bf16_stochastic_round=False), **request.adam}
+    return adamw, {
+        **request.arguments.take(block_size=256, bf16_stochastic_round=False),
+        **request.adam,
+    }
 
 
 def schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `schedule_free_adamw`, `schedule_free_radam` or `schedule_free_sgd`, which do their own warm-up."""
+    """Return `schedule_free_adamw`, `schedule_free_radam` or `schedule_free_sgd`, which do their
+    own warm-up.
+    """
     member = {
         OptimizerNames.SCHEDULE_FREE_RADAM: "RAdamScheduleFree",
         OptimizerNames.SCHEDULE_FREE_ADAMW: "AdamWScheduleFree",
@@ -94,16 +101,25 @@ def grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `stable_adamw`; "kahan_sum=false" is false, but every text is true in the reference."""
+    """Return `stable_adamw`; "kahan_sum=false" is false, but every text is true in the
+    reference.
+    """
     optimizer = load(request.name, "torch-optimi", "optimi", "StableAdamW")
     take = request.arguments.take
     given = request.arguments.given
     own = {"max_lr": None, "kahan_sum": None, **take(decouple_lr=False), **given(float, "max_lr")}
-    return optimizer, {**request.adam, "weight_decay": request.config.weight_decay, **own, **given(bool, "kahan_sum")}
+    return optimizer, {
+        **request.adam,
+        "weight_decay": request.config.weight_decay,
+        **own,
+        **given(bool, "kahan_sum"),
+    }
 
 
 def lomo(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `lomo` or `adalomo`, which take the model and step in the backward pass, see `fused`."""
+    """Return `lomo` or `adalomo`, which take the model and step in the backward pass, see
+    `fused`.
+    """
     model = request.require_model()
     member = "Lomo" if request.name is OptimizerNames.LOMO else "AdaLomo"
     return load(request.name, "lomo-optim", "lomo_optim", member), {"model": model}
@@ -113,7 +129,9 @@ _CLASSES = {"adamw": "AdamW", "ademamix": "AdEMAMix", "lion": "Lion", "rmsprop":
 
 
 def bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return an optimizer of bitsandbytes: names with `bnb`, `8bit`, `32bit` or `paged`, and `ademamix`."""
+    """Return an optimizer of bitsandbytes: names with `bnb`, `8bit`, `32bit` or `paged`, and
+    `ademamix`.
+    """
     name = request.name.value
     (kind,) = re.findall("|".join(_CLASSES), name)
     optimizer = load(request.name, "bitsandbytes", "bitsandbytes.optim", _CLASSES[kind])
@@ -142,18 +160,28 @@ def keep_embeddings_whole(optimizer_class: Any, kwargs: dict[str, Any], model: n
     for module in embeddings:
         manager.register_module_override(module, "weight", {"optim_bits": 32})
     weights = {module.weight.data_ptr(): module.weight.numel() for module in embeddings}
-    logger.info("%s embeddings (%s weights) have 32-bit optimizer state.", len(weights), f"{sum(weights.values()):,}")
+    logger.info(
+        "%s embeddings (%s weights) have 32-bit optimizer state.",
+        len(weights),
+        f"{sum(weights.values()):,}",
+    )
 
 
 def _ademamix(request: OptimizerRequest) -> dict[str, Any]:
     config = request.config
     take = request.arguments.take
     betas = tuple(take(beta1=config.beta1, beta2=config.beta2, beta3=0.9999).values())
-    return {"betas": betas, **take(alpha=5.0, eps=config.epsilon), **request.arguments.given(int, "t_alpha", "t_beta3")}
+    return {
+        "betas": betas,
+        **take(alpha=5.0, eps=config.epsilon),
+        **request.arguments.given(int, "t_alpha", "t_beta3"),
+    }
 
 
 def _rmsprop(request: OptimizerRequest) -> dict[str, Any]:
-    """Parse the arguments of RMSprop as numbers; the reference passes texts, with which bitsandbytes fails."""
+    """Parse the arguments of RMSprop as numbers; the reference passes texts, with which
+    bitsandbytes fails.
+    """
     given = request.arguments.given
     numbers = given(float, "alpha", "eps", "weight_decay", "momentum") | given(int, "min_8bit_size")
     return numbers | given(bool, "centered")

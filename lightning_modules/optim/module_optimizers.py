@@ -1,7 +1,8 @@
 """Optimizer and schedule settings of a LightningModule, in any of their forms.
 
-Each may be the config of this package; a dict of its fields; a class of any library as `{"class_path": ...,
-"init_args": ...}`; or a function. The first three are plain values, and stay in a checkpoint.
+Each may be the config of this package; a dict of its fields; a class of any library as
+`{"class_path": ..., "init_args": ...}`; or a function. The first three are plain values, and stay
+in a checkpoint.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def as_schedule_setting(given: Any) -> Any:
     """Return a `ScheduleConfig`, a description, a function, or None.
 
     Raises:
-        ValueError: a dict has fields that the config does not know, or the metric of a plateau schedule.
+        ValueError: a dict has fields that the config does not know, or the metric of a plateau
+            schedule.
         TypeError: it is something else.
     """
     if given is None:
@@ -78,8 +80,11 @@ def _refuse_monitor(schedule: Mapping[str, Any]) -> None:
         )
 
 
-def build_module_optimizer(setting: Any, model: nn.Module, rules: ParameterRules | None = None) -> Optimizer:
-    """Build the optimizer over a model's trainable parameters, without weight decay on biases and normalisation layers.
+def build_module_optimizer(
+    setting: Any, model: nn.Module, rules: ParameterRules | None = None
+) -> Optimizer:
+    """Build the optimizer over a model's trainable parameters, without weight decay on biases and
+    normalisation layers.
 
     Groups that a callback adds later have the configured decay too, all of them.
 
@@ -89,7 +94,8 @@ def build_module_optimizer(setting: Any, model: nn.Module, rules: ParameterRules
         rules: settings by patterns of names, see `settings_by_name`.
 
     Raises:
-        ValueError: rules need a learning rate that is not known, or the optimizer groups parameters itself.
+        ValueError: rules need a learning rate that is not known, or the optimizer groups parameters
+            itself.
     """
     if isinstance(setting, OptimizerConfig):
         # Only with rules, so that a subclass whose `build` does not accept them works without.
@@ -108,8 +114,9 @@ def build_module_optimizer(setting: Any, model: nn.Module, rules: ParameterRules
     # Groups with rules are marked: without any, another grouping has taken their place.
     if _makes_groups(rules) and not any("rules" in group for group in optimizer.param_groups):
         raise ValueError(
-            f"parameter_rules={rules} would have no effect: {type(optimizer).__name__} groups parameters itself, or "
-            "the function that makes it does not use the groups that it is given."
+            f"parameter_rules={rules} would have no effect: {type(optimizer).__name__} groups "
+            "parameters itself, or the function that makes it does not use the groups that it is "
+            "given."
         )
     return optimizer
 
@@ -133,14 +140,19 @@ def _rate_for_rules(setting: Any, rules: ParameterRules | None) -> float:
         makes_group = bool(settings.keys() - {"frozen"})
         if makes_group and "lr" not in settings:
             raise ValueError(
-                f"parameter_rules: {pattern!r} changes the learning rate of the optimizer, which is not known here. "
-                "Give the rule its 'lr', or pass optimizer={'class_path': ..., 'init_args': {'lr': ...}}."
+                f"parameter_rules: {pattern!r} changes the learning rate of the optimizer, which "
+                "is not known here. Give the rule its 'lr', or pass optimizer={'class_path': "
+                "..., 'init_args': {'lr': ...}}."
             )
     return 0.0
 
 
 def build_module_schedule(
-    setting: Any, optimizer: Optimizer, total_steps: Callable[[], int], monitor: str, interval: str | None = None
+    setting: Any,
+    optimizer: Optimizer,
+    total_steps: Callable[[], int],
+    monitor: str,
+    interval: str | None = None,
 ) -> Any:
     """Return the schedule, as the "lr_scheduler" of `configure_optimizers`.
 
@@ -149,8 +161,9 @@ def build_module_schedule(
         optimizer: its learning rates are scheduled.
         total_steps: tells the length of the training, where the config does not.
         monitor: what a plateau schedule watches.
-        interval: "step" or "epoch", after which it is stepped; by default after each step where it is a
-            `ScheduleConfig`, and after each epoch, as Lightning does, where it is another or watches a metric.
+        interval: "step" or "epoch", after which it is stepped; by default after each step where it
+            is a `ScheduleConfig`, and after each epoch, as Lightning does, where it is another or
+            watches a metric.
     """
     default_interval = "epoch"
     if isinstance(setting, ScheduleConfig):
@@ -168,8 +181,8 @@ def build_module_schedule(
 
     if interval is None and isinstance(scheduler, (CyclicLR, OneCycleLR)):
         warnings.warn(
-            f"{type(scheduler).__name__} counts optimizer steps, but is stepped after each epoch. Pass "
-            'schedule_interval="step", or "epoch" if that is meant.',
+            f"{type(scheduler).__name__} counts optimizer steps, but is stepped after each epoch. "
+            'Pass schedule_interval="step", or "epoch" if that is meant.',
             stacklevel=2,
         )
     return {"scheduler": scheduler, "interval": interval or default_interval}
@@ -205,14 +218,23 @@ def with_learning_rate(setting: Any, learning_rate: float) -> Any:
 def to_plain_setting(setting: Any) -> Any:
     """Return the setting in plain values, from which it can be rebuilt; None for a function."""
     if is_description(setting):
-        return {"class_path": setting["class_path"], "init_args": dict(setting.get("init_args") or {})}
-    if not dataclasses.is_dataclass(setting) or isinstance(setting, (type, _AtRate, _LeftOutFunction)):
+        return {
+            "class_path": setting["class_path"],
+            "init_args": dict(setting.get("init_args") or {}),
+        }
+    if not dataclasses.is_dataclass(setting) or isinstance(
+        setting, (type, _AtRate, _LeftOutFunction)
+    ):
         return None
-    return {field.name: _plain(getattr(setting, field.name)) for field in dataclasses.fields(setting)}
+    return {
+        field.name: _plain(getattr(setting, field.name)) for field in dataclasses.fields(setting)
+    }
 
 
 def to_stored_setting(setting: Any) -> Any:
-    """Return what a checkpoint keeps of a setting: plain values, or the name of a function; None where it is None."""
+    """Return what a checkpoint keeps of a setting: plain values, or the name of a function; None
+    where it is None.
+    """
     plain = to_plain_setting(setting)
     if plain is not None or setting is None:
         return plain
@@ -225,7 +247,8 @@ def to_stored_setting(setting: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _LeftOutFunction:
-    """A function that was used in a training, of which the checkpoint has the name only, and which is not passed again.
+    """A function that was used in a training, of which the checkpoint has the name only, and which
+    is not passed again.
 
     Args:
         argument: of the module.
@@ -242,8 +265,8 @@ class _LeftOutFunction:
             ValueError: always.
         """
         raise ValueError(
-            f"The checkpoint was written with the function {self.name} as `{self.argument}`, which it does not hold. "
-            f"Pass it again: load_from_checkpoint(path, {self.argument}=...)."
+            f"The checkpoint was written with the function {self.name} as `{self.argument}`, which "
+            f"it does not hold. Pass it again: load_from_checkpoint(path, {self.argument}=...)."
         )
 
 
@@ -273,13 +296,13 @@ def _as_setting(given: Any, config: type[Config], argument: str) -> Any:
         name = type(given).__name__
         parameter = _PARAMETERS_OF_FUNCTIONS[argument]
         raise TypeError(
-            f"`{argument}` is a {name} object, but the model may still be moved or sharded. Pass a function that makes "
-            f"it: {argument}=lambda {parameter}: {name}({parameter}, ...), or "
+            f"`{argument}` is a {name} object, but the model may still be moved or sharded. Pass a "
+            f"function that makes it: {argument}=lambda {parameter}: {name}({parameter}, ...), or "
             "{'class_path': ..., 'init_args': {...}}."
         )
     raise TypeError(
-        f"`{argument}` is a {type(given).__name__}, but expected is a {config.__name__}, a dict of its fields, a dict "
-        "with 'class_path' and 'init_args', or a function."
+        f"`{argument}` is a {type(given).__name__}, but expected is a {config.__name__}, a dict of "
+        "its fields, a dict with 'class_path' and 'init_args', or a function."
     )
 
 

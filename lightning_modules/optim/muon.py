@@ -21,28 +21,41 @@ _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|classifier|score|qa_outputs|cls)\."
 
 
 def matrices(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that Muon trains: those of two dimensions, but for embeddings and output layers.
+    """Return the parameters that Muon trains: those of two dimensions, but for embeddings and
+    output layers.
 
     Embeddings are those of an `nn.Embedding`, and what is tied to one. An output layer is that of
-    `get_output_embeddings`, or a module called `lm_head`, `head`, `classifier`, `score`, `qa_outputs` or `cls`.
+    `get_output_embeddings`, or a module called `lm_head`, `head`, `classifier`, `score`,
+    `qa_outputs` or `cls`.
 
     Raises:
         ValueError: there is none.
     """
     output = getattr(model, "get_output_embeddings", lambda: None)()
-    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding) or module is output]
+    embeddings = [
+        module for module in model.modules() if isinstance(module, nn.Embedding) or module is output
+    ]
     others = {parameter for module in embeddings for parameter in module.parameters()}
-    named = ((name, one) for name, one in model.named_parameters() if one.ndim == 2 and one not in others)
+    named = (
+        (name, one) for name, one in model.named_parameters() if one.ndim == 2 and one not in others
+    )
     if chosen := [parameter for name, parameter in named if not _HEAD.search(name)]:
         return chosen
-    raise ValueError(f"optim={MUON!r} trains matrices, and the model has none. Choose another optimizer.")
+    raise ValueError(
+        f"optim={MUON!r} trains matrices, and the model has none. Choose another optimizer."
+    )
 
 
-def by_kind(groups: Iterable[dict[str, Any]], chosen: Iterable[Tensor]) -> tuple[list[dict[str, Any]], ...]:
+def by_kind(
+    groups: Iterable[dict[str, Any]], chosen: Iterable[Tensor]
+) -> tuple[list[dict[str, Any]], ...]:
     """Split parameter groups into those of the chosen parameters, and those of the others."""
     wanted = set(chosen)
     return tuple(
-        [{**group, "params": [one for one in group["params"] if (one in wanted) is kind]} for group in groups]
+        [
+            {**group, "params": [one for one in group["params"] if (one in wanted) is kind]}
+            for group in groups
+        ]
         for kind in (True, False)
     )
 
@@ -59,10 +72,18 @@ class MuonWithAdamW(Optimizer):
     """
 
     def __init__(
-        self, groups: Iterable[dict[str, Any]], lr: float, matrices: list[Tensor], adamw: dict[str, Any], **kwargs: Any
+        self,
+        groups: Iterable[dict[str, Any]],
+        lr: float,
+        matrices: list[Tensor],
+        adamw: dict[str, Any],
+        **kwargs: Any,
     ) -> None:
         muon, others = by_kind(groups, matrices)
-        self._parts: tuple[Optimizer, ...] = (torch.optim.Muon(muon, lr=lr, **kwargs), AdamW(others, lr=lr, **adamw))
+        self._parts: tuple[Optimizer, ...] = (
+            torch.optim.Muon(muon, lr=lr, **kwargs),
+            AdamW(others, lr=lr, **adamw),
+        )
         super().__init__([group for part in self._parts for group in part.param_groups], {"lr": lr})
         self._share()
 
@@ -75,7 +96,9 @@ class MuonWithAdamW(Optimizer):
         groups = iter(self.param_groups)
         for part in self._parts:
             step_plainly(part)
-            part.__setstate__({"state": self.state, "param_groups": list(islice(groups, len(part.param_groups)))})
+            part.__setstate__(
+                {"state": self.state, "param_groups": list(islice(groups, len(part.param_groups)))}
+            )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -1,7 +1,7 @@
 """Check that the state of an optimizer fits its parameters before it is loaded.
 
-torch does not check, and its fused steps, like those of other libraries, assume each tensor of the state to be as large
-as the parameter: with a smaller one they write out of bounds.
+torch does not check, and its fused steps, like those of other libraries, assume each tensor of the
+state to be as large as the parameter: with a smaller one they write out of bounds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,16 @@ _LIKE_PARAMETER = {
 }
 """Entries of the parameter's shape, in the optimizers of `_NATIVE`."""
 
-_NATIVE = {"torch", "torch_npu", "torch_xla", "torchao", "apex", "optimi", "deepspeed", "schedulefree"}
+_NATIVE = {
+    "torch",
+    "torch_npu",
+    "torch_xla",
+    "torchao",
+    "apex",
+    "optimi",
+    "deepspeed",
+    "schedulefree",
+}
 """Root packages of optimizers with native steps, or steps that broadcast different shapes."""
 
 _BITSANDBYTES = "bitsandbytes"
@@ -75,7 +84,8 @@ def require_fitting_optimizer_state(
     model: nn.Module | None = None,
     groups: list[list[ParameterShape]] | None = None,
 ) -> None:
-    """Compare the state of an optimizer with its parameters: their number, and the shapes and dtypes of the tensors.
+    """Compare the state of an optimizer with its parameters: their number, and the shapes and
+    dtypes of the tensors.
 
     Args:
         optimizer: the optimizer to load the state into.
@@ -88,7 +98,9 @@ def require_fitting_optimizer_state(
         ValueError: something does not fit. Nothing has been loaded.
     """
     is_mapping = isinstance(state, Mapping) and isinstance(state.get("state"), Mapping)
-    reads_own_form = getattr(type(optimizer), "load_state_dict", None) is not Optimizer.load_state_dict
+    reads_own_form = (
+        getattr(type(optimizer), "load_state_dict", None) is not Optimizer.load_state_dict
+    )
     if reads_own_form and not (is_mapping and "param_groups" in state):
         return
     if not is_mapping:
@@ -127,17 +139,21 @@ def require_fitting_present_state(optimizer: Any, file: StrPath) -> None:
         owner = _Owner(ParameterShape("a parameter", tensor.shape, tensor.dtype), {})
         problem = _problem_of_state(optimizer, values, owner)
         if problem is not None:
-            raise ValueError(_misfit(optimizer, file, problem, "The training ends before a step with it."))
+            raise ValueError(
+                _misfit(optimizer, file, problem, "The training ends before a step with it.")
+            )
 
 
 def _misfit(optimizer: Any, file: StrPath, problem: str, outcome: str) -> str:
     return (
-        f"{file} cannot be loaded into {type(optimizer).__name__}: it holds {problem}. {outcome} Resume with the model "
-        "and optimizer that wrote it, or use another checkpoint."
+        f"{file} cannot be loaded into {type(optimizer).__name__}: it holds {problem}. {outcome} "
+        "Resume with the model and optimizer that wrote it, or use another checkpoint."
     )
 
 
-def _problem_of_groups(optimizer: Any, state: Mapping[str, Any], parameters: list[list[ParameterShape]]) -> str | None:
+def _problem_of_groups(
+    optimizer: Any, state: Mapping[str, Any], parameters: list[list[ParameterShape]]
+) -> str | None:
     """Compare all groups, and the states of all parameters.
 
     Args:
@@ -153,13 +169,18 @@ def _problem_of_groups(optimizer: Any, state: Mapping[str, Any], parameters: lis
         return f"{len(groups)} parameter groups, and there are {len(own_groups)}"
 
     owners: dict[Any, _Owner] = {}
-    for index, (group, own_group, expected) in enumerate(zip(groups, own_groups, parameters, strict=True)):
+    for index, (group, own_group, expected) in enumerate(
+        zip(groups, own_groups, parameters, strict=True)
+    ):
         numbers = group.get("params") if isinstance(group, Mapping) else None
         if not isinstance(numbers, list) or len(numbers) != len(expected):
             found = len(numbers) if isinstance(numbers, list) else "no"
             return f"{found} parameters in group {index}, and there are {len(expected)} in it"
         if group.get("rules") != own_group.get("rules"):
-            return f"parameter_rules {group.get('rules')} in group {index}, and they are {own_group.get('rules')}"
+            return (
+                f"parameter_rules {group.get('rules')} in group {index}, and they are "
+                f"{own_group.get('rules')}"
+            )
         for name, value in group.items():
             problem = _problem_of_option(value, own_group.get(name))
             if problem is not None and name not in ("params", "state"):
@@ -189,7 +210,9 @@ def _problem_of_groups(optimizer: Any, state: Mapping[str, Any], parameters: lis
 
 
 def _problem_of_option(value: Any, own: Any) -> str | None:
-    """Check that an option that is a tensor has one element, as fused steps assume, or the present form."""
+    """Check that an option that is a tensor has one element, as fused steps assume, or the
+    present form.
+    """
     for tensor in _tensors(value):
         has_present_form = isinstance(own, Tensor) and own.shape == tensor.shape
         if not has_present_form and not _is_number(tensor):
@@ -296,7 +319,11 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _own_groups(optimizer: Any, model: nn.Module | None) -> list[list[ParameterShape]]:
-    names = {} if model is None else {id(parameter): name for name, parameter in model.named_parameters()}
+    names = (
+        {}
+        if model is None
+        else {id(parameter): name for name, parameter in model.named_parameters()}
+    )
     groups: list[list[ParameterShape]] = []
     for index, group in enumerate(optimizer.param_groups):
         shapes: list[ParameterShape] = []

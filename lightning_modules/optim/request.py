@@ -16,7 +16,9 @@ from torch import nn
 from ..common.suggestions import OptimizerNames, optimizer_name
 
 TargetModules = str | list[str]
-"""`all-linear`, a regular expression for whole names of modules, or a list of parts of names and such expressions."""
+"""`all-linear`, a regular expression for whole names of modules, or a list of parts of names and
+such expressions.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,9 @@ class OptimizerDescription:
     """The fields of `OptimizerConfig`."""
 
     name: str | OptimizerNames = OptimizerNames.ADAMW_TORCH_FUSED
-    """Name of the optimizer, an `OptimizerNames` or its value; or the path of a class, such as "torch.optim.Muon"."""
+    """Name of the optimizer, an `OptimizerNames` or its value; or the path of a class, such as
+    "torch.optim.Muon".
+    """
     learning_rate: float = 5e-5
     """The full learning rate, from which a schedule starts."""
     weight_decay: float = 0.0
@@ -36,11 +40,17 @@ class OptimizerDescription:
     epsilon: float = 1e-8
     """Constant that Adam adds to the root in its denominator."""
     args: str | None = None
-    """The optimizer's own arguments, as "momentum=0.9,nesterov=true"; a decay among them is overruled by the field."""
+    """The optimizer's own arguments, as "momentum=0.9,nesterov=true"; a decay among them is
+    overruled by the field.
+    """
     target_modules: TargetModules | None = None
-    """Linear layers that GaLore and APOLLO work on: "all-linear", a regular expression, or a list of parts of names."""
+    """Linear layers that GaLore and APOLLO work on: "all-linear", a regular expression, or a
+    list of parts of names.
+    """
     warmup_steps: float | None = None
-    """Steps of the warm-up that `schedule_free_adamw` and `schedule_free_sgd` do by themselves; for no others."""
+    """Steps of the warm-up that `schedule_free_adamw` and `schedule_free_sgd` do by themselves;
+    for no others.
+    """
 
     def __post_init__(self) -> None:
         optimizer_name(self.name)
@@ -61,8 +71,9 @@ def parse_optimizer_args(text: str | None) -> dict[str, str]:
         name, equals, value = part.partition("=")
         if not (name and equals) or "=" in value:
             raise ValueError(
-                f"The optimizer arguments (`optim_args`) {text!r} cannot be read at {part!r}: write them as "
-                "name=value, separated by commas, such as 'momentum=0.9,nesterov=true'."
+                f"The optimizer arguments (`optim_args`) {text!r} cannot be read at {part!r}: "
+                "write them as name=value, separated by commas, such as "
+                "'momentum=0.9,nesterov=true'."
             )
         parsed[name] = value
     return parsed
@@ -84,12 +95,20 @@ class OptimizerArguments:
         return list(self._left)
 
     def take(self, **defaults: Any) -> dict[str, Any]:
-        """Return the values of arguments by name, each of the type of its default, which stands for one not given.
+        """Return the values of arguments by name, each of the type of its default, which stands for
+        one not given.
 
         Raises:
             ValueError: when the text is not such a value; names the argument and the text.
         """
-        return {**defaults, **{name: self._read(name, type(defaults[name])) for name in defaults if name in self._left}}
+        return {
+            **defaults,
+            **{
+                name: self._read(name, type(defaults[name]))
+                for name in defaults
+                if name in self._left
+            },
+        }
 
     def given(self, kind: type, *names: str) -> dict[str, Any]:
         """Return the values of those of the named arguments that are given, of one type."""
@@ -97,11 +116,13 @@ class OptimizerArguments:
 
     def _read(self, name: str, kind: type) -> Any:
         text = self._left.pop(name)
-        (read, expected) = _KINDS[kind]
+        read, expected = _KINDS[kind]
         try:
             return read(text)
         except ValueError:
-            raise ValueError(f"The optimizer argument {name}={text!r} (`optim_args`) must be {expected}.") from None
+            raise ValueError(
+                f"The optimizer argument {name}={text!r} (`optim_args`) must be {expected}."
+            ) from None
 
 
 def flag(text: str) -> bool:
@@ -129,8 +150,9 @@ _KINDS: dict[type, tuple[Callable[[str], Any], str]] = {
 
 
 ClassAndKwargs = tuple[Any, dict[str, Any]]
-"""The class of an optimizer, and its arguments except the learning rate; "params", "model" or "optimizer_dict" among
-them replaces the usual parameter groups."""
+"""The class of an optimizer, and its arguments except the learning rate; "params", "model" or
+"optimizer_dict" among them replaces the usual parameter groups.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +184,9 @@ class OptimizerRequest:
         """
         if self.model is None:
             name = optimizer_name(self.config.name)
-            raise ValueError(f"optim={name!r} looks at the model's modules, but has none: pass `model` too.")
+            raise ValueError(
+                f"optim={name!r} looks at the model's modules, but has none: pass `model` too."
+            )
         return self.model
 
 

@@ -31,27 +31,36 @@ class Outcome(NamedTuple):
 
 
 class Channel:
-    """A process group of its own, over gloo, so that its messages cannot be mixed up with gradients.
+    """A process group of its own, over gloo, so that its messages cannot be mixed up with
+    gradients.
 
     In one process it does nothing. All processes have to make it, at the same point.
 
     Args:
-        seconds: timeout, at least the difference between the times that two processes take for a trial.
+        seconds: timeout, at least the difference between the times that two processes take for a
+            trial.
         seconds_to_fail: timeout of a process whose trial has failed.
     """
 
     def __init__(self, seconds: float = 1800, seconds_to_fail: float = 60) -> None:
-        self.alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
+        self.alone = (
+            not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
+        )
         self.is_first = self.alone or dist.get_rank() == 0
         self._timeout = timedelta(seconds=seconds)
         self._timeout_to_fail = timedelta(seconds=seconds_to_fail)
         self._trials = 0
-        self._group: Any = None if self.alone else dist.new_group(backend="gloo", timeout=self._timeout)
+        self._group: Any = (
+            None if self.alone else dist.new_group(backend="gloo", timeout=self._timeout)
+        )
         if not self.alone:
-            # Outcomes go through the store: a process can still end after a timeout there, but not in a collective.
+            # Outcomes go through the store: a process can still end after a timeout there, but not
+            # in a collective.
             from torch.distributed.distributed_c10d import PrefixStore
 
-            self._store = PrefixStore(f"lightrainer/{self.broadcast(uuid.uuid4().hex)}", default_store())
+            self._store = PrefixStore(
+                f"lightrainer/{self.broadcast(uuid.uuid4().hex)}", default_store()
+            )
 
     def close(self) -> None:
         """Destroy the process group."""
@@ -71,7 +80,8 @@ class Channel:
         """Call `make` in the first process only, and return its result in every process.
 
         Raises:
-            OtherProcessError: `make` has raised, and this is another process; the first raises the error itself.
+            OtherProcessError: `make` has raised, and this is another process; the first raises the
+                error itself.
         """
         if self.alone:
             return make()
@@ -92,8 +102,9 @@ class Channel:
         """Return the end of a trial in each process; all have to call it.
 
         Raises:
-            RuntimeError: the trial failed in this process, and the others did not finish it in time: they wait in a
-                collective of the training, so that only the end of all processes helps.
+            RuntimeError: the trial failed in this process, and the others did not finish it in
+                time: they wait in a collective of the training, so that only the end of all
+                processes helps.
         """
         if self.alone:
             return [own]
@@ -105,5 +116,7 @@ class Channel:
         except RuntimeError as error:
             if own.kind != "failed":
                 raise
-            raise RuntimeError(f"The trial failed in process {dist.get_rank()} alone: {own.message}.") from error
+            raise RuntimeError(
+                f"The trial failed in process {dist.get_rank()} alone: {own.message}."
+            ) from error
         return [Outcome(*json.loads(self._store.get(key))) for key in keys]

@@ -1,4 +1,6 @@
-"""Optuna's trials, optimization and pruning for several processes that train each trial together."""
+"""Optuna's trials, optimization and pruning for several processes that train each trial
+together.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ _UNITS = ("steps", "epochs")
 class SharedTrial:
     """As `optuna.Trial`, for the same trial in several processes: the first one asks the study.
 
-    All of them have to call `suggest_...`, `report` and `should_prune` in the same order, as the same script does.
-    `study` exists in the first process only.
+    All of them have to call `suggest_...`, `report` and `should_prune` in the same order, as the
+    same script does. `study` exists in the first process only.
 
     Args:
         trial: the trial, None in all processes but the first.
@@ -30,7 +32,11 @@ class SharedTrial:
     def __init__(self, trial: Any, channel: Channel) -> None:
         self.in_study = trial
         self._channel = channel
-        about = None if trial is None else (trial.number, trial.datetime_start, trial.params, trial.user_attrs)
+        about = (
+            None
+            if trial is None
+            else (trial.number, trial.datetime_start, trial.params, trial.user_attrs)
+        )
         self.number, self.datetime_start, self.params, self.user_attrs = channel.broadcast(about)
 
     def __getattr__(self, name: str) -> Any:
@@ -38,7 +44,9 @@ class SharedTrial:
             return functools.partial(self._suggest, name)
         trial = self.__dict__.get("in_study")
         if trial is None or name.startswith("__"):
-            raise AttributeError(f"a trial in another process than the first one has no attribute {name!r}")
+            raise AttributeError(
+                f"a trial in another process than the first one has no attribute {name!r}"
+            )
         return getattr(trial, name)
 
     def __reduce__(self) -> Any:
@@ -58,7 +66,9 @@ class SharedTrial:
         self.user_attrs = {**self.user_attrs, key: value}
 
     def _suggest(self, method: str, name: str, *args: Any, **kwargs: Any) -> Any:
-        value = self._channel.run_on_first(lambda: getattr(self.in_study, method)(name, *args, **kwargs))
+        value = self._channel.run_on_first(
+            lambda: getattr(self.in_study, method)(name, *args, **kwargs)
+        )
         self.params = {**self.params, name: value}
         return value
 
@@ -79,14 +89,16 @@ def optimize_together(
     completed: Callable[[], None] | None = None,
     **options: Any,
 ) -> Any:
-    """As `optuna.Study.optimize`, but in every process of a process group, with one study, in the first process.
+    """As `optuna.Study.optimize`, but in every process of a process group, with one study, in the
+    first process.
 
         study = optuna.create_study() if rank == 0 else None
-        best = optimize_together(study, objective, n_trials=20, result=lambda study: study.best_params)
+        best = optimize_together(study, objective, n_trials=20, result=lambda study:
+        study.best_params)
 
-    All processes call it, and `objective` is called in all of them, with the same trial: the same parameters, and the
-    same answer of `should_prune()`. They stop together, after the last trial, at the timeout, or after an error. In one
-    process it is `study.optimize`.
+    All processes call it, and `objective` is called in all of them, with the same trial: the same
+    parameters, and the same answer of `should_prune()`. They stop together, after the last trial,
+    at the timeout, or after an error. In one process it is `study.optimize`.
 
     Args:
         study: the study, None in all processes but the first.
@@ -118,13 +130,17 @@ def optimize_together(
             channel.close()
 
 
-def _lead(study: Any, trials: _SharedTrials, result: Callable[[Any], Any] | None, **options: Any) -> Any:
+def _lead(
+    study: Any, trials: _SharedTrials, result: Callable[[Any], Any] | None, **options: Any
+) -> Any:
     channel = trials.channel
     try:
         if channel.alone:
             optimize_own(study, trials.run_alone, catch=trials.caught, **options)
         else:
-            optimize_own(study, trials.lead, catch=(*trials.caught, _CaughtElsewhereError), **options)
+            optimize_own(
+                study, trials.lead, catch=(*trials.caught, _CaughtElsewhereError), **options
+            )
         found = None if result is None else result(study)
     except Exception as error:
         channel.broadcast(("stop", f"{type(error).__name__}: {error}"))
@@ -147,7 +163,11 @@ class _SharedTrials:
     """Runs one trial after the other, in every process."""
 
     def __init__(
-        self, objective: Objective, channel: Channel, caught: tuple[type[Exception], ...], completed: Callable[[], None]
+        self,
+        objective: Objective,
+        channel: Channel,
+        caught: tuple[type[Exception], ...],
+        completed: Callable[[], None],
     ) -> None:
         self.objective = objective
         self.channel = channel
@@ -175,7 +195,11 @@ class _SharedTrials:
             failed = [one for one in outcomes if one.kind == "failed"]
             if failed:
                 trial.set_user_attr(FAILURE, failed[0].message)
-                kind = _CaughtElsewhereError if all(one.caught for one in failed) else OtherProcessError
+                kind = (
+                    _CaughtElsewhereError
+                    if all(one.caught for one in failed)
+                    else OtherProcessError
+                )
                 raise kind(f"The trial failed in another process: {failed[0].message}")
             if any(one.kind == "pruned" for one in outcomes):
                 raise optuna.TrialPruned()
@@ -199,41 +223,48 @@ class _SharedTrials:
             return None, Outcome("pruned")
         except Exception as error:
             self.error = error
-            return None, Outcome("failed", isinstance(error, self.caught), f"{type(error).__name__}: {error}")
+            return None, Outcome(
+                "failed", isinstance(error, self.caught), f"{type(error).__name__}: {error}"
+            )
 
 
 class OptunaPruningCallback(Callback):
-    """As `optuna.integration.PyTorchLightningPruningCallback`, but under DDP all processes stop together.
+    """As `optuna.integration.PyTorchLightningPruningCallback`, but under DDP all processes stop
+    together.
 
         def objective(trial):
-            config = OptimizerConfig(learning_rate=trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True))
-            trainer = lightning.Trainer(callbacks=[OptunaPruningCallback(trial, "val_loss")])
-            trainer.fit(LossModule(model, optimizer=config), loader, held_out)
+            config = OptimizerConfig(learning_rate=trial.suggest_float("learning_rate", 1e-4, 1e-1,
+            log=True)) trainer = lightning.Trainer(callbacks=[OptunaPruningCallback(trial,
+            "val_loss")]) trainer.fit(LossModule(model, optimizer=config), loader, held_out)
             return trainer.callback_metrics["val_loss"].item()
 
-    After each validation the monitored value is reported to the trial, under the number of optimizer steps, or after
-    the first one of each epoch under the number of the epoch. If the study's pruner says so, the training ends with
-    `optuna.TrialPruned`, in every process.
+    After each validation the monitored value is reported to the trial, under the number of
+    optimizer steps, or after the first one of each epoch under the number of the epoch. If the
+    study's pruner says so, the training ends with `optuna.TrialPruned`, in every process.
 
     Args:
         trial: the trial; the other processes may have None, as only that of the first one is used.
         monitor: the name of the logged value.
-        unit: `steps` or `epochs`, the unit of reports; steps of different batch sizes cannot be compared.
+        unit: `steps` or `epochs`, the unit of reports; steps of different batch sizes cannot be
+            compared.
 
     Raises:
         optuna.TrialPruned: the trial is pruned.
-        ValueError: no value of that name was logged; names those that there are. Also, on construction, for an unknown
-            unit.
+        ValueError: no value of that name was logged; names those that there are. Also, on
+            construction, for an unknown unit.
     """
 
-    def __init__(self, trial: Any, monitor: str = "val_loss", *, unit: Literal["steps", "epochs"] = "steps") -> None:
+    def __init__(
+        self, trial: Any, monitor: str = "val_loss", *, unit: Literal["steps", "epochs"] = "steps"
+    ) -> None:
         super().__init__()
         if unit not in _UNITS:
             near = did_you_mean(unit, _UNITS)
             raise ValueError(f"unit={unit!r} is not known.{near} Choose from: {', '.join(_UNITS)}.")
         self.unit = unit
         self.monitor = monitor
-        self._trial = trial.in_study if isinstance(trial, SharedTrial) else trial  # Lightning broadcasts the answer
+        # Lightning broadcasts the answer
+        self._trial = trial.in_study if isinstance(trial, SharedTrial) else trial
         self._reported = -1
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -244,13 +275,16 @@ class OptunaPruningCallback(Callback):
         if value is None:
             known = list(map(str, trainer.callback_metrics))
             raise ValueError(
-                f"monitor={self.monitor!r}: no such value was logged. There are: {', '.join(known) or 'none'}."
-                f"{did_you_mean(self.monitor, known)} Log it in validation_step: self.log({self.monitor!r}, ...)."
+                f"monitor={self.monitor!r}: no such value was logged. There are: "
+                f"{', '.join(known) or 'none'}.{did_you_mean(self.monitor, known)} Log it in "
+                f"validation_step: self.log({self.monitor!r}, ...)."
             )
         if trainer.strategy.broadcast(self._should_prune(trainer, float(value)), src=0):
             import optuna
 
-            raise optuna.TrialPruned(f"Pruned at step {trainer.global_step}, {self.monitor}={float(value):.6g}.")
+            raise optuna.TrialPruned(
+                f"Pruned at step {trainer.global_step}, {self.monitor}={float(value):.6g}."
+            )
 
     def _should_prune(self, trainer: Any, value: float) -> bool:
         if not trainer.is_global_zero or self._trial is None:

@@ -1,4 +1,6 @@
-"""Trials that other processes take over: those of a process that was suspended, so that its heartbeat stopped."""
+"""Trials that other processes take over: those of a process that was suspended, so that its
+heartbeat stopped.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,15 @@ def require_own(trial: Trial) -> None:
         TrialTakenError: another one has.
     """
     if trial.study.get_trials(deepcopy=False)[trial.number].state.is_finished():
-        raise TrialTakenError(f"Trial {trial.number} was given to another process, as this one was suspended.")
+        raise TrialTakenError(
+            f"Trial {trial.number} was given to another process, as this one was suspended."
+        )
 
 
 @contextmanager
 def own_trial(trial: Trial) -> Iterator[None]:
-    """Run a block for a trial, whose result and errors count only if no other process has given the trial up.
+    """Run a block for a trial, whose result and errors count only if no other process has given the
+    trial up.
 
     Raises:
         TrialTakenError: another one has.
@@ -53,7 +58,8 @@ def optimize_own(
     callbacks: Sequence[Callable[[Study, FrozenTrial], None]] | None = None,
     **options: Any,
 ) -> None:
-    """As `optuna.Study.optimize`, but it continues after a trial that another process took over, without counting it.
+    """As `optuna.Study.optimize`, but it continues after a trial that another process took over,
+    without counting it.
 
     Args:
         study: the study.

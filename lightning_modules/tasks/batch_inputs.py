@@ -1,6 +1,7 @@
 """Inputs, labels and samples of a batch.
 
-The last batch of an evaluation may hold repeated samples, which only complete the round of several processes.
+The last batch of an evaluation may hold repeated samples, which only complete the round of several
+processes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from ..models.inspection import base_of_adapter
 
 
 def split_labels(batch: Any) -> tuple[tuple[Any, ...], Any]:
-    """Split a batch without names into its inputs, in the order of `forward`, and its labels, which are its last part.
+    """Split a batch without names into its inputs, in the order of `forward`, and its labels, which
+    are its last part.
 
     Args:
         batch: a tuple, a list, or one tensor or object alone.
@@ -32,14 +34,18 @@ def split_labels(batch: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def as_arguments(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Make positional and keyword arguments of inputs: a mapping alone, as in `({"input_ids": ...}, y)`, has names."""
+    """Make positional and keyword arguments of inputs: a mapping alone, as in
+    `({"input_ids": ...}, y)`, has names.
+    """
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         return (), dict(inputs[0])
     return inputs, {}
 
 
 def needs_all(model: nn.Module, batch: Any) -> bool:
-    """Return whether `forward` requires every part of a batch without names, so that none of them is a label."""
+    """Return whether `forward` requires every part of a batch without names, so that none of
+    them is a label.
+    """
     parameters = inspect.signature(base_of_adapter(model).forward).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [one for one in parameters if one.kind in positional and one.default is one.empty]
@@ -74,16 +80,24 @@ def describe_batch(batch: Any) -> str:
         return ", ".join(map(str, batch)) or "nothing"
     parts = batch if isinstance(batch, (tuple, list)) else [batch]
     return ", ".join(
-        f"{type(part).__name__} {tuple(part.shape)}" if isinstance(part, torch.Tensor) else type(part).__name__
+        (
+            f"{type(part).__name__} {tuple(part.shape)}"
+            if isinstance(part, torch.Tensor)
+            else type(part).__name__
+        )
         for part in parts
     )
 
 
-def samples_that_count(loader: Any, batch: Any, index: int, rank: int, world_size: int) -> int | None:
-    """Return the number of samples of this batch that are not repeated; None for all, or if it is unknown.
+def samples_that_count(
+    loader: Any, batch: Any, index: int, rank: int, world_size: int
+) -> int | None:
+    """Return the number of samples of this batch that are not repeated; None for all, or if it is
+    unknown.
 
     Args:
-        loader: of the batch; known for an `EpochLoader`, over a stream if at most one worker reads it.
+        loader: of the batch; known for an `EpochLoader`, over a stream if at most one worker reads
+            it.
         batch: the batch.
         index: of the batch in its epoch.
         rank: index of this process.
@@ -99,14 +113,17 @@ def samples_that_count(loader: Any, batch: Any, index: int, rank: int, world_siz
     if rows is None:
         return None
     if loader.total is None and rows == math.ceil(left / world_size):
-        share = rows  # the last round of a stream is shared out evenly, and not filled up to whole batches
+        # the last round of a stream is shared out evenly, and not filled up to whole batches
+        share = rows
     if left <= 0 or rows != share:
         return None
     return min(max(left - rank * share, 0), share)
 
 
 def cut_batch(batch: Any, samples: int) -> Any:
-    """Return the first samples of a batch, a mapping, a sequence or a tensor, of every part with an entry for each."""
+    """Return the first samples of a batch, a mapping, a sequence or a tensor, of every part with
+    an entry for each.
+    """
     size = find_batch_size(batch)
     if isinstance(batch, Mapping):
         return {name: _cut(value, samples, size) for name, value in batch.items()}
@@ -117,7 +134,9 @@ def cut_batch(batch: Any, samples: int) -> Any:
 
 def _cut(value: Any, samples: int, size: int | None) -> Any:
     if isinstance(value, Mapping):
-        return mapping_like(value, {name: _cut(part, samples, size) for name, part in value.items()})
+        return mapping_like(
+            value, {name: _cut(part, samples, size) for name, part in value.items()}
+        )
     if isinstance(value, torch.Tensor):
         return value[:samples] if value.ndim > 0 and value.shape[0] == size else value
     return value[:samples] if isinstance(value, (list, tuple)) and len(value) == size else value

@@ -1,4 +1,6 @@
-"""A LightningDataModule over datasets, with the order, the shares and the exact resumption of the Trainer API."""
+"""A LightningDataModule over datasets, with the order, the shares and the exact resumption of
+the Trainer API.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ from ..data.length_grouping import LengthGroupedSampler
 from ..data.lengths import column_lengths, is_table, sample_lengths
 from ..data.loaders import build_loader
 from ..internals.lightning_import import BatchSizeFinder, LightningDataModule, callbacks_of
-from ..internals.lightning_internals import made_by_cli, use_distributed_samplers, uses_distributed_samplers
+from ..internals.lightning_internals import (
+    made_by_cli,
+    use_distributed_samplers,
+    uses_distributed_samplers,
+)
 from .data_share import DataShare, data_share
 from .resuming import ResumingCallback
 
@@ -31,8 +37,9 @@ _KEEP_ALL_COLUMNS = "name those to keep: columns=[...]"
 _logger = logging.getLogger("lightning.pytorch.lightrainer")
 
 _PLAIN = """
-    batch_size eval_batch_size shuffle group_by_length length_column input_column columns seed drop_last
-    num_workers pin_memory persistent_workers prefetch_factor dispatch_batches split_batches
+    batch_size eval_batch_size shuffle group_by_length length_column input_column columns seed
+    drop_last num_workers pin_memory persistent_workers prefetch_factor dispatch_batches
+    split_batches
 """
 """Arguments that are plain values, kept as hyperparameters."""
 
@@ -40,38 +47,45 @@ _STAGES = ("train", "val", "test", "predict")
 
 OneDataset = Callable[[], Any] | Any
 Datasets = dict[str, Callable[[], Any]] | Callable[[], Any] | Any
-"""Of any kind. `LightningCLI` imports the functions that a YAML file names; it writes a dict as the first type says."""
+"""Of any kind. `LightningCLI` imports the functions that a YAML file names; it writes a dict as
+the first type says.
+"""
 
 
 class DataModule(LightningDataModule):
-    """As the datasets and the `dataloader_*` and `*_batch_size` arguments of a Trainer, for `lightning.Trainer`.
+    """As the datasets and the `dataloader_*` and `*_batch_size` arguments of a Trainer, for
+    `lightning.Trainer`.
 
-    The loaders are those of `build_loader`: an order that depends on seed and epoch alone, whole batches shared out to
-    the processes in turn (Lightning's own distributed sampler is switched off for it; processes that hold parts of the
-    same layers get the same batches), and the position in the data in
-    every checkpoint, so that `fit(..., ckpt_path=...)` goes on with the very next batch. That works with any
-    LightningModule. Loaders of `predict` are torch's own, with Lightning's sampler, which it needs to join predictions.
+    The loaders are those of `build_loader`: an order that depends on seed and epoch alone, whole
+    batches shared out to the processes in turn (Lightning's own distributed sampler is switched off
+    for it; processes that hold parts of the same layers get the same batches), and the position in
+    the data in every checkpoint, so that `fit(..., ckpt_path=...)` goes on with the very next
+    batch. That works with any LightningModule. Loaders of `predict` are torch's own, with
+    Lightning's sampler, which it needs to join predictions.
 
     Args:
-        train_dataset: map-style (also of the library `datasets`) or iterable; or a function without arguments that
-            makes it, called once in every process, in `setup`. Subclasses may set the attributes in `setup` too.
-        val_dataset: the same, or a dict of them: each is then evaluated by itself, under its name. Or a list of
-            `Dataset` objects, which Lightning numbers.
+        train_dataset: map-style (also of the library `datasets`) or iterable; or a function without
+            arguments that makes it, called once in every process, in `setup`. Subclasses may set
+            the attributes in `setup` too.
+        val_dataset: the same, or a dict of them: each is then evaluated by itself, under its name.
+            Or a list of `Dataset` objects, which Lightning numbers.
         test_dataset: as `val_dataset`.
         predict_dataset: as `train_dataset`.
-        collate_fn: list of samples -> batch. By default `default_data_collator` for samples with columns, and torch's
-            own for tuples such as `(x, y)`, tensors and numbers.
-        batch_size: samples of each process in a batch. Lightning's `Tuner.scale_batch_size` reads and sets it.
+        collate_fn: list of samples -> batch. By default `default_data_collator` for samples with
+            columns, and torch's own for tuples such as `(x, y)`, tensors and numbers.
+        batch_size: samples of each process in a batch. Lightning's `Tuner.scale_batch_size` reads
+            and sets it.
         eval_batch_size: the same for validation, test and predictions; by default `batch_size`.
         shuffle: train on the samples in another order in each epoch.
-        sampler: called with the training data, returns the sampler that orders it; the same one in each process, whose
-            batches are then sharded. Goes before `shuffle` and `group_by_length`.
+        sampler: called with the training data, returns the sampler that orders it; the same one in
+            each process, whose batches are then sharded. Goes before `shuffle` and
+            `group_by_length`.
         group_by_length: train and evaluate on batches of similar length, as the Trainer API does
             with `train_sampling_strategy="group_by_length"`.
         length_column: where a `datasets.Dataset` has the length of each sample, if it does.
         input_column: is measured otherwise.
-        columns: those that are kept of samples that are dicts. By default those that the model takes, where the module
-            says so, as `LossModule` does (`input_columns`), else all.
+        columns: those that are kept of samples that are dicts. By default those that the model
+            takes, where the module says so, as `LossModule` does (`input_columns`), else all.
         seed: of the order; None for the seed that torch was given last.
         drop_last: leave out a last, smaller batch of the training.
         num_workers: processes that read ahead.
@@ -199,9 +213,13 @@ class DataModule(LightningDataModule):
         """
         dataset = self.train_dataset
         if dataset is None:
-            raise ValueError(f"{type(self).__name__} has no train_dataset: pass it, or set it in setup.")
+            raise ValueError(
+                f"{type(self).__name__} has no train_dataset: pass it, or set it in setup."
+            )
         _require_dataset(dataset, "train_dataset")
-        again_and_again = self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
+        again_and_again = (
+            self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
+        )
         stream = isinstance(dataset, IterableDataset)
         if stream and again_and_again:
             dataset, stream = self._first_samples(dataset), False
@@ -236,19 +254,26 @@ class DataModule(LightningDataModule):
             return []
         _require_dataset(self.predict_dataset, "predict_dataset")
         dataset, collate = self._columns(self.predict_dataset)
-        return DataLoader(dataset, batch_size=self._eval_batch_size, collate_fn=collate, **self._workers())
+        return DataLoader(
+            dataset, batch_size=self._eval_batch_size, collate_fn=collate, **self._workers()
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the training data, in tensors and plain values, for `load_state_dict`.
+        """Return the position in the training data, in tensors and plain values, for
+        `load_state_dict`.
 
         Empty while a trainer runs: its checkpoints have it from every process already.
         """
         if self._is_running() or self._train_loader is None:
             return {}
-        return {"position": pack({"loader": self._train_loader.state_dict(), "rng": capture_host_rng()})}
+        return {
+            "position": pack({"loader": self._train_loader.state_dict(), "rng": capture_host_rng()})
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next loader of training data resume from a `state_dict`; a running trainer does so by itself."""
+        """Let the next loader of training data resume from a `state_dict`; a running trainer
+        does so by itself.
+        """
         if state_dict and not self._is_running():
             self._pending = unpack(state_dict["position"])
 
@@ -259,8 +284,8 @@ class DataModule(LightningDataModule):
     def _has(self, stage: str) -> None:
         """Hide the method of a stage without data from Lightning, so that it skips the stage.
 
-        But not a subclass's own method, nor from the search for a batch size, which calls the method for validation in
-        any case.
+        But not a subclass's own method, nor from the search for a batch size, which calls the
+        method for validation in any case.
         """
         name = f"{stage}_dataloader"
         is_overridden = getattr(type(self), name) is not getattr(DataModule, name)
@@ -275,9 +300,13 @@ class DataModule(LightningDataModule):
         return [] if self.trainer is None else callbacks_of(self.trainer)
 
     def _first_samples(self, stream: IterableDataset) -> list[Any]:
-        """Return the samples that `overfit_batches` repeats, as a stream may begin with others each time."""
+        """Return the samples that `overfit_batches` repeats, as a stream may begin with others
+        each time.
+        """
         wanted: Any = getattr(self.trainer, "overfit_batches", 0)
-        return list(itertools.islice(iter(stream), int(wanted) * self.batch_size * self._share().shares))
+        return list(
+            itertools.islice(iter(stream), int(wanted) * self.batch_size * self._share().shares)
+        )
 
     def _is_running(self) -> bool:
         return self.trainer is not None and self.trainer.state.status == "running"
@@ -286,9 +315,15 @@ class DataModule(LightningDataModule):
         if dataset is None:
             return []
         if isinstance(dataset, Mapping):
-            return {name: self._evaluation_loaders(one, f"{argument}[{name!r}]") for name, one in dataset.items()}
+            return {
+                name: self._evaluation_loaders(one, f"{argument}[{name!r}]")
+                for name, one in dataset.items()
+            }
         if _is_list_of_datasets(dataset):
-            return [self._evaluation_loaders(one, f"{argument}[{index}]") for index, one in enumerate(dataset)]
+            return [
+                self._evaluation_loaders(one, f"{argument}[{index}]")
+                for index, one in enumerate(dataset)
+            ]
         _require_dataset(dataset, argument)
         sampler = None
         if self.group_by_length and not isinstance(dataset, IterableDataset):
@@ -326,11 +361,16 @@ class DataModule(LightningDataModule):
         return RandomSampler(dataset) if training and self.shuffle and len(dataset) else None
 
     def _columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
-        """Return the dataset and the collator without the columns that the model, or `columns`, leaves out.
+        """Return the dataset and the collator without the columns that the model, or `columns`,
+        leaves out.
 
-        Columns that the model leaves out are logged, but not by workers, which would repeat it in every epoch.
+        Columns that the model leaves out are logged, but not by workers, which would repeat it in
+        every epoch.
         """
-        columns, module = self.columns, None if self.trainer is None else self.trainer.lightning_module
+        columns, module = (
+            self.columns,
+            (None if self.trainer is None else self.trainer.lightning_module),
+        )
         if columns is None:
             columns = getattr(module, "input_columns", None)
         if columns is None:
@@ -341,10 +381,14 @@ class DataModule(LightningDataModule):
             removed = set(dataset.column_names).difference(columns)
             dataset = remove_unused(dataset, columns, name, logger=logger, advice=advice)
         logger = None if self.num_workers > 0 else logger
-        return dataset, RemoveColumnsCollator(self.collate_fn, columns, logger, name, advice=advice, removed=removed)
+        return dataset, RemoveColumnsCollator(
+            self.collate_fn, columns, logger, name, advice=advice, removed=removed
+        )
 
     def _workers(self) -> dict[str, Any]:
-        locks_pages = self.trainer is not None and self.trainer.strategy.root_device.type in WITH_PAGE_LOCKS
+        locks_pages = (
+            self.trainer is not None and self.trainer.strategy.root_device.type in WITH_PAGE_LOCKS
+        )
         return {
             "num_workers": self.num_workers,
             "pin_memory": locks_pages if self.pin_memory is None else self.pin_memory,
@@ -353,7 +397,9 @@ class DataModule(LightningDataModule):
         }
 
     def _seeding_of_workers(self) -> Callable[[int], None]:
-        return functools.partial(seed_worker, num_workers=self.num_workers, rank=self._share().share)
+        return functools.partial(
+            seed_worker, num_workers=self.num_workers, rank=self._share().share
+        )
 
     def _share(self) -> DataShare:
         return data_share(self.trainer)
@@ -371,14 +417,24 @@ class DataModule(LightningDataModule):
 
 
 def _measured_lengths(dataset: Any, length_column: str, input_column: str) -> Any:
-    """Return each sample's length: from a column of lengths if there is one, else of the column that is measured."""
+    """Return each sample's length: from a column of lengths if there is one, else of the column
+    that is measured.
+    """
     given = column_lengths(dataset, length_column)
-    return sample_lengths(dataset, input_column, length_argument="length_column") if given is None else given
+    return (
+        sample_lengths(dataset, input_column, length_argument="length_column")
+        if given is None
+        else given
+    )
 
 
 def _is_list_of_datasets(value: Any) -> bool:
     """Return whether a list or tuple holds datasets, and not samples."""
-    return isinstance(value, (list, tuple)) and bool(value) and all(_is_dataset_object(one) for one in value)
+    return (
+        isinstance(value, (list, tuple))
+        and bool(value)
+        and all(_is_dataset_object(one) for one in value)
+    )
 
 
 def _is_dataset_object(value: Any) -> bool:
@@ -394,31 +450,44 @@ def _require_dataset(dataset: Any, argument: str) -> None:
     kind = type(dataset).__name__
     if isinstance(dataset, DataLoader):
         raise TypeError(
-            f"`{argument}` is a {kind}, but DataModule makes the loaders. Pass the data, {argument}=loader.dataset, or "
-            "pass the loaders to the Trainer: trainer.fit(module, train_loader, val_loader)."
+            f"`{argument}` is a {kind}, but DataModule makes the loaders. Pass the data, "
+            f"{argument}=loader.dataset, or pass the loaders to the Trainer: trainer.fit(module, "
+            "train_loader, val_loader)."
         )
     if isinstance(dataset, Mapping) or _is_list_of_datasets(dataset):
         raise TypeError(
             f"`{argument}` is a {kind} of datasets, but one dataset is expected. Join them with "
-            "torch.utils.data.ConcatDataset, or return several loaders from that method of a subclass."
+            "torch.utils.data.ConcatDataset, or return several loaders from that method of a "
+            "subclass."
         )
     if isinstance(dataset, IterableDataset):
         return
     is_text = isinstance(dataset, (str, bytes))
-    if is_text or isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+    if (
+        is_text
+        or isinstance(dataset, type)
+        or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"))
+    ):
         name = dataset.__name__ if isinstance(dataset, type) else kind
         raise TypeError(
-            f"`{argument}` is {'the class' if isinstance(dataset, type) else 'of the type'} {name}, which is not a "
-            "dataset. Pass one with `__len__` and `__getitem__`, such as a list of samples, an IterableDataset, or a "
-            "function without arguments that makes one."
+            f"`{argument}` is {'the class' if isinstance(dataset, type) else 'of the type'} "
+            f"{name}, which is not a dataset. Pass one with `__len__` and `__getitem__`, such as "
+            "a list of samples, an IterableDataset, or a function without arguments that makes "
+            "one."
         )
 
 
 def _made(dataset: Any, name: str) -> Any:
-    """Return the dataset itself, where a function or a description of it is given, or a dict of them."""
+    """Return the dataset itself, where a function or a description of it is given, or a dict of
+    them.
+    """
     if is_description(dataset):
         return build_described(dataset, object, name)
     if isinstance(dataset, Mapping):
         return {key: _made(value, name) for key, value in dataset.items()}
-    is_function = callable(dataset) and not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
+    is_function = (
+        callable(dataset)
+        and not hasattr(dataset, "__getitem__")
+        and not hasattr(dataset, "__iter__")
+    )
     return dataset() if is_function else dataset

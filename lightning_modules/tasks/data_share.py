@@ -1,4 +1,6 @@
-"""The share of the data that a process reads: several processes read the same where they hold parts of one layer."""
+"""The share of the data that a process reads: several processes read the same where they hold
+parts of one layer.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,16 @@ class DataShare:
 
 
 def data_share(trainer: Trainer | None) -> DataShare:
-    """Return the share of this process, as the strategy counts the shares for Lightning's own sampler.
+    """Return the share of this process, as the strategy counts the shares for Lightning's own
+    sampler.
 
     Args:
-        trainer: has set up its processes; None takes each process of the process group as one share.
+        trainer: has set up its processes; None takes each process of the process group as one
+            share.
 
     Raises:
-        ValueError: the strategy does not say which processes read the same, or they are not successive.
+        ValueError: the strategy does not say which processes read the same, or they are not
+            successive.
     """
     if trainer is None:
         if not dist.is_initialized():
@@ -56,8 +61,9 @@ def data_share(trainer: Trainer | None) -> DataShare:
     except (KeyError, RuntimeError) as error:
         # torch raises these for a mesh without the dimension "data_parallel".
         raise ValueError(
-            f"{name}.distributed_sampler_kwargs failed: {error}. DataModule asks it which processes read the same "
-            'batches. Name a dimension of the device mesh "data_parallel", or override that property.'
+            f"{name}.distributed_sampler_kwargs failed: {error}. DataModule asks it which "
+            "processes read the same batches. Name a dimension of the device mesh "
+            '"data_parallel", or override that property.'
         ) from error
 
     if counted is None:
@@ -68,8 +74,9 @@ def data_share(trainer: Trainer | None) -> DataShare:
     share = DataShare(rank, world_size, copies)
     if (share.share, share.shares) != (counted["rank"], counted["num_replicas"]):
         raise ValueError(
-            f"{name}.distributed_sampler_kwargs is {counted} in process {rank} of {world_size}. DataModule shares the "
-            "data out where successive processes read the same batches, equally many of them each. Make "
-            '"data_parallel" the first dimension of the device mesh, or pass loaders of your own instead.'
+            f"{name}.distributed_sampler_kwargs is {counted} in process {rank} of {world_size}. "
+            "DataModule shares the data out where successive processes read the same batches, "
+            'equally many of them each. Make "data_parallel" the first dimension of the device '
+            "mesh, or pass loaders of your own instead."
         )
     return share

@@ -1,6 +1,8 @@
-"""Position of a training under Lightning in its data: what a checkpoint holds of the loaders, and the way back to it.
+"""Position of a training under Lightning in its data: what a checkpoint holds of the loaders, and
+the way back to it.
 
-Each process has its own. A training may have several loaders, in a dict, a list or a `CombinedLoader`.
+Each process has its own. A training may have several loaders, in a dict, a list or a
+`CombinedLoader`.
 """
 
 from __future__ import annotations
@@ -38,9 +40,11 @@ def epoch_loaders(trainer: Trainer) -> list[EpochLoader]:
 
 
 def position_state(trainer: Trainer) -> Any:
-    """Return the position in the loaders, and in a step that is not complete, in plain values and tensors.
+    """Return the position in the loaders, and in a step that is not complete, in plain values and
+    tensors.
 
-    A loader that began again has no state of the batches before that; `began_again` tells whether one may be unused.
+    A loader that began again has no state of the batches before that; `began_again` tells whether
+    one may be unused.
     """
     place = place_in_loops(trainer)
     in_work = _in_work(trainer)
@@ -57,7 +61,9 @@ def position_state(trainer: Trainer) -> Any:
             else:
                 counts.append(_unused_of(loader, place, unused, in_work))
 
-        position["states"] = [_state_of(loader, count) for loader, count in zip(loaders, counts, strict=True)]
+        position["states"] = [
+            _state_of(loader, count) for loader, count in zip(loaders, counts, strict=True)
+        ]
         position["began_again"] = in_work > 0 and _began_again(loaders, counts, used_up, place)
 
     # Gradients of a step that is not complete.
@@ -72,9 +78,11 @@ def position_state(trainer: Trainer) -> Any:
 
 
 def facade_position(trainer: Trainer) -> Any:
-    """Return the position as in `data_state_*.pth`, in whole steps; None unless an `EpochLoader` alone is read.
+    """Return the position as in `data_state_*.pth`, in whole steps; None unless an `EpochLoader`
+    alone is read.
 
-    So the Trainer API resumes from folders of Lightning. It reads whole windows itself, in which case only they count.
+    So the Trainer API resumes from folders of Lightning. It reads whole windows itself, in which
+    case only they count.
     """
     loader = trainer.train_dataloader
     place = place_in_loops(trainer)
@@ -121,7 +129,9 @@ def facade_position(trainer: Trainer) -> Any:
 
 
 def from_facade_position(written: Any, place: Place) -> dict[str, Any]:
-    """Return what `facade_position` gave as a `position_state`, if it is that of the place; otherwise an empty one."""
+    """Return what `facade_position` gave as a `position_state`, if it is that of the place;
+    otherwise an empty one.
+    """
     if written is None:
         return {}
     stored: dict[str, Any] = from_plain(written)
@@ -140,8 +150,8 @@ def from_facade_position(written: Any, place: Place) -> dict[str, Any]:
 def is_inside_of_epoch(place: Place, position: Mapping[str, Any]) -> bool:
     """Return whether the loops continue inside of an epoch, at whose end they may be.
 
-    The loaders may have handed out batches before the first one is done: one that was interrupted, and one that
-    Lightning reads ahead of a loader without a length.
+    The loaders may have handed out batches before the first one is done: one that was interrupted,
+    and one that Lightning reads ahead of a loader without a length.
     """
     return place.done > 0 or bool(position.get("unused"))
 
@@ -151,8 +161,9 @@ def restore_position(
 ) -> None:
     """Let the loaders resume at a place, and restore a step that was not complete.
 
-    Inside of an epoch the iteration of the loaders begins here. It is left to the caller where a new epoch begins: a
-    loader of torch draws then, which the generators of the checkpoint have not yet.
+    Inside of an epoch the iteration of the loaders begins here. It is left to the caller where a
+    new epoch begins: a loader of torch draws then, which the generators of the checkpoint have not
+    yet.
 
     Args:
         trainer: its loops are settled at the place, and are about to run.
@@ -172,8 +183,9 @@ def restore_position(
     states = list(position.get("states", [None] * len(loaders)))
     if len(states) != len(loaders):
         _log.warning(
-            "The checkpoint was written with %s training loaders, and there are %s now: none is restored to its state, "
-            "and each skips as many batches as were trained in this epoch.",
+            "The checkpoint was written with %s training loaders, and there are %s now: none is "
+            "restored to its state, and each skips as many batches as were trained in this "
+            "epoch.",
             len(states),
             len(loaders),
         )
@@ -185,42 +197,55 @@ def restore_position(
     elif is_next_epoch:
         _resume_loaders(trainer, place, states, is_next_epoch)
     else:
-        _resume_loaders(trainer, place, _in_present_batches(trainer, place, position, states), is_next_epoch)
+        _resume_loaders(
+            trainer, place, _in_present_batches(trainer, place, position, states), is_next_epoch
+        )
         set_loaders_used_up(trainer, position.get("used_up", []))
         _warn_of_unnoticed_end(trainer, place, position, states)
         if position.get("began_again"):
             _log.warning(
-                "The checkpoint was written in the middle of a batch, and a stream had begun again just after it: its "
-                "last batch before that may be left out. Resume from a checkpoint of a whole batch."
+                "The checkpoint was written in the middle of a batch, and a stream had begun again "
+                "just after it: its last batch before that may be left out. Resume from a "
+                "checkpoint of a whole batch."
             )
 
     if "step" in position and _layout(trainer) == position["layout"]:
         load_step(trainer.lightning_module, position["step"])
     if position.get("step_is_lost"):
         _log.warning(
-            "The checkpoint was written inside of a step of %s batches, and %s had kept their gradients to itself: the "
-            "step is taken without them. Resume from a checkpoint of a whole step.",
+            "The checkpoint was written inside of a step of %s batches, and %s had kept their "
+            "gradients to itself: the step is taken without them. Resume from a checkpoint of a "
+            "whole step.",
             position["layout"]["accumulation"],
             type(trainer.strategy).__name__,
         )
     if position.get("step_in_work"):
         _log.warning(
-            "The checkpoint was written in the middle of a batch of an accumulated step: the gradients that it holds "
-            "may be those of that batch too, which is trained again. Resume from a checkpoint of a whole batch."
+            "The checkpoint was written in the middle of a batch of an accumulated step: the "
+            "gradients that it holds may be those of that batch too, which is trained again. "
+            "Resume from a checkpoint of a whole batch."
         )
 
 
-def _warn_of_unnoticed_end(trainer: Trainer, place: Place, position: Mapping[str, Any], states: list[Any]) -> None:
-    """Warn where an epoch has ended and Lightning does not know, as a stream is shorter than the other loaders.
+def _warn_of_unnoticed_end(
+    trainer: Trainer, place: Place, position: Mapping[str, Any], states: list[Any]
+) -> None:
+    """Warn where an epoch has ended and Lightning does not know, as a stream is shorter than the
+    other loaders.
 
-    In "min_size" Lightning takes the shortest length, and finds out by reading that a stream is shorter.
+    In "min_size" Lightning takes the shortest length, and finds out by reading that a stream is
+    shorter.
     """
     if not ends_with_shortest_loader(trainer) or position.get("unused"):
         return
-    if any(state is not None and state.get("ended") and state["handed_out"] == place.done for state in states):
+    if any(
+        state is not None and state.get("ended") and state["handed_out"] == place.done
+        for state in states
+    ):
         _log.warning(
-            "The checkpoint was written after the last batch of a stream, of which Lightning did not know that it ends "
-            'the epoch in the mode "min_size": other samples may follow. Resume from a checkpoint of another batch.'
+            "The checkpoint was written after the last batch of a stream, of which Lightning did "
+            'not know that it ends the epoch in the mode "min_size": other samples may follow. '
+            "Resume from a checkpoint of another batch."
         )
 
 
@@ -239,7 +264,8 @@ def _resume_loaders(trainer: Trainer, place: Place, states: list[Any], is_next_e
                 loader.load_state_dict(state, inside_epoch=True)
         elif state is not None and is_next_epoch and _has_order_to_restore(loader):
             loader.load_state_dict(state)
-            # This iteration is of the epoch that is complete, so that the next one is of the next epoch.
+            # This iteration is of the epoch that is complete, so that the next one is of the next
+            # epoch.
             iter(loader)
         elif state is not None and not is_next_epoch and _is_stateful(loader):
             loader.load_state_dict(state)
@@ -248,14 +274,20 @@ def _resume_loaders(trainer: Trainer, place: Place, states: list[Any], is_next_e
 
 
 def _resume_other_loaders(
-    trainer: Trainer, states: list[dict[str, Any]], position: Mapping[str, Any], is_next_epoch: bool
+    trainer: Trainer,
+    states: list[dict[str, Any]],
+    position: Mapping[str, Any],
+    is_next_epoch: bool,
 ) -> None:
-    """Let loaders of other libraries resume by their own states; warn of batches that were read and not trained."""
+    """Let loaders of other libraries resume by their own states; warn of batches that were read
+    and not trained.
+    """
     if position.get("unused"):
         _log.warning(
-            "%s batches had been read and not trained when the checkpoint was written: in the middle of a batch, or of "
-            "a loader without a length, which Lightning reads one batch ahead. They are skipped, or other ones are "
-            "read. Read the data with a DataModule or build_loader instead.",
+            "%s batches had been read and not trained when the checkpoint was written: in the "
+            "middle of a batch, or of a loader without a length, which Lightning reads one batch "
+            "ahead. They are skipped, or other ones are read. Read the data with a DataModule or "
+            "build_loader instead.",
             position["unused"],
         )
     stateful = [loader for loader in train_loaders(trainer) if _is_stateful(loader)]
@@ -264,17 +296,18 @@ def _resume_other_loaders(
 
     if len(states) != len(stateful):
         _log.warning(
-            "The checkpoint has the states of %s training loaders, and %s have a state now: none is restored, and they "
-            "begin their epoch again.",
+            "The checkpoint has the states of %s training loaders, and %s have a state now: none "
+            "is restored, and they begin their epoch again.",
             len(states),
             len(stateful),
         )
         return
     if any(map(_has_order_without_state, stateful)):
         _log.warning(
-            "Lightning shares the samples of a StatefulDataLoader between processes by a sampler around its own, whose "
-            "order is in no checkpoint: other samples may follow. Read the data with a DataModule or build_loader, or "
-            "pass a DistributedSampler and use_distributed_sampler=False."
+            "Lightning shares the samples of a StatefulDataLoader between processes by a sampler "
+            "around its own, whose order is in no checkpoint: other samples may follow. Read the "
+            "data with a DataModule or build_loader, or pass a DistributedSampler and "
+            "use_distributed_sampler=False."
         )
     for loader, state in zip(stateful, states, strict=True):
         loader.load_state_dict(state)
@@ -287,8 +320,12 @@ def _resume_other_loaders(
         iter(loader)
 
 
-def _in_present_batches(trainer: Trainer, place: Place, position: Mapping[str, Any], states: list[Any]) -> list[Any]:
-    """Return the states in batches of the present size; warn if samples are trained twice, or not at all."""
+def _in_present_batches(
+    trainer: Trainer, place: Place, position: Mapping[str, Any], states: list[Any]
+) -> list[Any]:
+    """Return the states in batches of the present size; warn if samples are trained twice, or
+    not at all.
+    """
     before = position.get("layout", {}).get("batches")
     now = _layout(trainer)["batches"]
     if before is None or before == now or len(before) != len(now):
@@ -304,9 +341,10 @@ def _in_present_batches(trainer: Trainer, place: Place, position: Mapping[str, A
             return [with_other_batches(state, done)]
 
     _log.warning(
-        "The training resumes in the middle of an epoch with another batch size or number of processes (%s samples a "
-        "batch of all processes instead of %s): samples of this epoch are trained twice, or not at all. Resume with "
-        "the same batch size and processes, or from the end of an epoch.",
+        "The training resumes in the middle of an epoch with another batch size or number of "
+        "processes (%s samples a batch of all processes instead of %s): samples of this epoch are "
+        "trained twice, or not at all. Resume with the same batch size and processes, or from the "
+        "end of an epoch.",
         now,
         before,
     )
@@ -314,7 +352,9 @@ def _in_present_batches(trainer: Trainer, place: Place, position: Mapping[str, A
 
 
 def _layout(trainer: Trainer) -> dict[str, Any]:
-    """Return the samples in a batch of each loader, of all processes together, and what a step is made of."""
+    """Return the samples in a batch of each loader, of all processes together, and what a step
+    is made of.
+    """
     loaders = train_loaders(trainer)
     return {
         "world_size": trainer.world_size,
@@ -335,18 +375,23 @@ def _unused_of(loader: Any, place: Place, unused: int, in_work: int) -> int:
     if not isinstance(loader, EpochLoader):
         return unused
     read = max(loader.handed_out - place.done, 0)
-    if in_work:  # it may have been read once more before another one ended, with which the epoch does
+    # it may have been read once more before another one ended, with which the epoch does
+    if in_work:
         return read
     return min(unused, read)  # it may have ended before those that were read ahead
 
 
 def _began_again(loaders: list[Any], counts: list[int], used_up: list[bool], place: Place) -> bool:
-    """Return whether a loader may have begun again since the batch in work, of which it has no state then.
+    """Return whether a loader may have begun again since the batch in work, of which it has no
+    state then.
 
-    At the end of an epoch Lightning finds which loader is the longest by reading those before it once more.
+    At the end of an epoch Lightning finds which loader is the longest by reading those before it
+    once more.
     """
     if all(used_up):
-        is_first_longest = place.done > 0 and getattr(loaders[0], "handed_out", None) == place.done + 1
+        is_first_longest = (
+            place.done > 0 and getattr(loaders[0], "handed_out", None) == place.done + 1
+        )
         return len(loaders) > 1 and not is_first_longest
     return any(
         is_used_up and isinstance(loader, EpochLoader) and loader.handed_out < count
@@ -369,16 +414,25 @@ def _state_of(loader: Any, unused: int) -> Any:
 
 
 def _has_order_without_state(loader: Any) -> bool:
-    """Return whether Lightning has wrapped the sampler of a loader, which draws its order, to share it out."""
+    """Return whether Lightning has wrapped the sampler of a loader, which draws its order, to
+    share it out.
+    """
     batch_sampler = getattr(loader, "batch_sampler", None)
     sampler = getattr(batch_sampler, "sampler", None)
-    return is_instance(sampler, "lightning.fabric.utilities.distributed", "DistributedSamplerWrapper")
+    return is_instance(
+        sampler, "lightning.fabric.utilities.distributed", "DistributedSamplerWrapper"
+    )
 
 
 def _set_epoch_of_samplers(loader: Any, epoch: int) -> None:
-    """Set the epoch of samplers that shuffle by it, as Lightning does too late for those that read ahead."""
+    """Set the epoch of samplers that shuffle by it, as Lightning does too late for those that
+    read ahead.
+    """
     batch_sampler: Any = getattr(loader, "batch_sampler", None)
-    samplers: list[Any] = [getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None)]
+    samplers: list[Any] = [
+        getattr(loader, "sampler", None),
+        getattr(batch_sampler, "sampler", None),
+    ]
     for sampler in samplers:
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
@@ -389,7 +443,10 @@ def _if_plain(state: dict[str, Any]) -> dict[str, Any] | None:
     try:
         to_plain(state)
     except UnsafeValueError as error:
-        _log.warning("The state of the data loader is not saved, as it holds what a checkpoint cannot: %s.", error)
+        _log.warning(
+            "The state of the data loader is not saved, as it holds what a checkpoint cannot: %s.",
+            error,
+        )
         return None
     return state
 
@@ -412,7 +469,8 @@ def _is_stateful(loader: Any) -> bool:
 
 
 def _has_order_to_restore(loader: Any) -> bool:
-    """Return whether the order of later epochs depends on the state of the loader at the end of one.
+    """Return whether the order of later epochs depends on the state of the loader at the end of
+    one.
 
     Other loaders may have no batch left in such a state, and lose an epoch.
     """
@@ -425,6 +483,7 @@ def _warn_of_kept_workers(trainer: Trainer, loader: EpochLoader) -> None:
     is_cut_short = not isinstance(limit, float) or limit < 1
     if loader.persistent_workers and (trainer.enable_validation or is_cut_short):
         _log.warning(
-            "persistent_workers=True: the resumed training may draw other random numbers than an uninterrupted one, as "
-            "workers of validations begin anew, and those of epochs that limit_train_batches cuts short had read ahead."
+            "persistent_workers=True: the resumed training may draw other random numbers than an "
+            "uninterrupted one, as workers of validations begin anew, and those of epochs that "
+            "limit_train_batches cuts short had read ahead."
         )

@@ -36,7 +36,9 @@ from .optimizer_module import OptimizerModule
 from .step_window import batches_per_step
 
 LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] | None
-"""Called with the output of the model and the labels; or {"class_path": ..., "init_args": {...}} of a module."""
+"""Called with the output of the model and the labels; or {"class_path": ..., "init_args": {...}}
+of a module.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -44,71 +46,85 @@ _not_compiled: Any = torch.compiler.disable
 
 
 class LossModule(OptimizerModule):
-    """As a model under the Trainer API, but a plain LightningModule: every feature of `lightning.Trainer` works.
+    """As a model under the Trainer API, but a plain LightningModule: every feature of
+    `lightning.Trainer` works.
 
-    Automatic optimization: `accumulate_grad_batches`, `gradient_clip_val`, `precision`, strategies and loggers are
-    Lightning's. Its checkpoints are those of a `ResumableModule`; with the plugin `FolderCheckpointIO` they are folders
-    that the Trainer API reads and writes too.
+    Automatic optimization: `accumulate_grad_batches`, `gradient_clip_val`, `precision`, strategies
+    and loggers are Lightning's. Its checkpoints are those of a `ResumableModule`; with the plugin
+    `FolderCheckpointIO` they are folders that the Trainer API reads and writes too.
 
-    A batch is a mapping of the arguments of the model's `forward`; or a tuple or list of them in order, the labels
-    last, as in `(x, y)`; or one tensor. A model that returns its loss is given all of it. With `loss_fn` it is given
-    all but the labels, and the loss is `loss_fn(output, labels)`; what comes without labels is compared with itself, as
-    autoencoders want it.
+    A batch is a mapping of the arguments of the model's `forward`; or a tuple or list of them in
+    order, the labels last, as in `(x, y)`; or one tensor. A model that returns its loss is given
+    all of it. With `loss_fn` it is given all but the labels, and the loss is
+    `loss_fn(output, labels)`; what comes without labels is compared with itself, as autoencoders
+    want it.
 
-    Losses and weights are those of the Trainer API: to the last bit, and with accumulated gradients to rounding. So
-    with several batches a step every item counts the same, in a shorter last step too, see `step_window`: each label
-    that counts, or each row where the labels are no class numbers.
+    Losses and weights are those of the Trainer API: to the last bit, and with accumulated gradients
+    to rounding. So with several batches a step every item counts the same, in a shorter last step
+    too, see `step_window`: each label that counts, or each row where the labels are no class
+    numbers.
 
-    Several training loaders, in a dict or a list, make one step of a batch of each, as one larger batch; each logs
-    `train_<loader>_loss`.
+    Several training loaders, in a dict or a list, make one step of a batch of each, as one larger
+    batch; each logs `train_<loader>_loss`.
 
-    Logs `train_loss` at each step (over all its batches so far), `val_loss` and `test_loss` over an epoch, each sample
-    counting the same, and metrics over an epoch as `val_<name>`, `test_<name>` and `train_<name>`. Where there is a
-    dict of validation or test loaders, each has its own: `val_<loader>_loss`.
+    Logs `train_loss` at each step (over all its batches so far), `val_loss` and `test_loss` over an
+    epoch, each sample counting the same, and metrics over an epoch as `val_<name>`, `test_<name>`
+    and `train_<name>`. Where there is a dict of validation or test loaders, each has its own:
+    `val_<loader>_loss`.
 
     Args:
-        model: returns a loss in a mapping, as the first of a tuple, or as an attribute `loss`; or anything, if there is
-            a `loss_fn`. Or a function without
-            arguments that makes the model, or `{"class_path": "my.Model", "init_args": {...}}`: it is then made in
-            `configure_model`, where strategies that shard it want it. Only the last stays in a checkpoint; for the
-            others it is `load_from_checkpoint(path, model=...)`.
-        loss_fn: mean loss of a batch, of what the model returned and the labels: `nn.CrossEntropyLoss()`, a function,
-            or the description of a class. It is given again to `load_from_checkpoint` unless it is a description.
-            Where batches are accumulated they are weighed by what it takes the mean of, see `count_targets`.
-        optimizer: what `configure_optimizers` makes: an `OptimizerConfig`, a dict of its fields, a class of any library
-            as `{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}`, or a function of parameter groups. Weight
-            decay spares biases and normalisation layers. Functions are passed again to `load_from_checkpoint`, before
-            the module is trained.
-        schedule: learning rate over the steps; constant by default. A `ScheduleConfig`, or one of the other forms. Its
-            `total_steps` may be left out: the length of the training is taken. Schedules of other libraries are stepped
-            after each epoch, or as `schedule_interval` says; plateau schedules with `monitor`.
-        parameter_rules: learning rate, decay by layer, weight decay and freezing by patterns of names of parameters, as
-            `TrainingArguments(parameter_rules=)`: `{"head.*": {"lr_factor": 10}}`. The model is changed where it
-            freezes.
-        metrics: torchmetrics objects, a dict of them and of functions of predictions and labels, or `BatchMetrics`, as
-            in `Trainer(compute_metrics=...)`: updated with what the model returns beside the loss, and the labels, of
-            which functions are given those of all batches together. Lightning's sampler for several processes repeats
-            samples where they do not divide, and they count twice; `DataModule` makes loaders of other kinds.
-        train_metrics: the same for the batches of the training, as the model was when it saw them. True stands for
-            those in `metrics`.
-        label_names: where the labels are in a batch that is a mapping; several are handed to `loss_fn` as a tuple.
-        label_smoothing: as `label_smoothing_factor`: the loss is computed from the logits, see `LabelSmoother`.
+        model: returns a loss in a mapping, as the first of a tuple, or as an attribute `loss`; or
+            anything, if there is a `loss_fn`. Or a function without
+            arguments that makes the model, or `{"class_path": "my.Model", "init_args": {...}}`: it
+            is then made in `configure_model`, where strategies that shard it want it. Only the last
+            stays in a checkpoint; for the others it is `load_from_checkpoint(path, model=...)`.
+        loss_fn: mean loss of a batch, of what the model returned and the labels:
+            `nn.CrossEntropyLoss()`, a function, or the description of a class. It is given again to
+            `load_from_checkpoint` unless it is a description. Where batches are accumulated they
+            are weighed by what it takes the mean of, see `count_targets`.
+        optimizer: what `configure_optimizers` makes: an `OptimizerConfig`, a dict of its fields, a
+            class of any library as `{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}`,
+            or a function of parameter groups. Weight decay spares biases and normalisation layers.
+            Functions are passed again to `load_from_checkpoint`, before the module is trained.
+        schedule: learning rate over the steps; constant by default. A `ScheduleConfig`, or one of
+            the other forms. Its `total_steps` may be left out: the length of the training is taken.
+            Schedules of other libraries are stepped after each epoch, or as `schedule_interval`
+            says; plateau schedules with `monitor`.
+        parameter_rules: learning rate, decay by layer, weight decay and freezing by patterns of
+            names of parameters, as `TrainingArguments(parameter_rules=)`:
+            `{"head.*": {"lr_factor": 10}}`. The model is changed where it freezes.
+        metrics: torchmetrics objects, a dict of them and of functions of predictions and labels, or
+            `BatchMetrics`, as in `Trainer(compute_metrics=...)`: updated with what the model
+            returns beside the loss, and the labels, of which functions are given those of all
+            batches together. Lightning's sampler for several processes repeats samples where they
+            do not divide, and they count twice; `DataModule` makes loaders of other kinds.
+        train_metrics: the same for the batches of the training, as the model was when it saw them.
+            True stands for those in `metrics`.
+        label_names: where the labels are in a batch that is a mapping; several are handed to
+            `loss_fn` as a tuple.
+        label_smoothing: as `label_smoothing_factor`: the loss is computed from the logits, see
+            `LabelSmoother`.
         neftune_noise_alpha: strength of the noise on the input embeddings while training.
         monitor: what a plateau schedule watches; by default the loss of the validation.
-        schedule_interval: "step" or "epoch", after which the schedule is stepped. A plateau schedule that is stepped
-            after each step watches what is logged then, such as "train_loss".
-        shard_layers: names of the classes of layers that `ModelParallelStrategy` gathers one by one; by default those
-            that the model itself names (`_no_split_modules`).
-        log_separator: between the stage and the rest of a name in logs: "/" gives `train/loss` and `val/accuracy`.
-        train_loss_on_epoch: log the mean over an epoch as well, as `train_loss_epoch`, each sample counting the same.
+        schedule_interval: "step" or "epoch", after which the schedule is stepped. A plateau
+            schedule that is stepped after each step watches what is logged then, such as
+            "train_loss".
+        shard_layers: names of the classes of layers that `ModelParallelStrategy` gathers one by
+            one; by default those that the model itself names (`_no_split_modules`).
+        log_separator: between the stage and the rest of a name in logs: "/" gives `train/loss` and
+            `val/accuracy`.
+        train_loss_on_epoch: log the mean over an epoch as well, as `train_loss_epoch`, each sample
+            counting the same.
 
     Attributes:
         learning_rate: the full learning rate, for Lightning's `Tuner.lr_find`.
-        metric_values: all values that the metrics computed last. The entries of a vector, such as values of classes,
-            are logged as `val_<name>_0`, ...; a confusion matrix is not logged.
+        metric_values: all values that the metrics computed last. The entries of a vector, such as
+            values of classes, are logged as `val_<name>_0`, ...; a confusion matrix is not logged.
     """
 
-    _LOSS_ADVICE = "Otherwise pass `loss_fn`, such as nn.CrossEntropyLoss(), or override `compute_loss`."
+    _LOSS_ADVICE = (
+        "Otherwise pass `loss_fn`, such as nn.CrossEntropyLoss(), or override `compute_loss`."
+    )
 
     def __init__(
         self,
@@ -144,9 +160,15 @@ class LossModule(OptimizerModule):
             shard_layers=shard_layers,
         )
         if not 0 <= label_smoothing <= 1:
-            raise ValueError(f"`label_smoothing` is {label_smoothing}, but it is a share: give a number from 0 to 1.")
+            raise ValueError(
+                f"`label_smoothing` is {label_smoothing}, but it is a share: give a number from 0 "
+                "to 1."
+            )
         if loss_fn is not None and label_smoothing:
-            raise ValueError(f"{label_smoothing=} has no effect on `loss_fn`: leave it out, and smooth labels there.")
+            raise ValueError(
+                f"{label_smoothing=} has no effect on `loss_fn`: leave it out, and smooth labels "
+                "there."
+            )
         self.label_smoothing = label_smoothing
         self.log_separator = log_separator
         self.train_loss_on_epoch = train_loss_on_epoch
@@ -209,10 +231,11 @@ class LossModule(OptimizerModule):
 
     @stop_iteration_surfaces
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
-        """Return the predictions for a batch: the output of the model, without the loss where it returns its own.
+        """Return the predictions for a batch: the output of the model, without the loss where it
+        returns its own.
 
-        The model is called as in the training, but with all of a tuple if `forward` requires every part, as none of
-        them is a label then.
+        The model is called as in the training, but with all of a tuple if `forward` requires every
+        part, as none of them is a label then.
         """
         has_names = isinstance(batch, Mapping)
         if not has_names and needs_all(self.model, batch):
@@ -229,8 +252,11 @@ class LossModule(OptimizerModule):
             return outputs
         return self.predictions_of(outputs)
 
-    def compute_loss(self, batch: Any, items: torch.Tensor | None = None) -> tuple[torch.Tensor, Any]:
-        """As `Trainer.compute_loss`: the loss of a batch, and the output of the model; the method to override.
+    def compute_loss(
+        self, batch: Any, items: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Any]:
+        """As `Trainer.compute_loss`: the loss of a batch, and the output of the model; the method
+        to override.
 
         Args:
             batch: see the class.
@@ -264,19 +290,26 @@ class LossModule(OptimizerModule):
             outputs = (outputs,)
         smoother = LabelSmoother(epsilon=self.label_smoothing)
         counted = self._divisor(self._count_labels(labels))
-        return smoother(outputs, labels, shift_labels=self._predicts_next_token(), num_items_in_batch=counted)
+        return smoother(
+            outputs, labels, shift_labels=self._predicts_next_token(), num_items_in_batch=counted
+        )
 
     def call_model(self, batch: Any, *, without: Sequence[str] = (), **further: Any) -> Any:
         """Return the output of the model for a batch.
 
         Args:
             batch: see the class.
-            without: columns of a mapping that are left out; the last of several tensors is, if this names any.
+            without: columns of a mapping that are left out; the last of several tensors is, if this
+                names any.
             further: keyword arguments beside it.
         """
         if isinstance(batch, Mapping):
             arguments: tuple[Any, ...] = ()
-            keywords = {name: value for name, value in self.model_inputs(batch).items() if name not in without}
+            keywords = {
+                name: value
+                for name, value in self.model_inputs(batch).items()
+                if name not in without
+            }
         else:
             arguments, keywords = self.positional_inputs(batch, labels=not without)
         keywords = {**keywords, **further}
@@ -290,7 +323,9 @@ class LossModule(OptimizerModule):
         """Return the arguments of the model in a batch with names: all of it."""
         return dict(batch)
 
-    def positional_inputs(self, batch: Any, *, labels: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def positional_inputs(
+        self, batch: Any, *, labels: bool
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the model in a batch without names: all of it, in order.
 
         Args:
@@ -315,7 +350,9 @@ class LossModule(OptimizerModule):
         self._batch = batch
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """As Lightning's, but every item of a step counts the same, also in losses of a subclass's `training_step`."""
+        """As Lightning's, but every item of a step counts the same, also in losses of a
+        subclass's `training_step`.
+        """
         # No method of this class has computed the loss, so nothing has added it to the step.
         is_of_subclass = not self.window.has_current
         if is_of_subclass and self.automatic_optimization:
@@ -339,7 +376,9 @@ class LossModule(OptimizerModule):
         self._log_metrics(stage)
 
     def predictions_of(self, outputs: Any) -> Any:
-        """Return the predictions in the output of the model: all but the loss, and keys that its config ignores."""
+        """Return the predictions in the output of the model: all but the loss, and keys that its
+        config ignores.
+        """
         return predictions_in(outputs, _not_predicted(self.model))
 
     def _set_metrics(self, metrics: Any, train_metrics: Any) -> None:
@@ -368,7 +407,8 @@ class LossModule(OptimizerModule):
             loss, _ = self.compute_loss(batch, self._items(batch))
             return loss
 
-        # Samples that are repeated for other processes are cut off; but every process takes every step.
+        # Samples that are repeated for other processes are cut off; but every process takes every
+        # step.
         counting = self._counting(stage, batch, batch_idx, loader)
         if counting is not None:
             batch = cut_batch(batch, max(counting, 1))
@@ -380,9 +420,15 @@ class LossModule(OptimizerModule):
 
     @_not_compiled
     def _note_trained(
-        self, batch: Any, items: torch.Tensor | None, loss: torch.Tensor, outputs: Any, loader: int | None
+        self,
+        batch: Any,
+        items: torch.Tensor | None,
+        loss: torch.Tensor,
+        outputs: Any,
+        loader: int | None,
     ) -> torch.Tensor | None:
-        """Count and log a batch; return the number of its items, where there are others in this step.
+        """Count and log a batch; return the number of its items, where there are others in this
+        step.
 
         Args:
             batch: of one loader, as are the rest.
@@ -403,7 +449,14 @@ class LossModule(OptimizerModule):
         self.log(name, loss_so_far, prog_bar=True, batch_size=size)
         if self.train_loss_on_epoch:
             size_in_all = self._size_in_all(size)
-            self.log(f"{name}_epoch", loss, on_step=False, on_epoch=True, sync_dist=True, batch_size=size_in_all)
+            self.log(
+                f"{name}_epoch",
+                loss,
+                on_step=False,
+                on_epoch=True,
+                sync_dist=True,
+                batch_size=size_in_all,
+            )
 
         # What is logged for each loader.
         if loader is None:
@@ -416,21 +469,31 @@ class LossModule(OptimizerModule):
 
     @_not_compiled
     def _note_evaluated(
-        self, stage: str, batch: Any, loader: int, loss: torch.Tensor, outputs: Any, counting: int | None
+        self,
+        stage: str,
+        batch: Any,
+        loader: int,
+        loss: torch.Tensor,
+        outputs: Any,
+        counting: int | None,
     ) -> None:
         name = self._name_in_logs(stage, "loss", loader)
         size = counting
         if size is None:
             size = find_batch_size(batch)
         size = self._size_in_all(size)
-        self.log(name, loss, prog_bar=True, batch_size=size, sync_dist=True, add_dataloader_idx=False)
+        self.log(
+            name, loss, prog_bar=True, batch_size=size, sync_dist=True, add_dataloader_idx=False
+        )
         self._count(stage, loader, batch, loss, outputs, counts=counting != 0)
 
     def _name_in_logs(self, stage: str, name: str, loader: int = 0) -> str:
         return name_in_stage(stage, name, self._loaders(stage), loader, self.log_separator)
 
     def _size_in_all(self, size: int | None) -> int | None:
-        """Return the size of a batch times the processes, as Lightning rounds the mean of these sizes over them."""
+        """Return the size of a batch times the processes, as Lightning rounds the mean of these
+        sizes over them.
+        """
         if size is None:
             return None
         return size * self.trainer.world_size
@@ -445,7 +508,16 @@ class LossModule(OptimizerModule):
         own = data_share(self.trainer)
         return samples_that_count(loader, batch, batch_idx, own.share, own.shares)
 
-    def _count(self, stage: str, loader: int, batch: Any, loss: torch.Tensor, outputs: Any, *, counts: bool) -> None:
+    def _count(
+        self,
+        stage: str,
+        loader: int,
+        batch: Any,
+        loss: torch.Tensor,
+        outputs: Any,
+        *,
+        counts: bool,
+    ) -> None:
         """Update the metrics of a stage with a batch."""
         if self._counted[stage].metrics is None:
             return
@@ -473,7 +545,9 @@ class LossModule(OptimizerModule):
         return labels
 
     def _named_labels(self, batch: Any) -> Any:
-        """Return the column `labels`, which the Trainer API counts and smooths for all `label_names`."""
+        """Return the column `labels`, which the Trainer API counts and smooths for all
+        `label_names`.
+        """
         if isinstance(batch, Mapping):
             return batch.get("labels")
         return self._labels(batch)
@@ -495,10 +569,12 @@ class LossModule(OptimizerModule):
         return 0
 
     def _parts(self, batch: Any) -> list[tuple[int | None, Any]]:
-        """Return the batches of the training loaders, which Lightning combines, with the index of each loader.
+        """Return the batches of the training loaders, which Lightning combines, with the index of
+        each loader.
 
-        A mapping with other names than the loaders have is a batch of one of them, which an override passes on. A
-        `compute_loss` of a subclass gets the batches of all loaders at once, to compute one loss of them.
+        A mapping with other names than the loaders have is a batch of one of them, which an
+        override passes on. A `compute_loss` of a subclass gets the batches of all loaders at once,
+        to compute one loss of them.
         """
         if self.attached_trainer is None or self._several("train") == 0:
             return [(0, batch)]
@@ -514,7 +590,9 @@ class LossModule(OptimizerModule):
 
     @stop_iteration_surfaces
     def _log_metrics(self, stage: str) -> None:
-        for index, computed in enumerate(self._counted[stage].take(stage, self._processes_with_other_data())):
+        for index, computed in enumerate(
+            self._counted[stage].take(stage, self._processes_with_other_data())
+        ):
             _require_no_loss(computed)
             numbers: dict[str, Any] = {}
             for name, value in computed.items():
@@ -535,7 +613,11 @@ class LossModule(OptimizerModule):
         return mesh["data_parallel"].get_group()
 
     def _log_numbers(self, stage: str, index: int, numbers: dict[str, Any]) -> None:
-        options: dict[str, Any] = {"prog_bar": True, "sync_dist": True, "add_dataloader_idx": False}
+        options: dict[str, Any] = {
+            "prog_bar": True,
+            "sync_dist": True,
+            "add_dataloader_idx": False,
+        }
         if stage == "train":
             self.log_dict(numbers, **options)
         else:
@@ -548,7 +630,9 @@ class LossModule(OptimizerModule):
         kind = type(value).__name__
         if isinstance(value, torch.Tensor):
             kind = f"tensor of shape {tuple(value.shape)}"
-        _log.warning("%s is a %s, which cannot be logged. Read it in `module.metric_values`.", name, kind)
+        _log.warning(
+            "%s is a %s, which cannot be logged. Read it in `module.metric_values`.", name, kind
+        )
 
     def _items(self, batch: Any) -> torch.Tensor | None:
         """Return the number of labels that count, if the model takes it."""
@@ -559,7 +643,9 @@ class LossModule(OptimizerModule):
             return None
         return NotedItems.of(self._count_labels(labels))
 
-    def _items_of_loss(self, batch: Any, items: torch.Tensor | None, outputs: Any) -> torch.Tensor | None:
+    def _items_of_loss(
+        self, batch: Any, items: torch.Tensor | None, outputs: Any
+    ) -> torch.Tensor | None:
         """Return the number of items whose mean is the loss of a batch; None if it is no mean.
 
         Args:
@@ -578,13 +664,17 @@ class LossModule(OptimizerModule):
         return labels
 
     def _count_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the number of labels that count for the loss; smoothing drops the first one of a row."""
+        """Return the number of labels that count for the loss; smoothing drops the first one of
+        a row.
+        """
         if self.label_smoothing and self._predicts_next_token():
             labels = labels[..., 1:]
         return labels.ne(-100).sum()
 
     def _divisor(self, items: torch.Tensor) -> torch.Tensor:
-        """Return at least 1 for a batch of several, so that the loss of one without items is 0, not 0 / 0."""
+        """Return at least 1 for a batch of several, so that the loss of one without items is 0,
+        not 0 / 0.
+        """
         if self._is_part_of_step():
             return items.clamp(min=1)
         return items
@@ -605,7 +695,9 @@ class LossModule(OptimizerModule):
         return self._asked[1]
 
     def _add_to_step(self, loss: torch.Tensor, counted: torch.Tensor | None) -> torch.Tensor:
-        """Add the loss of a batch to its step, see `_items_of_loss`; return the mean loss of the step so far."""
+        """Add the loss of a batch to its step, see `_items_of_loss`; return the mean loss of the
+        step so far.
+        """
         processes = self.trainer.world_size
         if counted is None or processes == 1:
             return self.window.add(loss, counted)
@@ -618,11 +710,15 @@ class LossModule(OptimizerModule):
     def _require_classes(self) -> None:
         problem = getattr(getattr(self.model, "config", None), "problem_type", None)
         if problem == "multi_label_classification":
-            raise ValueError(f"label_smoothing={self.label_smoothing} cannot smooth several labels: {problem=}.")
+            raise ValueError(
+                f"label_smoothing={self.label_smoothing} cannot smooth several labels: {problem=}."
+            )
 
 
 def _weighted_mean(losses: list[torch.Tensor], numbers: list[Any]) -> torch.Tensor:
-    """Return the mean of losses by their numbers of items; each counts the same where one is not known."""
+    """Return the mean of losses by their numbers of items; each counts the same where one is not
+    known.
+    """
     if any(number is None for number in numbers):
         return torch.stack(losses).mean()
     weights = torch.stack(numbers).to(losses[0].dtype)
@@ -635,7 +731,9 @@ def _weighted_mean(losses: list[torch.Tensor], numbers: list[Any]) -> torch.Tens
 def _require_parameters(
     model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any], error: TypeError
 ) -> None:
-    """Replace the error of a model that does not take labels, the usual one where `loss_fn` is forgotten."""
+    """Replace the error of a model that does not take labels, the usual one where `loss_fn` is
+    forgotten.
+    """
     signature = inspect.signature(base_of_adapter(model).forward)
     try:
         signature.bind(*arguments, **keywords)
@@ -644,16 +742,21 @@ def _require_parameters(
         if arguments:
             labels = "the last part are the labels"
         raise TypeError(
-            f"{type(model).__name__}.forward{signature} does not take ({describe_batch(arguments or keywords)}): "
-            f"{error}. If {labels}, pass a `loss_fn`, such as nn.CrossEntropyLoss(): the model is then given the "
-            "others only."
+            f"{type(model).__name__}.forward{signature} does not take "
+            f"({describe_batch(arguments or keywords)}): {error}. If {labels}, pass a `loss_fn`, "
+            "such as nn.CrossEntropyLoss(): the model is then given the others only."
         ) from error
 
 
 def _require_no_loss(names: Iterable[str]) -> None:
-    """Refuse a metric that would be logged in place of the loss, which checkpoints and early stopping watch."""
+    """Refuse a metric that would be logged in place of the loss, which checkpoints and early
+    stopping watch.
+    """
     if "loss" in names:
-        raise ValueError("`metrics` has a value named 'loss', which is the name of the loss itself: rename the metric.")
+        raise ValueError(
+            "`metrics` has a value named 'loss', which is the name of the loss itself: rename the "
+            "metric."
+        )
 
 
 def _not_predicted(model: nn.Module) -> list[str]:
@@ -670,8 +773,18 @@ def _as_function(loss_fn: Any) -> Any:
         return None
     if isinstance(loss_fn, type) or not callable(loss_fn):
         name = loss_fn.__name__ if isinstance(loss_fn, type) else type(loss_fn).__name__
-        kind = f"the class {name}: make one of it, as in {name}()" if isinstance(loss_fn, type) else f"a {name}"
-        raise TypeError(f"`loss_fn` is {kind}. Expected is a function of the model's output and the labels.")
-    if isinstance(loss_fn, nn.Module) and any(parameter.requires_grad for parameter in loss_fn.parameters()):
-        raise ValueError(f"`loss_fn` is a {type(loss_fn).__name__} with parameters: make it a part of the model.")
+        kind = (
+            f"the class {name}: make one of it, as in {name}()"
+            if isinstance(loss_fn, type)
+            else f"a {name}"
+        )
+        raise TypeError(
+            f"`loss_fn` is {kind}. Expected is a function of the model's output and the labels."
+        )
+    if isinstance(loss_fn, nn.Module) and any(
+        parameter.requires_grad for parameter in loss_fn.parameters()
+    ):
+        raise ValueError(
+            f"`loss_fn` is a {type(loss_fn).__name__} with parameters: make it a part of the model."
+        )
     return loss_fn

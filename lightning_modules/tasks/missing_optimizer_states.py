@@ -1,4 +1,6 @@
-"""Checkpoints without optimizer states, which Lightning's sharding strategies cannot load: reported when that fails."""
+"""Checkpoints without optimizer states, which Lightning's sharding strategies cannot load:
+reported when that fails.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ _log = logging.getLogger(__name__)
 
 
 def explain_missing_optimizer_states(trainer: Trainer) -> None:
-    """Log why the checkpoint of a trainer could not be loaded, if it lacks the states of its optimizers.
+    """Log why the checkpoint of a trainer could not be loaded, if it lacks the states of its
+    optimizers.
 
     Lightning then raises an IndexError, or an error about a missing key.
 
@@ -25,13 +28,16 @@ def explain_missing_optimizer_states(trainer: Trainer) -> None:
         return
     strategy = trainer.strategy
     path = Path(trainer.ckpt_path)
-    shards = is_instance(strategy, "lightning.pytorch.strategies", "FSDPStrategy", "ModelParallelStrategy")
+    shards = is_instance(
+        strategy, "lightning.pytorch.strategies", "FSDPStrategy", "ModelParallelStrategy"
+    )
     if not shards or not path.exists() or _has_optimizer_states(path):
         return
     _log.error(
-        "%s holds no optimizer states, so Lightning's %s cannot load it: it was written before the first step, or the "
-        "optimizer has no states (SGD without momentum). Resume from a checkpoint that was written after a step, or "
-        "start the training without ckpt_path. An optimizer without states can be resumed under "
+        "%s holds no optimizer states, so Lightning's %s cannot load it: it was written before the "
+        "first step, or the optimizer has no states (SGD without momentum). Resume from a "
+        "checkpoint that was written after a step, or start the training without ckpt_path. An "
+        "optimizer without states can be resumed under "
         "ModelParallelStrategy(save_distributed_checkpoint=True).",
         path,
         type(strategy).__name__,

@@ -52,7 +52,8 @@ class ModelModule(HookedModule):
         self.neftune_noise_alpha = neftune_noise_alpha
         self.shard_layers = list(shard_layers)
         self._noise: Any = None
-        self._cached: Any = None  # the config of the model, whose cache is switched off during a training
+        # the config of the model, whose cache is switched off during a training
+        self._cached: Any = None
         if isinstance(model, nn.Module):
             self.model = model
         elif is_description(model) or callable(model):
@@ -62,17 +63,25 @@ class ModelModule(HookedModule):
 
     @classmethod
     def from_pretrained(
-        cls, model_class: Any, name_or_path: Any, *, model_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
+        cls,
+        model_class: Any,
+        name_or_path: Any,
+        *,
+        model_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> Self:
         """As `AutoModel.from_pretrained`, and the module around what it loads.
 
         Args:
-            model_class: a class with `from_pretrained`, such as `AutoModelForCausalLM`, or its dotted path.
+            model_class: a class with `from_pretrained`, such as `AutoModelForCausalLM`, or its
+                dotted path.
             name_or_path: a folder, or a name on the Hub.
             model_kwargs: more arguments of its `from_pretrained`.
             kwargs: arguments of the module.
         """
-        found: Any = resolve(model_class, "model_class") if isinstance(model_class, str) else model_class
+        found: Any = (
+            resolve(model_class, "model_class") if isinstance(model_class, str) else model_class
+        )
         model = found.from_pretrained(name_or_path, **(model_kwargs or {}))
         return cls(model, **kwargs)
 
@@ -90,14 +99,16 @@ class ModelModule(HookedModule):
         """
         if isinstance(checkpoint_path, (str, Path)) and Path(checkpoint_path).is_dir():
             raise ValueError(
-                f"checkpoint_path={str(checkpoint_path)!r} is a folder, not a file of Lightning. Make the module as "
-                "for the training, and pass the folder to the Trainer: trainer.validate(module, ckpt_path=folder). A "
-                "model of transformers is loaded by from_pretrained(...)."
+                f"checkpoint_path={str(checkpoint_path)!r} is a folder, not a file of Lightning. "
+                "Make the module as for the training, and pass the folder to the Trainer: "
+                "trainer.validate(module, ckpt_path=folder). A model of transformers is loaded "
+                "by from_pretrained(...)."
             )
         return super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Save the model alone: one of `transformers` or PEFT by its `save_pretrained`, others as `model.safetensors`.
+        """Save the model alone: one of `transformers` or PEFT by its `save_pretrained`, others as
+        `model.safetensors`.
 
         Args:
             folder: made if needed. All processes call this; the first one writes.
@@ -113,12 +124,17 @@ class ModelModule(HookedModule):
             save_weights(model, folder, state_dict=state)
 
     def configure_model(self) -> None:
-        """Make the model, unless it is there, and shard it under Lightning's `ModelParallelStrategy`."""
+        """Make the model, unless it is there, and shard it under Lightning's
+        `ModelParallelStrategy`.
+        """
         if self.model is None and self.model_source is not None:
             made = self.model_source
             made = build_described(made, nn.Module, "model") if is_description(made) else made()
             if not isinstance(made, nn.Module):
-                raise TypeError(f"`model` is a function that returned a {type(made).__name__}, not a torch.nn.Module.")
+                raise TypeError(
+                    f"`model` is a function that returned a {type(made).__name__}, not a "
+                    "torch.nn.Module."
+                )
             self.model = made
         if self.model is None:
             return
@@ -134,7 +150,8 @@ class ModelModule(HookedModule):
         """
 
     def begin_fit(self) -> None:
-        """Put the model into training mode, in which `from_pretrained` does not leave it, and add NEFTune's noise.
+        """Put the model into training mode, in which `from_pretrained` does not leave it, and add
+        NEFTune's noise.
 
         As under the Trainer API `config.use_cache` is off meanwhile.
         """
@@ -155,11 +172,14 @@ class ModelModule(HookedModule):
 
     @property
     def input_columns(self) -> list[str]:
-        """Return the columns of the data that the model takes, with labels; `DataModule` leaves out all others."""
+        """Return the columns of the data that the model takes, with labels; `DataModule` leaves
+        out all others.
+        """
         return signature_columns(base_of_adapter(self._require_model()), self.label_names)
 
     def keep_hyperparameters(self, **values: Any) -> None:
-        """Keep plain values as `hparams`; for `__init__`. Under `LightningCLI` its configuration is kept instead.
+        """Keep plain values as `hparams`; for `__init__`. Under `LightningCLI` its configuration is
+        kept instead.
 
         Args:
             values: optimizers and schedules in any form, a description of the model, plain values.
@@ -171,7 +191,9 @@ class ModelModule(HookedModule):
         self.save_hyperparameters({**source, **values})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save configs among the hyperparameters as plain values, so that nothing is unpickled to read them."""
+        """Save configs among the hyperparameters as plain values, so that nothing is unpickled
+        to read them.
+        """
         super().on_save_checkpoint(checkpoint)
         kept = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
         for name, value in kept.items():
@@ -183,14 +205,18 @@ class ModelModule(HookedModule):
         if self.model is None:
             self.configure_model()
         if self.model is None:
-            raise RuntimeError(f"{type(self).__name__} has no model: let configure_model() set self.model.")
+            raise RuntimeError(
+                f"{type(self).__name__} has no model: let configure_model() set self.model."
+            )
         return self.model
 
     def _is_first(self) -> bool:
         return not dist.is_initialized() or dist.get_rank() == 0
 
     def _shard(self, mesh: DeviceMesh) -> None:
-        """Shard over the data-parallel dimension of a mesh what the user has not; tensor parallelism is the user's."""
+        """Shard over the data-parallel dimension of a mesh what the user has not; tensor
+        parallelism is the user's.
+        """
         from ..common.collectives import broadcast_tensors
         from ..distributed.sharding import fully_sharded, is_fully_sharded, modules_by_class
 
@@ -200,13 +226,16 @@ class ModelModule(HookedModule):
         is_split = any(_is_over(parameter, "tensor_parallel") for parameter in parameters)
         if parts.size() > 1 and not is_split:
             raise ValueError(
-                f"tensor_parallel_size={parts.size()}, but no layer of {type(self.model).__name__} is split: the same "
-                f"model would be trained {parts.size()} times. Pass ModelParallelStrategy(data_parallel_size="
-                f"{mesh.size()}, tensor_parallel_size=1) to shard it over all processes, or override configure_model: "
-                'make self.model, call parallelize_module(self.model, self.device_mesh["tensor_parallel"], plan), then '
-                "super().configure_model()."
+                f"tensor_parallel_size={parts.size()}, but no layer of {type(self.model).__name__} "
+                f"is split: the same model would be trained {parts.size()} times. Pass "
+                f"ModelParallelStrategy(data_parallel_size={mesh.size()}, tensor_parallel_size=1) "
+                "to shard it over all processes, or override configure_model: make self.model, "
+                'call parallelize_module(self.model, self.device_mesh["tensor_parallel"], plan), '
+                "then super().configure_model()."
             )
-        if is_fully_sharded(self.model) or all(_is_over(parameter, "data_parallel") for parameter in parameters):
+        if is_fully_sharded(self.model) or all(
+            _is_over(parameter, "data_parallel") for parameter in parameters
+        ):
             return
 
         whole = [tensor for tensor in (*parameters, *self.model.buffers()) if not is_part(tensor)]
@@ -232,9 +261,10 @@ def _dimension(mesh: DeviceMesh, name: str) -> DeviceMesh:
     names = mesh.mesh_dim_names or ()
     if set(names) != {"data_parallel", "tensor_parallel"}:
         raise ValueError(
-            f"The device mesh of the strategy has the dimensions {names}, but the module shards its model over "
-            '"data_parallel", after a split over "tensor_parallel", as ModelParallelStrategy names them. Override '
-            "configure_model, and shard the model there."
+            f"The device mesh of the strategy has the dimensions {names}, but the module shards "
+            'its model over "data_parallel", after a split over "tensor_parallel", as '
+            "ModelParallelStrategy names them. Override configure_model, and shard the model "
+            "there."
         )
     return mesh[name]
 
@@ -249,7 +279,8 @@ def _require_own_way(module: ModelModule, given: Any) -> None:
     if given is None and type(module).configure_model is not ModelModule.configure_model:
         return
     raise TypeError(
-        f"`model` is {'None' if given is None else 'a ' + type(given).__name__}: pass a torch.nn.Module, a function "
-        "that makes one, or {'class_path': ..., 'init_args': {...}}. A checkpoint does not hold the module itself: "
+        f"`model` is {'None' if given is None else 'a ' + type(given).__name__}: pass a "
+        "torch.nn.Module, a function that makes one, or {'class_path': ..., 'init_args': "
+        "{...}}. A checkpoint does not hold the module itself: "
         f"{type(module).__name__}.load_from_checkpoint(path, model=...)."
     )

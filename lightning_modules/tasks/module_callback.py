@@ -1,4 +1,6 @@
-"""Work of the modules at Lightning's hooks, in a callback: users override the empty hooks without `super()`."""
+"""Work of the modules at Lightning's hooks, in a callback: users override the empty hooks
+without `super()`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from .resuming import ResumableModule
 
 
 class HookedModule(ResumableModule):
-    """The part of `LossModule` by which its own work at hooks does not depend on the hooks of the module."""
+    """The part of `LossModule` by which its own work at hooks does not depend on the hooks of
+    the module.
+    """
 
     @property
     def attached_trainer(self) -> Trainer | None:
@@ -59,7 +63,9 @@ class HookedModule(ResumableModule):
 
 
 class ModuleCallback(Callback):
-    """Call the methods of a `HookedModule`, before the hooks of the same name of the module itself."""
+    """Call the methods of a `HookedModule`, before the hooks of the same name of the module
+    itself.
+    """
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Prepare the training."""
@@ -76,12 +82,16 @@ class ModuleCallback(Callback):
         if isinstance(pl_module, HookedModule):
             pl_module.begin_epoch("train")
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Begin a batch of the training."""
         if isinstance(pl_module, HookedModule):
             pl_module.begin_batch(batch)
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
         """End a step."""
         if isinstance(pl_module, HookedModule):
             pl_module.end_step()

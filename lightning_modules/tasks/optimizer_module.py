@@ -1,4 +1,6 @@
-"""A LightningModule with the optimizers, schedules and clipping of the Trainer API, under automatic optimization."""
+"""A LightningModule with the optimizers, schedules and clipping of the Trainer API, under
+automatic optimization.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,8 @@ class OptimizerModule(ModelModule):
 
     @property
     def loss_of_step(self) -> torch.Tensor | None:
-        """Return the loss of the last optimizer step, every item counting the same; the mean over the processes is it.
+        """Return the loss of the last optimizer step, every item counting the same; the mean over
+        the processes is it.
 
         None before the first step of an epoch.
         """
@@ -77,7 +80,9 @@ class OptimizerModule(ModelModule):
 
     @property
     def learning_rate(self) -> float | None:
-        """Return the full learning rate, which `Tuner.lr_find` sets, too; None if a function makes the optimizer."""
+        """Return the full learning rate, which `Tuner.lr_find` sets, too; None if a function
+        makes the optimizer.
+        """
         return learning_rate_of(self.optimizer_config)
 
     @learning_rate.setter
@@ -94,17 +99,26 @@ class OptimizerModule(ModelModule):
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer, and the schedule, stepped after each optimizer step."""
-        optimizer = build_module_optimizer(self.optimizer_config, self._require_model(), self.parameter_rules)
+        optimizer = build_module_optimizer(
+            self.optimizer_config, self._require_model(), self.parameter_rules
+        )
         self._in_backward = optimizer if steps_in_backward(optimizer) else None
         trainer = self.attached_trainer
         if self._in_backward is not None and trainer is not None and batches_per_step(trainer) > 1:
             asked = f"accumulate_grad_batches={trainer.accumulate_grad_batches}"
-            raise ValueError(f"{asked}: {type(optimizer).__name__} steps in every backward pass. Use larger batches.")
+            raise ValueError(
+                f"{asked}: {type(optimizer).__name__} steps in every backward pass. Use larger "
+                "batches."
+            )
         self._own_groups = len(optimizer.param_groups)
         if self.schedule_config is None:
             return optimizer
         schedule = build_module_schedule(
-            self.schedule_config, optimizer, self._total_steps, self.monitor, self.schedule_interval
+            self.schedule_config,
+            optimizer,
+            self._total_steps,
+            self.monitor,
+            self.schedule_interval,
         )
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
@@ -126,12 +140,16 @@ class OptimizerModule(ModelModule):
         self.window.begin_batch()
 
     def end_step(self) -> None:
-        """Finish a step whose last batch had no backward pass, as `training_step` returned None for it."""
+        """Finish a step whose last batch had no backward pass, as `training_step` returned None
+        for it.
+        """
         super().end_step()
         self.window.finish(self.parameters(), batches_per_step(self.trainer))
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """Run the backward pass, in which every item of the step counts the same, and some optimizers step."""
+        """Run the backward pass, in which every item of the step counts the same, and some
+        optimizers step.
+        """
         if self._in_backward is not None:
             self._in_backward.fused_backward(loss, self._in_backward.param_groups[0]["lr"])
             self.window.count_current()
@@ -143,7 +161,8 @@ class OptimizerModule(ModelModule):
             self.window.finish(self.parameters(), batches_per_step(self.trainer))
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
-        """Step a schedule. One that follows a metric gets the mean over the processes, so that their rates are equal.
+        """Step a schedule. One that follows a metric gets the mean over the processes, so that
+        their rates are equal.
 
         Each process has logged `train_loss` for its own batches.
 
@@ -152,7 +171,8 @@ class OptimizerModule(ModelModule):
             metric: the value that it follows, None for other schedules.
         """
         if metric is not None and self.trainer.world_size > 1:
-            # The mean of equal numbers is that number in float64. A copy, as it is reduced in place.
+            # The mean of equal numbers is that number in float64. A copy, as it is reduced in
+            # place.
             own = torch.as_tensor(metric, device=self.device)
             own = own.to(torch.float64, copy=True)
             metric = self.trainer.strategy.reduce(own, reduce_op="mean")
@@ -165,7 +185,8 @@ class OptimizerModule(ModelModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """As Lightning's, but the norm is summed as the Trainer API sums it, and fused optimizers can clip under fp16.
+        """As Lightning's, but the norm is summed as the Trainer API sums it, and fused optimizers
+        can clip under fp16.
 
         Args:
             optimizer: Lightning's argument, as are the others.
@@ -187,7 +208,9 @@ class OptimizerModule(ModelModule):
             clip_gradients(self.parameters(), float(gradient_clip_val))
 
     def _schedule_added_groups(self) -> None:
-        """Apply the schedule to groups of callbacks such as BackboneFinetuning, from their first rate on."""
+        """Apply the schedule to groups of callbacks such as BackboneFinetuning, from their first
+        rate on.
+        """
         for config in self.trainer.lr_scheduler_configs:
             schedule = config.scheduler
             if not isinstance(schedule, LambdaLR):
@@ -198,7 +221,8 @@ class OptimizerModule(ModelModule):
                 full.append(group["lr"])
                 schedule.lr_lambdas.append(schedule.lr_lambdas[0])
 
-            # Their present rates are the same shares of their full ones as those of the first group.
+            # Their present rates are the same shares of their full ones as those of the first
+            # group.
             present = groups[0]["lr"]
             if present > 0:
                 for index in range(self._own_groups, len(groups)):
@@ -207,7 +231,10 @@ class OptimizerModule(ModelModule):
     def _total_steps(self) -> int:
         steps = self.trainer.estimated_stepping_batches
         if not 0 <= steps < math.inf:
-            raise ValueError("The length of the training is unknown: set the Trainer's max_steps, or total_steps.")
+            raise ValueError(
+                "The length of the training is unknown: set the Trainer's max_steps, or "
+                "total_steps."
+            )
         return int(steps)
 
 

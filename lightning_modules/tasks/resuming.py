@@ -1,4 +1,6 @@
-"""Exact resumption of trainings under `lightning.Trainer`: a callback, and a LightningModule that brings it."""
+"""Exact resumption of trainings under `lightning.Trainer`: a callback, and a LightningModule
+that brings it.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +59,12 @@ _log = logging.getLogger(__name__)
 
 
 class ResumingCallback(Callback):
-    """Resume a training exactly: loops, random generators of every process, and the position in an `EpochLoader`.
+    """Resume a training exactly: loops, random generators of every process, and the position in an
+    `EpochLoader`.
 
-    It does nothing unless the module, the data module or a training loader is one of this library. A checkpoint may be
-    written at any hook: `place_of` reads the position from Lightning's counters, `settle` and `go_on_inside` let
-    Lightning's loops do the rest.
+    It does nothing unless the module, the data module or a training loader is one of this library.
+    A checkpoint may be written at any hook: `place_of` reads the position from Lightning's
+    counters, `settle` and `go_on_inside` let Lightning's loops do the rest.
     """
 
     def __init__(self) -> None:
@@ -81,9 +84,15 @@ class ResumingCallback(Callback):
         if _has_own_modules(trainer):
             _use_folder_reader(trainer)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Add the state of every process, and the metrics that plateau schedules depend on."""
-        if not _is_fitted(trainer) or PROCESS_STATES in checkpoint or "optimizer_states" not in checkpoint:
+        if (
+            not _is_fitted(trainer)
+            or PROCESS_STATES in checkpoint
+            or "optimizer_states" not in checkpoint
+        ):
             return
         if not _has_own_modules(trainer) and not epoch_loaders(trainer):
             return
@@ -101,20 +110,27 @@ class ResumingCallback(Callback):
         metrics = {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()}
         checkpoint[METRICS] = dict(enumerate(gather_objects(metrics)))
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Keep the state of this process until the training starts, and settle the loops."""
         self._is_loaded = True
         states = checkpoint.get(PROCESS_STATES) or {}
         if not _is_fitted(trainer) or not (states or _has_own_modules(trainer)):
             return
         # A trainer may have several of these; the first one resumes.
-        of_this_kind = [callback for callback in callbacks_of(trainer) if isinstance(callback, ResumingCallback)]
+        of_this_kind = [
+            callback for callback in callbacks_of(trainer) if isinstance(callback, ResumingCallback)
+        ]
         if self is not of_this_kind[0]:
             return
 
         rank = trainer.global_rank
         if states and rank not in states:
-            _log.warning("The checkpoint has no state of process %s: its random numbers will be others.", rank)
+            _log.warning(
+                "The checkpoint has no state of process %s: its random numbers will be others.",
+                rank,
+            )
         resumed: dict[str, Any] = {}
         if rank in states:
             resumed = unpack(states[rank])
@@ -137,7 +153,9 @@ class ResumingCallback(Callback):
             self._position = from_facade_position(resumed.get("data"), self._place)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the states of loaders from their first batch on: Lightning may read it before the training starts."""
+        """Record the states of loaders from their first batch on: Lightning may read it before
+        the training starts.
+        """
         for loader in loaders_given_to_fit(trainer):
             if isinstance(loader, EpochLoader):
                 loader.tracked = True
@@ -171,7 +189,8 @@ class ResumingCallback(Callback):
             begin_reading_anew(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the epoch of the loaders, which do not notice the end of an epoch that Lightning cuts short.
+        """Set the epoch of the loaders, which do not notice the end of an epoch that Lightning cuts
+        short.
 
         With `overfit_batches` they stay in the first one, whose batches are repeated.
         """
@@ -190,13 +209,17 @@ class ResumingCallback(Callback):
         """Drop them."""
         self._before_validation = None
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         """Report why a checkpoint could not be loaded, where Lightning's error does not tell."""
         if _is_fitted(trainer) and not self._is_loaded:
             explain_missing_optimizer_states(trainer)
 
     def _restore_metrics(self, trainer: Trainer) -> None:
-        """Restore the metrics logged last, and step the schedules that follow one if they had not been."""
+        """Restore the metrics logged last, and step the schedules that follow one if they had
+        not been.
+        """
         if self._metrics is not None:
             device = trainer.strategy.root_device
             for name, value in self._metrics.items():
@@ -208,24 +231,29 @@ class ResumingCallback(Callback):
             step_plateau_schedules(trainer)
         elif any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs):
             _log.warning(
-                "The checkpoint was written before the schedule that follows a metric was stepped for its epoch, and "
-                "has no metrics: the learning rate may be another one than that of an uninterrupted training."
+                "The checkpoint was written before the schedule that follows a metric was stepped "
+                "for its epoch, and has no metrics: the learning rate may be another one than "
+                "that of an uninterrupted training."
             )
 
 
 class ResumableModule(LightningModule):
-    """A LightningModule whose checkpoints hold the random generators and the position in an `EpochLoader` too.
+    """A LightningModule whose checkpoints hold the random generators and the position in an
+    `EpochLoader` too.
 
-    So `fit(module, ckpt_path=...)` gives the numbers of a training that was never interrupted, in mid-epoch too.
-    Loaders of other kinds resume as Lightning lets them. Hooks may be overridden without `super()`, except
-    `on_load_checkpoint`, which weights that are shared and stored once need.
+    So `fit(module, ckpt_path=...)` gives the numbers of a training that was never interrupted, in
+    mid-epoch too. Loaders of other kinds resume as Lightning lets them. Hooks may be overridden
+    without `super()`, except `on_load_checkpoint`, which weights that are shared and stored once
+    need.
     """
 
     resumes_exactly = True
     """Read by `ResumingCallback`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let overrides of `configure_callbacks` leave out `super()`, as Lightning's returns nothing."""
+        """Let overrides of `configure_callbacks` leave out `super()`, as Lightning's returns
+        nothing.
+        """
         super().__init_subclass__(**kwargs)
         if "configure_callbacks" in vars(cls):
             cls.configure_callbacks = _with_own_callbacks(cls.configure_callbacks)  # type: ignore[method-assign]
@@ -239,7 +267,9 @@ class ResumableModule(LightningModule):
         return _with_own_callbacks(LightningModule.configure_callbacks)(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Give weights the names that this module has for them, for strategies that load them by themselves."""
+        """Give weights the names that this module has for them, for strategies that load them by
+        themselves.
+        """
         super().on_load_checkpoint(checkpoint)
         # Without this entry Lightning calls no callback.
         checkpoint.setdefault("callbacks", {})
@@ -247,12 +277,20 @@ class ResumableModule(LightningModule):
         if "state_dict" in checkpoint:
             checkpoint["state_dict"] = self._under_own_names(checkpoint["state_dict"])
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As that of `nn.Module`, but compiled models load weights of models that are not compiled, and the reverse."""
-        return super().load_state_dict(self._under_own_names(state_dict), strict=strict, assign=assign)
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """As that of `nn.Module`, but compiled models load weights of models that are not
+        compiled, and the reverse.
+        """
+        return super().load_state_dict(
+            self._under_own_names(state_dict), strict=strict, assign=assign
+        )
 
     def _under_own_names(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return weights under the names of this module, also of tied ones that a safetensors file stores once."""
+        """Return weights under the names of this module, also of tied ones that a safetensors
+        file stores once.
+        """
         own = self.state_dict(keep_vars=True)
 
         # Names differ by the wrappers of compiled modules.
@@ -271,7 +309,9 @@ class ResumableModule(LightningModule):
 
 
 def _with_own_callbacks(configure: Callable[[Any], Any]) -> Callable[[Any], list[Callback]]:
-    """Return `configure_callbacks` with the module's own callbacks added, unless they or the trainer's have them."""
+    """Return `configure_callbacks` with the module's own callbacks added, unless they or the
+    trainer's have them.
+    """
 
     @functools.wraps(configure)
     def configure_callbacks(self: ResumableModule) -> list[Callback]:
@@ -289,7 +329,9 @@ def _with_own_callbacks(configure: Callable[[Any], Any]) -> Callable[[Any], list
     return configure_callbacks
 
 
-def add_process_states(checkpoint: dict[str, Any], trainer: Trainer, rng: dict[str, Any] | None = None) -> None:
+def add_process_states(
+    checkpoint: dict[str, Any], trainer: Trainer, rng: dict[str, Any] | None = None
+) -> None:
     """Add the state of every process to a checkpoint of Lightning, unless that has weights only.
 
     Args:
@@ -312,7 +354,9 @@ def add_process_states(checkpoint: dict[str, Any], trainer: Trainer, rng: dict[s
 
 
 def _use_folder_reader(trainer: Trainer) -> None:
-    """Read folders too, and write files that hold only tensors and plain values, where Lightning has its own files."""
+    """Read folders too, and write files that hold only tensors and plain values, where Lightning
+    has its own files.
+    """
     strategy = trainer.strategy
     reads_files = type(strategy).load_checkpoint is Strategy.load_checkpoint
     if reads_files and type(strategy.checkpoint_io) is TorchCheckpointIO:
@@ -331,7 +375,9 @@ def _has_own_modules(trainer: Trainer) -> bool:
 
 
 def _schedule_accumulation(trainer: Trainer, epoch: int) -> None:
-    """Set the batches of a step as Lightning's callback does when an epoch begins: a resumed one does not begin."""
+    """Set the batches of a step as Lightning's callback does when an epoch begins: a resumed one
+    does not begin.
+    """
     for callback in callbacks_of(trainer):
         if isinstance(callback, GradientAccumulationScheduler):
             trainer.accumulate_grad_batches = callback.get_accumulate_grad_batches(epoch)

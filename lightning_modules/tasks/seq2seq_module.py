@@ -19,20 +19,23 @@ _IGNORED = -100
 
 
 class Seq2SeqModule(TaskModule):
-    """As `Seq2SeqTrainer` with `predict_with_generate`: metrics of validation and test are those of generated tokens.
+    """As `Seq2SeqTrainer` with `predict_with_generate`: metrics of validation and test are those of
+    generated tokens.
 
-    The losses are those of a forward pass with the labels. Metrics are updated with token ids, (samples, length):
-    those that the model's `generate` returned, without a token that starts each sequence, and the labels. Both are
-    equally long, tokens filled up with the padding token, labels with -100. `BatchMetrics(metrics, prepare=...)` turns
-    them into texts. Without metrics nothing is generated but in `predict`, whose batches are what `generate` returned.
+    The losses are those of a forward pass with the labels. Metrics are updated with token ids,
+    (samples, length): those that the model's `generate` returned, without a token that starts each
+    sequence, and the labels. Both are equally long, tokens filled up with the padding token, labels
+    with -100. `BatchMetrics(metrics, prepare=...)` turns them into texts. Without metrics nothing
+    is generated but in `predict`, whose batches are what `generate` returned.
 
     Args:
         model: see `LossModule`; has a method `generate`.
-        generation: keyword arguments of `generate`, such as `{"max_new_tokens": 40, "num_beams": 4}`; others are
-            those of the model's own `generation_config`.
+        generation: keyword arguments of `generate`, such as
+            `{"max_new_tokens": 40, "num_beams": 4}`; others are those of the model's own
+            `generation_config`.
         pad_token_id: fills up sequences, by default what the model's config says.
-        kwargs: further arguments of `TaskModule` and `LossModule`. Metrics of the training are updated with the most
-            likely token at each position, given the right ones before it.
+        kwargs: further arguments of `TaskModule` and `LossModule`. Metrics of the training are
+            updated with the most likely token at each position, given the right ones before it.
     """
 
     def __init__(
@@ -58,8 +61,8 @@ class Seq2SeqModule(TaskModule):
         """Return token ids for a batch.
 
         Args:
-            batch: columns that the model's `generate` does not take, such as labels, are left out. Inputs without names
-                have those of the arguments of `forward`.
+            batch: columns that the model's `generate` does not take, such as labels, are left out.
+                Inputs without names have those of the arguments of `forward`.
             options: keyword arguments of its `generate`; they go before those in `generation`.
 
         Returns:
@@ -69,8 +72,14 @@ class Seq2SeqModule(TaskModule):
             TypeError: the model has no method `generate`.
         """
         model = self._require_model()
-        inputs = {name: value for name, value in without_answers(self._with_names(batch)).items() if value is not None}
-        return generate(model, inputs, {**self.generation, **options}, synced_gpus=is_sharded(model))
+        inputs = {
+            name: value
+            for name, value in without_answers(self._with_names(batch)).items()
+            if value is not None
+        }
+        return generate(
+            model, inputs, {**self.generation, **options}, synced_gpus=is_sharded(model)
+        )
 
     def predictions_of(self, outputs: Any) -> Any:
         """Return the most likely token at each position."""
@@ -78,18 +87,33 @@ class Seq2SeqModule(TaskModule):
         logits = predictions[0] if isinstance(predictions, tuple) else predictions
         return logits.argmax(-1)
 
-    def _count(self, stage: str, loader: int, batch: Any, loss: torch.Tensor, outputs: Any, *, counts: bool) -> None:
+    def _count(
+        self,
+        stage: str,
+        loader: int,
+        batch: Any,
+        loss: torch.Tensor,
+        outputs: Any,
+        *,
+        counts: bool,
+    ) -> None:
         counted = self._counted[stage]
         if counted.metrics is None:
             return
-        tokens = self.predictions_of(outputs) if stage == "train" else self._without_start(self.generate(batch))
+        tokens = (
+            self.predictions_of(outputs)
+            if stage == "train"
+            else self._without_start(self.generate(batch))
+        )
         labels = self._labels(batch)
         if isinstance(labels, torch.Tensor):
             length = max(tokens.shape[-1], labels.shape[-1])
             if tokens.shape[-1] < length:
                 tokens = _filled(tokens, length, self._padding())
             labels = _filled(labels, length, _IGNORED)
-        counted.update(stage, loader, tokens, labels, inputs=batch, loss=loss.detach(), counts=counts)
+        counted.update(
+            stage, loader, tokens, labels, inputs=batch, loss=loss.detach(), counts=counts
+        )
 
     def _with_names(self, batch: Any) -> Mapping[str, Any]:
         if isinstance(batch, Mapping):
@@ -100,10 +124,17 @@ class Seq2SeqModule(TaskModule):
 
     def _without_start(self, tokens: torch.Tensor) -> torch.Tensor:
         """Remove the token that starts a sequence, which labels do not have."""
-        places = (getattr(self.model, "generation_config", None), getattr(self.model, "config", None))
+        places = (
+            getattr(self.model, "generation_config", None),
+            getattr(self.model, "config", None),
+        )
         starts = [getattr(place, "decoder_start_token_id", None) for place in places]
         start = next((token for token in starts if token is not None), None)
-        return tokens if start is None or not tokens.shape[-1] or (tokens[:, 0] != start).any() else tokens[:, 1:]
+        return (
+            tokens
+            if start is None or not tokens.shape[-1] or (tokens[:, 0] != start).any()
+            else tokens[:, 1:]
+        )
 
     def _padding(self) -> int:
         return padding_token(None, self.model) if self.pad_token_id is None else self.pad_token_id

@@ -1,9 +1,9 @@
 """Weigh all items of an optimizer step the same under automatic optimization and accumulation.
 
-Lightning divides the loss of each batch by `accumulate_grad_batches`. So a token in a batch with few of them counts
-more than others, and the last, shorter step of an epoch counts less than other steps. The Trainer API has neither: the
-sum of all losses is divided by what there is in the step. Here the losses are weighed before the backward pass, and
-the gradients scaled after the last one.
+Lightning divides the loss of each batch by `accumulate_grad_batches`. So a token in a batch with
+few of them counts more than others, and the last, shorter step of an epoch counts less than other
+steps. The Trainer API has neither: the sum of all losses is divided by what there is in the step.
+Here the losses are weighed before the backward pass, and the gradients scaled after the last one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class _Items(NamedTuple):
     total: torch.Tensor
     """Sum of each loss times its items in this process, see `StepWindow.add`."""
     unit: torch.Tensor
-    """Items of the first batch: weights are relative to it, as those of the whole step are not known before its end."""
+    """Items of the first batch: weights are relative to it, as those of the whole step are not
+    known before its end.
+    """
 
 
 class _Losses(NamedTuple):
@@ -58,14 +60,16 @@ class _Losses(NamedTuple):
 
 
 class StepWindow:
-    """The batches of one optimizer step, so far: those that had a backward pass, and the current one.
+    """The batches of one optimizer step, so far: those that had a backward pass, and the current
+    one.
 
     Nothing here synchronises with the device.
 
     Attributes:
         batches: how many had a backward pass.
-        finished_loss: that of the step which `finish` ended last, until the next `clear`. In several processes it is
-            the part of this one: the mean over the processes is the loss of the step.
+        finished_loss: that of the step which `finish` ended last, until the next `clear`. In
+            several processes it is the part of this one: the mean over the processes is the loss of
+            the step.
     """
 
     def __init__(self) -> None:
@@ -80,7 +84,9 @@ class StepWindow:
         self.begin_batch()
 
     def begin_batch(self) -> None:
-        """Begin a batch, and forget the one before it if its loss had no backward pass, as Lightning does on None."""
+        """Begin a batch, and forget the one before it if its loss had no backward pass, as
+        Lightning does on None.
+        """
         self._with_current = self._counted
         self._weight: torch.Tensor | None = None
 
@@ -90,15 +96,20 @@ class StepWindow:
         return self._with_current is not self._counted
 
     def add(
-        self, loss: torch.Tensor, items: torch.Tensor | None = None, share: torch.Tensor | None = None
+        self,
+        loss: torch.Tensor,
+        items: torch.Tensor | None = None,
+        share: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Add a loss of the current batch; if there are several, the batch weighs as much as all their items.
+        """Add a loss of the current batch; if there are several, the batch weighs as much as all
+        their items.
 
         Args:
             loss: the mean of its items in this process.
-            items: how many items of it count, over all processes; None where each batch counts the same.
-            share: those of this process, times the number of processes, as gradients are averaged; None in a single
-                process.
+            items: how many items of it count, over all processes; None where each batch counts the
+                same.
+            share: those of this process, times the number of processes, as gradients are averaged;
+                None in a single process.
 
         Returns:
             The mean of the losses so far, with the current batch, each item counting the same.
@@ -139,7 +150,9 @@ class StepWindow:
         return mean
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss of the current batch as it goes into the backward pass: in units of the first batch."""
+        """Return the loss of the current batch as it goes into the backward pass: in units of
+        the first batch.
+        """
         items = self._with_current.items
         if self._weight is None or items is None:
             return loss
@@ -154,7 +167,8 @@ class StepWindow:
             self._weight = None
 
     def finish(self, parameters: Iterable[nn.Parameter], divisor: int) -> None:
-        """Turn the sums of gradients into the gradient of the mean loss of the step, and begin the next one.
+        """Turn the sums of gradients into the gradient of the mean loss of the step, and begin the
+        next one.
 
         Without a batch that was counted this is a no-op.
 
@@ -179,7 +193,9 @@ class StepWindow:
         self.finished_loss = finished_loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of an incomplete step for `load_state_dict`, without the current batch."""
+        """Return the state of an incomplete step for `load_state_dict`, without the current
+        batch.
+        """
         mean, items = self._counted
         state: dict[str, Any] = {"batches": self.batches, "loss": mean}
         if items is not None:
@@ -194,7 +210,11 @@ class StepWindow:
             state: of the same process.
             device: of the module.
         """
-        values = {name: value.to(device) for name, value in state.items() if isinstance(value, torch.Tensor)}
+        values = {
+            name: value.to(device)
+            for name, value in state.items()
+            if isinstance(value, torch.Tensor)
+        }
         mean = values.get("loss")
         items = None
         if mean is not None and "_items" in values:
@@ -210,7 +230,8 @@ class StepWindow:
 def is_inside_step(trainer: Trainer, place: Place) -> bool:
     """Return whether batches were trained on that no optimizer step was taken with.
 
-    Lightning takes one at the end of an epoch; a strategy that accumulates by itself goes on with the next epoch.
+    Lightning takes one at the end of an epoch; a strategy that accumulates by itself goes on with
+    the next epoch.
     """
     if trainer.strategy.handles_gradient_accumulation:
         counts: Any = trainer.fit_loop.epoch_loop.batch_progress.total
@@ -221,8 +242,8 @@ def is_inside_step(trainer: Trainer, place: Place) -> bool:
 def step_so_far(trainer: Trainer) -> dict[str, Any] | None:
     """Return the state of an incomplete step: gradients of this process, and the `StepWindow`.
 
-    None where the strategy keeps the gradients to itself, which is warned of: DeepSpeed always, FSDP those that are not
-    sharded yet.
+    None where the strategy keeps the gradients to itself, which is warned of: DeepSpeed always,
+    FSDP those that are not sharded yet.
     """
     module = trainer.lightning_module
     gradients: dict[str, torch.Tensor] = {}
@@ -243,7 +264,8 @@ def step_so_far(trainer: Trainer) -> dict[str, Any] | None:
 
     if is_hidden or (has_trained and not gradients):
         _log.warning(
-            "A checkpoint inside of a step of %s batches lacks their gradients, hidden by %s: save after whole steps.",
+            "A checkpoint inside of a step of %s batches lacks their gradients, hidden by %s: save "
+            "after whole steps.",
             trainer.accumulate_grad_batches,
             type(trainer.strategy).__name__,
         )

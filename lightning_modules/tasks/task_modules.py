@@ -1,4 +1,6 @@
-"""LightningModules for the usual tasks: their loss where the model has none of its own, and their usual metrics."""
+"""LightningModules for the usual tasks: their loss where the model has none of its own, and
+their usual metrics.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ class TaskModule(LossModule):
     """A `LossModule` for one task: the model need not take the labels, nor return a loss.
 
     Args:
-        model: see `LossModule`; one that returns logits only, under that name, first of a tuple or as a tensor, gets
-            the loss of the task.
+        model: see `LossModule`; one that returns logits only, under that name, first of a tuple or
+            as a tensor, gets the loss of the task.
         num_labels: classes, for the usual metrics; by default `model.config.num_labels`.
         metrics: see `LossModule`; None takes the usual ones of the task, False none.
         train_metrics: see `LossModule`.
@@ -44,7 +46,10 @@ class TaskModule(LossModule):
         self._usual = (metrics is None, train_metrics)
         later = metrics is None  # the usual ones, when the model is there
         super().__init__(
-            model, metrics=metrics or None, train_metrics=None if later else train_metrics or None, **kwargs
+            model,
+            metrics=metrics or None,
+            train_metrics=None if later else train_metrics or None,
+            **kwargs,
         )
         self.keep_hyperparameters(num_labels=num_labels)
 
@@ -65,14 +70,19 @@ class TaskModule(LossModule):
         if wanted:
             self._usual = (False, None)
             usual = self.usual_metrics()
-            self._set_metrics(usual or None, train_metrics if usual or train_metrics is not True else None)
+            self._set_metrics(
+                usual or None, train_metrics if usual or train_metrics is not True else None
+            )
 
     def usual_metrics(self) -> dict[str, Any]:
         """Return the metrics of the task, used where none are given."""
         return {}
 
-    def loss_of_logits(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None) -> torch.Tensor:
-        """Compute the loss: by default the cross entropy of classes, in the last dimension, without labels of -100.
+    def loss_of_logits(
+        self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Compute the loss: by default the cross entropy of classes, in the last dimension, without
+        labels of -100.
 
         Args:
             logits: (..., classes).
@@ -83,16 +93,25 @@ class TaskModule(LossModule):
         classes = labels.flatten()
         if items is None:
             return functional.cross_entropy(flat, classes, ignore_index=_IGNORED)
-        return functional.cross_entropy(flat, classes, ignore_index=_IGNORED, reduction="sum") / items
+        return (
+            functional.cross_entropy(flat, classes, ignore_index=_IGNORED, reduction="sum") / items
+        )
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the batch; without labels that the model's `forward` does not take."""
         inputs = super().model_inputs(batch)
         accepted = accepted_arguments(self.model.forward, **inputs)
-        return {name: value for name, value in inputs.items() if name in accepted or name not in self.label_names}
+        return {
+            name: value
+            for name, value in inputs.items()
+            if name in accepted or name not in self.label_names
+        }
 
-    def positional_inputs(self, batch: Any, *, labels: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return a batch without names: all but the labels in order, and those by name where `forward` takes them.
+    def positional_inputs(
+        self, batch: Any, *, labels: bool
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return a batch without names: all but the labels in order, and those by name where
+        `forward` takes them.
 
         Args:
             batch: see `LossModule`, as the other.
@@ -112,7 +131,9 @@ class TaskModule(LossModule):
         items = self._divisor(self._count_targets(labels)) if self._is_part_of_step() else None
         return self.loss_of_logits(_first_tensor(predictions_in(outputs, CACHES)), labels, items)
 
-    def _items_of_loss(self, batch: Any, items: torch.Tensor | None, outputs: Any) -> torch.Tensor | None:
+    def _items_of_loss(
+        self, batch: Any, items: torch.Tensor | None, outputs: Any
+    ) -> torch.Tensor | None:
         smoothed = self._named_labels(batch) if self.label_smoothing else None
         if smoothed is not None:
             return self._count_labels(smoothed)
@@ -127,7 +148,8 @@ class TaskModule(LossModule):
 
 
 class CausalLMModule(TaskModule):
-    """As `LossModule`, for models that predict the next token: labels are the inputs themselves, not shifted.
+    """As `LossModule`, for models that predict the next token: labels are the inputs themselves,
+    not shifted.
 
     Logs `val_perplexity`, exact over all tokens, where no other metrics are given.
 
@@ -138,7 +160,9 @@ class CausalLMModule(TaskModule):
         """Return the perplexity."""
         return {"perplexity": TokenPerplexity()}
 
-    def loss_of_logits(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None) -> torch.Tensor:
+    def loss_of_logits(
+        self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None
+    ) -> torch.Tensor:
         """Return the cross entropy of each token, given those before it."""
         return super().loss_of_logits(logits[:, :-1], labels[:, 1:], items)
 
@@ -153,11 +177,13 @@ class CausalLMModule(TaskModule):
 
 
 class SequenceClassificationModule(TaskModule):
-    """As `LossModule`, for models that classify whole sequences, or give each a number, or several labels.
+    """As `LossModule`, for models that classify whole sequences, or give each a number, or several
+    labels.
 
-    Logs `val_accuracy` where there are no other metrics and the number of classes is known; `val_mse` for numbers.
-    As in models of `transformers`, labels that are whole numbers are classes, others are numbers if there is one of
-    them, and several labels of 0 and 1 each otherwise; `model.config.problem_type` overrides this.
+    Logs `val_accuracy` where there are no other metrics and the number of classes is known;
+    `val_mse` for numbers. As in models of `transformers`, labels that are whole numbers are
+    classes, others are numbers if there is one of them, and several labels of 0 and 1 each
+    otherwise; `model.config.problem_type` overrides this.
 
     Its arguments are those of `TaskModule` and `LossModule`.
     """
@@ -181,10 +207,14 @@ class SequenceClassificationModule(TaskModule):
             return {"accuracy": classification.MultilabelAccuracy(classes)}
         return {"accuracy": classification.MulticlassAccuracy(classes, average="micro")}
 
-    def loss_of_logits(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None) -> torch.Tensor:
+    def loss_of_logits(
+        self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None
+    ) -> torch.Tensor:
         """Return the cross entropy, squared error, or binary cross entropy, as the labels are."""
         numbers = labels.is_floating_point()
-        if self.problem_type == "regression" or (numbers and self.problem_type is None and logits.shape[-1] == 1):
+        if self.problem_type == "regression" or (
+            numbers and self.problem_type is None and logits.shape[-1] == 1
+        ):
             return functional.mse_loss(logits.reshape(labels.shape), labels.to(logits.dtype))
         if self.problem_type == "multi_label_classification" or numbers:
             return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
@@ -198,8 +228,8 @@ class SequenceClassificationModule(TaskModule):
 class TokenClassificationModule(TaskModule):
     """As `LossModule`, for models that classify each token; labels of -100 do not count.
 
-    Logs `val_accuracy` and `val_f1` (mean over the classes) where there are no other metrics and the number of classes
-    is known.
+    Logs `val_accuracy` and `val_f1` (mean over the classes) where there are no other metrics and
+    the number of classes is known.
 
     Its arguments are those of `TaskModule` and `LossModule`.
     """
@@ -210,12 +240,19 @@ class TokenClassificationModule(TaskModule):
         if classes is None or classes < 2:
             return {}
         accuracy = classification.MulticlassAccuracy(classes, average="micro")
-        return {"accuracy": accuracy, "f1": classification.MulticlassF1Score(classes, average="macro")}
+        return {
+            "accuracy": accuracy,
+            "f1": classification.MulticlassF1Score(classes, average="macro"),
+        }
 
 
 def _first_tensor(predictions: Any) -> torch.Tensor:
     while isinstance(predictions, (tuple, list, Mapping)) and len(predictions):
-        predictions = next(iter(predictions.values() if isinstance(predictions, Mapping) else predictions))
+        predictions = next(
+            iter(predictions.values() if isinstance(predictions, Mapping) else predictions)
+        )
     if not isinstance(predictions, torch.Tensor):
-        raise ValueError(f"The model returned a {type(predictions).__name__}, neither a loss nor `logits`.")
+        raise ValueError(
+            f"The model returned a {type(predictions).__name__}, neither a loss nor `logits`."
+        )
     return predictions

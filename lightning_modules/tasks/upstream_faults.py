@@ -1,4 +1,6 @@
-"""Callbacks of Lightning that do not resume exactly, and from which checkpoints; a warning names them on loading."""
+"""Callbacks of Lightning that do not resume exactly, and from which checkpoints; a warning names
+them on loading.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ UPSTREAM_FAULTS = (
     UpstreamFault(
         callback="WeightAveraging",
         applies=_inside_validation,
-        effect="the averaged weights are taken for those that are trained. Resume from a checkpoint outside of it.",
+        effect=(
+            "the averaged weights are taken for those that are trained. Resume from a checkpoint "
+            "outside of it."
+        ),
     ),
     UpstreamFault(
         callback="BackboneFinetuning",
@@ -66,7 +71,10 @@ UPSTREAM_FAULTS = (
     UpstreamFault(
         callback="ModelPruning",
         applies=_after_an_epoch,
-        effect="weights that were pruned are trained again. Prune after the training, or do not resume.",
+        effect=(
+            "weights that were pruned are trained again. Prune after the training, or do not "
+            "resume."
+        ),
     ),
 )
 
@@ -84,5 +92,7 @@ def warn_of_upstream_faults(callbacks: Iterable[Any], place: Place, in_validatio
             is_concerned = is_instance(callback, "lightning.pytorch.callbacks", fault.callback)
             if is_concerned and fault.applies(callback, place, in_validation):
                 _log.warning(
-                    "Lightning's %s does not resume exactly from this checkpoint: %s", fault.callback, fault.effect
+                    "Lightning's %s does not resume exactly from this checkpoint: %s",
+                    fault.callback,
+                    fault.effect,
                 )

@@ -1,6 +1,8 @@
-"""`AutoTokenizer`: any tokenizer from its files, with what the class named in them takes for granted.
+"""`AutoTokenizer`: any tokenizer from its files, with what the class named in them takes for
+granted.
 
-Older folders leave input names, the padding side and special tokens to the class, so it has to be known here.
+Older folders leave input names, the padding side and special tokens to the class, so it has to be
+known here.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ def _tokens(**tokens: str) -> dict[str, Any]:
 _BERT = _tokens(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
 _ALBERT = {**_BERT, **_tokens(bos="[CLS]", eos="[SEP]", unk="<unk>", pad="<pad>")}
 _DEBERTA = {**_BERT, **_tokens(bos="[CLS]", eos="[SEP]")}
-_ROBERTA = _tokens(bos="<s>", eos="</s>", sep="</s>", cls="<s>", unk="<unk>", pad="<pad>", mask="<mask>")
+_ROBERTA = _tokens(
+    bos="<s>", eos="</s>", sep="</s>", cls="<s>", unk="<unk>", pad="<pad>", mask="<mask>"
+)
 _GPT2 = _tokens(unk="<|endoftext|>", bos="<|endoftext|>", eos="<|endoftext|>")
 _T5 = _tokens(eos="</s>", unk="<unk>", pad="<pad>")
 _LLAMA = _tokens(unk="<unk>", bos="<s>", eos="</s>")
@@ -49,8 +53,16 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "Albert RemBert": _ALBERT,
     "FNet": {**_ALBERT, "model_input_names": ["input_ids", "token_type_ids"]},
     "Deberta DebertaV2": {**_DEBERTA, **_TYPES_LAST},
-    "BigBird": {**_BERT, "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"},
-    "Roberta Bart LED Longformer Mvp Barthez Blenderbot Camembert Luke MLuke Nllb XLMRoberta": _ROBERTA,
+    "BigBird": {
+        **_BERT,
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+    },
+    "Roberta Bart LED Longformer Mvp Barthez Blenderbot Camembert Luke MLuke Nllb XLMRoberta": (
+        _ROBERTA
+    ),
     "MBart MBart50": {name: token for name, token in _ROBERTA.items() if name != "bos_token"},
     "MPNet": {**_ROBERTA, "unk_token": "[UNK]"},
     "SeamlessM4T XGLM": {name: token for name, token in _ROBERTA.items() if name != "mask_token"},
@@ -74,7 +86,10 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 _BY_CLASS = {name: defaults for names, defaults in _FAMILIES.items() for name in names.split()}
 
 _OF_MODELS = {
-    "Bert": "bert distilbert electra convbert megatron-bert nezha ernie visual_bert squeezebert layoutlm qdqbert bros",
+    "Bert": (
+        "bert distilbert electra convbert megatron-bert nezha ernie visual_bert squeezebert "
+        "layoutlm qdqbert bros"
+    ),
     "MobileBert": "mobilebert",
     "Albert": "albert nystromformer yoso",
     "Deberta": "deberta",
@@ -108,33 +123,47 @@ _BY_MODEL = {model: name for name, models in _OF_MODELS.items() for model in mod
 
 
 def defaults_of(tokenizer_class: str | None, model_type: str | None) -> dict[str, Any]:
-    """Return what the class of a tokenizer would take for granted; nothing where the files contradict each other.
+    """Return what the class of a tokenizer would take for granted; nothing where the files
+    contradict each other.
 
     Args:
         tokenizer_class: as in tokenizer_config.json.
         model_type: as in config.json.
     """
     usual = _BY_MODEL.get(model_type or "")
-    name = usual if tokenizer_class is None else tokenizer_class.removesuffix("Fast").removesuffix("Tokenizer")
+    name = (
+        usual
+        if tokenizer_class is None
+        else tokenizer_class.removesuffix("Fast").removesuffix("Tokenizer")
+    )
     # The reference, too, then goes by tokenizer.json alone.
-    return {} if name is None or (usual is not None and usual != name) else dict(_BY_CLASS.get(name, {}))
+    return (
+        {}
+        if name is None or (usual is not None and usual != name)
+        else dict(_BY_CLASS.get(name, {}))
+    )
 
 
 class AutoTokenizer:
-    """As `transformers.AutoTokenizer`, for tokenizer.json files: whatever class wrote them, one reads them.
+    """As `transformers.AutoTokenizer`, for tokenizer.json files: whatever class wrote them, one
+    reads them.
 
-    What the class that is named in the files takes for granted (input names, padding side, special tokens that the
-    vocabulary has) is taken for granted here too.
+    What the class that is named in the files takes for granted (input names, padding side, special
+    tokens that the vocabulary has) is taken for granted here too.
     """
 
     def __init__(self) -> None:
-        raise OSError("AutoTokenizer is not made but asked: AutoTokenizer.from_pretrained(name_or_path).")
+        raise OSError(
+            "AutoTokenizer is not made but asked: AutoTokenizer.from_pretrained(name_or_path)."
+        )
 
     @staticmethod
     def from_pretrained(
         pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
     ) -> PreTrainedTokenizerFast:
-        """As `PreTrainedTokenizerFast.from_pretrained`, with the defaults of the class that is named in the files."""
+        """As `PreTrainedTokenizerFast.from_pretrained`, with the defaults of the class that is
+        named in the files.
+        """
         kwargs = secret_values(kwargs)
         name = os.fspath(pretrained_model_name_or_path)
         files = files_of(name, **hub_options(kwargs))
@@ -151,13 +180,15 @@ class AutoTokenizer:
 def _warn_what_is_not_run(name: str, config: dict[str, Any]) -> None:
     if "auto_map" in config:
         logger.warning(
-            "%r brings a tokenizer class of its own, which is not run here: the tokenizer is what its tokenizer.json "
-            "says. Install transformers if that is not enough.",
+            "%r brings a tokenizer class of its own, which is not run here: the tokenizer is what "
+            "its tokenizer.json says. Install transformers if that is not enough.",
             name,
         )
 
 
-def _with_defaults(made: PreTrainedTokenizerFast, wanted: dict[str, Any]) -> PreTrainedTokenizerFast:
+def _with_defaults(
+    made: PreTrainedTokenizerFast, wanted: dict[str, Any]
+) -> PreTrainedTokenizerFast:
     """Set what neither files nor user have set; a token only if the vocabulary has it."""
     settings = made.init_kwargs
     missing: dict[str, Any] = {}
@@ -167,7 +198,11 @@ def _with_defaults(made: PreTrainedTokenizerFast, wanted: dict[str, Any]) -> Pre
         if not name.endswith("_token"):
             setattr(made, name, value)
             settings[name] = value  # or it would not be saved
-        elif getattr(made, name) is None and value and made.backend_tokenizer.token_to_id(value) is not None:
+        elif (
+            getattr(made, name) is None
+            and value
+            and made.backend_tokenizer.token_to_id(value) is not None
+        ):
             missing[name] = value
     if missing:
         made.add_special_tokens(missing)

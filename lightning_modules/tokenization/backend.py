@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     import tokenizers
 
 # English texts have no space before these.
-_CONTRACTIONS = ((" ' ", "'"), (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))
+_CONTRACTIONS = (
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+)
 _JOINED = (*((f" {mark}", mark) for mark in ".?!,"), *_CONTRACTIONS)
 
 
@@ -25,7 +32,9 @@ _lock = threading.RLock()
 
 
 def turns() -> threading.RLock:
-    """Return the lock of all calls: padding and truncation are settings of the library's tokenizer, not of a call."""
+    """Return the lock of all calls: padding and truncation are settings of the library's
+    tokenizer, not of a call.
+    """
     return _lock
 
 
@@ -99,11 +108,15 @@ class Backend(SpecialTokens):
 
     def _add_tokens(self, new_tokens: list[Any], special_tokens: bool = False) -> int:
         with turns():
-            add = self._tokenizer.add_special_tokens if special_tokens else self._tokenizer.add_tokens
+            add = (
+                self._tokenizer.add_special_tokens if special_tokens else self._tokenizer.add_tokens
+            )
             return add(new_tokens)
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        """Return the id of a token, or a list for several; that of `unk_token` for what is not in the vocabulary."""
+        """Return the id of a token, or a list for several; that of `unk_token` for what is not
+        in the vocabulary.
+        """
         if tokens is None or isinstance(tokens, str):
             return self._id_of(tokens)
         return [self._id_of(token) for token in tokens]
@@ -124,7 +137,9 @@ class Backend(SpecialTokens):
         if isinstance(ids, (int, np.integer)) or getattr(ids, "ndim", None) == 0:
             return self._tokenizer.id_to_token(int(ids))
         skipped = set(self.all_special_ids) if skip_special_tokens else set()
-        return [self._tokenizer.id_to_token(index) for index in map(int, ids) if index not in skipped]
+        return [
+            self._tokenizer.id_to_token(index) for index in map(int, ids) if index not in skipped
+        ]
 
     def decode(
         self,
@@ -138,15 +153,18 @@ class Backend(SpecialTokens):
         Args:
             token_ids: a number, or lists, arrays or tensors of them.
             skip_special_tokens: leave them out.
-            clean_up_tokenization_spaces: take away spaces before marks; by default the attribute. Lists of lists too,
-                where 5.3.0 forgets the attribute.
+            clean_up_tokenization_spaces: take away spaces before marks; by default the attribute.
+                Lists of lists too, where 5.3.0 forgets the attribute.
             kwargs: for subclasses.
         """
         if isinstance(token_ids, Mapping):
             token_ids = token_ids["input_ids"]
         ids = as_lists(token_ids)
         if isinstance(ids, list) and ids and isinstance(ids[0], list):
-            return [self._decode(row, skip_special_tokens, clean_up_tokenization_spaces, **kwargs) for row in ids]
+            return [
+                self._decode(row, skip_special_tokens, clean_up_tokenization_spaces, **kwargs)
+                for row in ids
+            ]
         return self._decode(ids, skip_special_tokens, clean_up_tokenization_spaces, **kwargs)
 
     def batch_decode(
@@ -160,8 +178,14 @@ class Backend(SpecialTokens):
         texts = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces, **kwargs)
         return [texts] if isinstance(texts, str) else texts
 
-    def _decode(self, token_ids: Any, skip: bool = False, clean_up: bool | None = None, **kwargs: Any) -> str:
-        ids = [int(token_ids)] if isinstance(token_ids, (int, np.integer)) else [int(each) for each in token_ids]
+    def _decode(
+        self, token_ids: Any, skip: bool = False, clean_up: bool | None = None, **kwargs: Any
+    ) -> str:
+        ids = (
+            [int(token_ids)]
+            if isinstance(token_ids, (int, np.integer))
+            else [int(each) for each in token_ids]
+        )
         text = self._tokenizer.decode(ids, skip_special_tokens=skip)
         cleans = self.clean_up_tokenization_spaces if clean_up is None else clean_up
         return self.clean_up_tokenization(text) if cleans else text
@@ -174,7 +198,10 @@ class Backend(SpecialTokens):
         return text
 
     def get_special_tokens_mask(
-        self, token_ids_0: list[int], token_ids_1: list[int] | None = None, already_has_special_tokens: bool = False
+        self,
+        token_ids_0: list[int],
+        token_ids_1: list[int] | None = None,
+        already_has_special_tokens: bool = False,
     ) -> list[int]:
         """As `PreTrainedTokenizerBase.get_special_tokens_mask`: 1 for special tokens, 0 for others.
 
@@ -184,7 +211,9 @@ class Backend(SpecialTokens):
             already_has_special_tokens: True.
         """
         if not already_has_special_tokens or token_ids_1 is not None:
-            raise NotImplementedError("Pass the joined ids, with their special tokens, as `token_ids_0`.")
+            raise NotImplementedError(
+                "Pass the joined ids, with their special tokens, as `token_ids_0`."
+            )
         special = set(self.all_special_ids)
         return [int(int(token) in special) for token in token_ids_0]
 
@@ -197,7 +226,8 @@ class Backend(SpecialTokens):
         pad_to_multiple_of: int | None,
         padding_side: str | None = None,
     ) -> None:
-        """As the method of `PreTrainedTokenizerFast`: set what the next call of the library will do.
+        """As the method of `PreTrainedTokenizerFast`: set what the next call of the library will
+        do.
 
         Args:
             padding_strategy: whether to pad, and to what.
@@ -211,7 +241,9 @@ class Backend(SpecialTokens):
             self._set_truncation(truncation_strategy, max_length, stride)
             self._set_padding(padding_strategy, max_length, pad_to_multiple_of, padding_side)
 
-    def _set_truncation(self, strategy: TruncationStrategy, max_length: int | None, stride: int) -> None:
+    def _set_truncation(
+        self, strategy: TruncationStrategy, max_length: int | None, stride: int
+    ) -> None:
         if strategy == TruncationStrategy.DO_NOT_TRUNCATE:
             self._tokenizer.no_truncation()
             return
@@ -221,7 +253,11 @@ class Backend(SpecialTokens):
         )
 
     def _set_padding(
-        self, strategy: PaddingStrategy, max_length: int | None, multiple: int | None, side: str | None
+        self,
+        strategy: PaddingStrategy,
+        max_length: int | None,
+        multiple: int | None,
+        side: str | None,
     ) -> None:
         if strategy == PaddingStrategy.DO_NOT_PAD:
             self._tokenizer.no_padding()

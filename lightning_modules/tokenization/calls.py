@@ -77,51 +77,62 @@ class Calls(Backend):
         tokenizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> BatchEncoding:
-        """As `PreTrainedTokenizerFast.__call__`, but safe in several threads, and an unknown argument is warned of.
+        """As `PreTrainedTokenizerFast.__call__`, but safe in several threads, and an unknown
+        argument is warned of.
 
         Args:
-            text: a text, a list of texts; with `is_split_into_words` a list of words, or several such lists. Pairs may
-                be given as tuples too.
+            text: a text, a list of texts; with `is_split_into_words` a list of words, or several
+                such lists. Pairs may be given as tuples too.
             text_pair: second texts of pairs.
             text_target: texts of which the token ids become "labels".
             text_pair_target: second texts of those.
             add_special_tokens: put those around that the model expects.
             padding: True or "longest": to the longest of the batch; "max_length"; False.
-            truncation: True or "longest_first", "only_first", "only_second"; False. A `max_length` alone truncates.
+            truncation: True or "longest_first", "only_first", "only_second"; False. A `max_length`
+                alone truncates.
             max_length: in tokens; by default `model_max_length`.
             stride: how many tokens an overflowing part has in common with the one before.
             is_split_into_words: texts are lists of words.
             pad_to_multiple_of: round the length up to a multiple of this.
             padding_side: "right" or "left" in place of the attribute.
             return_tensors: "pt" for tensors, "np" for arrays; by default lists.
-            return_token_type_ids: which text of a pair a token is from; by default if `model_input_names` has it.
-            return_attention_mask: 1 for tokens, 0 for padding; by default if `model_input_names` has it.
-            return_overflowing_tokens: what is cut off makes rows of its own, and "overflow_to_sample_mapping".
+            return_token_type_ids: which text of a pair a token is from; by default if
+                `model_input_names` has it.
+            return_attention_mask: 1 for tokens, 0 for padding; by default if `model_input_names`
+                has it.
+            return_overflowing_tokens: what is cut off makes rows of its own, and
+                "overflow_to_sample_mapping".
             return_special_tokens_mask: 1 for special tokens.
             return_offsets_mapping: the characters of each token, as "offset_mapping".
             return_length: number of tokens of each row, padding included.
             verbose: warn of texts that are too long for the model, once.
             tokenizer_kwargs: further arguments, which take precedence.
-            kwargs: `max_target_length`, the `max_length` of targets; `split_special_tokens`: read special tokens in
-                texts as plain text.
+            kwargs: `max_target_length`, the `max_length` of targets; `split_special_tokens`: read
+                special tokens in texts as plain text.
 
         Returns:
             the columns; lists are not nested for a single text.
 
         Raises:
-            ValueError: no text at all, or what is none; padding without a pad token; rows of different lengths with
-                `return_tensors`.
+            ValueError: no text at all, or what is none; padding without a pad token; rows of
+                different lengths with `return_tensors`.
         """
         asked = {name: value for name, value in locals().items() if name in _KNOWN}
         asked |= {**(tokenizer_kwargs or {}), **kwargs}
         target_length = asked.pop("max_target_length", None)
         if text is None and text_target is None:
-            raise ValueError("There is nothing to tokenize: pass `text`, or `text_target` for labels.")
+            raise ValueError(
+                "There is nothing to tokenize: pass `text`, or `text_target` for labels."
+            )
         options = self._options(asked)
         lengths = self._lengths(asked, options)
         encoded = None if text is None else self._encode(text, text_pair, lengths, options)
         if text_target is not None:
-            short = lengths if target_length is None else Lengths(lengths.padding, lengths.truncation, target_length)
+            short = (
+                lengths
+                if target_length is None
+                else Lengths(lengths.padding, lengths.truncation, target_length)
+            )
             targets = self._encode(text_target, text_pair_target, short, options)
             if encoded is None:
                 return targets
@@ -129,12 +140,18 @@ class Calls(Backend):
         assert encoded is not None
         return encoded
 
-    def encode(self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, **kwargs: Any) -> Any:
+    def encode(
+        self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, **kwargs: Any
+    ) -> Any:
         """As `PreTrainedTokenizerFast.encode`: the "input_ids" of a call with these arguments."""
         return self(text, text_pair, add_special_tokens=add_special_tokens, **kwargs)["input_ids"]
 
-    def tokenize(self, text: Any, pair: Any = None, add_special_tokens: bool = False, **kwargs: Any) -> list[str]:
-        """As `PreTrainedTokenizerFast.tokenize`: the tokens of a text, as text; takes the arguments of a call."""
+    def tokenize(
+        self, text: Any, pair: Any = None, add_special_tokens: bool = False, **kwargs: Any
+    ) -> list[str]:
+        """As `PreTrainedTokenizerFast.tokenize`: the tokens of a text, as text; takes the
+        arguments of a call.
+        """
         return self(text, pair, add_special_tokens=add_special_tokens, **kwargs).tokens()
 
     def _options(self, asked: dict[str, Any]) -> CallOptions:
@@ -142,30 +159,46 @@ class Calls(Backend):
             if name not in _KNOWN:
                 self._warn_once(
                     f"unknown-{name}",
-                    f"The tokenizer was called with `{name}`, which it does not know: it has no effect."
-                    f"{did_you_mean(name, _KNOWN)}",
+                    f"The tokenizer was called with `{name}`, which it does not know: it has no "
+                    f"effect.{did_you_mean(name, _KNOWN)}",
                 )
         return CallOptions(**{name: value for name, value in asked.items() if name in _OPTIONS})
 
     def _lengths(self, asked: dict[str, Any], options: CallOptions) -> Lengths:
         lengths = {name: asked[name] for name in _LENGTHS if name in asked}
-        return lengths_of(self, **lengths, pad_to_multiple_of=options.pad_to_multiple_of, verbose=options.verbose)
+        return lengths_of(
+            self, **lengths, pad_to_multiple_of=options.pad_to_multiple_of, verbose=options.verbose
+        )
 
-    def _encode(self, text: Any, pair: Any, lengths: Lengths, options: CallOptions) -> BatchEncoding:
+    def _encode(
+        self, text: Any, pair: Any, lengths: Lengths, options: CallOptions
+    ) -> BatchEncoding:
         rows, batched = rows_of(text, pair, options.is_split_into_words)
         cut_off = options.return_overflowing_tokens
-        parts = [[row, *(row.overflowing if cut_off else ())] for row in self._encode_rows(rows, lengths, options)]
+        parts = [
+            [row, *(row.overflowing if cut_off else ())]
+            for row in self._encode_rows(rows, lengths, options)
+        ]
         columns = self._columns(parts, options)
         encodings = [part for row in parts for part in row]
         for ids in columns["input_ids"]:
             self._warn_of_length(len(ids), lengths, options)
         if not batched and options.return_tensors is None and not cut_off:
-            first = {name: values[0] if isinstance(values[0], list) else values for name, values in columns.items()}
+            first = {
+                name: values[0] if isinstance(values[0], list) else values
+                for name, values in columns.items()
+            }
             return BatchEncoding(first, encodings)
         return BatchEncoding(columns, encodings, tensor_type=options.return_tensors)
 
-    def _encode_rows(self, rows: list[Any], lengths: Lengths, options: CallOptions) -> list[tokenizers.Encoding]:
-        split = self.split_special_tokens if options.split_special_tokens is None else options.split_special_tokens
+    def _encode_rows(
+        self, rows: list[Any], lengths: Lengths, options: CallOptions
+    ) -> list[tokenizers.Encoding]:
+        split = (
+            self.split_special_tokens
+            if options.split_special_tokens is None
+            else options.split_special_tokens
+        )
         with turns():
             self.set_truncation_and_padding(
                 padding_strategy=lengths.padding,
@@ -179,12 +212,18 @@ class Calls(Backend):
                 self._tokenizer.encode_special_tokens = split
             try:
                 return self._tokenizer.encode_batch(
-                    rows, is_pretokenized=options.is_split_into_words, add_special_tokens=options.add_special_tokens
+                    rows,
+                    is_pretokenized=options.is_split_into_words,
+                    add_special_tokens=options.add_special_tokens,
                 )
             except TypeError as error:
-                raise TypeError(f"{rows!r:.100} cannot be tokenized ({error}). {_EXPECTED}") from error
+                raise TypeError(
+                    f"{rows!r:.100} cannot be tokenized ({error}). {_EXPECTED}"
+                ) from error
 
-    def _columns(self, rows: list[list[tokenizers.Encoding]], options: CallOptions) -> dict[str, Any]:
+    def _columns(
+        self, rows: list[list[tokenizers.Encoding]], options: CallOptions
+    ) -> dict[str, Any]:
         encodings = [part for row in rows for part in row]
         columns: dict[str, Any] = {"input_ids": [each.ids for each in encodings]}
         if self._wants("token_type_ids", options.return_token_type_ids):
@@ -198,7 +237,9 @@ class Calls(Backend):
         if options.return_length:
             columns["length"] = [len(each.ids) for each in encodings]
         if options.return_overflowing_tokens:
-            columns["overflow_to_sample_mapping"] = [index for index, row in enumerate(rows) for _ in row]
+            columns["overflow_to_sample_mapping"] = [
+                index for index, row in enumerate(rows) for _ in row
+            ]
         return columns
 
     def _wants(self, name: str, asked: bool | None) -> bool:
@@ -209,8 +250,8 @@ class Calls(Backend):
         if lengths.max_length is None and 0 != limit < length and options.verbose:
             self._warn_once(
                 _TOO_LONG,
-                f"A text has {length} tokens, more than the {limit} that the model takes (`model_max_length`). Pass "
-                "`truncation=True`, or the model will fail on it.",
+                f"A text has {length} tokens, more than the {limit} that the model takes "
+                "(`model_max_length`). Pass `truncation=True`, or the model will fail on it.",
             )
 
     def _warn_once(self, what: str, message: str) -> None:
@@ -220,8 +261,8 @@ class Calls(Backend):
 
 
 _EXPECTED = (
-    "Expected a text, a list of texts, or with `is_split_into_words=True` a list of words or a list of such lists; "
-    "pairs as a second argument, or as tuples of two."
+    "Expected a text, a list of texts, or with `is_split_into_words=True` a list of words or a "
+    "list of such lists; pairs as a second argument, or as tuples of two."
 )
 
 
@@ -237,11 +278,16 @@ def rows_of(text: Any, pair: Any, words: bool) -> tuple[list[Any], bool]:
         TypeError: one second text for a batch.
         ValueError: there are not as many second texts as first ones.
     """
-    batched = isinstance(text, (list, tuple)) and (not words or (bool(text) and isinstance(text[0], (list, tuple))))
+    batched = isinstance(text, (list, tuple)) and (
+        not words or (bool(text) and isinstance(text[0], (list, tuple)))
+    )
     if not batched:
         return [(text, pair)] if pair else [text], False
     if pair is None:
         return list(text), True
     if isinstance(pair, str):
-        raise TypeError("`text_pair` is one text, but `text` a list: pass a list with the second text of each pair.")
+        raise TypeError(
+            "`text_pair` is one text, but `text` a list: pass a list with the second text of each "
+            "pair."
+        )
     return list(zip(text, pair, strict=True)), True

@@ -34,7 +34,8 @@ class Chat(Calls):
         tokenizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As `PreTrainedTokenizerBase.apply_chat_template` of 5.3.0, which returns a dict by default.
+        """As `PreTrainedTokenizerBase.apply_chat_template` of 5.3.0, which returns a dict by
+        default.
 
         Args:
             conversation: messages, dicts with "role" and "content"; or a list of such chats.
@@ -49,8 +50,8 @@ class Chat(Calls):
             max_length: as in a call.
             return_tensors: as in a call.
             return_dict: return all columns rather than the ids.
-            return_assistant_tokens_mask: with the column "assistant_masks", 1 where the template says
-                `{% generation %}`.
+            return_assistant_tokens_mask: with the column "assistant_masks", 1 where the template
+                says `{% generation %}`.
             tokenizer_kwargs: further arguments of the call.
             kwargs: further variables of the template.
 
@@ -64,14 +65,18 @@ class Chat(Calls):
         """
         masks = return_assistant_tokens_mask
         if masks and not (return_dict and tokenize):
-            raise ValueError("`return_assistant_tokens_mask=True` needs `tokenize=True` and `return_dict=True`.")
+            raise ValueError(
+                "`return_assistant_tokens_mask=True` needs `tokenize=True` and `return_dict=True`."
+            )
         if continue_final_message:
-            raise NotImplementedError(f"apply_chat_template(continue_final_message=True): {INSTALL_TRANSFORMERS}")
+            raise NotImplementedError(
+                f"apply_chat_template(continue_final_message=True): {INSTALL_TRANSFORMERS}"
+            )
         for tool in tools or []:
             if not isinstance(tool, dict):
                 raise NotImplementedError(
-                    f"apply_chat_template: a tool is a {type(tool).__name__}; pass JSON schemas (dicts). To make them "
-                    f"of functions, {INSTALL_TRANSFORMERS}"
+                    f"apply_chat_template: a tool is a {type(tool).__name__}; pass JSON schemas "
+                    f"(dicts). To make them of functions, {INSTALL_TRANSFORMERS}"
                 )
         chats, batched = _chats_of(conversation)
         template = self.get_chat_template(chat_template, tools)
@@ -94,12 +99,14 @@ class Chat(Calls):
             encoded.convert_to_tensors(return_tensors)
         return encoded if return_dict else encoded["input_ids"]
 
-    def get_chat_template(self, chat_template: str | None = None, tools: list[Any] | None = None) -> str:
+    def get_chat_template(
+        self, chat_template: str | None = None, tools: list[Any] | None = None
+    ) -> str:
         """As the method of `PreTrainedTokenizerBase`: the template that is applied.
 
         Args:
-            chat_template: a template, or the name of one of the tokenizer's; by default its only one, or of several
-                "tool_use" where there are tools, and "default".
+            chat_template: a template, or the name of one of the tokenizer's; by default its only
+                one, or of several "tool_use" where there are tools, and "default".
             tools: those of the chat.
 
         Raises:
@@ -107,14 +114,23 @@ class Chat(Calls):
         """
         own = self.chat_template
         if isinstance(own, dict):
-            names = [chat_template] if chat_template is not None else ["tool_use"] * (tools is not None) + ["default"]
+            names = (
+                [chat_template]
+                if chat_template is not None
+                else ["tool_use"] * (tools is not None) + ["default"]
+            )
             found = next((own[name] for name in names if name in own), chat_template)
             if found is None:
-                raise ValueError(f"Pass `chat_template`, one of {', '.join(sorted(own))}: none of them is the default.")
+                raise ValueError(
+                    f"Pass `chat_template`, one of {', '.join(sorted(own))}: none of them is the "
+                    "default."
+                )
             return found
         template = own if chat_template is None else chat_template
         if template is None:
-            raise ValueError("This tokenizer has no chat template. Set its `chat_template`, or pass one.")
+            raise ValueError(
+                "This tokenizer has no chat template. Set its `chat_template`, or pass one."
+            )
         return template
 
 

@@ -1,4 +1,6 @@
-"""Jinja templates of chats: compiled in a sandbox, rendered, and where in the text the assistant speaks."""
+"""Jinja templates of chats: compiled in a sandbox, rendered, and where in the text the assistant
+speaks.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def render(
         return_spans: find the parts in `{% generation %}` blocks.
 
     Returns:
-        the texts; and for each, if they are asked for, from and to which character the assistant speaks.
+        the texts; and for each, if they are asked for, from and to which character the assistant
+        speaks.
 
     Raises:
         jinja2.TemplateError: the template is wrong, raises, or does what the sandbox forbids.
@@ -41,7 +44,8 @@ def render(
     if return_spans and not _GENERATION.search(template):
         logger.warning(
             "`return_assistant_tokens_mask=True` finds what stands between {%% generation %%} and "
-            "{%% endgeneration %%}, but the chat template has no such block: the mask is 0 everywhere."
+            "{%% endgeneration %%}, but the chat template has no such block: the mask is 0 "
+            "everywhere."
         )
     compiled = compile_template(template)
     texts = []
@@ -78,14 +82,16 @@ _LISTENER = "lightrainer_spoken"
 def compile_template(template: str) -> Any:
     """Return a template in an immutable sandbox, with what chat templates count on.
 
-    They have the functions `raise_exception` and `strftime_now`, the filter `tojson` (which leaves HTML alone), `break`
-    and `continue`, and the block `generation`; blocks leave no empty lines.
+    They have the functions `raise_exception` and `strftime_now`, the filter `tojson` (which leaves
+    HTML alone), `break` and `continue`, and the block `generation`; blocks leave no empty lines.
     """
     import jinja2.ext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_generation_block(), jinja2.ext.loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_generation_block(), jinja2.ext.loopcontrols],
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
@@ -94,9 +100,15 @@ def compile_template(template: str) -> Any:
 
 
 def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _raise_exception(message: str) -> None:
@@ -111,7 +123,9 @@ def _generation_block() -> type:
     from jinja2.ext import Extension
 
     class GenerationBlock(Extension):
-        """`{% generation %}...{% endgeneration %}`: what stands in it is told to the listener, if there is one."""
+        """`{% generation %}...{% endgeneration %}`: what stands in it is told to the listener,
+        if there is one.
+        """
 
         tags = {"generation"}
 

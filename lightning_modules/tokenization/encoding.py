@@ -1,4 +1,6 @@
-"""Result of a tokenizer: columns as lists, tensors or arrays, and the place of each token in the text."""
+"""Result of a tokenizer: columns as lists, tensors or arrays, and the place of each token in the
+text.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 class BatchEncoding(UserDict):
-    """As `transformers.BatchEncoding`: a dict of columns that knows the words and characters of its tokens."""
+    """As `transformers.BatchEncoding`: a dict of columns that knows the words and characters of
+    its tokens.
+    """
 
     def __init__(
         self,
@@ -47,22 +51,27 @@ class BatchEncoding(UserDict):
         self.convert_to_tensors(tensor_type, prepend_batch_axis)
 
     def __getitem__(self, item: Any) -> Any:
-        """Return a column by its name; a row's `tokenizers.Encoding` by its number; without encodings, a slice."""
+        """Return a column by its name; a row's `tokenizers.Encoding` by its number; without
+        encodings, a slice.
+        """
         if isinstance(item, str):
             return self.data[item]
         if self._encodings is not None:
             return self._encodings[item]
         if isinstance(item, slice):
             return {name: values[item] for name, values in self.data.items()}
-        raise KeyError(f"{item!r} is neither a column's name nor a slice, and this encoding has no rows to count.")
+        raise KeyError(
+            f"{item!r} is neither a column's name nor a slice, and this encoding has no rows to "
+            "count."
+        )
 
     def __getattr__(self, item: str) -> Any:
         try:
             return self.__dict__["data"][item]
         except KeyError:
             raise AttributeError(
-                f"{type(self).__name__} has neither an attribute nor a column {item!r}. For all methods of that of "
-                f"transformers, {INSTALL_TRANSFORMERS}"
+                f"{type(self).__name__} has neither an attribute nor a column {item!r}. For all "
+                f"methods of that of transformers, {INSTALL_TRANSFORMERS}"
             ) from None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,7 +102,9 @@ class BatchEncoding(UserDict):
         return self._row("tokens", batch_index).tokens
 
     def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
-        """Return 0 or 1 for each token of a row, the text of the pair that it is from; None for special tokens."""
+        """Return 0 or 1 for each token of a row, the text of the pair that it is from; None for
+        special tokens.
+        """
         return self._row("sequence_ids", batch_index).sequence_ids
 
     def word_ids(self, batch_index: int = 0) -> list[int | None]:
@@ -103,7 +114,8 @@ class BatchEncoding(UserDict):
     def char_to_token(
         self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
-        """Return the token that has a character; `(row, character)`, or `(character)` of the first row.
+        """Return the token that has a character; `(row, character)`, or `(character)` of the first
+        row.
 
         None where no token has it, such as for white space.
         """
@@ -116,7 +128,10 @@ class BatchEncoding(UserDict):
 
     def _row(self, method: str, index: int) -> tokenizers.Encoding:
         if not self._encodings:
-            raise ValueError(f"{method}() asks where tokens came from; only what a call on text returned knows that.")
+            raise ValueError(
+                f"{method}() asks where tokens came from; only what a call on text returned knows "
+                "that."
+            )
         return self._encodings[index]
 
     def convert_to_tensors(
@@ -139,9 +154,14 @@ class BatchEncoding(UserDict):
         return self
 
     def to(self, device: Any, *, non_blocking: bool = False) -> BatchEncoding:
-        """Move all tensors to a device, in place; a dtype is refused with a warning: ids are whole numbers."""
+        """Move all tensors to a device, in place; a dtype is refused with a warning: ids are
+        whole numbers.
+        """
         torch = sys.modules.get("torch")
-        if not (isinstance(device, (str, int)) or (torch is not None and isinstance(device, torch.device))):
+        if not (
+            isinstance(device, (str, int))
+            or (torch is not None and isinstance(device, torch.device))
+        ):
             logger.warning("%s is no device, so this BatchEncoding stays as it is.", device)
             return self
         for name, values in self.data.items():
@@ -151,7 +171,8 @@ class BatchEncoding(UserDict):
 
 
 def as_kind(values: Any, kind: TensorType, name: str) -> Any:
-    """Make a tensor or array of a column; empty ones are int64, arrays of rows of different lengths of type object.
+    """Make a tensor or array of a column; empty ones are int64, arrays of rows of different lengths
+    of type object.
 
     Args:
         values: nested lists, or what is a tensor (an array) already.
@@ -165,10 +186,19 @@ def as_kind(values: Any, kind: TensorType, name: str) -> Any:
     try:
         return make(values)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        lengths = {len(row) for row in values if isinstance(row, (list, tuple))} if isinstance(values, list) else set()
-        rows = f"rows of {', '.join(map(str, sorted(lengths)[:8]))} values" if len(lengths) > 1 else f"{error}"
+        lengths = (
+            {len(row) for row in values if isinstance(row, (list, tuple))}
+            if isinstance(values, list)
+            else set()
+        )
+        rows = (
+            f"rows of {', '.join(map(str, sorted(lengths)[:8]))} values"
+            if len(lengths) > 1
+            else f"{error}"
+        )
         raise ValueError(
-            f"The column {name!r} cannot be made into one tensor: {rows}. Pass `padding=True`, or `truncation=True`."
+            f"The column {name!r} cannot be made into one tensor: {rows}. Pass `padding=True`, or "
+            "`truncation=True`."
         ) from error
 
 
@@ -205,7 +235,9 @@ def _is_empty(values: Any) -> bool:
 
 
 def as_lists(values: Any) -> Any:
-    """As `transformers.utils.to_py_obj`: tensors and arrays anywhere in it become lists of plain numbers."""
+    """As `transformers.utils.to_py_obj`: tensors and arrays anywhere in it become lists of plain
+    numbers.
+    """
     if isinstance(values, (int, float, str)) or values is None:
         return values
     if isinstance(values, Mapping):

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 _HUB = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 # They steer how transformers looks for classes and code, of which there is neither here.
 _WITHOUT_MEANING = (
-    *("use_fast", "trust_remote_code", "code_revision", "proxies", "resume_download", "config", "tokenizer_type"),
+    *(
+        "use_fast",
+        "trust_remote_code",
+        "code_revision",
+        "proxies",
+        "resume_download",
+        "config",
+        "tokenizer_type",
+    ),
     *("_from_auto", "_commit_hash", "_from_pipeline", "user_agent", "legacy_format"),
 )
 
@@ -42,7 +50,9 @@ _OF_PADDING = {
 
 
 class PreTrainedTokenizerBase(Padding, Chat, Saving):
-    """As `transformers.PreTrainedTokenizerBase`: what all tokenizers are; here there is one kind."""
+    """As `transformers.PreTrainedTokenizerBase`: what all tokenizers are; here there is one
+    kind.
+    """
 
     vocab_files_names: dict[str, str] = {"tokenizer_file": "tokenizer.json"}
     slow_tokenizer_class = None
@@ -51,18 +61,20 @@ class PreTrainedTokenizerBase(Padding, Chat, Saving):
 class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
     """As `transformers.PreTrainedTokenizerFast` (`TokenizersBackend` in 5.x), without transformers.
 
-    The same ids, columns and files, from the same tokenizer.json; it can be called from several threads.
+    The same ids, columns and files, from the same tokenizer.json; it can be called from several
+    threads.
     """
 
     def __init__(self, **kwargs: Any):
         """Take a tokenizer of the `tokenizers` library.
 
         Args:
-            kwargs: `tokenizer_object`, a `tokenizers.Tokenizer`, which is copied; or `tokenizer_file`, a path. Special
-                tokens such as `pad_token="[PAD]"`, `extra_special_tokens=[...]`. `model_max_length`, `padding_side`,
-                `truncation_side`, `model_input_names`, `clean_up_tokenization_spaces`, `split_special_tokens`,
-                `chat_template`, `name_or_path`, `add_bos_token`, `add_eos_token`. Whatever else is kept in
-                `init_kwargs`.
+            kwargs: `tokenizer_object`, a `tokenizers.Tokenizer`, which is copied; or
+                `tokenizer_file`, a path. Special tokens such as `pad_token="[PAD]"`,
+                `extra_special_tokens=[...]`. `model_max_length`, `padding_side`, `truncation_side`,
+                `model_input_names`, `clean_up_tokenization_spaces`, `split_special_tokens`,
+                `chat_template`, `name_or_path`, `add_bos_token`, `add_eos_token`. Whatever else is
+                kept in `init_kwargs`.
 
         Raises:
             ValueError: there is no tokenizer; an unknown side.
@@ -74,7 +86,10 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self._follow_file(kwargs)
         kwargs.setdefault("backend", "tokenizers")
         added = kwargs.get("added_tokens_decoder") or {}
-        self._frames_text = {"bos": bool(kwargs.get("add_bos_token")), "eos": bool(kwargs.get("add_eos_token"))}
+        self._frames_text = {
+            "bos": bool(kwargs.get("add_bos_token")),
+            "eos": bool(kwargs.get("add_eos_token")),
+        }
         self._settle(kwargs)
         self._complete_vocabulary(added)
         asked = "add_bos_token" in self.init_kwargs or "add_eos_token" in self.init_kwargs
@@ -93,7 +108,9 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         """Set all attributes."""
         for name in kwargs:
             if callable(getattr(type(self), name, None)):
-                raise AttributeError(f"`{name}` is a method of {type(self).__name__}, so it cannot be an argument.")
+                raise AttributeError(
+                    f"`{name}` is a method of {type(self).__name__}, so it cannot be an argument."
+                )
         if "additional_special_tokens" in kwargs and "extra_special_tokens" not in kwargs:
             kwargs["extra_special_tokens"] = kwargs.pop("additional_special_tokens")
         self.init_kwargs = copy.deepcopy(kwargs)
@@ -118,7 +135,9 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self._tokenizer.encode_special_tokens = self.split_special_tokens
 
     def _complete_vocabulary(self, added: dict[int, AddedToken]) -> None:
-        """Add what the files name: added tokens by their ids, then special ones that are still missing."""
+        """Add what the files name: added tokens by their ids, then special ones that are still
+        missing.
+        """
         tokens: list[Any] = [token for _, token in sorted(added.items(), key=lambda item: item[0])]
         known = {*self.added_tokens_encoder, *map(str, tokens)}
         named = [token for token in self._special_tokens_map.values() if token is not None]
@@ -133,17 +152,23 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self.add_tokens(tokens)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any) -> Self:
-        """As `PreTrainedTokenizerFast.from_pretrained`: from a tokenizer.json, a folder, or the Hub.
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
+    ) -> Self:
+        """As `PreTrainedTokenizerFast.from_pretrained`: from a tokenizer.json, a folder, or the
+        Hub.
 
         Args:
-            pretrained_model_name_or_path: a file, a folder that transformers 4.x or 5.x or this class wrote, or
-                `owner/name` of a repository, which is kept in the cache of this machine.
-            kwargs: `cache_dir`, `force_download`, `local_files_only`, `token`, `revision` and `subfolder` say where
-                from; the rest takes precedence over the files. `trust_remote_code` has no effect: no code is run.
+            pretrained_model_name_or_path: a file, a folder that transformers 4.x or 5.x or this
+                class wrote, or `owner/name` of a repository, which is kept in the cache of this
+                machine.
+            kwargs: `cache_dir`, `force_download`, `local_files_only`, `token`, `revision` and
+                `subfolder` say where from; the rest takes precedence over the files.
+                `trust_remote_code` has no effect: no code is run.
 
         Raises:
-            OSError: it cannot be had; it says what to do. Under HF_HUB_OFFLINE=1 only the cache is looked at.
+            OSError: it cannot be had; it says what to do. Under HF_HUB_OFFLINE=1 only the cache is
+                looked at.
         """
         kwargs = secret_values(kwargs)
         name = os.fspath(pretrained_model_name_or_path)
@@ -174,7 +199,9 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self.update_post_processor()
 
     def update_post_processor(self) -> None:
-        """As `TokenizersBackend.update_post_processor`: only `bos_token` and `eos_token` around each text, if any."""
+        """As `TokenizersBackend.update_post_processor`: only `bos_token` and `eos_token` around
+        each text, if any.
+        """
         tokens = {"bos": self.bos_token, "eos": self.eos_token}
         for name, token in tokens.items():
             if token is None:
@@ -191,11 +218,14 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         )
 
     def __repr__(self) -> str:
-        added = "\n\t".join(f"{index}: {token!r}," for index, token in self.added_tokens_decoder.items())
+        added = "\n\t".join(
+            f"{index}: {token!r}," for index, token in self.added_tokens_decoder.items()
+        )
         return (
-            f"{type(self).__name__}(name_or_path={str(self.name_or_path)!r}, vocab_size={self.vocab_size}, "
-            f"model_max_length={self.model_max_length}, padding_side={self.padding_side!r}, "
-            f"truncation_side={self.truncation_side!r}, special_tokens={self.special_tokens_map}, "
+            f"{type(self).__name__}(name_or_path={str(self.name_or_path)!r}, "
+            f"vocab_size={self.vocab_size}, model_max_length={self.model_max_length}, "
+            f"padding_side={self.padding_side!r}, truncation_side={self.truncation_side!r}, "
+            f"special_tokens={self.special_tokens_map}, "
             f"added_tokens_decoder={{{f'{chr(10)}{chr(9)}{added}{chr(10)}' if added else ''}}})"
         )
 
@@ -209,7 +239,9 @@ def _refuse_secrets(kwargs: dict[str, Any]) -> None:
     """Refuse a token of the Hub, which would be saved with the other settings."""
     for name in kwargs:
         if is_secret_name(name):
-            raise TypeError(f"`{name}` is no setting of a tokenizer: pass `token` to from_pretrained.")
+            raise TypeError(
+                f"`{name}` is no setting of a tokenizer: pass `token` to from_pretrained."
+            )
 
 
 def settings_in(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +254,9 @@ def settings_in(kwargs: dict[str, Any]) -> dict[str, Any]:
     _refuse_secrets(kwargs)
     for name in ("gguf_file", "fix_mistral_regex"):
         if kwargs.get(name):
-            raise NotImplementedError(f"`{name}` is not supported here: install transformers for it.")
+            raise NotImplementedError(
+                f"`{name}` is not supported here: install transformers for it."
+            )
     return {name: value for name, value in kwargs.items() if name not in _WITHOUT_MEANING}
 
 
@@ -233,14 +267,17 @@ def _backend(kwargs: dict[str, Any]) -> Tokenizer:
         return Tokenizer.from_file(os.fspath(path))
     if not isinstance(backend, Tokenizer):
         raise ValueError(
-            f"`tokenizer_object` is {backend!r:.60}: pass a tokenizers.Tokenizer, or `tokenizer_file`, a path."
+            f"`tokenizer_object` is {backend!r:.60}: pass a tokenizers.Tokenizer, or "
+            "`tokenizer_file`, a path."
         )
     return copy.deepcopy(backend)
 
 
 def _length(value: Any) -> Any:
     if not value >= 0:  # not a number, either
-        raise ValueError(f"`model_max_length` is {value!r}; it has to be at least 0. Leave it out for no limit.")
+        raise ValueError(
+            f"`model_max_length` is {value!r}; it has to be at least 0. Leave it out for no limit."
+        )
     return value
 
 
@@ -252,7 +289,9 @@ def _switch(kwargs: dict[str, Any], name: str) -> Any:
 
 def _require(fits: bool, name: str, value: Any, expected: str) -> None:
     if not fits:
-        raise TypeError(f"`{name}` is {value!r:.100}, a {type(value).__name__}; expected is {expected}.")
+        raise TypeError(
+            f"`{name}` is {value!r:.100}, a {type(value).__name__}; expected is {expected}."
+        )
 
 
 def _templates(value: Any) -> Any:

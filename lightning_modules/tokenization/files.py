@@ -1,4 +1,6 @@
-"""Find the files of a tokenizer (a file, a folder, a repository on the Hub), and read the arguments of its class."""
+"""Find the files of a tokenizer (a file, a folder, a repository on the Hub), and read the
+arguments of its class.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,24 @@ logger = logging.getLogger(__name__)
 MODEL_FILE = "config.json"
 
 _FILES = (
-    *(TOKENIZER_FILE, CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE, CHAT_TEMPLATE_FILE, MODEL_FILE),
+    *(
+        TOKENIZER_FILE,
+        CONFIG_FILE,
+        SPECIAL_TOKENS_FILE,
+        ADDED_TOKENS_FILE,
+        CHAT_TEMPLATE_FILE,
+        MODEL_FILE,
+    ),
     f"{CHAT_TEMPLATE_FOLDER}/*.jinja",
 )
-_OTHERS = ("vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_OTHERS = (
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +63,9 @@ class TokenizerFiles:
     """Name to path of further chat templates."""
 
     def content(self, name: str) -> dict[str, Any]:
-        """Return what is in a JSON file, see `settings_file`; nothing where there is no such file."""
+        """Return what is in a JSON file, see `settings_file`; nothing where there is no such
+        file.
+        """
         return settings_file(self.others[name]) if name in self.others else {}
 
 
@@ -57,7 +75,8 @@ def files_of(name: str, subfolder: str | None = None, **hub: Any) -> TokenizerFi
     Args:
         name: a path, or `owner/name` of a repository.
         subfolder: where in the folder or repository they are.
-        hub: `cache_dir`, `force_download`, `local_files_only`, `token`, `revision`, for repositories.
+        hub: `cache_dir`, `force_download`, `local_files_only`, `token`, `revision`, for
+            repositories.
 
     Raises:
         OSError: there are none, or they cannot be had; it says what to do.
@@ -74,17 +93,23 @@ def _of_folder(folder: Path, name: str, is_local: bool) -> TokenizerFiles:
     if not (folder / TOKENIZER_FILE).is_file():
         raise _missing(folder, name)
     others = {each: folder / each for each in _FILES[1:-1] if (folder / each).is_file()}
-    templates = {path.stem: path for path in sorted((folder / CHAT_TEMPLATE_FOLDER).glob("*.jinja"))}
+    templates = {
+        path.stem: path for path in sorted((folder / CHAT_TEMPLATE_FOLDER).glob("*.jinja"))
+    }
     return TokenizerFiles(folder / TOKENIZER_FILE, is_local, others, templates)
 
 
 def _missing(folder: Path, name: str) -> OSError:
     others = [each for each in _OTHERS if (folder / each).is_file()]
-    found = f"but {', '.join(others)}, of which lightrainer makes no tokenizer" if others else "nor a part of one"
+    found = (
+        f"but {', '.join(others)}, of which lightrainer makes no tokenizer"
+        if others
+        else "nor a part of one"
+    )
     return OSError(
-        f"{name!r} has no {TOKENIZER_FILE}, {found}. Pass the folder or repository that `tokenizer.save_pretrained` "
-        "wrote, or its `subfolder`; of older files transformers makes one: "
-        f"AutoTokenizer.from_pretrained({name!r}).save_pretrained(folder)."
+        f"{name!r} has no {TOKENIZER_FILE}, {found}. Pass the folder or repository that "
+        "`tokenizer.save_pretrained` wrote, or its `subfolder`; of older files transformers "
+        f"makes one: AutoTokenizer.from_pretrained({name!r}).save_pretrained(folder)."
     )
 
 
@@ -98,7 +123,9 @@ def _download(
     token: str | bool | None = None,
     revision: str | None = None,
 ) -> Path:
-    """Return the repository's files in the cache of this machine; only those that are new are downloaded."""
+    """Return the repository's files in the cache of this machine; only those that are new are
+    downloaded.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import HFValidationError
 
@@ -114,14 +141,18 @@ def _download(
             library_name="lightrainer",
         )
     except HFValidationError as error:
-        raise OSError(f"{name!r} is neither a file nor a folder, nor can it be a repository on the Hub.") from error
+        raise OSError(
+            f"{name!r} is neither a file nor a folder, nor can it be a repository on the Hub."
+        ) from error
     except Exception as error:
         bare(error, token)
         raise OSError(f"The tokenizer {name!r} cannot be had from the Hub: {error}") from error
     return Path(folder)
 
 
-def arguments_of(files: TokenizerFiles, name: str, attributes: list[str], given: dict[str, Any]) -> dict[str, Any]:
+def arguments_of(
+    files: TokenizerFiles, name: str, attributes: list[str], given: dict[str, Any]
+) -> dict[str, Any]:
     """Return the arguments of the class, in the order of precedence of the reference.
 
     Args:
@@ -137,9 +168,11 @@ def arguments_of(files: TokenizerFiles, name: str, attributes: list[str], given:
         OSError: a file cannot be read.
     """
     stored = files.content(CONFIG_FILE)
-    found = {name: value for name, value in stored.items() if not is_secret_name(name)}  # may be a token of the Hub
+    # may be a token of the Hub
+    found = {name: value for name, value in stored.items() if not is_secret_name(name)}
     found.pop("tokenizer_class", None)
-    # The post-processor in tokenizer.json adds these tokens, and positional arguments were for subclasses.
+    # The post-processor in tokenizer.json adds these tokens, and positional arguments were for
+    # subclasses.
     for name_of_setting in ("init_inputs", "add_bos_token", "add_eos_token"):
         found.pop(name_of_setting, None)
     found |= _templates(files)
@@ -163,12 +196,15 @@ def settings_file(path: Path) -> dict[str, Any]:
     """Return the settings in a JSON file.
 
     Raises:
-        OSError: it is not JSON, or holds something else than settings; names the file, and the place in it.
+        OSError: it is not JSON, or holds something else than settings; names the file, and the
+            place in it.
     """
     try:
         return read_object(path, keys="settings")
     except ValueError as error:
-        raise OSError(f"{str(error).rstrip('.')}. Is it whole? Save or download it once more.") from None
+        raise OSError(
+            f"{str(error).rstrip('.')}. Is it whole? Save or download it once more."
+        ) from None
 
 
 def _backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
@@ -177,7 +213,9 @@ def _backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
     try:
         return Tokenizer.from_file(str(path)), written
     except Exception as error:  # the library raises nothing narrower
-        raise OSError(f"{path} cannot be read: {error}. Is it newer? pip install -U tokenizers.") from error
+        raise OSError(
+            f"{path} cannot be read: {error}. Is it newer? pip install -U tokenizers."
+        ) from error
 
 
 def _templates(files: TokenizerFiles) -> dict[str, Any]:
@@ -195,7 +233,9 @@ def _name_own_tokens(found: dict[str, Any], attributes: list[str]) -> None:
     own = {
         name: found.pop(name)
         for name in list(found)
-        if name not in attributes and name.endswith("_token") and isinstance(found[name], (str, AddedToken))
+        if name not in attributes
+        and name.endswith("_token")
+        and isinstance(found[name], (str, AddedToken))
     }
     if isinstance(found.get("extra_special_tokens"), dict):
         own |= found.pop("extra_special_tokens")
@@ -204,23 +244,35 @@ def _name_own_tokens(found: dict[str, Any], attributes: list[str]) -> None:
 
 
 def _added_tokens(
-    files: TokenizerFiles, found: dict[str, Any], attributes: list[str], given: dict[str, Any], written: list[Any]
+    files: TokenizerFiles,
+    found: dict[str, Any],
+    attributes: list[str],
+    given: dict[str, Any],
+    written: list[Any],
 ) -> dict[int, AddedToken]:
     if "added_tokens_decoder" in found:  # written by 4.x
-        return {int(index): _as_token(token) for index, token in found["added_tokens_decoder"].items()}
+        return {
+            int(index): _as_token(token) for index, token in found["added_tokens_decoder"].items()
+        }
     _take_special_tokens_map(files.content(SPECIAL_TOKENS_FILE), found, given)
     tokens: dict[int, AddedToken] = {}
     special = {str(found[name]) for name in attributes if found.get(name)}
     special |= {str(token) for token in found.get("extra_special_tokens") or []}
     for text, index in files.content(ADDED_TOKENS_FILE).items():
         is_special = text in special
-        tokens[index] = AddedToken(text, rstrip=False, lstrip=False, normalized=not is_special, special=is_special)
+        tokens[index] = AddedToken(
+            text, rstrip=False, lstrip=False, normalized=not is_special, special=is_special
+        )
     for token in written:
-        tokens[token["id"]] = AddedToken(**{key: value for key, value in token.items() if key != "id"})
+        tokens[token["id"]] = AddedToken(
+            **{key: value for key, value in token.items() if key != "id"}
+        )
     return tokens
 
 
-def _take_special_tokens_map(named: dict[str, Any], found: dict[str, Any], given: dict[str, Any]) -> None:
+def _take_special_tokens_map(
+    named: dict[str, Any], found: dict[str, Any], given: dict[str, Any]
+) -> None:
     if "additional_special_tokens" in named:
         named.setdefault("extra_special_tokens", named.pop("additional_special_tokens"))
     for name, value in named.items():
@@ -233,14 +285,19 @@ def _take_special_tokens_map(named: dict[str, Any], found: dict[str, Any], given
         else:
             found[name] = _special(value) if name != "extra_special_tokens" else value
     if isinstance(found.get("extra_special_tokens"), dict):
-        found.setdefault("model_specific_special_tokens", {}).update(found.pop("extra_special_tokens"))
+        found.setdefault("model_specific_special_tokens", {}).update(
+            found.pop("extra_special_tokens")
+        )
 
 
 def _special(value: Any) -> Any:
     """Return a token with its flags, or its text as it is."""
     if not isinstance(value, dict):
         return value
-    return AddedToken(**{key: each for key, each in value.items() if key not in ("special", "__type")}, special=True)
+    return AddedToken(
+        **{key: each for key, each in value.items() if key not in ("special", "__type")},
+        special=True,
+    )
 
 
 def _as_token(value: Any) -> AddedToken:

@@ -1,4 +1,6 @@
-"""The named choices of a tokenizer, the names of its files, and the numbers that mean "without limit"."""
+"""The named choices of a tokenizer, the names of its files, and the numbers that mean "without
+limit".
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ CHAT_TEMPLATE_FILE = "chat_template.jinja"
 CHAT_TEMPLATE_FOLDER = "additional_chat_templates"
 
 INSTALL_TRANSFORMERS = (
-    "pip install transformers: lightrainer's own tokenizers, which are used without it, have what training needs."
+    "pip install transformers: lightrainer's own tokenizers, which are used without it, have what "
+    "training needs."
 )
 """The end of messages about what they lack."""
 

@@ -1,4 +1,6 @@
-"""Pad what has been tokenized before; and what `padding`, `truncation` and `max_length` mean together."""
+"""Pad what has been tokenized before; and what `padding`, `truncation` and `max_length` mean
+together.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def lengths_of(
     Args:
         tokenizer: has `model_max_length` and `pad_token`.
         padding: True or "longest", "max_length", False.
-        truncation: True or "longest_first", "only_first", "only_second", False; None: only where a length is given.
+        truncation: True or "longest_first", "only_first", "only_second", False; None: only where a
+            length is given.
         max_length: in tokens, special tokens included.
         pad_to_multiple_of: round the length up to a multiple of this.
         verbose: warn of a length without any effect.
@@ -53,10 +56,15 @@ def lengths_of(
         truncation = TruncationStrategy.LONGEST_FIRST
     pad = _padding(padding)
     cut = _truncation(truncation)
-    if padding is True and max_length is not None and cut == TruncationStrategy.DO_NOT_TRUNCATE and verbose:
+    if (
+        padding is True
+        and max_length is not None
+        and cut == TruncationStrategy.DO_NOT_TRUNCATE
+        and verbose
+    ):
         warnings.warn(
-            "`max_length` has no effect with `padding=True` and no truncation: pass `padding='max_length'` to pad to "
-            "it, or `truncation=True` to cut to it.",
+            "`max_length` has no effect with `padding=True` and no truncation: pass "
+            "`padding='max_length'` to pad to it, or `truncation=True` to cut to it.",
             stacklevel=4,
         )
     if max_length is None:
@@ -69,7 +77,11 @@ def lengths_of(
 def _padding(padding: Any) -> PaddingStrategy:
     if padding is False:
         return PaddingStrategy.DO_NOT_PAD
-    return PaddingStrategy.LONGEST if padding is True else PaddingStrategy(getattr(padding, "value", padding))
+    return (
+        PaddingStrategy.LONGEST
+        if padding is True
+        else PaddingStrategy(getattr(padding, "value", padding))
+    )
 
 
 def _truncation(truncation: Any) -> TruncationStrategy:
@@ -83,7 +95,9 @@ def _truncation(truncation: Any) -> TruncationStrategy:
 def _to_the_models(
     tokenizer: Any, pad: PaddingStrategy, cut: TruncationStrategy
 ) -> tuple[PaddingStrategy, TruncationStrategy, int | None]:
-    """Return the model's length where one is needed; without such a limit there is none to pad or cut to."""
+    """Return the model's length where one is needed; without such a limit there is none to pad
+    or cut to.
+    """
     if pad != PaddingStrategy.MAX_LENGTH and cut == TruncationStrategy.DO_NOT_TRUNCATE:
         return pad, cut, None
     if tokenizer.model_max_length <= ALMOST_NO_LIMIT:
@@ -93,12 +107,24 @@ def _to_the_models(
 
 
 def _check(tokenizer: Any, lengths: Lengths, multiple: int | None) -> None:
-    if lengths.pads and (tokenizer.pad_token is None or tokenizer.pad_token_id is None or tokenizer.pad_token_id < 0):
-        raise ValueError("`padding` needs a pad token: `tokenizer.pad_token = tokenizer.eos_token`, for example.")
+    if lengths.pads and (
+        tokenizer.pad_token is None or tokenizer.pad_token_id is None or tokenizer.pad_token_id < 0
+    ):
+        raise ValueError(
+            "`padding` needs a pad token: `tokenizer.pad_token = tokenizer.eos_token`, for example."
+        )
     length = lengths.max_length
     truncates = lengths.truncation != TruncationStrategy.DO_NOT_TRUNCATE
-    if lengths.pads and truncates and multiple is not None and length is not None and length % multiple:
-        raise ValueError(f"`max_length` ({length}) has to be a multiple of `pad_to_multiple_of` ({multiple}).")
+    if (
+        lengths.pads
+        and truncates
+        and multiple is not None
+        and length is not None
+        and length % multiple
+    ):
+        raise ValueError(
+            f"`max_length` ({length}) has to be a multiple of `pad_to_multiple_of` ({multiple})."
+        )
 
 
 class Padding(Backend):
@@ -117,7 +143,8 @@ class Padding(Backend):
     ) -> BatchEncoding:
         """As `PreTrainedTokenizerBase.pad`, but what it is given stays as it was.
 
-        "input_ids", "attention_mask", "token_type_ids" and "special_tokens_mask" are padded; other columns are not.
+        "input_ids", "attention_mask", "token_type_ids" and "special_tokens_mask" are padded; other
+        columns are not.
 
         Args:
             encoded_inputs: one sample, a batch, or a list of samples; lists, arrays or tensors.
@@ -136,11 +163,14 @@ class Padding(Backend):
         name = self.model_input_names[0]
         if name not in columns:
             raise ValueError(
-                f"There is no column {name!r} to pad, but {', '.join(columns)} (see remove_unused_columns)."
+                f"There is no column {name!r} to pad, but {', '.join(columns)} (see "
+                "remove_unused_columns)."
             )
         rows = columns[name]
         if rows is None or (isinstance(rows, Sized) and len(rows) == 0):
-            return BatchEncoding({**columns, "attention_mask": []} if return_attention_mask else columns)
+            return BatchEncoding(
+                {**columns, "attention_mask": []} if return_attention_mask else columns
+            )
         kind = return_tensors or _kind_of(rows, name)
         if not _is_plain(rows):
             columns = {key: as_lists(value) for key, value in columns.items()}
@@ -151,20 +181,33 @@ class Padding(Backend):
             return BatchEncoding(self._pad_row(columns, lengths, *options), tensor_type=kind)
         return BatchEncoding(self._pad_rows(columns, lengths, *options), tensor_type=kind)
 
-    def _pad_rows(self, columns: dict[str, Any], lengths: Lengths, *options: Any) -> dict[str, list[Any]]:
+    def _pad_rows(
+        self, columns: dict[str, Any], lengths: Lengths, *options: Any
+    ) -> dict[str, list[Any]]:
         name = self.model_input_names[0]
         count = len(columns[name])
         for key, values in columns.items():
             if len(values) != count:
-                raise ValueError(f"The column {key!r} has {len(values)} rows, but {name!r} has {count}.")
+                raise ValueError(
+                    f"The column {key!r} has {len(values)} rows, but {name!r} has {count}."
+                )
         if lengths.padding == PaddingStrategy.LONGEST:
-            lengths = Lengths(PaddingStrategy.MAX_LENGTH, max_length=max(len(row) for row in columns[name]))
-        samples = ({key: values[index] for key, values in columns.items()} for index in range(count))
+            lengths = Lengths(
+                PaddingStrategy.MAX_LENGTH, max_length=max(len(row) for row in columns[name])
+            )
+        samples = (
+            {key: values[index] for key, values in columns.items()} for index in range(count)
+        )
         rows = [self._pad_row(sample, lengths, *options) for sample in samples]
         return {key: [row[key] for row in rows] for key in rows[0]}
 
     def _pad_row(
-        self, row: dict[str, Any], lengths: Lengths, multiple: int | None, side: str, mask: bool | None
+        self,
+        row: dict[str, Any],
+        lengths: Lengths,
+        multiple: int | None,
+        side: str,
+        mask: bool | None,
     ) -> dict[str, Any]:
         name = self.model_input_names[0]
         ids = row[name]
@@ -196,7 +239,9 @@ def _columns(encoded: Any) -> dict[str, Any]:
         return {name: [sample[name] for sample in encoded] for name in encoded[0]}
     if isinstance(encoded, Mapping):
         return dict(encoded)
-    raise ValueError(f"A {type(encoded).__name__} cannot be padded: pass what a call of the tokenizer returned.")
+    raise ValueError(
+        f"A {type(encoded).__name__} cannot be padded: pass what a call of the tokenizer returned."
+    )
 
 
 def _kind_of(rows: Any, name: str) -> str | None:
@@ -208,7 +253,9 @@ def _kind_of(rows: Any, name: str) -> str | None:
         return "pt"
     if isinstance(first, (np.ndarray, np.number)):
         return "np"
-    raise ValueError(f"The column {name!r} holds {first!r}, a {type(first).__name__}; expected numbers.")
+    raise ValueError(
+        f"The column {name!r} holds {first!r}, a {type(first).__name__}; expected numbers."
+    )
 
 
 def _first(rows: Any) -> Any:

@@ -24,8 +24,21 @@ logger = logging.getLogger(__name__)
 
 # No settings, or written to another file.
 _LEFT_OUT = (
-    *("add_bos_token", "add_eos_token", "added_tokens_decoder", "additional_special_tokens", "tokenizer_file"),
-    *("vocab_file", "files_loaded", "name_or_path", "special_tokens_map_file", "device_map", "slow_tokenizer_class"),
+    *(
+        "add_bos_token",
+        "add_eos_token",
+        "added_tokens_decoder",
+        "additional_special_tokens",
+        "tokenizer_file",
+    ),
+    *(
+        "vocab_file",
+        "files_loaded",
+        "name_or_path",
+        "special_tokens_map_file",
+        "device_map",
+        "slow_tokenizer_class",
+    ),
 )
 
 
@@ -42,7 +55,8 @@ class Saving(Backend):
         push_to_hub: bool = False,
         **kwargs: Any,
     ) -> tuple[str, ...]:
-        """As `PreTrainedTokenizerFast.save_pretrained`: files that both can read, transformers 4.x too.
+        """As `PreTrainedTokenizerFast.save_pretrained`: files that both can read, transformers 4.x
+        too.
 
         Args:
             save_directory: is made if it is not there.
@@ -57,8 +71,9 @@ class Saving(Backend):
         """
         if push_to_hub:
             raise NotImplementedError(
-                "save_pretrained(push_to_hub=True): pass the tokenizer to the Trainer as `processing_class`, which "
-                "uploads it with the model, or upload the folder with huggingface_hub.upload_folder."
+                "save_pretrained(push_to_hub=True): pass the tokenizer to the Trainer as "
+                "`processing_class`, which uploads it with the model, or upload the folder with "
+                "huggingface_hub.upload_folder."
             )
         asked = [name for name, value in kwargs.items() if value not in (None, False)]
         if asked:
@@ -84,7 +99,9 @@ class Saving(Backend):
         for name, template in templates.items():
             path = default if name == "default" else more / f"{name}.jinja"
             if path != default and path.resolve().parent != more.resolve():
-                raise ValueError(f"The chat template {name!r} cannot be written: its name is no file name.")
+                raise ValueError(
+                    f"The chat template {name!r} cannot be written: its name is no file name."
+                )
             path.parent.mkdir(exist_ok=True)
             paths.append(self._write(path, template))
         return paths

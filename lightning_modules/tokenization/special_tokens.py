@@ -16,9 +16,13 @@ _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 
 
 class SpecialTokens:
-    """Attributes such as `pad_token` and `pad_token_id`, which can be set too; the seven of all, and a model's own."""
+    """Attributes such as `pad_token` and `pad_token_id`, which can be set too; the seven of all,
+    and a model's own.
+    """
 
-    SPECIAL_TOKENS_ATTRIBUTES = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
+    SPECIAL_TOKENS_ATTRIBUTES = [
+        f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+    ]
     _special_tokens_map: dict[str, str | AddedToken | None]
     _extra_special_tokens: list[str | AddedToken]
     verbose: bool
@@ -69,8 +73,8 @@ class SpecialTokens:
             tokens = [str(token) for token in held["_extra_special_tokens"]]
             return self.convert_tokens_to_ids(tokens) if by_id else tokens
         raise AttributeError(
-            f"{type(self).__name__} has no attribute {name!r}. For all methods of that of transformers, "
-            f"{INSTALL_TRANSFORMERS}"
+            f"{type(self).__name__} has no attribute {name!r}. For all methods of that of "
+            f"transformers, {INSTALL_TRANSFORMERS}"
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -85,18 +89,26 @@ class SpecialTokens:
 
     def _set_extra(self, name: str, value: Any, by_id: bool) -> None:
         values = _listed(name, value)
-        self._extra_special_tokens = [self.convert_ids_to_tokens(each) for each in values] if by_id else values
+        self._extra_special_tokens = (
+            [self.convert_ids_to_tokens(each) for each in values] if by_id else values
+        )
 
     @property
     def special_tokens_map(self) -> dict[str, str]:
         """Name to token, of those that are set."""
-        named = ((name, self._special_tokens_map.get(name)) for name in self.SPECIAL_TOKENS_ATTRIBUTES)
+        named = (
+            (name, self._special_tokens_map.get(name)) for name in self.SPECIAL_TOKENS_ATTRIBUTES
+        )
         return {name: str(token) for name, token in named if token is not None}
 
     @property
     def all_special_tokens(self) -> list[str]:
         """All of them, each once."""
-        return list(dict.fromkeys([*self.special_tokens_map.values(), *map(str, self._extra_special_tokens)]))
+        return list(
+            dict.fromkeys(
+                [*self.special_tokens_map.values(), *map(str, self._extra_special_tokens)]
+            )
+        )
 
     @property
     def all_special_ids(self) -> list[int]:
@@ -109,16 +121,19 @@ class SpecialTokens:
         replace_extra_special_tokens: bool = True,
         replace_additional_special_tokens: bool | None = None,
     ) -> int:
-        """As `PreTrainedTokenizerBase.add_special_tokens`: set special tokens, and add those the vocabulary lacks.
+        """As `PreTrainedTokenizerBase.add_special_tokens`: set special tokens, and add those the
+        vocabulary lacks.
 
         Args:
-            special_tokens_dict: name to token, such as `{"pad_token": "[PAD]"}`; "extra_special_tokens" (in 4.x
-                "additional_special_tokens") to a list.
-            replace_extra_special_tokens: the list takes the place of the one before, instead of being joined to it.
+            special_tokens_dict: name to token, such as `{"pad_token": "[PAD]"}`;
+                "extra_special_tokens" (in 4.x "additional_special_tokens") to a list.
+            replace_extra_special_tokens: the list takes the place of the one before, instead of
+                being joined to it.
             replace_additional_special_tokens: its name in 4.x.
 
         Returns:
-            the number of tokens that are new to the vocabulary; the model's embedding has to grow by as many.
+            the number of tokens that are new to the vocabulary; the model's embedding has to grow
+            by as many.
 
         Raises:
             ValueError: an unknown name, or what is no token.
@@ -133,7 +148,9 @@ class SpecialTokens:
         added: list[Any] = []
         for name, value in named.items():
             added += (
-                self._join_extra(value, replace) if name == "extra_special_tokens" else [self._set_named(name, value)]
+                self._join_extra(value, replace)
+                if name == "extra_special_tokens"
+                else [self._set_named(name, value)]
             )
         return self.add_tokens(added, special_tokens=True)
 
@@ -142,7 +159,8 @@ class SpecialTokens:
         for name in named:
             if name not in known:
                 raise ValueError(
-                    f"{name!r} is no special token.{did_you_mean(name, known)} There are: {', '.join(known)}."
+                    f"{name!r} is no special token.{did_you_mean(name, known)} There are: "
+                    f"{', '.join(known)}."
                 )
 
     def _set_named(self, name: str, value: Any) -> AddedToken:
@@ -151,7 +169,10 @@ class SpecialTokens:
         return token
 
     def _join_extra(self, values: Any, replace: bool) -> list[AddedToken]:
-        tokens = [_as_added("extra_special_tokens", value) for value in _listed("extra_special_tokens", values)]
+        tokens = [
+            _as_added("extra_special_tokens", value)
+            for value in _listed("extra_special_tokens", values)
+        ]
         if replace:
             self._extra_special_tokens = list(tokens) if tokens else self._extra_special_tokens
             return tokens
@@ -161,13 +182,16 @@ class SpecialTokens:
         return new
 
     def add_tokens(
-        self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False
+        self,
+        new_tokens: str | AddedToken | Sequence[str | AddedToken],
+        special_tokens: bool = False,
     ) -> int:
         """As `PreTrainedTokenizerBase.add_tokens`: add those that the vocabulary lacks.
 
         Args:
             new_tokens: one or several.
-            special_tokens: they are left out by `decode(..., skip_special_tokens=True)`, and never normalized.
+            special_tokens: they are left out by `decode(..., skip_special_tokens=True)`, and never
+                normalized.
 
         Returns:
             the number of tokens that are new to the vocabulary.
@@ -186,14 +210,21 @@ def _without_id(name: str) -> tuple[str, bool]:
 
 def _listed(name: str, tokens: Any) -> list[Any]:
     if tokens is not None and not isinstance(tokens, (list, tuple)):
-        raise ValueError(f"`{name}` is {tokens!r}, a {type(tokens).__name__}; expected a list of tokens.")
+        raise ValueError(
+            f"`{name}` is {tokens!r}, a {type(tokens).__name__}; expected a list of tokens."
+        )
     return list(tokens or [])
 
 
-def _token_or_none(name: str, token: Any, error: type[Exception] = TypeError) -> str | AddedToken | None:
+def _token_or_none(
+    name: str, token: Any, error: type[Exception] = TypeError
+) -> str | AddedToken | None:
     if token is None or isinstance(token, (str, AddedToken)):
         return token
-    raise error(f"`{name}` is {token!r}, a {type(token).__name__}; expected a text or a `tokenizers.AddedToken`.")
+    raise error(
+        f"`{name}` is {token!r}, a {type(token).__name__}; expected a text or a "
+        "`tokenizers.AddedToken`."
+    )
 
 
 def _as_added(name: str, token: Any) -> AddedToken:

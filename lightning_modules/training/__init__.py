@@ -1,5 +1,6 @@
 """Parts of a training run for any loop: accumulation windows, losses, out of memory.
 
-Not here: the LightningModule behind the facade (`facade/trainer/trainer_module.py`), modules for Lightning users
-(`lightning_modules/tasks`). Imports every room but `tasks`, `search` and `tokenization`.
+Not here: the LightningModule behind the facade (`facade/trainer/trainer_module.py`), modules for
+Lightning users (`lightning_modules/tasks`). Imports every room but `tasks`, `search` and
+`tokenization`.
 """

@@ -1,4 +1,6 @@
-"""Windows of micro-batches, so that one Lightning batch is one optimizer step, and the sum of their losses."""
+"""Windows of micro-batches, so that one Lightning batch is one optimizer step, and the sum of
+their losses.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ Reader = Callable[[Iterator[Any], int], tuple[list[Any], Any]]
 
 
 class Window(list[Any]):
-    """The micro-batches of one optimizer step; the last window of an epoch may have fewer than the others.
+    """The micro-batches of one optimizer step; the last window of an epoch may have fewer than the
+    others.
 
     Attributes:
-        items: number of items (labels that count) in the whole window, over all processes; None if not counted.
+        items: number of items (labels that count) in the whole window, over all processes; None if
+            not counted.
     """
 
     __slots__ = ("items",)
@@ -36,8 +40,8 @@ class Window(list[Any]):
 class WindowLoader:
     """Reads a loader in windows of `accumulation` micro-batches, from any position of an epoch on.
 
-    Nothing is read, and no random number drawn, before the first `next()` of an epoch: Lightning makes iterators
-    earlier than the reference does.
+    Nothing is read, and no random number drawn, before the first `next()` of an epoch: Lightning
+    makes iterators earlier than the reference does.
 
     Args:
         loader: gives micro-batches; any iterable.
@@ -51,7 +55,9 @@ class WindowLoader:
         together: makes of the micro-batches those that go along with the ones of other processes.
     """
 
-    def __init__(self, loader: Any, *, accumulation: int, batches: int | None, windows: int, read: Reader) -> None:
+    def __init__(
+        self, loader: Any, *, accumulation: int, batches: int | None, windows: int, read: Reader
+    ) -> None:
         self.loader = loader
         self.accumulation = accumulation
         self.batches = batches
@@ -85,11 +91,12 @@ class WindowLoader:
         Args:
             epoch: epoch, from 0.
             window: windows of it that are done.
-            on_positioned: called once the position is reached: before anything is read at the start of an epoch. In
-                the middle of one, where the loader's state is known, when nothing has to be read any more to get
-                there; otherwise after the first window is read, where the reference restores its generators.
-            loader_state: what the loader's `state_dict` was there. Without it, or with that of another kind of loader,
-                the batches that were read are skipped.
+            on_positioned: called once the position is reached: before anything is read at the start
+                of an epoch. In the middle of one, where the loader's state is known, when nothing
+                has to be read any more to get there; otherwise after the first window is read,
+                where the reference restores its generators.
+            loader_state: what the loader's `state_dict` was there. Without it, or with that of
+                another kind of loader, the batches that were read are skipped.
         """
         self.epoch = epoch
         self.done = window
@@ -125,11 +132,15 @@ class WindowLoader:
         self._stopped = True
 
     def end_epoch(self) -> None:
-        """Advance to the next epoch; called by the consumer, which may leave an iterator unfinished."""
+        """Advance to the next epoch; called by the consumer, which may leave an iterator
+        unfinished.
+        """
         self.epoch, self.done = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the next window, and of the loader, as Lightning's protocol asks."""
+        """Return the position of the next window, and of the loader, as Lightning's protocol
+        asks.
+        """
         return {"epoch": self.epoch, "done": self.done, "loader": self._source.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -157,7 +168,9 @@ class WindowLoader:
             yield window
 
     def _begin_epoch(self) -> Iterator[Any]:
-        """Return the micro-batches from the position on; nothing is read of an epoch that is at its end."""
+        """Return the micro-batches from the position on; nothing is read of an epoch that is at
+        its end.
+        """
         self._stopped = False
         self.exhausted = False
         if self.done == 0 or self.is_at_end:
@@ -175,7 +188,9 @@ class WindowLoader:
             callback()
 
     def _load_state_between_epochs(self) -> None:
-        """Restore the loader, once, since an evaluation with the same collator may follow the end of an epoch."""
+        """Restore the loader, once, since an evaluation with the same collator may follow the
+        end of an epoch.
+        """
         state = self._loader_state
         if state is None or self._is_foreign:
             return
@@ -214,7 +229,9 @@ class WindowLoader:
         return batches
 
     def _epoch_after(self, state: dict[str, Any]) -> Iterator[Any]:
-        """Start the epoch after one that ended in this state of a foreign loader, which may not know that it ended."""
+        """Start the epoch after one that ended in this state of a foreign loader, which may not
+        know that it ended.
+        """
         rng = capture_host_rng()
         self.loader.load_state_dict(state)
         batches = iterate(self.loader)
@@ -229,7 +246,9 @@ class WindowLoader:
         return not isinstance(self._source, (EpochLoader, RereadLoader))
 
     def _fits(self, state: dict[str, Any]) -> bool:
-        """Return whether a state may be that of the loader, which may have been replaced in the meantime."""
+        """Return whether a state may be that of the loader, which may have been replaced in the
+        meantime.
+        """
         if isinstance(self._source, EpochLoader):
             return "handed_out" in state
         if isinstance(self._source, RereadLoader):
@@ -238,10 +257,11 @@ class WindowLoader:
 
 
 class LossMeter:
-    """Sum micro-batch losses as the reference does, to the last bit, without a device synchronisation at each step.
+    """Sum micro-batch losses as the reference does, to the last bit, without a device
+    synchronisation at each step.
 
-    The reference adds each loss to a float32 tensor, and its filter for NaN synchronises for every loss. Here the
-    losses are kept as they come, and added up in the same order when a log is due.
+    The reference adds each loss to a float32 tensor, and its filter for NaN synchronises for every
+    loss. Here the losses are kept as they come, and added up in the same order when a log is due.
 
     Args:
         skip_not_finite: put the mean of the window so far in the place of a NaN or infinite loss.
@@ -273,7 +293,9 @@ class LossMeter:
             self._pack()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses since the last `take`, for `load_state_dict`; this synchronises with the device."""
+        """Return the losses since the last `take`, for `load_state_dict`; this synchronises with
+        the device.
+        """
         self._pack()
         chunks = [chunk.double().cpu() for chunk, _ in self._chunks]
         losses = torch.cat(chunks) if chunks else torch.zeros(0, device="cpu")
@@ -290,7 +312,9 @@ class LossMeter:
     @staticmethod
     def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the mean of the `state_dict`s of several processes, as one."""
-        steps = torch.tensor([step for state in states for step in state["steps"]], dtype=torch.int64, device="cpu")
+        steps = torch.tensor(
+            [step for state in states for step in state["steps"]], dtype=torch.int64, device="cpu"
+        )
         losses = torch.cat([state["losses"].double() for state in states]) / len(states)
         order = torch.argsort(steps, stable=True)
         rest = sum(state["rest"] for state in states) / len(states)
@@ -303,7 +327,8 @@ class LossMeter:
     def take(self) -> float:
         """Return the sum since the last call, in float32.
 
-        Once not finite, the sum stays NaN, as in the reference, which resets it by subtracting it from itself.
+        Once not finite, the sum stays NaN, as in the reference, which resets it by subtracting it
+        from itself.
         """
         self._pack()
         total = self._rest
@@ -326,7 +351,9 @@ class LossMeter:
 
     def _pack(self) -> None:
         if self._losses:
-            self._chunks.append((torch.stack([loss.reshape(()) for loss in self._losses]), self._steps))
+            self._chunks.append(
+                (torch.stack([loss.reshape(()) for loss in self._losses]), self._steps)
+            )
             self._losses, self._steps = [], []
 
 

@@ -17,8 +17,8 @@ __all__ = ["LabelSmoother"]
 class LabelSmoother:
     """As `transformers.trainer_pt_utils.LabelSmoother`, bit for bit.
 
-    `(1 - epsilon) * nll + epsilon * mean over classes of -log p`, averaged over the labels that count: Szegedy et al.
-    (arXiv:1512.00567), section 7.
+    `(1 - epsilon) * nll + epsilon * mean over classes of -log p`, averaged over the labels that
+    count: Szegedy et al. (arXiv:1512.00567), section 7.
     """
 
     epsilon: float = 0.1
@@ -36,10 +36,13 @@ class LabelSmoother:
         """Return the smoothed loss of one batch, a scalar.
 
         Args:
-            model_output: has the logits of shape (..., classes) under "logits", as `.logits` or as its first element.
+            model_output: has the logits of shape (..., classes) under "logits", as `.logits` or as
+                its first element.
             labels: of shape (...) or (..., 1), int64; never changed.
-            shift_labels: compare each position with the label of the next one, as in causal language models.
-            num_items_in_batch: divisor of the sum (as from 5.23 on), by default the labels that count here.
+            shift_labels: compare each position with the label of the next one, as in causal
+                language models.
+            num_items_in_batch: divisor of the sum (as from 5.23 on), by default the labels that
+                count here.
         """
         logits = _logits(model_output)
         if shift_labels:
@@ -54,14 +57,20 @@ class LabelSmoother:
         spread = negative_log_probs.sum(dim=-1, keepdim=True, dtype=torch.float32)
         count = _count(num_items_in_batch, ignored)
         nll_loss = nll.masked_fill(ignored, 0.0).sum() / count
-        spread_loss = spread.masked_fill(ignored, 0.0).sum() / (count * negative_log_probs.shape[-1])
+        spread_loss = spread.masked_fill(ignored, 0.0).sum() / (
+            count * negative_log_probs.shape[-1]
+        )
         return (1 - self.epsilon) * nll_loss + self.epsilon * spread_loss
 
 
 def _count(num_items_in_batch: Tensor | int | None, ignored: Tensor) -> Tensor | int:
     if num_items_in_batch is None:
         return ignored.numel() - ignored.long().sum()
-    return num_items_in_batch.to(ignored.device) if isinstance(num_items_in_batch, Tensor) else num_items_in_batch
+    return (
+        num_items_in_batch.to(ignored.device)
+        if isinstance(num_items_in_batch, Tensor)
+        else num_items_in_batch
+    )
 
 
 def _logits(model_output: Any) -> Tensor:

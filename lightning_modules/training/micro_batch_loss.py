@@ -1,4 +1,6 @@
-"""What the loss of a micro-batch counts in its optimizer step, so that every item of the step counts the same."""
+"""What the loss of a micro-batch counts in its optimizer step, so that every item of the step
+counts the same.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ IGNORED_LABEL = -100
 """The label of positions that do not count."""
 
 Divisor = Tensor | float
-"""What a mean over a micro-batch is divided by; a tensor is infinite where no item of the micro-batch counts."""
+"""What a mean over a micro-batch is divided by; a tensor is infinite where no item of the
+micro-batch counts.
+"""
 
 
 def count_labels(labels: object, *, shifted: bool) -> Tensor | None:
@@ -24,24 +28,34 @@ def count_labels(labels: object, *, shifted: bool) -> Tensor | None:
 
     Args:
         labels: of the batch; class numbers are counted without those that are -100.
-        shifted: the first label of each row is not compared with anything, as in causal language models.
+        shifted: the first label of each row is not compared with anything, as in causal language
+            models.
 
     Returns:
-        The count on the device of the labels; None where labels are not class numbers, so that rows count instead.
+        The count on the device of the labels; None where labels are not class numbers, so that rows
+        count instead.
     """
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype == torch.bool or labels.ndim == 0:
+    if (
+        not isinstance(labels, Tensor)
+        or labels.is_floating_point()
+        or labels.dtype == torch.bool
+        or labels.ndim == 0
+    ):
         return None
     compared = labels[..., 1:] if shifted else labels
     return compared.ne(IGNORED_LABEL).sum()
 
 
 def shifts_labels(model: object) -> bool:
-    """Return whether a model that computes a mean loss itself leaves out the first label of each row."""
+    """Return whether a model that computes a mean loss itself leaves out the first label of each
+    row.
+    """
     return predicts_next_token(base_of_adapter(model))
 
 
 def divide_mean(loss: Tensor, divisor: Divisor) -> Tensor:
-    """Divide the mean loss of a micro-batch, in the precision of the loss; nothing waits for the device.
+    """Divide the mean loss of a micro-batch, in the precision of the loss; nothing waits for the
+    device.
 
     Args:
         loss: a scalar. NaN, the mean over no items, becomes 0 where the divisor is infinite.
@@ -55,19 +69,24 @@ def divide_mean(loss: Tensor, divisor: Divisor) -> Tensor:
 
 
 class MicroBatchLoss:
-    """Weighs the loss of one micro-batch, so that the losses of a step add up to the mean over all of its items.
+    """Weighs the loss of one micro-batch, so that the losses of a step add up to the mean over all
+    of its items.
 
-    The decision is taken after the forward pass. A loss that was computed from `num_items_in_batch` has been divided by
-    the items of the whole step; any other loss is a mean over its own micro-batch, and is divided by the items that the
-    step has for each one of the micro-batch. Only the first of `weigh_in_step` and `weigh` divides a loss.
+    The decision is taken after the forward pass. A loss that was computed from `num_items_in_batch`
+    has been divided by the items of the whole step; any other loss is a mean over its own
+    micro-batch, and is divided by the items that the step has for each one of the micro-batch. Only
+    the first of `weigh_in_step` and `weigh` divides a loss.
 
     Args:
-        items: `num_items_in_batch` of the step as it is handed to the user's code; None where it is not counted.
+        items: `num_items_in_batch` of the step as it is handed to the user's code; None where it is
+            not counted.
         divisor: what a mean over this micro-batch is divided by.
         parts: micro-batches of the step in this process.
-        is_scaled: whether the loss is divided by the items of the step, where the user's code declares it.
-        may_be_divided: an override of `Trainer.training_step` may have divided the loss by the number of micro-batches
-            before its backward pass, as versions of that method in transformers do.
+        is_scaled: whether the loss is divided by the items of the step, where the user's code
+            declares it.
+        may_be_divided: an override of `Trainer.training_step` may have divided the loss by the
+            number of micro-batches before its backward pass, as versions of that method in
+            transformers do.
 
     Attributes:
         items: see above.
@@ -131,10 +150,11 @@ class MicroBatchLoss:
         return self._result
 
     def to_log(self, loss: Tensor) -> Tensor:
-        """Return the loss that `Trainer.training_step`, or an override of it, returned, as it counts in the step.
+        """Return the loss that `Trainer.training_step`, or an override of it, returned, as it
+        counts in the step.
 
-        An override returns the loss of its backward pass, before it was weighed here; or divided by the number of
-        micro-batches, which is then left as it is.
+        An override returns the loss of its backward pass, before it was weighed here; or divided by
+        the number of micro-batches, which is then left as it is.
         """
         if self._is_returned_weighed or self._given is None or not self.is_mean:
             return loss
@@ -151,7 +171,10 @@ def _is_divided_by(loss: Tensor, parts: int) -> bool:
         return False
     divisor = getattr(operation, "_saved_other", None)
     return (
-        isinstance(divisor, Tensor) and divisor.device.type == "cpu" and divisor.ndim == 0 and divisor.item() == parts
+        isinstance(divisor, Tensor)
+        and divisor.device.type == "cpu"
+        and divisor.ndim == 0
+        and divisor.item() == parts
     )
 
 
@@ -167,9 +190,15 @@ class WeighsBackward(TorchFunctionMode):
         self.micro_batch = micro_batch
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
-        """Call the function; `Tensor.backward` with the weighed loss, unless the accelerator has weighed it."""
+        """Call the function; `Tensor.backward` with the weighed loss, unless the accelerator has
+        weighed it.
+        """
         if func is Tensor.backward and not self.micro_batch.is_weighed_by_trainer:
             loss, *others = args
             args = (self.micro_batch.weigh(loss), *others)

@@ -1,4 +1,6 @@
-"""The number of items of an optimizer step, as a tensor that notes whether a computation reads it."""
+"""The number of items of an optimizer step, as a tensor that notes whether a computation reads
+it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_READS_THE_NUMBER = frozenset({"item", "tolist", "numpy", "__array__", "__int__", "__float__", "__index__"})
+_READS_THE_NUMBER = frozenset(
+    {"item", "tolist", "numpy", "__array__", "__int__", "__float__", "__index__"}
+)
 """Methods that hand the number to Python, where what becomes of it cannot be followed any more."""
 
 
@@ -26,11 +30,13 @@ class Use:
 class NotedItems(Tensor):
     """`num_items_in_batch` of a micro-batch, which notes whether the loss is computed from it.
 
-    A model that divides the sum of its losses by the items of the whole step reads the number; a model whose loss is a
-    mean passes it on, in `**kwargs`, or drops it. The signature of `forward` is the same for both.
+    A model that divides the sum of its losses by the items of the whole step reads the number; a
+    model whose loss is a mean passes it on, in `**kwargs`, or drops it. The signature of `forward`
+    is the same for both.
 
-    What is made of the number alone, such as a copy on another device, is a `NotedItems` with the same `use`. What is
-    made of it and another tensor is a plain tensor. Compiled code is given the plain number, and notes its use too.
+    What is made of the number alone, such as a copy on another device, is a `NotedItems` with the
+    same `use`. What is made of it and another tensor is a plain tensor. Compiled code is given the
+    plain number, and notes its use too.
 
     Attributes:
         number: the plain tensor.
@@ -94,7 +100,9 @@ class _Operands:
         self.other_tensors = False
 
     def unwrap(self, argument: Any) -> Any:
-        """Return an argument with the plain number in place of a `NotedItems`, also in lists and tuples."""
+        """Return an argument with the plain number in place of a `NotedItems`, also in lists and
+        tuples.
+        """
         if isinstance(argument, NotedItems):
             self.use = argument.use
             return argument.number

@@ -32,21 +32,27 @@ class OutOfMemoryElsewhereError(torch.OutOfMemoryError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """As `accelerate.utils.should_reduce_batch_size`: return whether a smaller batch may avoid this error."""
+    """As `accelerate.utils.should_reduce_batch_size`: return whether a smaller batch may avoid
+    this error.
+    """
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 
 def explain(error: Exception, explanation: Callable[[], str]) -> None:
-    """Add a note to an error of this kind; the innermost explanation stays the only one, and is made only for it."""
+    """Add a note to an error of this kind; the innermost explanation stays the only one, and is
+    made only for it.
+    """
     if is_out_of_memory(error) and not getattr(error, "is_explained", False):
         add_note(error, explanation())
         vars(error)["is_explained"] = True
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """As `error.add_note`, which Python 3.10 does not have: there the note becomes a part of the message."""
+    """As `error.add_note`, which Python 3.10 does not have: there the note becomes a part of the
+    message.
+    """
     if sys.version_info >= (3, 11):
         error.add_note(note)
     else:
@@ -54,10 +60,17 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 def shapes_of(inputs: Any) -> str:
-    """Return the tensors of a batch with their shapes, such as `input_ids 4 x 128, labels 4 x 128`."""
+    """Return the tensors of a batch with their shapes, such as
+    `input_ids 4 x 128, labels 4 x 128`.
+    """
     named = inputs.items() if isinstance(inputs, Mapping) else enumerate(_listed(inputs))
     found = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
-    return ", ".join(f"{name} {' x '.join(map(str, value.shape)) or 'a number'}" for name, value in found) or "unknown"
+    return (
+        ", ".join(
+            f"{name} {' x '.join(map(str, value.shape)) or 'a number'}" for name, value in found
+        )
+        or "unknown"
+    )
 
 
 def release_memory() -> None:
@@ -71,14 +84,16 @@ def release_memory() -> None:
 
 
 class OutOfMemoryConsensus:
-    """Raise an out-of-memory error of one data-parallel process in all of them, instead of leaving the others waiting.
+    """Raise an out-of-memory error of one data-parallel process in all of them, instead of leaving
+    the others waiting.
 
-    A process whose work fails keeps the error, and leaves out what follows until `settle`, which all processes call
-    at the same places, raises it in all of them. Gradients cannot be averaged in the backward pass then: `settle`
-    does so, once every process is known to have them.
+    A process whose work fails keeps the error, and leaves out what follows until `settle`, which
+    all processes call at the same places, raises it in all of them. Gradients cannot be averaged in
+    the backward pass then: `settle` does so, once every process is known to have them.
 
     Args:
-        device: device of the collective; None with a single process, so that errors are raised at once.
+        device: device of the collective; None with a single process, so that errors are raised at
+            once.
         shares_buffers: each step begins with the buffers of the first process.
 
     Attributes:
@@ -93,12 +108,16 @@ class OutOfMemoryConsensus:
         self.failure: Exception | None = None
 
     def begin_step(self, buffers: Iterable[torch.Tensor]) -> None:
-        """Broadcast buffers as `DistributedDataParallel` does in a forward pass, which a process may not get to."""
+        """Broadcast buffers as `DistributedDataParallel` does in a forward pass, which a process
+        may not get to.
+        """
         if self.shares_buffers:
             broadcast_tensors(buffers)
 
     def keeps(self, error: Exception) -> bool:
-        """Keep an out-of-memory error for `settle`; return False for others, and with a single process."""
+        """Keep an out-of-memory error for `settle`; return False for others, and with a single
+        process.
+        """
         if not self.is_shared or not is_out_of_memory(error):
             return False
         self.failure = error
@@ -111,11 +130,15 @@ class OutOfMemoryConsensus:
             parameters: those whose gradients are to be averaged.
 
         Raises:
-            torch.OutOfMemoryError, RuntimeError: the error that was kept. `is_shared` is True on it.
+            torch.OutOfMemoryError, RuntimeError: the error that was kept. `is_shared` is True on
+                it.
             OutOfMemoryElsewhereError: it was kept in another process.
         """
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        said = [self.failure is not None, *(parameter.grad is not None for parameter in parameters)]
+        said = [
+            self.failure is not None,
+            *(parameter.grad is not None for parameter in parameters),
+        ]
         flags = torch.tensor(said, dtype=torch.int32, device=self.device)
         dist.all_reduce(flags, op=dist.ReduceOp.MAX)
         failed, *used = flags.tolist()
@@ -124,11 +147,15 @@ class OutOfMemoryConsensus:
             failure = failure or OutOfMemoryElsewhereError("Another process ran out of memory.")
             vars(failure)["is_shared"] = True
             raise failure
-        average_gradients(parameter for parameter, flag in zip(parameters, used, strict=True) if flag)
+        average_gradients(
+            parameter for parameter, flag in zip(parameters, used, strict=True) if flag
+        )
 
 
 def average_gradients(parameters: Iterable[torch.Tensor]) -> None:
-    """Average gradients over all processes as `DistributedDataParallel` does, with zeros where one has none."""
+    """Average gradients over all processes as `DistributedDataParallel` does, with zeros where
+    one has none.
+    """
     size = dist.get_world_size()
     for parameter in parameters:
         if parameter.grad is None:

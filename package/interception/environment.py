@@ -11,7 +11,9 @@ INSTALL = "LIGHTRAINER_INSTALL"
 VERBOSE = "LIGHTRAINER_VERBOSE"
 """The id of the process that reports at its end which names were served."""
 DRY_RUN = "LIGHTRAINER_DRY_RUN"
-"""Set to 1: the Trainer prints its plan and ends the process before the first step; read by the Trainer."""
+"""Set to 1: the Trainer prints its plan and ends the process before the first step; read by the
+Trainer.
+"""
 RECORDER = "LIGHTRAINER_RECORDER"
 """A file that Python processes run at their start; set by `lightrainer compare`."""
 
@@ -24,7 +26,8 @@ FOLDER = str(Path(__file__).with_name("children"))
 
 
 def switch_on(environment: MutableMapping[str, str]) -> None:
-    """Change an environment so that Python processes started with it intercept imports; other entries stay.
+    """Change an environment so that Python processes started with it intercept imports; other
+    entries stay.
 
     Args:
         environment: Changed in place.

@@ -19,25 +19,34 @@ LIBRARY = "transformers"
 
 
 class Finder:
-    """Finder for `sys.meta_path` that serves the modules of the table, and leaves others to the other finders."""
+    """Finder for `sys.meta_path` that serves the modules of the table, and leaves others to the
+    other finders.
+    """
 
     is_of_lightrainer = True
 
     def __init__(self) -> None:
         self.serves_from_the_start = False
-        """True if this process intercepts from its start: then it holds no model yet when the library is loaded."""
+        """True if this process intercepts from its start: then it holds no model yet when the
+        library is loaded.
+        """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """As `importlib.abc.MetaPathFinder.find_spec`.
 
         Raises:
-            ModuleNotFoundError: The reference is not installed, and its stand-in has no such module.
+            ModuleNotFoundError: The reference is not installed, and its stand-in has no such
+                module.
         """
         library, _, inside = name.partition(".")
         if library != LIBRARY:
             return None
         loaded = sys.modules.get(LIBRARY)
-        if package.is_stand_in(loaded) if inside else getattr(spec_of_others(name), "origin", None) is None:
+        if (
+            package.is_stand_in(loaded)
+            if inside
+            else getattr(spec_of_others(name), "origin", None) is None
+        ):
             return package.find(inside)
         if inside and loaded is not None:
             # The library sometimes runs its own `__init__` again, which undoes this.
@@ -55,8 +64,8 @@ class Finder:
             def act() -> None:
                 serve_top_level(sys.modules[name], names)
                 if name == LIBRARY and self.serves_from_the_start:
-                    # Modules loaded by now stay to the end; walking over them again and again would cost the garbage
-                    # collector a sixth of the time of a script of seconds.
+                    # Modules loaded by now stay to the end; walking over them again and again would
+                    # cost the garbage collector a sixth of the time of a script of seconds.
                     gc.freeze()
 
             loader: Any = _Afterwards(spec.loader, act)

@@ -55,8 +55,12 @@ class Replaced:
             _warn(holders)
 
     def put_back(self) -> None:
-        """Undo everything; served modules that were imported since are forgotten, to be imported again."""
-        for name in [name for name, module in sys.modules.items() if isinstance(module, ServedModule)]:
+        """Undo everything; served modules that were imported since are forgotten, to be imported
+        again.
+        """
+        for name in [
+            name for name, module in sys.modules.items() if isinstance(module, ServedModule)
+        ]:
             del sys.modules[name]
             package, _, inside = name.rpartition(".")
             vars(sys.modules.get(package, ModuleType(""))).pop(inside, None)
@@ -88,8 +92,9 @@ def _holders(originals: dict[int, Any]) -> dict[str, list[str]]:
 def _warn(holders: dict[str, list[str]]) -> None:
     modules = [f"{module} ({_some(names, _MOST_NAMES)})" for module, names in holders.items()]
     warnings.warn(
-        "transformers was imported before lightrainer was installed, and these modules still hold names of it: "
-        f"{_some(modules, _MOST_MODULES)}. Import them again, or start with `python -m lightrainer`.",
+        "transformers was imported before lightrainer was installed, and these modules still hold "
+        f"names of it: {_some(modules, _MOST_MODULES)}. Import them again, or start with `python "
+        "-m lightrainer`.",
         UserWarning,
         stacklevel=4,
     )

@@ -15,7 +15,8 @@ from .targets import renamed, resolve, written
 
 
 class ServedModule(ModuleType):
-    """Module of the reference that takes names in the table from this package, and all others from `theirs`.
+    """Module of the reference that takes names in the table from this package, and all others from
+    `theirs`.
 
     Args:
         name: In full, such as `transformers.trainer`.
@@ -25,7 +26,11 @@ class ServedModule(ModuleType):
     """
 
     def __init__(
-        self, name: str, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Callable[[], Any] = list
+        self,
+        name: str,
+        ours: Mapping[str, str],
+        theirs: Callable[[str], Any],
+        their_names: Callable[[], Any] = list,
     ) -> None:
         super().__init__(name)
         self.__dict__.update(_ours=ours, _theirs=theirs, _their_names=their_names)
@@ -64,7 +69,9 @@ class ServedModule(ModuleType):
 class ServedLoader(Loader):
     """Creates a served module, whose names are resolved on first access."""
 
-    def __init__(self, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Any = list) -> None:
+    def __init__(
+        self, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Any = list
+    ) -> None:
         self._ours = ours
         self._theirs = theirs
         self._their_names = their_names
@@ -80,7 +87,8 @@ class ServedLoader(Loader):
 def serve_top_level(module: ModuleType, top_level: Mapping[str, str]) -> None:
     """Resolve some names of a loaded package from served modules; does nothing the second time.
 
-    Only the class of the module object is changed, so that everything else stays the package's own business.
+    Only the class of the module object is changed, so that everything else stays the package's own
+    business.
 
     Args:
         module: The loaded package.

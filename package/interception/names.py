@@ -1,8 +1,9 @@
-"""Table of served names: modules of the reference, the names in them that are ours, and their targets.
+"""Table of served names: modules of the reference, the names in them that are ours, and their
+targets.
 
-To serve another name, add it to its module in `SERVED` (with the library installed, and without) or in `STAND_IN` of
-`stand_in/names.py` (only without), and, if `transformers` itself offers it too, to `TOP_LEVEL`. Other names of a
-served module remain the library's own.
+To serve another name, add it to its module in `SERVED` (with the library installed, and without) or
+in `STAND_IN` of `stand_in/names.py` (only without), and, if `transformers` itself offers it too, to
+`TOP_LEVEL`. Other names of a served module remain the library's own.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ VERSION = "5.3.0"
 """Version of the reference that has these names."""
 
 _CALLBACKS = (
-    "CallbackHandler DefaultFlowCallback EarlyStoppingCallback ExportableState PrinterCallback ProgressCallback "
-    "TrainerCallback TrainerControl TrainerState"
+    "CallbackHandler DefaultFlowCallback EarlyStoppingCallback ExportableState PrinterCallback "
+    "ProgressCallback TrainerCallback TrainerControl TrainerState"
 )
 _STRATEGIES = "HubStrategy IntervalStrategy SaveStrategy SchedulerType"
 _FILES = ".lightning_modules.common.file_names"
@@ -22,16 +23,23 @@ _ENUMS = ".facade.arguments.enums"
 
 _SERVED: dict[str, dict[str, str]] = {
     "trainer": {
-        ".facade": "Trainer TrainingArguments EvalPrediction EvalLoopOutput PredictionOutput TrainOutput",
+        ".facade": (
+            "Trainer TrainingArguments EvalPrediction EvalLoopOutput PredictionOutput TrainOutput"
+        ),
         ".callbacks": _CALLBACKS,
         _ENUMS: "HPSearchBackend HubStrategy OptimizerNames ParallelMode SaveStrategy",
-        _FILES: "OPTIMIZER_NAME OPTIMIZER_NAME_BIN PREFIX_CHECKPOINT_DIR SCALER_NAME SCHEDULER_NAME "
-        "TRAINER_STATE_NAME TRAINING_ARGS_NAME",
+        _FILES: (
+            "OPTIMIZER_NAME OPTIMIZER_NAME_BIN PREFIX_CHECKPOINT_DIR SCALER_NAME SCHEDULER_NAME "
+            "TRAINER_STATE_NAME TRAINING_ARGS_NAME"
+        ),
         ".lightning_modules": "enable_full_determinism get_last_checkpoint get_scheduler set_seed",
         ".lightning_modules.optim.groups": "ALL_LAYERNORM_LAYERS",
     },
     "trainer_seq2seq": {".facade": "Seq2SeqTrainer Trainer"},
-    "trainer_tf": {".facade.keras.trainer": "TFTrainer", ".facade.keras.arguments": "TFTrainingArguments"},
+    "trainer_tf": {
+        ".facade.keras.trainer": "TFTrainer",
+        ".facade.keras.arguments": "TFTrainingArguments",
+    },
     "training_args": {
         ".facade": "ParallelMode TrainingArguments",
         ".facade.arguments.parallelism": "ParallelismConfig",
@@ -49,15 +57,19 @@ _SERVED: dict[str, dict[str, str]] = {
     "trainer_utils": {
         ".facade": "EvalLoopOutput EvalPrediction PredictionOutput TrainOutput",
         _ENUMS: f"FSDPOption HPSearchBackend {_STRATEGIES}",
-        ".lightning_modules": "RemoveColumnsCollator enable_full_determinism get_last_checkpoint set_seed",
+        ".lightning_modules": (
+            "RemoveColumnsCollator enable_full_determinism get_last_checkpoint set_seed"
+        ),
         ".lightning_modules.common.seeding": "seed_worker",
         ".lightning_modules.data.lengths": "has_length",
         ".facade.evaluation.metrics": "denumpify_detensorize speed_metrics",
         _FILES: "PREFIX_CHECKPOINT_DIR",
         ".facade.compat.checkpoints": "load_sharded_checkpoint",
         ".lightning_modules.checkpoints": "rotate_checkpoints sort_checkpoints",
-        ".facade.search.hyperparameters": "BestRun default_compute_objective default_hp_space_optuna "
-        "default_hp_space_ray default_hp_space_wandb",
+        ".facade.search.hyperparameters": (
+            "BestRun default_compute_objective default_hp_space_optuna "
+            "default_hp_space_ray default_hp_space_wandb"
+        ),
         ".lightning_modules.models.inspection": "unwrap_peft_model=base_of_adapter",
         ".lightning_modules.models.special_tokens": "align_special_tokens",
         ".facade.compat.processes": "is_main_process",
@@ -65,9 +77,13 @@ _SERVED: dict[str, dict[str, str]] = {
     "trainer_pt_utils": {
         ".facade.arguments.accelerator": "AcceleratorConfig",
         ".facade.evaluation.metrics": "metrics_format",
-        ".facade.trainer": "log_metrics=Trainer.log_metrics save_metrics=Trainer.save_metrics "
-        "save_state=Trainer.save_state get_num_trainable_parameters=Trainer.get_num_trainable_parameters "
-        "get_learning_rates=Trainer.get_learning_rates get_optimizer_group=Trainer.get_optimizer_group",
+        ".facade.trainer": (
+            "log_metrics=Trainer.log_metrics save_metrics=Trainer.save_metrics "
+            "save_state=Trainer.save_state "
+            "get_num_trainable_parameters=Trainer.get_num_trainable_parameters "
+            "get_learning_rates=Trainer.get_learning_rates "
+            "get_optimizer_group=Trainer.get_optimizer_group"
+        ),
         ".lightning_modules": "LabelSmoother LengthGroupedSampler",
         ".lightning_modules.data.length_grouping": "get_length_grouped_indices",
         ".lightning_modules.common.nested": "find_batch_size nested_detach nested_numpify",
@@ -86,34 +102,47 @@ _SERVED: dict[str, dict[str, str]] = {
     },
     "hyperparameter_search": {
         _ENUMS: "HPSearchBackend",
-        ".facade.search.hyperparameters": "default_hp_space_optuna default_hp_space_ray default_hp_space_wandb",
+        ".facade.search.hyperparameters": (
+            "default_hp_space_optuna default_hp_space_ray default_hp_space_wandb"
+        ),
     },
     "integrations.deepspeed": {
-        ".facade.arguments.hf_deepspeed": "HfDeepSpeedConfig HfTrainerDeepSpeedConfig deepspeed_config "
-        "is_deepspeed_available "
-        "is_deepspeed_zero3_enabled set_hf_deepspeed_config unset_hf_deepspeed_config",
+        ".facade.arguments.hf_deepspeed": (
+            "HfDeepSpeedConfig HfTrainerDeepSpeedConfig deepspeed_config "
+            "is_deepspeed_available "
+            "is_deepspeed_zero3_enabled set_hf_deepspeed_config unset_hf_deepspeed_config"
+        ),
     },
     "integrations.integration_utils": {
-        ".callbacks": "AzureMLCallback ClearMLCallback CodeCarbonCallback CometCallback DVCLiveCallback "
-        "DagsHubCallback FlyteCallback MLflowCallback ProgressCallback SwanLabCallback TensorBoardCallback "
-        "TrackioCallback TrainerCallback WandbCallback rewrite_logs "
-        "get_available_reporting_integrations=available_reporting_integrations",
-        ".callbacks.loggers.availability": "is_azureml_available is_clearml_available is_codecarbon_available "
-        "is_comet_available is_dagshub_available is_dvclive_available is_flyte_deck_standard_available "
-        "is_flytekit_available is_mlflow_available is_swanlab_available is_tensorboard_available "
-        "is_trackio_available is_wandb_available",
+        ".callbacks": (
+            "AzureMLCallback ClearMLCallback CodeCarbonCallback CometCallback DVCLiveCallback "
+            "DagsHubCallback FlyteCallback MLflowCallback ProgressCallback SwanLabCallback "
+            "TensorBoardCallback TrackioCallback TrainerCallback WandbCallback rewrite_logs "
+            "get_available_reporting_integrations=available_reporting_integrations"
+        ),
+        ".callbacks.loggers.availability": (
+            "is_azureml_available is_clearml_available is_codecarbon_available is_comet_available "
+            "is_dagshub_available is_dvclive_available is_flyte_deck_standard_available "
+            "is_flytekit_available is_mlflow_available is_swanlab_available "
+            "is_tensorboard_available is_trackio_available is_wandb_available"
+        ),
         _FILES: "PREFIX_CHECKPOINT_DIR",
         ".facade.search.hyperparameters": "BestRun",
         _ENUMS: "IntervalStrategy ParallelMode",
     },
     "optimization": {
-        ".lightning_modules": "Adafactor AdafactorSchedule get_adafactor_schedule get_constant_schedule "
-        "get_constant_schedule_with_warmup get_cosine_schedule_with_warmup "
-        "get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule "
-        "get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup get_wsd_schedule",
-        ".lightning_modules.optim.schedules": "get_cosine_with_min_lr_schedule_with_warmup "
-        "get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule get_reduce_on_plateau_schedule "
-        "get_scheduler TYPE_TO_SCHEDULER_FUNCTION=SCHEDULES",
+        ".lightning_modules": (
+            "Adafactor AdafactorSchedule get_adafactor_schedule get_constant_schedule "
+            "get_constant_schedule_with_warmup get_cosine_schedule_with_warmup "
+            "get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule "
+            "get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup "
+            "get_wsd_schedule"
+        ),
+        ".lightning_modules.optim.schedules": (
+            "get_cosine_with_min_lr_schedule_with_warmup "
+            "get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule "
+            "get_reduce_on_plateau_schedule get_scheduler TYPE_TO_SCHEDULER_FUNCTION=SCHEDULES"
+        ),
         ".lightning_modules.optim.greedy": "GreedyLR StreamingAverage",
         _ENUMS: "SchedulerType",
     },
@@ -137,16 +166,24 @@ _TOP_LEVEL = {
     "training_args": "TrainingArguments",
     "training_args_seq2seq": "Seq2SeqTrainingArguments",
     "training_args_tf": "TFTrainingArguments",
-    "trainer_callback": "DefaultFlowCallback EarlyStoppingCallback PrinterCallback ProgressCallback TrainerCallback "
-    "TrainerControl TrainerState",
+    "trainer_callback": (
+        "DefaultFlowCallback EarlyStoppingCallback PrinterCallback ProgressCallback "
+        "TrainerCallback TrainerControl TrainerState"
+    ),
     "trainer_pt_utils": "torch_distributed_zero_first",
-    "trainer_utils": "EvalPrediction IntervalStrategy SchedulerType enable_full_determinism set_seed",
-    "optimization": "Adafactor GreedyLR get_constant_schedule get_constant_schedule_with_warmup "
-    "get_cosine_schedule_with_warmup "
-    "get_cosine_with_hard_restarts_schedule_with_warmup get_greedy_schedule get_inverse_sqrt_schedule "
-    "get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup get_scheduler get_wsd_schedule",
+    "trainer_utils": (
+        "EvalPrediction IntervalStrategy SchedulerType enable_full_determinism set_seed"
+    ),
+    "optimization": (
+        "Adafactor GreedyLR get_constant_schedule get_constant_schedule_with_warmup "
+        "get_cosine_schedule_with_warmup get_cosine_with_hard_restarts_schedule_with_warmup "
+        "get_greedy_schedule get_inverse_sqrt_schedule get_linear_schedule_with_warmup "
+        "get_polynomial_decay_schedule_with_warmup get_scheduler get_wsd_schedule"
+    ),
     "hf_argparser": "HfArgumentParser",
     "debug_utils": "",
 }
-TOP_LEVEL: dict[str, str] = {name: module for module, names in _TOP_LEVEL.items() for name in names.split()}
+TOP_LEVEL: dict[str, str] = {
+    name: module for module, names in _TOP_LEVEL.items() for name in names.split()
+}
 """Names that `transformers` itself offers, each with its module."""

@@ -1,7 +1,8 @@
 """Run a script under import interception: `python -m lightrainer script.py`.
 
-The process is replaced by a plain Python whose environment switches the interception on. So `__main__`, `sys.argv`,
-`sys.path`, tracebacks, signals, exit codes and spawned workers are those of a script run by Python itself.
+The process is replaced by a plain Python whose environment switches the interception on. So
+`__main__`, `sys.argv`, `sys.path`, tracebacks, signals, exit codes and spawned workers are those of
+a script run by Python itself.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ usage: python -m lightrainer [OPTIONS] SCRIPT [ARGUMENTS]
        python -m lightrainer [OPTIONS] -m MODULE [ARGUMENTS]
        python -m lightrainer [OPTIONS] -c CODE [ARGUMENTS]
 
-Run a script, unchanged, with the Trainer of lightrainer in the place of that of transformers. `lightrainer run` is the
-same, and reaches scripts that are called like a command.
+Run a script, unchanged, with the Trainer of lightrainer in the place of that of transformers.
+`lightrainer run` is the same, and reaches scripts that are called like a command.
 
 options:
   --verbose   say at the end, on stderr, which names were served, and from where
-  --dry-run   print the plan of the first Trainer that is to train, evaluate or predict, and end before the first step
+  --dry-run   print the plan of the first Trainer that is to train, evaluate or predict, and end
+  before the first step
   --keras-backend {torch,tensorflow}
-              what models of Keras compute in; by default KERAS_BACKEND, and torch where that is not set
+              what models of Keras compute in; by default KERAS_BACKEND, and torch where that is not
+              set
   -h, --help  show this text
 """
 
@@ -36,8 +39,8 @@ def run(words: Sequence[str]) -> int:
     """Run the script that the command line names; there is no such command in the reference.
 
     Args:
-        words: Options of the runner, then a script, `-m` and a module, `-c` and code, or `-` for the standard input;
-            then the arguments.
+        words: Options of the runner, then a script, `-m` and a module, `-c` and code, or `-` for
+            the standard input; then the arguments.
 
     Returns:
         The exit status of a wrong command line; otherwise it does not return.
@@ -94,7 +97,10 @@ def _problem(rest: Sequence[str]) -> str | None:
     if rest[0].startswith("-") and rest[0][:2] not in ("-m", "-c") and rest[0] != "-":
         return f"unknown option {rest[0].partition('=')[0]}. Options of the script follow its name."
     if sys.flags.ignore_environment or sys.flags.no_site:
-        return "Python was started with -E, -I or -S: leave that out, or call lightrainer.install() in the script."
+        return (
+            "Python was started with -E, -I or -S: leave that out, or call lightrainer.install() "
+            "in the script."
+        )
     return None
 
 
@@ -114,7 +120,12 @@ def python_options(words: Sequence[str]) -> list[str]:
         return []
     last = command.pop()
     if not last.startswith("-"):  # a script, or the module that follows -m
-        module = bool(command) and command[-1].startswith("-") and command[-1].endswith("m") and last == "lightrainer"
+        module = (
+            bool(command)
+            and command[-1].startswith("-")
+            and command[-1].endswith("m")
+            and last == "lightrainer"
+        )
         return _without_m(command) if module else command
     return [*command, *_without_m([last.partition("m")[0] + "m"])]  # `-mlightrainer`
 

@@ -16,8 +16,8 @@ _GIVE = "__ours__"
 class Shadow:
     """A module of the reference without its own Trainer names.
 
-    Its source is run as it is, but where a name of the table is defined, ours is put in its place. So what remains
-    builds on our classes, and no second class of the same name exists.
+    Its source is run as it is, but where a name of the table is defined, ours is put in its place.
+    So what remains builds on our classes, and no second class of the same name exists.
 
     Args:
         spec: Where the reference's module is; None where this version of it has none.
@@ -36,25 +36,39 @@ class Shadow:
             AttributeError: There is nothing of that name.
         """
         if self._spec is None:
-            raise AttributeError(f"transformers has no such module here, and lightrainer has no {name!r} for it")
+            raise AttributeError(
+                f"transformers has no such module here, and lightrainer has no {name!r} for it"
+            )
         return getattr(self._loaded(self._spec), name)
 
     def names(self) -> list[str]:
         """Return its public names."""
-        return [] if self._spec is None else [name for name in dir(self._loaded(self._spec)) if name[0] != "_"]
+        return (
+            []
+            if self._spec is None
+            else [name for name in dir(self._loaded(self._spec)) if name[0] != "_"]
+        )
 
     def _loaded(self, spec: ModuleSpec) -> ModuleType:
         # As in any circular import, an access while it runs sees the names defined so far.
         if self._module is None:
             self._module = module = ModuleType(spec.name)
-            module.__dict__.update(__file__=spec.origin, __package__=spec.parent, __spec__=spec, __loader__=spec.loader)
+            module.__dict__.update(
+                __file__=spec.origin,
+                __package__=spec.parent,
+                __spec__=spec,
+                __loader__=spec.loader,
+            )
             module.__dict__[_GIVE] = lambda name: resolve(self._ours[name])
             try:
                 exec(code_without(spec, self._ours), module.__dict__)
             except BaseException as error:
                 self._module = None
-                if isinstance(error, AttributeError):  # which would read as if only this name were missing
-                    raise ImportError(f"{spec.name} of transformers cannot be loaded: {error}") from error
+                # which would read as if only this name were missing
+                if isinstance(error, AttributeError):
+                    raise ImportError(
+                        f"{spec.name} of transformers cannot be loaded: {error}"
+                    ) from error
                 raise
         return self._module
 
@@ -67,7 +81,10 @@ def code_without(spec: ModuleSpec, ours: Mapping[str, str]) -> CodeType:
     """
     source = source_of(spec)
     if source is None:
-        raise ImportError(f"{spec.name} is installed without its source, which is needed for names that are not ours.")
+        raise ImportError(
+            f"{spec.name} is installed without its source, which is needed for names that are not "
+            "ours."
+        )
     tree = _Replace(ours).visit(ast.parse(source))
     return compile(ast.fix_missing_locations(tree), str(spec.origin), "exec")
 
@@ -81,7 +98,13 @@ def source_of(spec: ModuleSpec) -> str | None:
 def _names(node: ast.AST) -> set[str]:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {node.name}
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AnnAssign)
+        else []
+    )
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 

@@ -30,12 +30,13 @@ _served: _Served | None = None
 def install(children: bool = True) -> Finder:
     """Serve `transformers.Trainer` and the other names of the Trainer API from this package.
 
-    Where the library is installed, everything else remains its own. Where it is not, a stand-in has what a script
-    needs that brings its own model. Best called before anything imports the library; what is loaded already is
-    replaced where that is safe. Calling it again changes nothing.
+    Where the library is installed, everything else remains its own. Where it is not, a stand-in has
+    what a script needs that brings its own model. Best called before anything imports the library;
+    what is loaded already is replaced where that is safe. Calling it again changes nothing.
 
     Args:
-        children: Serve in Python processes that are started from now on, too; by environment variables.
+        children: Serve in Python processes that are started from now on, too; by environment
+            variables.
 
     Returns:
         The finder that is now first in `sys.meta_path`.
@@ -46,12 +47,17 @@ def install(children: bool = True) -> Finder:
     global _served
     if children:
         environment.switch_on(os.environ)
-    if os.environ.get(environment.VERBOSE) == str(os.getpid()) and os.environ.get("RANK", "0") == "0":
+    if (
+        os.environ.get(environment.VERBOSE) == str(os.getpid())
+        and os.environ.get("RANK", "0") == "0"
+    ):
         report.at_the_end()
     if _served is None:
         _served = _Served(Finder(), Replaced())
         # One that waits for the first import is not needed any more.
-        others = [finder for finder in sys.meta_path if not getattr(finder, "is_of_lightrainer", False)]
+        others = [
+            finder for finder in sys.meta_path if not getattr(finder, "is_of_lightrainer", False)
+        ]
         sys.meta_path[:] = [_served.finder, *others]
         _forward_logs()
         old_names.accept()
@@ -109,7 +115,9 @@ LOGGERS = {
     "lightrainer.lightning_modules.optim.schedules": "transformers.optimization",
     "lightrainer.lightning_modules.common.seeding": "transformers.trainer_utils",
 }
-"""Loggers of this package with their counterparts in the reference; a logger that is absent uses its nearest parent."""
+"""Loggers of this package with their counterparts in the reference; a logger that is absent uses
+its nearest parent.
+"""
 
 
 class _Forward(logging.Handler):
@@ -121,13 +129,21 @@ class _Forward(logging.Handler):
         self.parent = parent
 
     def emit(self, record: logging.LogRecord) -> None:
-        say = getattr(self.target, record.levelname.lower(), None) or partial(self.target.log, record.levelno)
-        say(record.getMessage(), exc_info=record.exc_info, stack_info=bool(record.stack_info), stacklevel=2)
+        say = getattr(self.target, record.levelname.lower(), None) or partial(
+            self.target.log, record.levelno
+        )
+        say(
+            record.getMessage(),
+            exc_info=record.exc_info,
+            stack_info=bool(record.stack_info),
+            stacklevel=2,
+        )
 
 
 def _forward_logs() -> None:
     """Forward our loggers to those of the reference, whose levels then apply."""
-    # All are made first: making a logger later would put it between another one and the parent that is set here.
+    # All are made first: making a logger later would put it between another one and the parent that
+    # is set here.
     for logger in [logging.getLogger(name) for name in sorted(LOGGERS)]:
         handler = _Forward(LOGGERS[logger.name], logger.parent)
         logger.addHandler(handler)

@@ -1,4 +1,6 @@
-"""Resolve targets of served names: `.facade:Trainer` is in this package, `torch.optim:AdamW` in another."""
+"""Resolve targets of served names: `.facade:Trainer` is in this package, `torch.optim:AdamW` in
+another.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ def targets(homes: dict[str, str]) -> dict[str, str]:
     """Expand a compact table of names.
 
     Args:
-        homes: For each module the names that it has, separated by spaces; `A=B` serves under the name A what the
-            module calls B.
+        homes: For each module the names that it has, separated by spaces; `A=B` serves under the
+            name A what the module calls B.
 
     Returns:
         For each name served its target, `module:name`.
@@ -56,7 +58,10 @@ RENAMED: dict[str, dict[str, str]] = {
     "transformers.trainer_callback": _STRATEGY,
     "transformers.trainer_utils": _STRATEGY,
     "transformers.training_args": _STRATEGY,
-    "transformers.utils": {"send_example_telemetry": ".interception.stand_in.versions:send_example_telemetry", **_XLA},
+    "transformers.utils": {
+        "send_example_telemetry": ".interception.stand_in.versions:send_example_telemetry",
+        **_XLA,
+    },
 }
 """Old names of each module, with the targets of their successors."""
 
@@ -66,7 +71,8 @@ _INSTEAD = {"send_example_telemetry": "It does nothing any more: leave it out."}
 def renamed(module: str, name: str) -> Any:
     """Return the successor of an old name with a warning; None if it is not an old name.
 
-    The warning is about the line that asked for the name: this is called by the `__getattr__` of a module, directly.
+    The warning is about the line that asked for the name: this is called by the `__getattr__` of a
+    module, directly.
 
     Args:
         module: The module, in full.
@@ -76,5 +82,7 @@ def renamed(module: str, name: str) -> Any:
     if target is None:
         return None
     instead = _INSTEAD.get(name, f"{written(target)} is taken in its place: import that.")
-    warnings.warn(f"{module}.{name} is a name of transformers 4. {instead}", FutureWarning, stacklevel=3)
+    warnings.warn(
+        f"{module}.{name} is a name of transformers 4. {instead}", FutureWarning, stacklevel=3
+    )
     return resolve(target)

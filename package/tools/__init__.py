@@ -1,1 +1,3 @@
-"""Commands of `lightrainer`, one module or folder each; imported by `__main__` when they are called."""
+"""Commands of `lightrainer`, one module or folder each; imported by `__main__` when they are
+called.
+"""

@@ -1,7 +1,9 @@
-"""Runs of a script whose Trainer does something else than train, in a scratch folder: `evaluate`, `lr-find`.
+"""Runs of a script whose Trainer does something else than train, in a scratch folder: `evaluate`,
+`lr-find`.
 
 This file is also what Python processes of the script run at their start, by the `sitecustomize` of
-`interception/children`: it changes the classes of the Trainer API once the script has imported them.
+`interception/children`: it changes the classes of the Trainer API once the script has imported
+them.
 """
 
 # pyright: reportMissingImports=false
@@ -21,8 +23,15 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "LIGHTRAINER_CHANGED_RUN"
-"""Holds the settings as JSON: `module`, which has `change(trainer_class, settings)`, `arguments`, `result`, ..."""
-QUIET = {"report_to": "none", "push_to_hub": False, "save_strategy": "no", "load_best_model_at_end": False}
+"""Holds the settings as JSON: `module`, which has `change(trainer_class, settings)`,
+`arguments`, `result`, ...
+"""
+QUIET = {
+    "report_to": "none",
+    "push_to_hub": False,
+    "save_strategy": "no",
+    "load_best_model_at_end": False,
+}
 
 
 def add_script(parser: Any) -> None:
@@ -33,7 +42,9 @@ def add_script(parser: Any) -> None:
     parser.add_argument("words", metavar="ARGUMENTS", nargs=REMAINDER, help="those of the script")
 
 
-def run_changed(command: str, given: Any, arguments: dict[str, Any], **settings: Any) -> dict[str, Any] | None:
+def run_changed(
+    command: str, given: Any, arguments: dict[str, Any], **settings: Any
+) -> dict[str, Any] | None:
     """Run a script with a changed Trainer; what it prints goes to stderr.
 
     Args:
@@ -53,11 +64,17 @@ def run_changed(command: str, given: Any, arguments: dict[str, Any], **settings:
     with tempfile.TemporaryDirectory(prefix=f"lightrainer-{command}-") as folder:
         result = Path(folder, "result.json")
         settings |= {"module": f"{__package__}.{command.replace('-', '_')}", "result": str(result)}
-        settings["arguments"] = {**QUIET, "output_dir": os.path.join(folder, "output"), **arguments}
+        settings["arguments"] = {
+            **QUIET,
+            "output_dir": os.path.join(folder, "output"),
+            **arguments,
+        }
         start = shlex.split(given.launcher) or [sys.executable]
         words = [*start, given.script, *given.words]
         try:
-            code = subprocess.call(words, env={**variables, VARIABLE: json.dumps(settings)}, stdout=2)
+            code = subprocess.call(
+                words, env={**variables, VARIABLE: json.dumps(settings)}, stdout=2
+            )
         except OSError as error:
             code = error
         if result.exists():

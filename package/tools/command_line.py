@@ -1,4 +1,6 @@
-"""The argument parser of the commands, types of numbers on their command lines, and tables for the terminal."""
+"""The argument parser of the commands, types of numbers on their command lines, and tables for
+the terminal.
+"""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -12,7 +14,8 @@ from typing import Any
 
 
 class CommandParser(ArgumentParser):
-    """As `argparse.ArgumentParser`, for `lightrainer <command>`: no abbreviations, texts as they are written.
+    """As `argparse.ArgumentParser`, for `lightrainer <command>`: no abbreviations, texts as they
+    are written.
 
     Args:
         command: its name.
@@ -21,7 +24,9 @@ class CommandParser(ArgumentParser):
         usage: by default made of the options.
     """
 
-    def __init__(self, command: str, description: str, epilog: str, usage: str | None = None) -> None:
+    def __init__(
+        self, command: str, description: str, epilog: str, usage: str | None = None
+    ) -> None:
         super().__init__(
             prog=f"lightrainer {command}",
             usage=usage,
@@ -50,7 +55,9 @@ class CommandParser(ArgumentParser):
         return given
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override] - one for all
-        """As in argparse, but the error names unknown options without their values, which may be secrets."""
+        """As in argparse, but the error names unknown options without their values, which may be
+        secrets.
+        """
         from ..lightning_modules.common.redaction import option_names
 
         given, unknown = self.parse_known_args(args, namespace)
@@ -93,13 +100,17 @@ def share(text: str) -> float:
 def count(text: str) -> int:
     """Read a whole number from 1, also as `7e9`, `7B` or `350M`, for argparse."""
     scale = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}.get(text[-1:].lower())
-    number = _read(text[:-1] if scale else text, float, "a number, such as 7e9 or 7B") * (scale or 1)
+    number = _read(text[:-1] if scale else text, float, "a number, such as 7e9 or 7B") * (
+        scale or 1
+    )
     _require(1 <= number < math.inf, text, "at least 1")
     return round(number)
 
 
 def table(rows: Sequence[Sequence[Any]], left: int = 1) -> list[str]:
-    """Format rows as aligned lines, the first `left` columns to the left, the others to the right."""
+    """Format rows as aligned lines, the first `left` columns to the left, the others to the
+    right.
+    """
     widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(

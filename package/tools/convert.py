@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from .command_line import CommandParser, whole
 
 _DESCRIPTION = """\
-Turn a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or such a folder into a file.
-A folder with the states of DeepSpeed (stages 0 to 3 of ZeRO) becomes one with whole weights and a whole optimizer,
-without DeepSpeed. A folder with parts of FSDP's processes becomes one with safetensors, or the other way
-round with --parts, with a file of weights in memory at a time. Only tensors and plain values are read.
+Turn a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or such a
+folder into a file. A folder with the states of DeepSpeed (stages 0 to 3 of ZeRO) becomes one with
+whole weights and a whole optimizer, without DeepSpeed. A folder with parts of FSDP's processes
+becomes one with safetensors, or the other way round with --parts, with a file of weights in memory
+at a time. Only tensors and plain values are read.
 """
 _EXAMPLES = """examples:
   lightrainer convert lightning_logs/version_0/checkpoints/last.ckpt out
@@ -46,16 +47,37 @@ def _parser() -> CommandParser:
     parser = CommandParser("convert", _DESCRIPTION, _EXAMPLES)
     add = parser.add_argument
     add("source", metavar="IN", help="a file of Lightning, or a folder checkpoint-N")
-    add("target", metavar="OUT", help="the folder checkpoint-N, or the folder to write it into; or the file")
+    add(
+        "target",
+        metavar="OUT",
+        help="the folder checkpoint-N, or the folder to write it into; or the file",
+    )
     add("--force", action="store_true", help="replace an existing file or folder")
-    add("--prefix", default="model.", help="prefix of the names of the model's weights in a file (%(default)s)")
+    add(
+        "--prefix",
+        default="model.",
+        help="prefix of the names of the model's weights in a file (%(default)s)",
+    )
     steps = "batches of a step, for folders of the reference (%(default)s)"
     add("--accumulation", type=whole(), default=1, help=steps)
-    add("--batches-in-epoch", type=whole(), help="for files from the middle of an epoch that do not tell its length")
+    add(
+        "--batches-in-epoch",
+        type=whole(),
+        help="for files from the middle of an epoch that do not tell its length",
+    )
     add("--batch-size", type=whole(), help="samples of a batch, for files that do not tell it")
-    dtype = "precision of the weights from states of DeepSpeed; by default that of its optimizer, float32"
+    dtype = (
+        "precision of the weights from states of DeepSpeed; by default that of its optimizer, "
+        "float32"
+    )
     add("--dtype", choices=("float32", "bfloat16", "float16"), help=dtype)
-    add("--parts", action="store_true", help="write the weights as FSDP with SHARDED_STATE_DICT does")
-    size = "largest size of a file of weights, and of weights in memory, made of parts (%(default)s)"
+    add(
+        "--parts",
+        action="store_true",
+        help="write the weights as FSDP with SHARDED_STATE_DICT does",
+    )
+    size = (
+        "largest size of a file of weights, and of weights in memory, made of parts (%(default)s)"
+    )
     add("--max-shard-size", default="5GB", metavar="SIZE", help=size)
     return parser

@@ -1,4 +1,6 @@
-"""The command `evaluate`: run a script so that its Trainer evaluates a checkpoint instead of training."""
+"""The command `evaluate`: run a script so that its Trainer evaluates a checkpoint instead of
+training.
+"""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -13,10 +15,11 @@ from .changed_run import add_script, run_changed, write_result
 from .command_line import CommandParser, table
 
 _DESCRIPTION = """\
-Run a script so that its Trainer evaluates a checkpoint with the script's own model, data and metrics: the first `train`
-becomes `evaluate` with the weights of the checkpoint, and ends the script; where the script calls `evaluate` itself,
-the weights are loaded before. Nothing is written into the folders of the run: output_dir is a scratch folder, and
-nothing is saved, uploaded or tracked. The metrics go to the standard output, what the script prints to stderr.
+Run a script so that its Trainer evaluates a checkpoint with the script's own model, data and
+metrics: the first `train` becomes `evaluate` with the weights of the checkpoint, and ends the
+script; where the script calls `evaluate` itself, the weights are loaded before. Nothing is written
+into the folders of the run: output_dir is a scratch folder, and nothing is saved, uploaded or
+tracked. The metrics go to the standard output, what the script prints to stderr.
 """
 
 
@@ -44,11 +47,18 @@ def evaluate(words: Sequence[str]) -> int:
     from ..lightning_modules import checkpoints
 
     if found := checkpoints.problems(given.checkpoint, training_state=False):
-        parser.error(f"{given.checkpoint} cannot be evaluated: {'; '.join(found)}. Name a folder checkpoint-<step>.")
+        parser.error(
+            f"{given.checkpoint} cannot be evaluated: {'; '.join(found)}. Name a folder "
+            "checkpoint-<step>."
+        )
     metrics = run_changed("evaluate", given, {}, checkpoint=os.path.abspath(given.checkpoint))
     if metrics is None:
         return 1
-    print(json.dumps(metrics, indent=2) if given.json else "\n".join(table([("metric", "value"), *metrics.items()])))
+    print(
+        json.dumps(metrics, indent=2)
+        if given.json
+        else "\n".join(table([("metric", "value"), *metrics.items()]))
+    )
     return 0
 
 
@@ -69,9 +79,20 @@ def change(trainer_class: Any, settings: dict[str, Any]) -> None:
         write_result(trainer, settings, metrics)
         return metrics
 
-    def train(trainer: Any, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: Any = None):
-        if trainer.eval_dataset is None and type(trainer).get_eval_dataloader is trainer_class.get_eval_dataloader:
-            raise SystemExit("lightrainer evaluate: the Trainer has no eval_dataset. Pass one to it, with its metrics.")
+    def train(
+        trainer: Any,
+        resume_from_checkpoint: Any = None,
+        trial: Any = None,
+        ignore_keys_for_eval: Any = None,
+    ):
+        if (
+            trainer.eval_dataset is None
+            and type(trainer).get_eval_dataloader is trainer_class.get_eval_dataloader
+        ):
+            raise SystemExit(
+                "lightrainer evaluate: the Trainer has no eval_dataset. Pass one to it, with its "
+                "metrics."
+            )
         write_result(trainer, settings, trainer.evaluate(ignore_keys=ignore_keys_for_eval))
         raise SystemExit(0)
 

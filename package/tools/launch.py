@@ -1,4 +1,5 @@
-"""The command `launch`: start a script with torch.distributed.run, configured by files and options of accelerate.
+"""The command `launch`: start a script with torch.distributed.run, configured by files and options
+of accelerate.
 
 It sets the environment variables of `accelerate launch`, so that the script behaves the same.
 """
@@ -18,9 +19,10 @@ from typing import Any
 from .command_line import CommandParser
 
 _DESCRIPTION = """\
-Start a script in several processes, with the Trainer of lightrainer in the place of that of transformers, as configured
-by a file of `accelerate config` or by the options of `accelerate launch`; accelerate is not needed. An option goes
-before the file, and what the script says itself before both. torch.distributed.run starts the processes.
+Start a script in several processes, with the Trainer of lightrainer in the place of that of
+transformers, as configured by a file of `accelerate config` or by the options of `accelerate
+launch`; accelerate is not needed. An option goes before the file, and what the script says itself
+before both. torch.distributed.run starts the processes.
 """
 _EPILOG = """\
 Example: lightrainer launch --config_file fsdp2.yaml --num_processes 8 train.py --learning_rate 1e-4
@@ -43,12 +45,32 @@ _PLACE = {
 """Options about the processes; the last six are those of torchrun."""
 _PASSED_ON = tuple(_PLACE)[-6:]
 _KINDS = {"FSDP": "use_fsdp", "DEEPSPEED": "use_deepspeed", "MEGATRON_LM": "use_megatron_lm"}
-_SECTIONS = {"fsdp_config": "fsdp_", "dynamo_config": "dynamo_", "deepspeed_config": "", "parallelism_config": ""}
+_SECTIONS = {
+    "fsdp_config": "fsdp_",
+    "dynamo_config": "dynamo_",
+    "deepspeed_config": "",
+    "parallelism_config": "",
+}
 _OLD_KEYS = {"fsdp_backward_prefetch_policy": "fsdp_backward_prefetch"}
 _UNUSED = ("main_training_function", "deepspeed_multinode_launcher")
 """Options without effect on torch's launcher."""
-_EMPTY = ("fp8_config", "megatron_lm_config", "mpirun_config", "command_file", "commands", "downcast_bf16", "tpu_name")
-_EMPTY += ("tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_env", "deepspeed_hostfile")
+_EMPTY = (
+    "fp8_config",
+    "megatron_lm_config",
+    "mpirun_config",
+    "command_file",
+    "commands",
+    "downcast_bf16",
+    "tpu_name",
+)
+_EMPTY += (
+    "tpu_zone",
+    "tpu_use_cluster",
+    "tpu_use_sudo",
+    "tpu_vm",
+    "tpu_env",
+    "deepspeed_hostfile",
+)
 _EMPTY += ("deepspeed_exclusion_filter", "deepspeed_inclusion_filter")
 """Keys that may be in a file if their values turn a feature off."""
 
@@ -60,7 +82,8 @@ def launch(flags: Sequence[str]) -> int:
         flags: The words after `launch`.
 
     Raises:
-        SystemExit: With status 2 and the reason on stderr where an option is wrong; nothing is started then.
+        SystemExit: With status 2 and the reason on stderr where an option is wrong; nothing is
+            started then.
     """
     from ..facade.arguments.launch_variables import refusals
     from ..interception import environment, runner
@@ -120,7 +143,9 @@ def read_settings(path: str | None, options: Collection[str]) -> dict[str, Any]:
     place, kind = read.pop("compute_environment", "LOCAL_MACHINE"), read.pop("distributed_type", "")
     kind = "NO" if kind is False else str(kind)  # YAML reads NO as False
     if place != "LOCAL_MACHINE" or not (kind in ("", "NO", *_KINDS) or kind.startswith("MULTI_")):
-        raise ValueError(f"{path}: compute_environment={place}, distributed_type={kind} needs accelerate launch.")
+        raise ValueError(
+            f"{path}: compute_environment={place}, distributed_type={kind} needs accelerate launch."
+        )
     settings = {key: value for key, value in read.items() if key not in _SECTIONS}
     for section, prefix in _SECTIONS.items():
         for key, value in (read.get(section) or {}).items():
@@ -129,9 +154,17 @@ def read_settings(path: str | None, options: Collection[str]) -> dict[str, Any]:
     _check(path, settings, options)
     if kind in _KINDS:
         settings[_KINDS[kind]] = True
-    fields = [*(read.get("deepspeed_config") or {}), *(["mixed_precision"] if "mixed_precision" in read else [])]
+    fields = [
+        *(read.get("deepspeed_config") or {}),
+        *(["mixed_precision"] if "mixed_precision" in read else []),
+    ]
     groups = bool(read.get("parallelism_config"))
-    return {**settings, "distributed_type": kind, "use_parallelism_config": groups, "deepspeed_fields": fields}
+    return {
+        **settings,
+        "distributed_type": kind,
+        "use_parallelism_config": groups,
+        "deepspeed_fields": fields,
+    }
 
 
 def _check(path: str, settings: Mapping[str, Any], options: Collection[str]) -> None:
@@ -139,9 +172,13 @@ def _check(path: str, settings: Mapping[str, Any], options: Collection[str]) -> 
 
     for key, value in settings.items():
         if key in _EMPTY and value not in (None, "", False, "no", [], {}):
-            raise ValueError(f"{path}: {key}={value!r} is not supported: take it out, or use accelerate launch.")
+            raise ValueError(
+                f"{path}: {key}={value!r} is not supported: take it out, or use accelerate launch."
+            )
         if key not in (*options, *_EMPTY):
-            raise ValueError(f"{path}: {key!r} is no known setting.{did_you_mean(key, options)} Take it out.")
+            raise ValueError(
+                f"{path}: {key!r} is no known setting.{did_you_mean(key, options)} Take it out."
+            )
 
 
 def variables(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -164,8 +201,16 @@ def _without_effect(said: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
     """Return the options whose switch is off, with the option that enables them."""
     from ..facade.arguments.launch_variables import VARIABLES
 
-    switches = {row.option: VARIABLES[row.switch].option for row in VARIABLES.values() if row.option and row.switch}
-    return {name: switches[name] for name in said if name in switches and not settings.get(switches[name])}
+    switches = {
+        row.option: VARIABLES[row.switch].option
+        for row in VARIABLES.values()
+        if row.option and row.switch
+    }
+    return {
+        name: switches[name]
+        for name in said
+        if name in switches and not settings.get(switches[name])
+    }
 
 
 def _command(settings: Mapping[str, Any], script: str) -> list[str]:
@@ -176,23 +221,37 @@ def _command(settings: Mapping[str, Any], script: str) -> list[str]:
     if len(form) > 1:
         raise ValueError("module and no_python exclude each other: leave one out.")
     if processes < 1 or processes % machines:
-        raise ValueError(f"num_processes={processes} is no multiple of num_machines={machines}: pass --num_processes.")
+        raise ValueError(
+            f"num_processes={processes} is no multiple of num_machines={machines}: pass "
+            "--num_processes."
+        )
     several = processes > 1 or any(settings.get(name) for name in (*_KINDS.values(), "multi_gpu"))
     if not several:
         program = shutil.which(script)
         if form == ["no_python"] and program is None:
-            raise ValueError(f"{script} is no program that can be run: leave no_python out, or give its path.")
-        return [str(program)] if form == ["no_python"] else [sys.executable, *(["-m"] if form else []), script]
+            raise ValueError(
+                f"{script} is no program that can be run: leave no_python out, or give its path."
+            )
+        return (
+            [str(program)]
+            if form == ["no_python"]
+            else [sys.executable, *(["-m"] if form else []), script]
+        )
     words = ["-m", "torch.distributed.run", f"--nproc_per_node={processes // machines}"]
     words += [f"--{name}={settings[name]}" for name in _PASSED_ON if settings.get(name) is not None]
     address, port = settings.get("main_process_ip"), _number(settings, "main_process_port")
     if machines == 1:
         words += [f"--master_port={port}"] if port else ["--standalone"]
     elif not address or not port:
-        raise ValueError(f"num_machines={machines} needs main_process_ip and main_process_port: set both.")
+        raise ValueError(
+            f"num_machines={machines} needs main_process_ip and main_process_port: set both."
+        )
     else:
         words += [f"--nnodes={machines}", f"--node_rank={_number(settings, 'machine_rank')}"]
-        words += [f"--rdzv_backend={settings.get('rdzv_backend') or 'static'}", f"--rdzv_endpoint={address}:{port}"]
+        words += [
+            f"--rdzv_backend={settings.get('rdzv_backend') or 'static'}",
+            f"--rdzv_endpoint={address}:{port}",
+        ]
     return [sys.executable, *words, *(f"--{name}" for name in form), script]
 
 
@@ -221,12 +280,22 @@ def _parser() -> CommandParser:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script")
     file = "settings; by default those of `accelerate config`"
     parser.add_argument(*_spelled("config_file"), metavar="FILE", help=file)
-    parser.add_argument("-m", "--module", action="store_true", help="the script is the name of a module")
-    parser.add_argument(*_spelled("no_python"), action="store_true", help="the script is a program of any kind")
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="the script is the name of a module"
+    )
+    parser.add_argument(
+        *_spelled("no_python"), action="store_true", help="the script is a program of any kind"
+    )
     place = parser.add_argument_group("processes")
     for name, text in _PLACE.items():
-        place.add_argument(*(["-t"] if name == "tee" else []), *_spelled(name), metavar="VALUE", help=text)
-    place.add_argument(*_spelled("multi_gpu"), action="store_true", help="use torch's launcher for one process, too")
+        place.add_argument(
+            *(["-t"] if name == "tee" else []), *_spelled(name), metavar="VALUE", help=text
+        )
+    place.add_argument(
+        *_spelled("multi_gpu"),
+        action="store_true",
+        help="use torch's launcher for one process, too",
+    )
     idle = "of accelerate; has no effect here"
     place.add_argument("-q", "--quiet", action="store_true", help=idle)
     place.add_argument(*_spelled("same_network"), action="store_true", help=idle)
@@ -236,7 +305,11 @@ def _parser() -> CommandParser:
     for row in (row for row in VARIABLES.values() if row.option):
         kind: dict[str, Any] = {"action": "store_true"} if row.flag else {"metavar": "VALUE"}
         spelled = [*_spelled(row.option), *(["--cpu"] if row.option == "use_cpu" else [])]
-        becomes = f"the argument {row.argument.rstrip('.')}" if row.argument else row.refused or f"for {row.elsewhere}"
+        becomes = (
+            f"the argument {row.argument.rstrip('.')}"
+            if row.argument
+            else row.refused or f"for {row.elsewhere}"
+        )
         handed.add_argument(*spelled, help=becomes, **kind)
     return parser
 

@@ -1,4 +1,6 @@
-"""The command `lr-find`: run a script for some steps with a growing learning rate, and suggest one."""
+"""The command `lr-find`: run a script for some steps with a growing learning rate, and suggest
+one.
+"""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -16,11 +18,11 @@ from .changed_run import add_script, run_changed, write_result
 from .command_line import CommandParser, positive, whole
 
 _DESCRIPTION = """\
-Run a script for some steps in which the learning rate grows from the smallest to the largest, each step by the same
-factor, and show the loss over it. The suggestion is where the smoothed loss falls fastest, as with Lightning's
-learning rate finder, but only where it falls by more than its scatter between batches. It ends early where the loss is
-four times the smallest. Nothing of yours is written: output_dir is a scratch folder, and nothing is saved, evaluated,
-uploaded or tracked.
+Run a script for some steps in which the learning rate grows from the smallest to the largest, each
+step by the same factor, and show the loss over it. The suggestion is where the smoothed loss falls
+fastest, as with Lightning's learning rate finder, but only where it falls by more than its scatter
+between batches. It ends early where the loss is four times the smallest. Nothing of yours is
+written: output_dir is a scratch folder, and nothing is saved, evaluated, uploaded or tracked.
 """
 _ARGUMENTS = {
     "logging_strategy": "steps",
@@ -49,14 +51,22 @@ def lr_find(words: Sequence[str]) -> int:
         words: options, the script, and its arguments.
 
     Returns:
-        The exit status: 0, 1 if the script fails or the loss never falls by more than its scatter, 2 for a wrong
-        command line.
+        The exit status: 0, 1 if the script fails or the loss never falls by more than its scatter,
+        2 for a wrong command line.
     """
     usage = "lightrainer lr-find [options] SCRIPT [ARGUMENTS]"
-    parser = CommandParser("lr-find", _DESCRIPTION, "Example: lightrainer lr-find train.py --output_dir out", usage)
-    parser.add_argument("--min", type=positive, default=1e-8, metavar="RATE", help="the first one (1e-8)")
-    parser.add_argument("--max", type=positive, default=1.0, metavar="RATE", help="the last one (1)")
-    parser.add_argument("--steps", type=whole(20), default=100, help="optimizer steps between them (100)")
+    parser = CommandParser(
+        "lr-find", _DESCRIPTION, "Example: lightrainer lr-find train.py --output_dir out", usage
+    )
+    parser.add_argument(
+        "--min", type=positive, default=1e-8, metavar="RATE", help="the first one (1e-8)"
+    )
+    parser.add_argument(
+        "--max", type=positive, default=1.0, metavar="RATE", help="the last one (1)"
+    )
+    parser.add_argument(
+        "--steps", type=whole(20), default=100, help="optimizer steps between them (100)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON in the place of a picture")
     add_script(parser)
     given = parser.parse_args(words)
@@ -81,7 +91,11 @@ def lr_find(words: Sequence[str]) -> int:
 
     # Print.
     if given.json:
-        print(json.dumps({"suggestion": chosen, "rates": rates[: len(losses)], "losses": result["losses"]}))
+        print(
+            json.dumps(
+                {"suggestion": chosen, "rates": rates[: len(losses)], "losses": result["losses"]}
+            )
+        )
     else:
         _print_picture(losses, rates, chosen)
     return int(chosen is None)
@@ -94,13 +108,18 @@ def _print_picture(losses: Sequence[float], rates: Sequence[float], chosen: floa
     print(f"{rates[0]:<.1e}{last_rate:>{_WIDTH + 2}.1e}  learning rate")
 
     if chosen is None:
-        print("No suggestion: the loss never falls by more than its scatter. Choose other rates, or larger batches.")
+        print(
+            "No suggestion: the loss never falls by more than its scatter. Choose other rates, or "
+            "larger batches."
+        )
     else:
         print(f"suggestion: {chosen:.2e}")
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:
-    """Return exponential means, corrected for their beginning, up to four times the smallest or what is not finite."""
+    """Return exponential means, corrected for their beginning, up to four times the smallest or
+    what is not finite.
+    """
     means: list[float] = []
     sum_of_weighted = 0.0
     smallest = math.inf
@@ -119,26 +138,31 @@ def smoothed(losses: Sequence[float]) -> list[float]:
 
 
 def scatter(losses: Sequence[float]) -> float:
-    """Return the standard deviation that smoothed losses have because batches differ, from the losses of all steps.
+    """Return the standard deviation that smoothed losses have because batches differ, from the
+    losses of all steps.
 
-    It follows from the median of the changes from step to step, to which few steps of a fast fall matter little.
+    It follows from the median of the changes from step to step, to which few steps of a fast fall
+    matter little.
     """
     changes = [after - before for before, after in itertools.pairwise(losses)]
     sizes = [abs(change) for change in changes if math.isfinite(change)]
     if not sizes:
         return 0.0
 
-    deviation = _DEVIATIONS_OF_MEDIAN * statistics.median(sizes) / math.sqrt(2)  # a change has two losses
+    # a change has two losses
+    deviation = _DEVIATIONS_OF_MEDIAN * statistics.median(sizes) / math.sqrt(2)
     return deviation * math.sqrt((1 - _KEPT) / (1 + _KEPT))
 
 
 def suggestion(losses: Sequence[float], scatter: float = 0.0) -> int | None:
-    """Return the step at which the loss falls fastest; None where it never falls by more than its scatter.
+    """Return the step at which the loss falls fastest; None where it never falls by more than its
+    scatter.
 
     Args:
         losses: smoothed.
-        scatter: their standard deviation where the rate changes nothing. Around the step, over about a tenth of all
-            steps, they have to fall by four standard deviations of a difference.
+        scatter: their standard deviation where the rate changes nothing. Around the step, over
+            about a tenth of all steps, they have to fall by four standard deviations of a
+            difference.
     """
     least = 4 * math.sqrt(2) * scatter
     reach = max(_SKIPPED, len(losses) // 20)
@@ -172,7 +196,9 @@ def picture(losses: Sequence[float]) -> list[str]:
 
 
 def change(trainer_class: Any, settings: dict[str, Any]) -> None:
-    """Let a class of Trainers train with the rates of the settings, write down the losses, and end the script."""
+    """Let a class of Trainers train with the rates of the settings, write down the losses, and
+    end the script.
+    """
     from ..callbacks import TrainerCallback
 
     rates = settings["rates"]
@@ -180,7 +206,9 @@ def change(trainer_class: Any, settings: dict[str, Any]) -> None:
     original = trainer_class.train
 
     class Growing(TrainerCallback):
-        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any):
+        def on_pre_optimizer_step(
+            self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any
+        ):
             rate = rates[state.global_step]
             for group in optimizer.param_groups:
                 group["lr"] = rate * group.get("initial_lr", 1.0) / (args.learning_rate or 1.0)
@@ -197,7 +225,9 @@ def change(trainer_class: Any, settings: dict[str, Any]) -> None:
         raise SystemExit(0)
 
     def rate_in_use(trainer: Any) -> float:
-        """Return the rate of the step, for the logs; the schedule of the script knows nothing of it."""
+        """Return the rate of the step, for the logs; the schedule of the script knows nothing of
+        it.
+        """
         return trainer.optimizer.param_groups[0]["lr"]
 
     trainer_class.train = train

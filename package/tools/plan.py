@@ -25,8 +25,13 @@ def plan(flags: Sequence[str]) -> int:
     parser = HfArgumentParser(
         TrainingArguments,
         prog="lightrainer plan",
-        description="Show the configuration of Lightning for these training arguments; nothing is written.",
-        epilog="Example: lightrainer plan --bf16 --gradient_accumulation_steps 4 --lr_scheduler_type cosine",
+        description=(
+            "Show the configuration of Lightning for these training arguments; nothing is written."
+        ),
+        epilog=(
+            "Example: lightrainer plan --bf16 --gradient_accumulation_steps 4 --lr_scheduler_type "
+            "cosine"
+        ),
     )
     try:
         with on_paper():

@@ -1,4 +1,6 @@
-"""Checkpoints with a program in one of their files, and the doors through which it could come to run."""
+"""Checkpoints with a program in one of their files, and the doors through which it could come to
+run.
+"""
 
 import json
 import os
@@ -29,20 +31,38 @@ from lightrainer.lightning_modules.checkpoints.conversion import convert
 from lightrainer.lightning_modules.internals import lightning_internals
 from lightrainer.lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 
-LIGHTNINGS = ("LeafSpec:FutureWarning", "does not have many workers", "You defined a `validation_step` but have no")
+LIGHTNINGS = (
+    "LeafSpec:FutureWarning",
+    "does not have many workers",
+    "You defined a `validation_step` but have no",
+)
 WARNINGS = pytest.mark.filterwarnings(*(f"ignore:.*{said}" for said in LIGHTNINGS))
 WEIGHTS = "model.safetensors"
 SHARD, INDEX = "pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"
 MODEL_PARTS, OPTIMIZER_PARTS = "pytorch_model_fsdp_0", "optimizer_0"
 STATES = [
-    *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth", "data_state_0.pth"),
+    *(
+        "optimizer.pt",
+        "optimizer.bin",
+        "scheduler.pt",
+        "scaler.pt",
+        "rng_state.pth",
+        "data_state_0.pth",
+    ),
     *("callback_states.pt", "lightning_callbacks.pt", "lightning_state.pt", "training_args.bin"),
 ]
 OF_WEIGHTS = ["pytorch_model.bin", SHARD, f"{MODEL_PARTS}/.metadata", f"{MODEL_PARTS}/values"]
 OF_OPTIMIZERS = [f"{OPTIMIZER_PARTS}/.metadata", f"{OPTIMIZER_PARTS}/values"]
-OTHERS = ["adapter_model.bin", "pytorch_model_fsdp.bin", "global_step2/mp_rank_00_model_states.pt", "user.pt"]
+OTHERS = [
+    "adapter_model.bin",
+    "pytorch_model_fsdp.bin",
+    "global_step2/mp_rank_00_model_states.pt",
+    "user.pt",
+]
 FILES = [*STATES, *OF_WEIGHTS, *OF_OPTIMIZERS, *OTHERS]
-"""Every file of a checkpoint that can hold a pickle; `values` are those of a folder of parts that are no tensors."""
+"""Every file of a checkpoint that can hold a pickle; `values` are those of a folder of parts
+that are no tensors.
+"""
 
 
 class Evil:
@@ -66,7 +86,9 @@ def fp16_trainer(folder: Path, **changes: Any) -> Any:
 
 
 def write_whole_checkpoint(folder: Path) -> Path:
-    """After step 2 of 4; with parts of the model and of the optimizer as FSDP writes them, and states of Lightning."""
+    """After step 2 of 4; with parts of the model and of the optimizer as FSDP writes them, and
+    states of Lightning.
+    """
     made = fp16_trainer(folder / "out", save_strategy="steps", save_steps=2)
     made.train()
     checkpoint = folder / "out" / "checkpoint-2"
@@ -87,7 +109,9 @@ def with_parts(model: Any, optimizer: Any, checkpoint: Path) -> None:
 
 
 def poison(checkpoint: Path, name: str, payload: Evil) -> None:
-    """Put the payload into one file, beside what belongs there, and leave only what makes that file be looked at."""
+    """Put the payload into one file, beside what belongs there, and leave only what makes that
+    file be looked at.
+    """
     path = checkpoint / name
     if name in OF_WEIGHTS:
         (checkpoint / WEIGHTS).unlink()
@@ -115,12 +139,18 @@ def poison(checkpoint: Path, name: str, payload: Evil) -> None:
 
 
 def put_value(folder: Path, ending: str, payload: Any) -> None:
-    """In the place of the first entry whose name ends so, a value that is unpickled: with a genuine table."""
+    """In the place of the first entry whose name ends so, a value that is unpickled: with a
+    genuine table.
+    """
     table = pickle.loads((folder / ".metadata").read_bytes())
     name = next(name for name in table.state_dict_metadata if name.endswith(ending))
     place = table.storage_data.pop(next(key for key in table.storage_data if key.fqn == name))
     torch.save(payload, folder / "__9_9.distcp")
-    place.relative_path, place.offset, place.length = "__9_9.distcp", 0, (folder / "__9_9.distcp").stat().st_size
+    place.relative_path, place.offset, place.length = (
+        "__9_9.distcp",
+        0,
+        (folder / "__9_9.distcp").stat().st_size,
+    )
     table.state_dict_metadata[name] = BytesStorageMetadata()
     table.storage_data[MetadataIndex(name)] = place
     (folder / ".metadata").write_bytes(pickle.dumps(table))
@@ -145,20 +175,29 @@ def _train_cloned(checkpoint: Path) -> None:
 
 
 def _best(checkpoint: Path) -> Any:
-    made = fp16_trainer(checkpoint.parent, load_best_model_at_end=True, eval_strategy="steps", save_strategy="steps")
+    made = fp16_trainer(
+        checkpoint.parent,
+        load_best_model_at_end=True,
+        eval_strategy="steps",
+        save_strategy="steps",
+    )
     made.state.best_model_checkpoint = str(checkpoint)
     return made
 
 
 def _ema(checkpoint: Path) -> None:
     made = _best(checkpoint)
-    callback = next(one for one in made.callback_handler.callbacks if isinstance(one, lightrainer.EMACallback))
+    callback = next(
+        one for one in made.callback_handler.callbacks if isinstance(one, lightrainer.EMACallback)
+    )
     callback._fill = lambda averages: None  # it is not in a training
     callback._take_best(made.args, made.state)
 
 
 def lightning_trainer(**changes: Any) -> Any:
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
     return LightningTrainer(**{"accelerator": "cpu", "max_epochs": 1, **quiet, **changes})
 
 
@@ -172,7 +211,9 @@ def _lightning(checkpoint: Path) -> None:
 def _lightning_alone(checkpoint: Path) -> None:
     """Without a plugin: modules of ours read folders by themselves."""
     with lightning_internals.quiet():
-        lightning_trainer().fit(LossModule(tiny()), build_loader(points(), batch_size=4), ckpt_path=checkpoint)
+        lightning_trainer().fit(
+            LossModule(tiny()), build_loader(points(), batch_size=4), ckpt_path=checkpoint
+        )
 
 
 def _optimizer_parts(checkpoint: Path) -> None:
@@ -200,10 +241,14 @@ def _convert(checkpoint: Path) -> Any:
 
 
 DOORS: dict[str, Callable[[Path], Any]] = {
-    "train(folder)": lambda checkpoint: fp16_trainer(checkpoint.parents[1] / "new").train(
-        resume_from_checkpoint=str(checkpoint)
+    "train(folder)": (
+        lambda checkpoint: fp16_trainer(checkpoint.parents[1] / "new").train(
+            resume_from_checkpoint=str(checkpoint)
+        )
     ),
-    "train(True)": lambda checkpoint: fp16_trainer(checkpoint.parent).train(resume_from_checkpoint=True),
+    "train(True)": (
+        lambda checkpoint: fp16_trainer(checkpoint.parent).train(resume_from_checkpoint=True)
+    ),
     "train(last-checkpoint)": _train_cloned,
     "best model": lambda checkpoint: _best(checkpoint)._load_best_model(),
     "best average": _ema,

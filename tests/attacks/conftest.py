@@ -9,7 +9,9 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Sums in several threads may be added in another order: one thread makes bitwise claims fair."""
+    """Sums in several threads may be added in another order: one thread makes bitwise claims
+    fair.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -18,7 +20,9 @@ def _one_thread():
 
 @pytest.fixture(scope="session")
 def genuine(tmp_path_factory) -> Path:
-    """A checkpoint with every file that one may hold; see `write_whole_checkpoint`. Not to be changed."""
+    """A checkpoint with every file that one may hold; see `write_whole_checkpoint`. Not to be
+    changed.
+    """
     from attacked import write_whole_checkpoint
 
     return write_whole_checkpoint(tmp_path_factory.mktemp("genuine"))

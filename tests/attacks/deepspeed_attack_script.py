@@ -1,9 +1,10 @@
-"""Attacks the states of DeepSpeed in a checkpoint, in one process, forked from one that finds DeepSpeed.
+"""Attacks the states of DeepSpeed in a checkpoint, in one process, forked from one that finds
+DeepSpeed.
 
     python deepspeed_attack_script.py OUTPUT_FOLDER
 
-Writes what came of each attack to `OUTPUT_FOLDER/found.json`, by its name and the stages in which the states were
-written and read: the error, or "went on", and whether a program ran.
+Writes what came of each attack to `OUTPUT_FOLDER/found.json`, by its name and the stages in which
+the states were written and read: the error, or "went on", and whether a program ran.
 """
 
 import json
@@ -22,14 +23,23 @@ import torch
 from attacked import Evil
 from tiny import trainer
 
-FILLED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+FILLED = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+)
 OUT = Path(sys.argv[1])
-PERSISTENT = {0: {}, 2: {}, 3: {"stage3_param_persistence_threshold": 0}}  # small parameters would stay whole
+# small parameters would stay whole
+PERSISTENT = {0: {}, 2: {}, 3: {"stage3_param_persistence_threshold": 0}}
 MODEL, OPTIMIZER = "*mp_rank_00_model_states.pt", "*zero_pp_rank_0_mp_rank_00_optim_states.pt"
 
 
 def made(folder: Path, stage: int, **changes: Any) -> Any:
-    config = {**dict.fromkeys(FILLED, "auto"), "zero_optimization": {"stage": stage, **PERSISTENT[stage]}}
+    config = {
+        **dict.fromkeys(FILLED, "auto"),
+        "zero_optimization": {"stage": stage, **PERSISTENT[stage]},
+    }
     return trainer(folder, deepspeed=config, max_steps=4, optim="adamw_torch_fused", **changes)
 
 
@@ -61,7 +71,9 @@ def small(states: Path, evil: Evil) -> None:
     def shrink(value: Any) -> Any:
         if isinstance(value, dict):
             small = ("exp_avg", "exp_avg_sq")
-            return {key: torch.zeros(1) if key in small else shrink(one) for key, one in value.items()}
+            return {
+                key: torch.zeros(1) if key in small else shrink(one) for key, one in value.items()
+            }
         return [shrink(one) for one in value] if isinstance(value, list) else value
 
     torch.save(shrink(content), path)

@@ -1,4 +1,5 @@
-"""DeepSpeed unpickles its states in full: they are looked through before, and fit before a step is made with them.
+"""DeepSpeed unpickles its states in full: they are looked through before, and fit before a step is
+made with them.
 
 What was written in stage 2 and is read in stage 3 DeepSpeed does not read itself.
 """
@@ -12,7 +13,9 @@ from starting import finished_ranks
 
 SCRIPT = Path(__file__).with_name("deepspeed_attack_script.py")
 BESIDE = Path(sys.prefix) / "deepspeed"
-"""Where the Makefile installs it: transformers and accelerate would import it in every process that has it."""
+"""Where the Makefile installs it: transformers and accelerate would import it in every process
+that has it.
+"""
 SAID = {
     "model_states": "states.pt refers to posix.mkdir, which could run any program",
     "optimizer_states": "states.pt refers to posix.mkdir, which could run any program",
@@ -24,7 +27,12 @@ SAID = {
 
 @pytest.mark.skipif(not BESIDE.is_dir(), reason="deepspeed is not there: `make test` puts it aside")
 def test_states_run_no_program_and_are_not_stepped_with_where_they_do_not_fit(tmp_path):
-    options = {"log": tmp_path / "log.txt", "seconds": 300, "processes": 0, "library": "lightrainer and deepspeed"}
+    options = {
+        "log": tmp_path / "log.txt",
+        "seconds": 300,
+        "processes": 0,
+        "library": "lightrainer and deepspeed",
+    }
     finished_ranks(SCRIPT, str(tmp_path), **options, DS_ACCELERATOR="cpu")
     found = json.loads((tmp_path / "found.json").read_text())
     assert {attack.partition(" ")[0] for attack in found} == SAID.keys()

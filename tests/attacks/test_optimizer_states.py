@@ -1,7 +1,9 @@
-"""States of optimizers that do not fit their parameters are refused before any of them is loaded, through every door.
+"""States of optimizers that do not fit their parameters are refused before any of them is loaded,
+through every door.
 
-With `exp_avg = zeros(1)` torch's fused AdamW would write as many numbers as the parameter has where there is room for
-one. The checks are tried on every optimizer of torch: states that it has made itself are always accepted.
+With `exp_avg = zeros(1)` torch's fused AdamW would write as many numbers as the parameter has where
+there is room for one. The checks are tried on every optimizer of torch: states that it has made
+itself are always accepted.
 """
 
 import copy
@@ -34,23 +36,37 @@ pytestmark = WARNINGS
 OPTIMIZERS: dict[str, Any] = {
     name: getattr(torch.optim, name)
     for name in sorted(dir(torch.optim))
-    if isinstance(getattr(torch.optim, name), type) and issubclass(getattr(torch.optim, name), torch.optim.Optimizer)
+    if isinstance(getattr(torch.optim, name), type)
+    and issubclass(getattr(torch.optim, name), torch.optim.Optimizer)
 }
-del OPTIMIZERS["Optimizer"], OPTIMIZERS["SparseAdam"]  # no optimizer; one for gradients of another kind
+# no optimizer; one for gradients of another kind
+del OPTIMIZERS["Optimizer"], OPTIMIZERS["SparseAdam"]
 OPTIMIZERS |= {
     "AdamW fused": lambda parameters: torch.optim.AdamW(parameters, fused=True, amsgrad=True),
-    "SGD with momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, fused=True),
-    "RMSprop centered": lambda parameters: torch.optim.RMSprop(parameters, momentum=0.9, centered=True),
+    "SGD with momentum": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.1, momentum=0.9, fused=True
+    ),
+    "RMSprop centered": lambda parameters: torch.optim.RMSprop(
+        parameters, momentum=0.9, centered=True
+    ),
     "Adafactor of the reference": lambda parameters: Adafactor(parameters, beta1=0.9),
-    "two groups": lambda parameters: torch.optim.AdamW([{"params": one, "lr": 0.1} for one in parameters]),
+    "two groups": lambda parameters: torch.optim.AdamW(
+        [{"params": one, "lr": 0.1} for one in parameters]
+    ),
     "a subclass": type("Own", (torch.optim.AdamW,), {}),
-    "a tensor as rate": lambda parameters: torch.optim.AdamW(parameters, lr=torch.tensor(0.1), foreach=False),
+    "a tensor as rate": lambda parameters: torch.optim.AdamW(
+        parameters, lr=torch.tensor(0.1), foreach=False
+    ),
 }
 
 
 def stepped(name: str) -> tuple[nn.Module, Any]:
     """A model, and an optimizer of that name that has made two steps."""
-    model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(2))) if name == "Muon" else tiny()
+    model = (
+        nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(2)))
+        if name == "Muon"
+        else tiny()
+    )
     optimizer = OPTIMIZERS[name](list(model.parameters()))
 
     def closure() -> float:
@@ -108,7 +124,11 @@ def test_a_state_of_another_shape_is_refused(name):
     model, optimizer = stepped(name)
     whole = optimizer.state_dict()
     number = next(iter(whole["state"]))
-    wanted = [key for key, value in whole["state"][number].items() if isinstance(value, torch.Tensor) and value.dim()]
+    wanted = [
+        key
+        for key, value in whole["state"][number].items()
+        if isinstance(value, torch.Tensor) and value.dim()
+    ]
     assert wanted
     for key in wanted:
         for way, wrong in resized(whole["state"][number][key]).items():
@@ -121,7 +141,8 @@ def test_a_state_of_another_shape_is_refused(name):
 
 @pytest.mark.parametrize("name", ["AdamW fused", "NAdam", "ASGD"])
 @pytest.mark.parametrize(
-    "wrong", [torch.zeros(0), torch.zeros(3), torch.zeros(1).expand(2), torch.zeros(1, dtype=torch.cfloat)]
+    "wrong",
+    [torch.zeros(0), torch.zeros(3), torch.zeros(1).expand(2), torch.zeros(1, dtype=torch.cfloat)],
 )
 def test_a_counter_is_one_number(name, wrong):
     model, optimizer = stepped(name)
@@ -134,13 +155,28 @@ def test_a_counter_is_one_number(name, wrong):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda state: state["param_groups"].append(state["param_groups"][0]), "2 parameter groups, and there are 1"),
-        (lambda state: state["param_groups"][0]["params"].pop(), "holds 5 parameters in group 0, and there are 6"),
+        (
+            lambda state: state["param_groups"].append(state["param_groups"][0]),
+            "2 parameter groups, and there are 1",
+        ),
+        (
+            lambda state: state["param_groups"][0]["params"].pop(),
+            "holds 5 parameters in group 0, and there are 6",
+        ),
         (lambda state: state.update(param_groups=7), "holds no list of parameter groups"),
         (lambda state: state.pop("state"), "does not hold the state of an optimizer, but a dict"),
-        (lambda state: state["state"].update({77: {}}), "the state of a parameter 77 that is in none of its groups"),
-        (lambda state: state["state"][0].update(exp_avg=[1]), r"a list as exp_avg of first\.weight"),
-        (lambda state: state["param_groups"][0].update(lr=torch.zeros(0)), "as lr of group 0, not a number"),
+        (
+            lambda state: state["state"].update({77: {}}),
+            "the state of a parameter 77 that is in none of its groups",
+        ),
+        (
+            lambda state: state["state"][0].update(exp_avg=[1]),
+            r"a list as exp_avg of first\.weight",
+        ),
+        (
+            lambda state: state["param_groups"][0].update(lr=torch.zeros(0)),
+            "as lr of group 0, not a number",
+        ),
     ],
 )
 def test_what_else_is_refused(change, match):
@@ -152,7 +188,9 @@ def test_what_else_is_refused(change, match):
 
 def test_layers_with_optimizers_of_their_own():
     model = tiny()
-    make = lambda: LayerwiseOptimizer({one: torch.optim.AdamW([one], fused=True) for one in model.parameters()})
+    make = lambda: LayerwiseOptimizer(
+        {one: torch.optim.AdamW([one], fused=True) for one in model.parameters()}
+    )
     optimizer = make()
     model(torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))["loss"].backward()
     state = copy.deepcopy(optimizer.state_dict())
@@ -191,7 +229,9 @@ def test_states_of_8_bits(monkeypatch, name, good, bad):
     refused(model, optimizer, state, rf"as {name} of first\.weight")
 
 
-@pytest.mark.parametrize("package", ["apex.optimizers", "torch_npu.optim", "optimi", "deepspeed.ops.adam"])
+@pytest.mark.parametrize(
+    "package", ["apex.optimizers", "torch_npu.optim", "optimi", "deepspeed.ops.adam"]
+)
 def test_other_steps_that_are_no_python(monkeypatch, package):
     """States of other optimizers may have any shape."""
     model = tiny()
@@ -216,9 +256,12 @@ def alone(tmp_path):
 
 def sharded_model(version):
     if version == 1:
-        # torch deprecates it in favour of the second version, and warns that one process shares nothing.
+        # torch deprecates it in favour of the second version, and warns that one process shares
+        # nothing.
         warnings.simplefilter("ignore")
-        model = FullyShardedDataParallel(tiny(), device_id=torch.device("cpu"), use_orig_params=True)
+        model = FullyShardedDataParallel(
+            tiny(), device_id=torch.device("cpu"), use_orig_params=True
+        )
     else:
         model = sharding.fully_sharded(tiny(), init_device_mesh("cpu", (1,)), layers=["first"])
     return model, torch.optim.AdamW(model.parameters(), fused=version == 2)
@@ -232,11 +275,19 @@ def test_sharded_parameters_are_compared_as_a_whole(alone, version):
         optimizer.step()
         state = sharding.whole_optimizer_state(model, optimizer, keep=True)
         fresh_model, fresh = sharded_model(version)
-        sharding.load_whole_optimizer_state(fresh_model, fresh, copy.deepcopy(state), file="optimizer.pt")
-        for wrong in (torch.zeros(1), torch.zeros(6, 8, dtype=torch.int64), torch.zeros(1).expand(6, 8)):
+        sharding.load_whole_optimizer_state(
+            fresh_model, fresh, copy.deepcopy(state), file="optimizer.pt"
+        )
+        for wrong in (
+            torch.zeros(1),
+            torch.zeros(6, 8, dtype=torch.int64),
+            torch.zeros(1).expand(6, 8),
+        ):
             state["state"][0]["exp_avg"] = wrong
             _, fresh = pair = sharded_model(version)
-            with pytest.raises(ValueError, match=r"optimizer\.pt cannot be loaded.* as exp_avg of first\.weight"):
+            with pytest.raises(
+                ValueError, match=r"optimizer\.pt cannot be loaded.* as exp_avg of first\.weight"
+            ):
                 sharding.load_whole_optimizer_state(*pair, state, file="optimizer.pt")
             assert not fresh.state
 
@@ -253,13 +304,17 @@ def spoil(checkpoint):
 
 @pytest.fixture
 def written(tmp_path):
-    trainer(tmp_path / "out", save_strategy="steps", save_steps=2, optim="adamw_torch_fused").train()
+    trainer(
+        tmp_path / "out", save_strategy="steps", save_steps=2, optim="adamw_torch_fused"
+    ).train()
     checkpoint = tmp_path / "out" / "checkpoint-2"
     (checkpoint / "_manifest.json").unlink()
     return checkpoint
 
 
-MESSAGE = re.compile(r"optimizer\.pt cannot be loaded into AdamW: .* exp_avg of (module\.|model\.)?first\.weight")
+MESSAGE = re.compile(
+    r"optimizer\.pt cannot be loaded into AdamW: .* exp_avg of (module\.|model\.)?first\.weight"
+)
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch"])
@@ -274,7 +329,9 @@ def test_the_trainer_refuses(written, tmp_path, optim):
 def fit(with_plugin, start=None, **changes):
     module = LossModule(tiny())
     with lightning_internals.quiet():
-        made = lightning_trainer(plugins=[FolderCheckpointIO(module)] if with_plugin else [], **changes)
+        made = lightning_trainer(
+            plugins=[FolderCheckpointIO(module)] if with_plugin else [], **changes
+        )
         made.fit(module, build_loader(points(), batch_size=4), ckpt_path=start)
     return made
 
@@ -294,5 +351,7 @@ def test_lightning_refuses_a_file_of_its_own(tmp_path, with_plugin):
     content = load_torch(file)
     content["optimizer_states"][0]["state"][0]["exp_avg"] = torch.zeros(1)
     torch.save(content, file)
-    with pytest.raises(ValueError, match=r"file\.ckpt cannot be loaded into AdamW: .* exp_avg of model\.first"):
+    with pytest.raises(
+        ValueError, match=r"file\.ckpt cannot be loaded into AdamW: .* exp_avg of model\.first"
+    ):
         fit(with_plugin, file, max_steps=4)

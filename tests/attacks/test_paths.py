@@ -1,4 +1,6 @@
-"""Nothing that a checkpoint, a study or a name says makes a run write, delete or read outside of its folders."""
+"""Nothing that a checkpoint, a study or a name says makes a run write, delete or read outside of
+its folders.
+"""
 
 import json
 import logging
@@ -56,7 +58,10 @@ def saving(tmp_path) -> ModelCheckpoint:
 def state_of(saving: ModelCheckpoint, **paths: Any) -> dict[str, Any]:
     own = f"{saving.dirpath}/step=1.ckpt"
     usual = {
-        "best_k_models": {own: torch.tensor(1.0), f"{saving.dirpath}/step=2.ckpt": torch.tensor(2.0)},
+        "best_k_models": {
+            own: torch.tensor(1.0),
+            f"{saving.dirpath}/step=2.ckpt": torch.tensor(2.0),
+        },
         "best_model_path": own,
         "best_model_score": torch.tensor(1.0),
         "kth_best_model_path": f"{saving.dirpath}/step=2.ckpt",
@@ -89,7 +94,11 @@ OUTSIDE = {
 def path_of(way: str, tmp_path: Path) -> Any:
     (tmp_path / "run" / "checkpoints" / "link").symlink_to(tmp_path / "victim")
     written = OUTSIDE[way]
-    return written.format(victim=tmp_path / "victim", run=tmp_path / "run") if isinstance(written, str) else written
+    return (
+        written.format(victim=tmp_path / "victim", run=tmp_path / "run")
+        if isinstance(written, str)
+        else written
+    )
 
 
 @pytest.mark.parametrize("way", OUTSIDE)
@@ -97,7 +106,9 @@ def test_a_path_out_of_the_run_is_dropped(saving, victim, tmp_path, caplog, way)
     path, own = path_of(way, tmp_path), state_of(saving)
     fields = dict.fromkeys(("best_model_path", "kth_best_model_path", "last_model_path"), path)
     models = {**own["best_k_models"], path: torch.tensor(9.0)}
-    found = cleaned(saving, {**own, **fields, "best_k_models": models}, tmp_path / "downloads" / "checkpoint-2")
+    found = cleaned(
+        saving, {**own, **fields, "best_k_models": models}, tmp_path / "downloads" / "checkpoint-2"
+    )
     assert repr(path) in caplog.text
     saving.load_state_dict(found)
     assert saving.best_k_models == own["best_k_models"]
@@ -122,8 +133,14 @@ def test_the_best_of_the_run_before_may_be_read_but_not_deleted(saving, tmp_path
 
 def test_places_that_are_not_local(tmp_path):
     saving = SimpleNamespace(state_key="k", dirpath="s3://bucket/run", mode="max")
-    models = {"s3://bucket/run/a.ckpt": 1.0, "s3://bucket/other": 2.0, "s3://bucket/run/../other": 3.0}
-    found = without_foreign_paths({"k": {"best_k_models": models, "best_model_path": ""}}, [saving], tmp_path)
+    models = {
+        "s3://bucket/run/a.ckpt": 1.0,
+        "s3://bucket/other": 2.0,
+        "s3://bucket/run/../other": 3.0,
+    }
+    found = without_foreign_paths(
+        {"k": {"best_k_models": models, "best_model_path": ""}}, [saving], tmp_path
+    )
     assert list(found["k"]["best_k_models"]) == ["s3://bucket/run/a.ckpt"]
 
 
@@ -142,7 +159,11 @@ def accuse(states: dict[str, Any], folder: Path, victim: Path) -> None:
     """Let the state of the ModelCheckpoint say that the victim is the worst of its models."""
     state = next(state for key, state in states.items() if key.startswith("ModelCheckpoint"))
     path = os.path.join(os.path.realpath(folder), "..", "..", victim.name)
-    state.update(best_k_models={path: torch.tensor(9.0)}, kth_best_model_path=path, kth_value=torch.tensor(9.0))
+    state.update(
+        best_k_models={path: torch.tensor(9.0)},
+        kth_best_model_path=path,
+        kth_value=torch.tensor(9.0),
+    )
     state.update(dirpath=os.path.realpath(folder), best_model_path=path)
 
 
@@ -169,14 +190,18 @@ def lightning_fit(tmp_path: Path, victim: Path, *, with_plugin: bool) -> None:
 
 def facade_train(tmp_path: Path, victim: Path) -> None:
     out, folder = tmp_path / "run", tmp_path / "run" / "lightning"
-    trainer(out, save_strategy="steps", save_steps=2, max_steps=2, callbacks=[Metric(), saver(folder)]).train()
+    trainer(
+        out, save_strategy="steps", save_steps=2, max_steps=2, callbacks=[Metric(), saver(folder)]
+    ).train()
     checkpoint = out / "checkpoint-2"
     (checkpoint / "_manifest.json").unlink()
     path = checkpoint / "lightning_callbacks.pt"
     content = load_torch(path)
     states = {key: from_plain(state) for key, state in content["callbacks"].items()}
     accuse(states, folder, victim)
-    save_torch({**content, "callbacks": {key: to_plain(state) for key, state in states.items()}}, path)
+    save_torch(
+        {**content, "callbacks": {key: to_plain(state) for key, state in states.items()}}, path
+    )
     again = trainer(out, max_steps=4, callbacks=[Metric(), saver(folder)])
     again.train(resume_from_checkpoint=str(checkpoint))
     assert again.state.global_step == 4
@@ -191,7 +216,9 @@ DELETING = {
 
 @pytest.mark.parametrize("door", DELETING)
 @pytest.mark.parametrize("guarded", [True, False])
-def test_no_folder_named_by_a_checkpoint_is_deleted(tmp_path, victim, monkeypatch, caplog, door, guarded):
+def test_no_folder_named_by_a_checkpoint_is_deleted(
+    tmp_path, victim, monkeypatch, caplog, door, guarded
+):
     """Without the guard, the negative control, it is."""
     if not guarded:
         for module in (folder_io, training_state):
@@ -235,14 +262,27 @@ def test_no_name_leads_out_of_a_folder(tmp_path):
 @pytest.mark.parametrize("elsewhere", ["{victim}", "{out}/../victim", "{out}", 7, "{out}/link"])
 def test_the_best_checkpoint_cannot_be_elsewhere(tmp_path, victim, caplog, elsewhere):
     """It is read at the end, and with `save_total_limit=1` all others are deleted."""
-    best = elsewhere.format(victim=victim, out=tmp_path / "out") if isinstance(elsewhere, str) else elsewhere
+    best = (
+        elsewhere.format(victim=victim, out=tmp_path / "out")
+        if isinstance(elsewhere, str)
+        else elsewhere
+    )
     read = []
     entries = {"best_model_checkpoint": best, "best_metric": -1.0, "best_global_step": 1}
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "link").symlink_to(victim)
     reading = At("on_step_end", lambda of, state, control: read.append(state.best_model_checkpoint))
-    options = {"load_best_model_at_end": True, "save_total_limit": 1, "metric_for_best_model": "loss"}
-    options |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 1, "save_steps": 1}
+    options = {
+        "load_best_model_at_end": True,
+        "save_total_limit": 1,
+        "metric_for_best_model": "loss",
+    }
+    options |= {
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 1,
+        "save_steps": 1,
+    }
     resumed(tmp_path, entries, [reading], **options)
     assert best not in read
     assert "ignoring it" in caplog.text
@@ -251,7 +291,9 @@ def test_the_best_checkpoint_cannot_be_elsewhere(tmp_path, victim, caplog, elsew
 
 
 def test_the_best_checkpoint_of_a_run_that_was_moved_is_found(tmp_path, caplog):
-    made = resumed(tmp_path, {"best_model_checkpoint": "/gone/out/checkpoint-2", "best_metric": 0.1})
+    made = resumed(
+        tmp_path, {"best_model_checkpoint": "/gone/out/checkpoint-2", "best_metric": 0.1}
+    )
     assert made.state.best_model_checkpoint == str(tmp_path / "out" / "checkpoint-2")
     assert "the run has been moved" in caplog.text
 

@@ -1,4 +1,6 @@
-"""No file of a checkpoint runs a program: every file, through every function that reads checkpoints."""
+"""No file of a checkpoint runs a program: every file, through every function that reads
+checkpoints.
+"""
 
 import json
 import pickle
@@ -33,7 +35,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Detected pickle protocol"),
 ]
 
-_OF_BOTH = {"optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth", "data_state_0.pth"}
+_OF_BOTH = {
+    "optimizer.pt",
+    "optimizer.bin",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state.pth",
+    "data_state_0.pth",
+}
 _OF_BOTH |= {*OF_WEIGHTS}
 _OF_TRAIN = {*_OF_BOTH, "callback_states.pt", "lightning_callbacks.pt", *OF_OPTIMIZERS}
 _OF_LIGHTNING = {*_OF_BOTH, "lightning_state.pt"}
@@ -62,7 +71,9 @@ TABLE = f"{MODEL_PARTS}/.metadata"
 def test_no_file_runs_a_program_through_any_door(checkpoint, evil, door, file):
     poison(checkpoint, file, evil)
     if file in REFUSED[door]:
-        with pytest.raises(ValueError, match=re.escape(file.removesuffix("/values").rpartition("/")[2])):
+        with pytest.raises(
+            ValueError, match=re.escape(file.removesuffix("/values").rpartition("/")[2])
+        ):
             DOORS[door](checkpoint)
     else:
         try:
@@ -78,7 +89,11 @@ def test_each_of_them_would_run_it(checkpoint, evil, file):
     poison(checkpoint, file, evil)
     assert not evil.has_run
     path = checkpoint / file
-    pickle.loads(path.read_bytes()) if path.name == ".metadata" else torch.load(path, weights_only=False)
+    (
+        pickle.loads(path.read_bytes())
+        if path.name == ".metadata"
+        else torch.load(path, weights_only=False)
+    )
     assert evil.has_run
 
 
@@ -103,7 +118,10 @@ def test_whatever_form_the_file_has(checkpoint, evil, form, file):
 def test_a_table_that_is_nothing_but_a_program_is_not_run(checkpoint, evil, protocol):
     path = checkpoint / TABLE
     path.write_bytes(pickle.dumps(evil, protocol=protocol))
-    with pytest.raises(ValueError, match=r"\.metadata refers to \w+\.mkdir, which no checkpoint of this kind holds"):
+    with pytest.raises(
+        ValueError,
+        match=r"\.metadata refers to \w+\.mkdir, which no checkpoint of this kind holds",
+    ):
         read_table(path.parent)
     assert not evil.has_run
 
@@ -117,12 +135,16 @@ def test_a_genuine_table_is_read_as_torch_reads_it(checkpoint, protocol):
         read = read_table(checkpoint / folder)
         assert read.storage_data.keys() == table.storage_data.keys()
         for index, place in table.storage_data.items():
-            assert {name: getattr(read.storage_data[index], name) for name in vars(place)} == vars(place)
+            assert {name: getattr(read.storage_data[index], name) for name in vars(place)} == vars(
+                place
+            )
         assert read.state_dict_metadata == table.state_dict_metadata
 
 
 def test_a_table_cannot_change_a_class(checkpoint):
-    """The state of an object can be given to a class: one of torch's would then be another, for all that follows."""
+    """The state of an object can be given to a class: one of torch's would then be another, for
+    all that follows.
+    """
     path = checkpoint / TABLE
     change = b"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n(N}X\x06\x00\x00\x00brokenK\x01stb."
     path.write_bytes(change)
@@ -151,7 +173,9 @@ def test_a_table_cannot_leave_out_a_part_of_a_tensor(checkpoint, what):
     table = pickle.loads(path.read_bytes())
     chunk = table.state_dict_metadata["model.first.weight"].chunks[0]
     chunk.sizes = torch.Size([1, 8]) if what == "too few" else chunk.sizes
-    chunk.offsets = {"outside": torch.Size([3, 0]), "negative": torch.Size([-1, 0])}.get(what, chunk.offsets)
+    chunk.offsets = {"outside": torch.Size([3, 0]), "negative": torch.Size([-1, 0])}.get(
+        what, chunk.offsets
+    )
     path.write_bytes(pickle.dumps(table))
     with pytest.raises(ValueError, match=r"are not all of its 48 elements|negative size"):
         read_table(path.parent)
@@ -169,7 +193,9 @@ def test_a_value_in_the_place_of_a_state_is_refused(checkpoint):
     put_value(checkpoint / OPTIMIZER_PARTS, "exp_avg", torch.zeros(1))
     model = tiny()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    with pytest.raises(ValueError, match=r"exp_avg as a tensor of shape \(1,\) and float32, but it is a tensor of"):
+    with pytest.raises(
+        ValueError, match=r"exp_avg as a tensor of shape \(1,\) and float32, but it is a tensor of"
+    ):
         sharded_files.load_optimizer_parts(model, optimizer, checkpoint, together=False)
 
 
@@ -198,11 +224,18 @@ def test_the_files_of_a_tokenizer_run_nothing(tmp_path):
 
 
 def test_the_genuine_checkpoint_goes_through_every_door(genuine, checkpoint):
-    """Negative control: nothing is refused where nothing is wrong, and the matrix tries every file there is."""
+    """Negative control: nothing is refused where nothing is wrong, and the matrix tries every
+    file there is.
+    """
     found = {path.relative_to(genuine).as_posix() for path in Path(genuine).rglob("*")}
     pickles = {name for name in found if name.endswith((".pt", ".pth", ".bin"))}
     assert pickles <= set(FILES)
-    assert {"callback_states.pt", "lightning_callbacks.pt", "lightning_state.pt", "scaler.pt"} <= pickles
+    assert {
+        "callback_states.pt",
+        "lightning_callbacks.pt",
+        "lightning_state.pt",
+        "scaler.pt",
+    } <= pickles
     for number, door in enumerate(DOORS.values()):
         copied = checkpoint.parents[1] / str(number) / "out" / "checkpoint-2"
         shutil.copytree(checkpoint, copied)

@@ -21,21 +21,31 @@ def study(tmp_path):
     logging.getLogger("optuna").setLevel(logging.WARNING)
     study = optuna.create_study(storage=open_storage(str(tmp_path / "study.log")), study_name="s")
     for value in (0.1, 0.2):
-        study.add_trial(optuna.create_trial(params={"a": value, "b": value}, distributions=SPACE, value=value))
+        study.add_trial(
+            optuna.create_trial(params={"a": value, "b": value}, distributions=SPACE, value=value)
+        )
     return study
 
 
 @pytest.mark.parametrize(
-    "disguise", [{}, {"cma:optimizer:00": pickle.dumps(np.zeros(2)).hex(), "cma:optimizer:999": ""}]
+    "disguise",
+    [{}, {"cma:optimizer:00": pickle.dumps(np.zeros(2)).hex(), "cma:optimizer:999": ""}],
 )
 def test_a_sampler_runs_nothing_of_its_study(study, evil, disguise):
     """Not where the pieces of a harmless state are among those of the other either."""
     text = pickle.dumps(evil).hex()
-    pieces = {f"cma:optimizer:{start // 40}": text[start : start + 40] for start in range(0, len(text), 40)}
+    pieces = {
+        f"cma:optimizer:{start // 40}": text[start : start + 40]
+        for start in range(0, len(text), 40)
+    }
     values, states = dict.fromkeys(SPACE, 0.2), {**pieces, **disguise}
-    study.add_trial(optuna.create_trial(params=values, distributions=SPACE, value=0.3, system_attrs=states))
+    study.add_trial(
+        optuna.create_trial(params=values, distributions=SPACE, value=0.3, system_attrs=states)
+    )
     sampler = careful_sampler(seed=1)
-    with pytest.raises(ValueError, match=r"trial 2 holds a state of the sampler that refers to \w+\.mkdir"):
+    with pytest.raises(
+        ValueError, match=r"trial 2 holds a state of the sampler that refers to \w+\.mkdir"
+    ):
         sampler.sample_relative(study, study.ask(), SPACE)
     assert not evil.has_run
 
@@ -53,7 +63,9 @@ def test_genuine_states_are_gone_on_with(study):
         made.tell([(made.ask(), float(index)) for index in range(made.population_size)])
         require_cma_state(pickle.dumps(made).hex(), 0)
     study.sampler = make_sampler("cmaes", 1)
-    study.optimize(lambda trial: trial.suggest_float("a", 0, 1) + trial.suggest_float("b", 0, 1), n_trials=12)
+    study.optimize(
+        lambda trial: trial.suggest_float("a", 0, 1) + trial.suggest_float("b", 0, 1), n_trials=12
+    )
     kept = {key for trial in study.get_trials() for key in trial.system_attrs if "optimizer" in key}
     assert kept == {"cma:optimizer:0"} or len(kept) > 1
 
@@ -61,5 +73,9 @@ def test_genuine_states_are_gone_on_with(study):
 def test_no_other_sampler_of_optuna_unpickles():
     """If a later one does, it has to be looked at here."""
     folder = Path(optuna.__file__).parent
-    found = {path.name for path in folder.glob("samplers/**/*.py") if re.search(r"pickle\.loads?\(", path.read_text())}
+    found = {
+        path.name
+        for path in folder.glob("samplers/**/*.py")
+        if re.search(r"pickle\.loads?\(", path.read_text())
+    }
     assert found == {"_cmaes.py"}

@@ -6,7 +6,9 @@ from searched_once import packages_searched_once  # noqa: F401 - a fixture
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Sums in several threads may be added in another order: one thread makes bitwise claims fair."""
+    """Sums in several threads may be added in another order: one thread makes bitwise claims
+    fair.
+    """
     import torch
 
     before = torch.get_num_threads()

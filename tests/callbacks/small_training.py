@@ -1,4 +1,6 @@
-"""A language model of some thousand weights, trained by the Trainer in a moment, for tests of callbacks."""
+"""A language model of some thousand weights, trained by the Trainer in a moment, for tests of
+callbacks.
+"""
 
 import torch
 from pretended_cuda import trains_on_device
@@ -9,7 +11,9 @@ from lightrainer import Trainer, TrainingArguments
 
 WIDTH, WORDS, LENGTH = 16, 50, 12
 FLOPS_PER_TOKEN = 6 * (3 * WIDTH * WIDTH + WIDTH * WORDS)
-"""Two for each weight of a matrix and each token, in the forward pass and twice in the backward pass."""
+"""Two for each weight of a matrix and each token, in the forward pass and twice in the backward
+pass.
+"""
 
 
 class LanguageModel(nn.Module):
@@ -27,7 +31,10 @@ class LanguageModel(nn.Module):
         for layer in self.h:
             x = x + self.dropout(torch.tanh(layer(x)))
         logits = self.lm_head(x)
-        return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+        return {
+            "loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()),
+            "logits": logits,
+        }
 
 
 def sentences(count=64, seed=0):
@@ -36,8 +43,18 @@ def sentences(count=64, seed=0):
 
 
 def make_trainer(folder, callbacks=(), *, data=None, model=None, **changes):
-    options = {"per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 1e-2, "logging_steps": 2}
-    options |= {"eval_strategy": "no", "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+    options = {
+        "per_device_train_batch_size": 8,
+        "num_train_epochs": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 2,
+    }
+    options |= {
+        "eval_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
     options |= {"use_cpu": not trains_on_device(), "dataloader_pin_memory": False}
     torch.manual_seed(3)
     return Trainer(
@@ -64,4 +81,6 @@ def weights(trainer):
 
 
 def same(left, right):
-    return left.keys() == right.keys() and all(torch.equal(left[name].cpu(), right[name].cpu()) for name in left)
+    return left.keys() == right.keys() and all(
+        torch.equal(left[name].cpu(), right[name].cpu()) for name in left
+    )

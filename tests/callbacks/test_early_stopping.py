@@ -1,4 +1,6 @@
-"""Early stopping: what its switches do beside the reference is in test_flow.py; here are its errors and its state."""
+"""Early stopping: what its switches do beside the reference is in test_flow.py; here are its
+errors and its state.
+"""
 
 import logging
 from types import SimpleNamespace
@@ -15,7 +17,11 @@ from lightrainer.callbacks import (
 
 
 def arguments(**changed):
-    values = {"metric_for_best_model": "loss", "eval_strategy": "steps", "load_best_model_at_end": True}
+    values = {
+        "metric_for_best_model": "loss",
+        "eval_strategy": "steps",
+        "load_best_model_at_end": True,
+    }
     return SimpleNamespace(**(values | {"greater_is_better": False} | changed))
 
 
@@ -36,7 +42,10 @@ def test_each_comparison_counts_as_in_the_reference(value, best, threshold, grea
         callback = cls(2, threshold)
         callback.early_stopping_patience_counter = 1
         callback.check_metric_value(
-            arguments(greater_is_better=greater), TrainerState(best_metric=best), TrainerControl(), value
+            arguments(greater_is_better=greater),
+            TrainerState(best_metric=best),
+            TrainerControl(),
+            value,
         )
         counts.append(callback.early_stopping_patience_counter)
     assert counts[0] == counts[1]
@@ -45,7 +54,9 @@ def test_each_comparison_counts_as_in_the_reference(value, best, threshold, grea
 def test_an_evaluation_without_the_metric_is_not_counted_and_says_what_there_is(caplog):
     callback, control = EarlyStoppingCallback(), TrainerControl()
     with caplog.at_level(logging.WARNING, "lightrainer"):
-        callback.on_evaluate(arguments(metric_for_best_model="f1"), TrainerState(), control, {"eval_loss": 1.0})
+        callback.on_evaluate(
+            arguments(metric_for_best_model="f1"), TrainerState(), control, {"eval_loss": 1.0}
+        )
     assert "eval_f1" in caplog.text
     assert "this evaluation has eval_loss" in caplog.text
     assert callback.early_stopping_patience_counter == 0

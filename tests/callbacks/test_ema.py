@@ -29,7 +29,9 @@ class Follows(TrainerCallback):
 
 
 @pytest.mark.parametrize(
-    "options", [{"decay": 0.9}, {"decay": 0.5, "warmup": False}, {"decay": 0.8, "update_every": 3}], ids=str
+    "options",
+    [{"decay": 0.9}, {"decay": 0.5, "warmup": False}, {"decay": 0.8, "update_every": 3}],
+    ids=str,
 )
 def test_the_average_is_that_of_the_formula(tmp_path, options):
     ema = EMACallback(**options)
@@ -37,16 +39,24 @@ def test_the_average_is_that_of_the_formula(tmp_path, options):
     trainer = trained(tmp_path, [ema, follows])
     assert ema.updates == follows.updates == 16 // options.get("update_every", 1)
     for name, weight in trainer.model.named_parameters():
-        torch.testing.assert_close(ema.averages[name].double(), follows.average[name], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            ema.averages[name].double(), follows.average[name], rtol=1e-5, atol=1e-6
+        )
         assert torch.equal(weight, ema.averages[name])  # the model has it at the end
 
 
 def evaluations(trainer):
-    return {entry["step"]: entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry}
+    return {
+        entry["step"]: entry["eval_loss"]
+        for entry in trainer.state.log_history
+        if "eval_loss" in entry
+    }
 
 
 def test_evaluations_are_those_of_the_average(tmp_path):
-    """The loss of an evaluation in the training is that of a model with the average of that moment."""
+    """The loss of an evaluation in the training is that of a model with the average of that
+    moment.
+    """
 
     class Keeps(TrainerCallback):
         at = {}
@@ -69,17 +79,27 @@ SAVED = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "e
 
 
 def test_a_resumed_training_ends_with_the_same_bits(tmp_path, caplog):
-    """The weights in a checkpoint are those that are trained, also where an evaluation has just been."""
+    """The weights in a checkpoint are those that are trained, also where an evaluation has just
+    been.
+    """
     whole, again = EMACallback(0.9), EMACallback(0.9)
     trained(tmp_path / "with", [whole], **SAVED)
     trained(tmp_path / "without", **SAVED)
-    left, right = ((tmp_path / name / "checkpoint-8/model.safetensors").read_bytes() for name in ("with", "without"))
+    left, right = (
+        (tmp_path / name / "checkpoint-8/model.safetensors").read_bytes()
+        for name in ("with", "without")
+    )
     assert left == right
     trained(tmp_path / "with", [again], resume=str(tmp_path / "with" / "checkpoint-12"), **SAVED)
     assert again.updates == whole.updates == 16
     assert same(again.averages, whole.averages)
     assert "has no average" not in caplog.text
-    trained(tmp_path / "without", [EMACallback(0.9)], resume=str(tmp_path / "without" / "checkpoint-12"), **SAVED)
+    trained(
+        tmp_path / "without",
+        [EMACallback(0.9)],
+        resume=str(tmp_path / "without" / "checkpoint-12"),
+        **SAVED,
+    )
     assert "step 12 has no average" in caplog.text
 
 
@@ -100,7 +120,9 @@ def test_a_stored_average_of_another_model_is_refused():
     callback = EMACallback()
     callback.load_state_dict({"updates": 3, "averages": {"other.weight": torch.ones(2)}})
     with pytest.raises(ValueError, match="differ in"):
-        callback.on_train_begin(None, TrainerState(global_step=3), TrainerControl(), model=LanguageModel())
+        callback.on_train_begin(
+            None, TrainerState(global_step=3), TrainerControl(), model=LanguageModel()
+        )
     model, frozen = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), EMACallback()
     model[0].requires_grad_(False)
     frozen.on_train_begin(None, TrainerState(), TrainerControl(), model=model)
@@ -109,7 +131,8 @@ def test_a_stored_average_of_another_model_is_refused():
 
 def test_with_the_best_model_comes_its_average(tmp_path):
     """At the end the model has the average of the best checkpoint, not the last one."""
-    worst = {"metric_for_best_model": "loss", "greater_is_better": True}  # so that the first one is the best
+    # so that the first one is the best
+    worst = {"metric_for_best_model": "loss", "greater_is_better": True}
     trainer = trained(tmp_path, [EMACallback(0.9)], load_best_model_at_end=True, **worst, **SAVED)
     losses = evaluations(trainer)
     assert trainer.state.best_model_checkpoint.endswith("checkpoint-4")
@@ -121,7 +144,9 @@ def test_it_can_be_applied_for_a_while(tmp_path):
     trainer = trained(tmp_path, [ema])
     before = weights(trainer)
     with ema.applied_to(trainer.model):
-        assert same({name: one.detach() for name, one in trainer.model.named_parameters()}, ema.averages)
+        assert same(
+            {name: one.detach() for name, one in trainer.model.named_parameters()}, ema.averages
+        )
     assert same(before, weights(trainer))
     ema.copy_to(trainer.model)
     assert not same(before, weights(trainer))
@@ -129,7 +154,11 @@ def test_it_can_be_applied_for_a_while(tmp_path):
 
 def test_weights_of_few_digits_are_averaged_in_more():
     """An average in bfloat16 would not move at all."""
-    model, ema, state = nn.Linear(4, 4).bfloat16(), EMACallback(0.999, warmup=False), TrainerState()
+    model, ema, state = (
+        nn.Linear(4, 4).bfloat16(),
+        EMACallback(0.999, warmup=False),
+        TrainerState(),
+    )
     ema.on_train_begin(None, state, TrainerControl(), model=model)
     start = model.weight.detach().float().clone()
     with torch.no_grad():
@@ -138,11 +167,14 @@ def test_weights_of_few_digits_are_averaged_in_more():
     ema.on_step_end(None, state, TrainerControl())
     assert ema.averages["weight"].dtype is torch.float32
     moved = ema.averages["weight"] - start
-    torch.testing.assert_close(moved, 0.001 * (model.weight.detach().float() - start), rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(
+        moved, 0.001 * (model.weight.detach().float() - start), rtol=1e-3, atol=1e-7
+    )
     model.eval()
     seen = model(torch.eye(4).bfloat16()) - model.bias
     assert model.weight.dtype is torch.bfloat16
-    assert not torch.allclose(seen.T, model.weight, atol=0.1)  # it was the average that it multiplied with
+    # it was the average that it multiplied with
+    assert not torch.allclose(seen.T, model.weight, atol=0.1)
     torch.testing.assert_close(seen.T.float(), start, rtol=0.05, atol=0.05)
 
 

@@ -9,7 +9,24 @@ from transformers import trainer_callback as reference
 import lightrainer.callbacks as ours
 
 STEPS_PER_EPOCH, EPOCHS = 5, 3
-LOSSES = (3.0, 2.0, 2.05, 1.5, 1.49, 1.6, 1.7, float("nan"), 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)
+LOSSES = (
+    3.0,
+    2.0,
+    2.05,
+    1.5,
+    1.49,
+    1.6,
+    1.7,
+    float("nan"),
+    1.0,
+    1.1,
+    1.2,
+    1.3,
+    1.4,
+    1.5,
+    1.6,
+    1.7,
+)
 GRID = {
     "logging_strategy": ("no", "steps", "epoch"),
     "eval_strategy": ("no", "steps", "epoch"),
@@ -22,12 +39,18 @@ GRID = {
 def arguments(**changed):
     values = {name: options[0] for name, options in GRID.items()}
     values |= {"logging_steps": 2, "eval_steps": 3, "save_steps": 4}
-    values |= {"metric_for_best_model": "loss", "greater_is_better": False, "load_best_model_at_end": True}
+    values |= {
+        "metric_for_best_model": "loss",
+        "greater_is_better": False,
+        "load_best_model_at_end": True,
+    }
     return SimpleNamespace(**(values | changed))
 
 
 def drive(module, args, callbacks, max_steps=STEPS_PER_EPOCH * EPOCHS):
-    """Walk a handler through a run as the training loop does, and note each event with the switches after it."""
+    """Walk a handler through a run as the training loop does, and note each event with the
+    switches after it.
+    """
     handler = module.CallbackHandler(callbacks, None, None, None, None)
     state, control, trace = module.TrainerState(max_steps=max_steps), module.TrainerControl(), []
     state.compute_steps(args, max_steps)
@@ -96,7 +119,9 @@ def test_intervals_given_as_fractions_equal_those_of_the_reference(fraction):
     assert mine == theirs
 
 
-@pytest.mark.parametrize(("patience", "threshold"), [(1, 0.0), (2, 0.0), (2, 0.1), (3, 0.6), (0, 0.0), (99, 0.0)])
+@pytest.mark.parametrize(
+    ("patience", "threshold"), [(1, 0.0), (2, 0.0), (2, 0.1), (3, 0.6), (0, 0.0), (99, 0.0)]
+)
 def test_early_stopping_equals_that_of_the_reference(patience, threshold):
     args = arguments(eval_strategy="steps", eval_steps=1, save_strategy="steps")
     mine, theirs = both(args, patience, threshold)

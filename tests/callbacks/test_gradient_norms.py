@@ -13,7 +13,11 @@ LAYERS = {"embedding", "h.0", "h.1", "h.2", "lm_head"}
 
 
 def norms(entry):
-    return {name.removeprefix("grad_norm/"): value for name, value in entry.items() if name.startswith("grad_norm/")}
+    return {
+        name.removeprefix("grad_norm/"): value
+        for name, value in entry.items()
+        if name.startswith("grad_norm/")
+    }
 
 
 @pytest.mark.parametrize(
@@ -46,7 +50,9 @@ def test_each_norm_is_that_of_its_layer(tmp_path):
             gradients = [weight.grad.flatten() for weight in model.h[1].parameters()]
             self.found[state.global_step + 1] = torch.cat(gradients).norm().item()
 
-    for entry in training_logs(trained(tmp_path, [GradientNormCallback(), Looks()], max_grad_norm=0.0)):
+    for entry in training_logs(
+        trained(tmp_path, [GradientNormCallback(), Looks()], max_grad_norm=0.0)
+    ):
         assert norms(entry)["h.1"] == pytest.approx(Looks.found[entry["step"]], rel=1e-5)
 
 
@@ -54,7 +60,8 @@ def test_nothing_is_computed_in_steps_that_are_not_logged(tmp_path, monkeypatch)
     steps = []
     monkeypatch.setattr(gradient_norms, "_dense", lambda gradient: steps.append(1) or gradient)
     trained(tmp_path, [GradientNormCallback()], logging_steps=5, logging_first_step=True)
-    assert len(steps) == len(list(trained(tmp_path).model.parameters())) * 4  # 1, 5, 10 and 15 of 16 steps
+    # 1, 5, 10 and 15 of 16 steps
+    assert len(steps) == len(list(trained(tmp_path).model.parameters())) * 4
 
 
 def test_layers_can_be_chosen(tmp_path):

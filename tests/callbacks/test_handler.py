@@ -43,7 +43,9 @@ for _event in EVENTS:
 
 
 def make(*callbacks):
-    return CallbackHandler([DefaultFlowCallback, *callbacks], "model", "tokenizer", "optimizer", "scheduler")
+    return CallbackHandler(
+        [DefaultFlowCallback, *callbacks], "model", "tokenizer", "optimizer", "scheduler"
+    )
 
 
 def fire(handler, event, control=None, state=None):
@@ -67,7 +69,9 @@ def test_switches_are_reset_and_arguments_passed_as_by_the_reference(event):
         flow = type("Flow", (module.DefaultFlowCallback,), {"on_step_end": OwnFlow.on_step_end})
         flow.on_epoch_end = OwnFlow.on_epoch_end
         recorder = Recorder()
-        handler = module.CallbackHandler([flow(), recorder], "model", "tokenizer", "optimizer", "scheduler")
+        handler = module.CallbackHandler(
+            [flow(), recorder], "model", "tokenizer", "optimizer", "scheduler"
+        )
         handler.train_dataloader, handler.eval_dataloader = "train", "eval"
         control = module.TrainerControl(**SWITCHES)
         assert fire(handler, event, control) is control
@@ -87,19 +91,28 @@ def test_events_take_keywords_of_a_script():
 def test_a_replaced_call_event_sees_every_event(event):
     handler, seen = make(), []
     original = handler.call_event
-    handler.call_event = lambda name, *args, **kwargs: (seen.append(name), original(name, *args, **kwargs))[1]
+    handler.call_event = lambda name, *args, **kwargs: (
+        seen.append(name),
+        original(name, *args, **kwargs),
+    )[1]
     handler.callbacks[:] = []
     assert isinstance(fire(handler, event), TrainerControl)
     assert seen == [event]
 
 
 def test_events_put_in_place_later_are_called(monkeypatch):
-    """On a class, on the base class and on an instance, before or after the event was called for the first time."""
+    """On a class, on the base class and on an instance, before or after the event was called for
+    the first time.
+    """
     callback, calls = TrainerCallback(), []
     handler = make(callback)
     fire(handler, "on_step_begin")
-    monkeypatch.setattr(DefaultFlowCallback, "on_step_begin", lambda self, *a, **k: calls.append("class"))
-    monkeypatch.setattr(TrainerCallback, "on_substep_end", lambda self, *a, **k: calls.append("base"))
+    monkeypatch.setattr(
+        DefaultFlowCallback, "on_step_begin", lambda self, *a, **k: calls.append("class")
+    )
+    monkeypatch.setattr(
+        TrainerCallback, "on_substep_end", lambda self, *a, **k: calls.append("base")
+    )
     callback.on_save = lambda *args, **kwargs: calls.append(kwargs["model"])
     callback.on_step_begin = MagicMock(return_value=None)
     for event in ("on_step_begin", "on_substep_end", "on_save"):
@@ -113,7 +126,10 @@ def test_a_returned_control_is_passed_on_and_returned():
     other, seen = TrainerControl(should_save=True), []
     replaces, looks = (
         SimpleNamespace(on_save=hook)
-        for hook in (lambda *args, **kwargs: other, lambda args, state, control, **kwargs: seen.append(control))
+        for hook in (
+            lambda *args, **kwargs: other,
+            lambda args, state, control, **kwargs: seen.append(control),
+        )
     )
     assert fire(make(replaces, looks), "on_save") is other
     assert seen == [other]
@@ -124,15 +140,26 @@ def test_a_returned_control_is_passed_on_and_returned():
 
 CHANGES = {
     "removes itself": (lambda handler, me, others: handler.remove_callback(me), [1, 1, 1, 0]),
-    "removes the next": (lambda handler, me, others: handler.remove_callback(others[1]), [1, 0, 1, 0]),
-    "adds in front": (lambda handler, me, others: handler.callbacks.insert(0, others[3]), [1, 1, 1, 0]),
-    "adds at the end": (lambda handler, me, others: handler.callbacks.append(others[3]), [1, 1, 1, 1]),
+    "removes the next": (
+        lambda handler, me, others: handler.remove_callback(others[1]),
+        [1, 0, 1, 0],
+    ),
+    "adds in front": (
+        lambda handler, me, others: handler.callbacks.insert(0, others[3]),
+        [1, 1, 1, 0],
+    ),
+    "adds at the end": (
+        lambda handler, me, others: handler.callbacks.append(others[3]),
+        [1, 1, 1, 1],
+    ),
 }
 
 
 @pytest.mark.parametrize(("change", "called"), CHANGES.values(), ids=CHANGES)
 def test_the_list_may_change_during_an_event(change, called):
-    """A callback is called once if it is there or added behind, and not if it is removed before its turn."""
+    """A callback is called once if it is there or added behind, and not if it is removed before
+    its turn.
+    """
     others = [Recorder() for _ in range(4)]
 
     class Changes(TrainerCallback):
@@ -195,5 +222,8 @@ def test_a_method_that_is_nearly_an_event_is_warned_of_once(caplog):
 
 
 def test_a_callback_of_lightning_is_refused():
-    with pytest.raises(TypeError, match=r"LearningRateMonitor is a callback of Lightning.*`callbacks` of the Trainer"):
+    with pytest.raises(
+        TypeError,
+        match=r"LearningRateMonitor is a callback of Lightning.*`callbacks` of the Trainer",
+    ):
         make(LearningRateMonitor())

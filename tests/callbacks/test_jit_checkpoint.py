@@ -52,12 +52,16 @@ def test_the_end_of_an_epoch_comes_before_the_checkpoint(callback):
     at(callback, "on_train_begin")
     ask()
     assert switches(at(callback, "on_step_end", global_step=4, epoch=1.0)) == []
-    control = at(callback, "on_epoch_end", TrainerControl(should_evaluate=True), global_step=4, epoch=1.0)
+    control = at(
+        callback, "on_epoch_end", TrainerControl(should_evaluate=True), global_step=4, epoch=1.0
+    )
     assert switches(control) == [*SAVE_AND_STOP, "should_evaluate"]
 
 
 def test_a_training_that_starts_over_has_not_forgotten(callback):
-    """As with auto_find_batch_size: the signal came, whatever became of the attempt. A new one has."""
+    """As with auto_find_batch_size: the signal came, whatever became of the attempt. A new one
+    has.
+    """
     at(callback, "on_train_begin")
     ask()
     at(callback, "on_train_begin")
@@ -71,7 +75,11 @@ def test_after_a_stop_within_an_epoch_nothing_is_due_at_its_end(callback):
     at(callback, "on_train_begin")
     ask()
     at(callback, "on_step_end", global_step=3, epoch=0.75)
-    control = at(callback, "on_epoch_end", TrainerControl(should_evaluate=True, should_log=True, should_save=True))
+    control = at(
+        callback,
+        "on_epoch_end",
+        TrainerControl(should_evaluate=True, should_log=True, should_save=True),
+    )
     assert switches(control) == []
 
 
@@ -122,7 +130,9 @@ def _sigint():
 
 @pytest.mark.usefixtures("_sigint")
 def test_a_second_ctrl_c_interrupts_at_once(capfd):
-    """And what comes at the first one says so; the end of the training then is not that of a signal."""
+    """And what comes at the first one says so; the end of the training then is not that of a
+    signal.
+    """
     callback = JITCheckpointCallback([signal.SIGINT], save=lambda: None)
     at(callback, "on_train_begin")
     signal.raise_signal(signal.SIGINT)
@@ -166,10 +176,12 @@ dist.destroy_process_group()
 
 
 def test_several_processes_stop_at_the_same_step(tmp_path):
-    """The others hear of the signal at the next step; where steps are short, at the first after some 25 milliseconds.
+    """The others hear of the signal at the next step; where steps are short, at the first after
+    some 25 milliseconds.
 
-    By a clock that is made of steps, of which those of the second process take twice as long. Steps of a millisecond
-    are counted off in 2, 4, 8 and then 12, so that what is said after step 111 is heard at the next.
+    By a clock that is made of steps, of which those of the second process take twice as long. Steps
+    of a millisecond are counted off in 2, 4, 8 and then 12, so that what is said after step 111 is
+    heard at the next.
     """
     script = tmp_path / "script.py"
     script.write_text(TOGETHER)
@@ -180,7 +192,9 @@ def test_several_processes_stop_at_the_same_step(tmp_path):
 
 
 def test_a_script_that_asks_through_the_manager_stops_without_a_signal(callback):
-    """The callback is the `jit_manager` of scripts; what they ask for is saved, and no signal is passed on."""
+    """The callback is the `jit_manager` of scripts; what they ask for is saved, and no signal is
+    passed on.
+    """
     args = SimpleNamespace(enable_jit_checkpoint=True)
     callback.set_trainer(SimpleNamespace(args=args))
     at(callback, "on_train_begin")

@@ -1,4 +1,6 @@
-"""NaNGuardCallback: a step that would put NaN into the weights is not taken, and everything else goes on as it was."""
+"""NaNGuardCallback: a step that would put NaN into the weights is not taken, and everything else
+goes on as it was.
+"""
 
 import copy
 import math
@@ -29,7 +31,11 @@ class Model(nn.Module):
 
     def forward(self, x, labels=None):
         out = self.second(self.dropout(torch.tanh(self.norm(self.first(x))))).squeeze(-1)
-        return {"loss": functional.mse_loss(out, labels), "logits": out} if self.tells_loss else {"logits": out}
+        return (
+            {"loss": functional.mse_loss(out, labels), "logits": out}
+            if self.tells_loss
+            else {"logits": out}
+        )
 
 
 def samples(bad=(2 * BAD - 2,), value=math.nan, where="x", count=16):
@@ -42,14 +48,21 @@ def samples(bad=(2 * BAD - 2,), value=math.nan, where="x", count=16):
 
 def make(folder, data, *callbacks, model=None, **changes):
     torch.manual_seed(3)
-    options = {"per_device_train_batch_size": 2, "num_train_epochs": 1, "weight_decay": 0.1, "optim": "adamw_torch"}
+    options = {
+        "per_device_train_batch_size": 2,
+        "num_train_epochs": 1,
+        "weight_decay": 0.1,
+        "optim": "adamw_torch",
+    }
     options |= {"train_sampling_strategy": "sequential", "logging_steps": 1, **changes}
     return make_trainer(folder, callbacks, model=model or Model(), data=data, **options)
 
 
 def state(trainer):
     """Weights, buffers and what the optimizer keeps."""
-    return copy.deepcopy({"model": trainer.model.state_dict(), "optimizer": trainer.optimizer.state_dict()["state"]})
+    return copy.deepcopy(
+        {"model": trainer.model.state_dict(), "optimizer": trainer.optimizer.state_dict()["state"]}
+    )
 
 
 class Watch(TrainerCallback):
@@ -87,10 +100,16 @@ class LeaveOut(TrainerCallback):
 
 @pytest.mark.parametrize(
     ("optim", "value"),
-    [("adamw_torch", math.nan), ("adamw_torch", math.inf), *((name, math.nan) for name in ("sgd", "adafactor"))],
+    [
+        ("adamw_torch", math.nan),
+        ("adamw_torch", math.inf),
+        *((name, math.nan) for name in ("sgd", "adafactor")),
+    ],
 )
 def test_skipping_ends_like_a_run_without_that_update(tmp_path, caplog, value, optim):
-    """The step itself leaves weights, optimizer state and running statistics as they were; those after it are taken."""
+    """The step itself leaves weights, optimizer state and running statistics as they were; those
+    after it are taken.
+    """
     guard = NaNGuardCallback("skip")
     options = {"optim": optim, "optim_args": "momentum=0.9" if optim == "sgd" else None}
     trainer, after = watched(tmp_path, samples(value=value), guard, **options)
@@ -114,7 +133,10 @@ def test_stopping_leaves_the_weights_before_the_step_and_a_sound_checkpoint(tmp_
     trainer, after = watched(tmp_path, samples(), guard, save_strategy="steps", save_steps=1)
     assert trainer.state.global_step == BAD
     assert same(state(trainer), after[BAD - 1])
-    assert f"Step {BAD}: the loss is nan and gradients are NaN or infinite in first.weight, " in caplog.text
+    assert (
+        f"Step {BAD}: the loss is nan and gradients are NaN or infinite in first.weight, "
+        in caplog.text
+    )
     last = str(tmp_path / f"checkpoint-{BAD}")
     again = make(tmp_path, samples(), NaNGuardCallback("skip"))
     again.train(resume_from_checkpoint=last)
@@ -124,7 +146,9 @@ def test_stopping_leaves_the_weights_before_the_step_and_a_sound_checkpoint(tmp_
 
 def test_raising(tmp_path):
     trainer = make(tmp_path, samples(), NaNGuardCallback("raise"))
-    with pytest.raises(NaNGuardError, match=rf"Step {BAD}: the loss is nan.*weights are those before"):
+    with pytest.raises(
+        NaNGuardError, match=rf"Step {BAD}: the loss is nan.*weights are those before"
+    ):
         trainer.train()
     assert all(tensor.isfinite().all() for tensor in trainer.model.state_dict().values())
     assert not trainer.model._forward_hooks
@@ -143,12 +167,17 @@ def test_patience_counts_steps_in_a_row(tmp_path, caplog):
 
 
 def test_names_of_the_gradients_where_clipping_has_not_spread_them(tmp_path, caplog):
-    """And a loss that is a number, with gradients that are none: the derivative of a root at zero."""
+    """And a loss that is a number, with gradients that are none: the derivative of a root at
+    zero.
+    """
 
     class Root(Model):
         def forward(self, x, labels=None):
             found = super().forward(x, labels)
-            return {**found, "loss": found["loss"] + (self.second.bias * 0 * labels.mean()).abs().sqrt().sum()}
+            return {
+                **found,
+                "loss": found["loss"] + (self.second.bias * 0 * labels.mean()).abs().sqrt().sum(),
+            }
 
     torch.manual_seed(3)
     guard = NaNGuardCallback()
@@ -161,7 +190,9 @@ def test_names_of_the_gradients_where_clipping_has_not_spread_them(tmp_path, cap
 def test_a_loss_that_the_model_does_not_return(tmp_path, caplog):
     """Then its gradients tell; spikes, which would never be found, are refused."""
     guard = NaNGuardCallback("skip")
-    loss = lambda outputs, labels, num_items_in_batch=None: functional.mse_loss(outputs["logits"], labels)
+    loss = lambda outputs, labels, num_items_in_batch=None: functional.mse_loss(
+        outputs["logits"], labels
+    )
     trainer, spikes = (
         make(tmp_path, samples(), one, model=Model(tells_loss=False), label_names=["labels"])
         for one in (guard, NaNGuardCallback("skip", spikes=detector()))
@@ -192,16 +223,22 @@ def test_an_optimizer_that_counts_without_gradients(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_overflows_of_fp16_are_not_counted(tmp_path, monkeypatch):
-    """The scale begins far too large, and is found in the first steps; a loss that is NaN counts as ever."""
+    """The scale begins far too large, and is found in the first steps; a loss that is NaN counts
+    as ever.
+    """
     from lightrainer.lightning_modules.internals import precision
 
     usual = precision.LossScaler.__init__
-    large = lambda self, device, **options: usual(self, device, **{**options, "init_scale": 2.0**40})
+    large = lambda self, device, **options: usual(
+        self, device, **{**options, "init_scale": 2.0**40}
+    )
     monkeypatch.setattr(precision.LossScaler, "__init__", large)
     guard = NaNGuardCallback("skip")
     data = samples(bad=(), count=64)
     _, after = watched(tmp_path, data, guard, fp16=True)
-    assert same(after[1]["model"]["first.weight"], after[2]["model"]["first.weight"]), "there was no overflow"
+    assert same(after[1]["model"]["first.weight"], after[2]["model"]["first.weight"]), (
+        "there was no overflow"
+    )
     assert not same(after[31]["model"]["first.weight"], after[32]["model"]["first.weight"])
     assert guard.skipped == []
     data[60]["x"] = torch.full((4,), math.nan)
@@ -210,7 +247,12 @@ def test_overflows_of_fp16_are_not_counted(tmp_path, monkeypatch):
     assert same(after[30], after[31])
 
 
-SPIKE = {"bad": (8, 9), "value": 100.0, "where": "labels", "count": 24}  # the two samples of step 5
+SPIKE = {
+    "bad": (8, 9),
+    "value": 100.0,
+    "where": "labels",
+    "count": 24,
+}  # the two samples of step 5
 
 
 def detector(**changes):
@@ -218,7 +260,9 @@ def detector(**changes):
 
 
 def test_a_spike_of_the_loss_is_left_out(tmp_path, caplog):
-    """Weights are those before it, bit for bit, and no file is written; without it nothing is left out."""
+    """Weights are those before it, bit for bit, and no file is written; without it nothing is
+    left out.
+    """
     guard, other = NaNGuardCallback("skip", spikes=detector()), NaNGuardCallback("skip")
     _, after = watched(tmp_path, samples(**SPIKE), guard)
     assert guard.skipped == [5]
@@ -232,11 +276,20 @@ def test_a_spike_of_the_loss_is_left_out(tmp_path, caplog):
 
 
 def test_a_spike_takes_the_weights_back_to_the_checkpoint(tmp_path, caplog):
-    """As if all steps since then had been left out; their schedule, data and random numbers have been used up."""
-    options = {"save_strategy": "steps", "save_steps": 3, "save_total_limit": 1, "lr_scheduler_type": "cosine"}
+    """As if all steps since then had been left out; their schedule, data and random numbers have
+    been used up.
+    """
+    options = {
+        "save_strategy": "steps",
+        "save_steps": 3,
+        "save_total_limit": 1,
+        "lr_scheduler_type": "cosine",
+    }
     guard = NaNGuardCallback("go_back", spikes=detector())
     trainer, after = watched(tmp_path / "back", samples(**SPIKE), guard, **options)
-    _, left_out = watched(tmp_path / "left out", samples(bad=(), count=24), LeaveOut([4, 5]), **options)
+    _, left_out = watched(
+        tmp_path / "left out", samples(bad=(), count=24), LeaveOut([4, 5]), **options
+    )
     assert guard.skipped == [5]
     assert trainer.state.global_step == 12
     assert "Step 5 rolls back to the weights and the optimizer of" in caplog.text
@@ -247,7 +300,9 @@ def test_a_spike_takes_the_weights_back_to_the_checkpoint(tmp_path, caplog):
 
 def test_going_back_needs_a_checkpoint(tmp_path, caplog):
     options = {"save_strategy": "steps", "save_steps": 6}
-    _, after = watched(tmp_path, samples(**SPIKE), NaNGuardCallback("go_back", spikes=detector()), **options)
+    _, after = watched(
+        tmp_path, samples(**SPIKE), NaNGuardCallback("go_back", spikes=detector()), **options
+    )
     assert same(after[5], after[4])
     assert "Cannot roll back at step 5 (no checkpoint yet)" in caplog.text
     for changes in ({"save_strategy": "no"}, {**options, "save_only_model": True}):
@@ -256,7 +311,9 @@ def test_going_back_needs_a_checkpoint(tmp_path, caplog):
 
 
 def test_spikes_are_judged_by_the_same_window_after_resuming(tmp_path):
-    """The window of three losses is in the checkpoint before the spike; a new one would still be warming up."""
+    """The window of three losses is in the checkpoint before the spike; a new one would still be
+    warming up.
+    """
     saving = {"save_strategy": "steps", "save_steps": 4}
     whole, resumed, new = (NaNGuardCallback("skip", spikes=detector()) for _ in range(3))
     make(tmp_path, samples(**SPIKE), whole, **saving).train()

@@ -38,16 +38,29 @@ HISTORIES = {
     "strings": steps("1.0", "nan", 2.0),
     "huge and tiny": steps(1e38, -1e38, 3e38, 1e-38, 1e-45),
     "lists and dicts": steps([1.0], {"a": 1.0}, (), set()),
-    "arrays": steps(numpy.float32(1), numpy.array(2.0), numpy.zeros(3), torch.tensor(1.5), torch.zeros(2)),
+    "arrays": steps(
+        numpy.float32(1), numpy.array(2.0), numpy.zeros(3), torch.tensor(1.5), torch.zeros(2)
+    ),
     "no steps": [{"loss": 1.0}, {"eval_loss": 2.0, "epoch": 1}],
     "steps of other kinds": [{"loss": 1.0, "step": step} for step in (None, "3", [1], 2.5, -4)],
-    "the same step": [{"loss": 1.0, "step": 1}, {"loss": 2.0, "step": 1}, {"eval_loss": 3.0, "step": 1}],
+    "the same step": [
+        {"loss": 1.0, "step": 1},
+        {"loss": 2.0, "step": 1},
+        {"eval_loss": 3.0, "step": 1},
+    ],
     "objects": steps(object(), torch.nn.Linear(1, 1)),
     "bad texts": [{"loss": 1.0, "note": "</script><b>", "</script>": 1.0, "step": 1}],
     "two sets": [{"eval_a_loss": 1.0, "step": 1}, {"eval_b_loss": 2.0, "step": 1}],
     "a long run": long_history(1000, every=1),
     "other names": [
-        {"eval_loss": None, "eval_f1": "high", "eval_": 1.0, "learning_rate": None, "grad_norm": "x", "step": 1},
+        {
+            "eval_loss": None,
+            "eval_f1": "high",
+            "eval_": 1.0,
+            "learning_rate": None,
+            "grad_norm": "x",
+            "step": 1,
+        },
         {"train_runtime": None, "train_loss": "x", "step": 1},
         {"train_runtime": "long", "step": 2},
         {"mfu": math.nan, "host_memory_gib": math.inf, "samples_per_second": -1.0, "step": 3},
@@ -56,7 +69,13 @@ HISTORIES = {
 
 
 def state(history, **changed):
-    values = {"max_steps": 3, "global_step": 3, "epoch": 1.0, "num_train_epochs": 1, "log_history": history}
+    values = {
+        "max_steps": 3,
+        "global_step": 3,
+        "epoch": 1.0,
+        "num_train_epochs": 1,
+        "log_history": history,
+    }
     return TrainerState(**values | changed)
 
 
@@ -80,7 +99,9 @@ def test_every_history_gives_a_page_and_pictures(name):
     assert picture is None or picture.startswith(b"\x89PNG")
     assert (draw_loss_curve(history, "svg") is None) == (picture is None)
     for found in evaluations(history):
-        assert all(math.isfinite(value) or isinstance(value, float) for value in found.metrics.values())
+        assert all(
+            math.isfinite(value) or isinstance(value, float) for value in found.metrics.values()
+        )
 
 
 def test_what_can_be_drawn_of_an_odd_history_is_drawn():
@@ -103,7 +124,9 @@ def shown_by(callback, tmp_path, history):
     callback.on_train_end(arguments, now, control)
 
 
-@pytest.mark.parametrize("kind", [PrinterCallback, ProgressCallback, NotebookProgressCallback, RunReportCallback])
+@pytest.mark.parametrize(
+    "kind", [PrinterCallback, ProgressCallback, NotebookProgressCallback, RunReportCallback]
+)
 def test_no_callback_ends_a_training(tmp_path, kind):
     callback = kind(picture=False) if kind is RunReportCallback else kind()
     for history in HISTORIES.values():

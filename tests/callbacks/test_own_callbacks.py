@@ -3,7 +3,15 @@
 import pytest
 import torch
 from plain import make_trainer as plain_trainer
-from small_training import LanguageModel, make_trainer, same, sentences, trained, training_logs, weights
+from small_training import (
+    LanguageModel,
+    make_trainer,
+    same,
+    sentences,
+    trained,
+    training_logs,
+    weights,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import default_collate
 
@@ -40,7 +48,9 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class CountQuestions(TorchDispatchMode):
-    """Counts `aten::_local_scalar_dense`: each makes the host wait until the device has done all its work."""
+    """Counts `aten::_local_scalar_dense`: each makes the host wait until the device has done all
+    its work.
+    """
 
     count = 0
 
@@ -50,7 +60,12 @@ class CountQuestions(TorchDispatchMode):
 
 
 def questions(folder, steps, callbacks):
-    changes = {"max_steps": steps, "logging_steps": 1000, "data": sentences(32), "num_train_epochs": 99}
+    changes = {
+        "max_steps": steps,
+        "logging_steps": 1000,
+        "data": sentences(32),
+        "num_train_epochs": 99,
+    }
     trainer = make_trainer(folder, callbacks, **changes)
     with CountQuestions() as counter:
         trainer.train()
@@ -75,7 +90,9 @@ def test_the_training_is_not_changed_by_a_bit(tmp_path):
     changes = {"eval_strategy": "steps", "eval_steps": 4}
     measured = [*measuring()[:4], EMACallback(0.9, at_end=False)]
     with_them, without = trained(tmp_path, measured, **changes), trained(tmp_path, **changes)
-    losses = ([entry["loss"] for entry in training_logs(trainer)] for trainer in (with_them, without))
+    losses = (
+        [entry["loss"] for entry in training_logs(trainer)] for trainer in (with_them, without)
+    )
     assert next(losses) == next(losses)
     assert same(weights(with_them), weights(without))
     assert not with_them.model._forward_pre_hooks
@@ -88,7 +105,9 @@ def fit(folder, callbacks, *, resume=None, epochs=2):
     bridge = LightningBridge(*callbacks, output_dir=str(folder), logging_steps=2)
     loader = torch.utils.data.DataLoader(sentences(), batch_size=8, collate_fn=default_collate)
     with lightning_internals.quiet():
-        trainer = plain_trainer(bridge, max_epochs=epochs, default_root_dir=folder, log_every_n_steps=2)
+        trainer = plain_trainer(
+            bridge, max_epochs=epochs, default_root_dir=folder, log_every_n_steps=2
+        )
         trainer.fit(module, loader, ckpt_path=resume)
     return bridge, module, trainer
 
@@ -97,7 +116,14 @@ def test_a_plain_lightning_trainer_has_all_of_them(tmp_path):
     callbacks = measuring()
     bridge, module, _ = fit(tmp_path, callbacks)
     logs = [entry for entry in bridge.state.log_history if "loss" in entry]
-    wanted = {"samples_per_second", "tokens_per_second", "flops_per_second", "mfu", "host_memory_gib", "grad_norm/h.0"}
+    wanted = {
+        "samples_per_second",
+        "tokens_per_second",
+        "flops_per_second",
+        "mfu",
+        "host_memory_gib",
+        "grad_norm/h.0",
+    }
     assert len(logs) >= 4
     for entry in logs[1:]:
         assert wanted <= entry.keys()

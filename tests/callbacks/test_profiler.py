@@ -15,9 +15,13 @@ from lightrainer import ProfilerCallback, TrainingArguments
 from lightrainer.callbacks.profiler import advice
 
 
-@pytest.mark.cpu_only("a slow collator is not the longest part of a step, as the pretended device computes slowly")
+@pytest.mark.cpu_only(
+    "a slow collator is not the longest part of a step, as the pretended device computes slowly"
+)
 def test_the_parts_of_a_step_are_told_apart(tmp_path, capsys):
-    """A slow collator is `data`, and named first; files are written, hooks are gone, and the training goes on."""
+    """A slow collator is `data`, and named first; files are written, hooks are gone, and the
+    training goes on.
+    """
 
     def slow(samples):
         time.sleep(0.02)
@@ -31,7 +35,15 @@ def test_the_parts_of_a_step_are_told_apart(tmp_path, capsys):
     took = time.perf_counter() - begin
     assert made.state.global_step == 16
     parts = callback.seconds
-    assert set(parts) == {"data", "forward", "backward", "optimizer", "callbacks", "logging", "saving"}
+    assert set(parts) == {
+        "data",
+        "forward",
+        "backward",
+        "optimizer",
+        "callbacks",
+        "logging",
+        "saving",
+    }
     assert 4 * 0.02 < parts["data"] < sum(parts.values()) < took
     assert not made.model._forward_hooks
     assert not made.model._forward_pre_hooks
@@ -57,11 +69,17 @@ def test_on_a_gpu_allocations_are_recorded_too(tmp_path, monkeypatch):
     calls = []
     for name in ("_record_memory_history", "_dump_snapshot"):
         bind = inspect.signature(getattr(torch.cuda.memory, name)).bind
-        monkeypatch.setattr(torch.cuda.memory, name, lambda *args, bind=bind, **kw: calls.append(bind(*args, **kw)))
+        monkeypatch.setattr(
+            torch.cuda.memory, name, lambda *args, bind=bind, **kw: calls.append(bind(*args, **kw))
+        )
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
     make_trainer(tmp_path, [OnGPU(wait=1, warmup=1, active=2)]).train()
     file = str(tmp_path / "profile" / "memory.pickle")
-    assert [call.arguments for call in calls] == [{"max_entries": 100_000}, {"filename": file}, {"enabled": None}]
+    assert [call.arguments for call in calls] == [
+        {"max_entries": 100_000},
+        {"filename": file},
+        {"enabled": None},
+    ]
 
 
 def test_numbers_are_those_of_a_training_without_it(tmp_path):
@@ -77,7 +95,9 @@ def test_numbers_are_those_of_a_training_without_it(tmp_path):
 
 @pytest.mark.parametrize(("active", "steps"), [(3, 5), (100, 16)])
 def test_a_profile_may_end_the_training_or_be_ended_by_it(tmp_path, active, steps):
-    """Less than all is written of a training that was too short; the last step read ahead of is finished."""
+    """Less than all is written of a training that was too short; the last step read ahead of is
+    finished.
+    """
     made = make_trainer(tmp_path, [ProfilerCallback(1, 1, active, stop=True)], data=sentences())
     made.train()
     assert abs(made.state.global_step - steps) <= 1
@@ -90,8 +110,13 @@ def test_a_profile_may_end_the_training_or_be_ended_by_it(tmp_path, active, step
 )
 def test_advice_names_what_to_change(tmp_path, part, word):
     args = TrainingArguments(str(tmp_path), eval_strategy="steps", eval_steps=7)
-    seconds = dict.fromkeys(("data", "forward", "backward", "optimizer", "saving", "evaluation"), 0.01)
-    said = advice({**seconds, "logging": 0, "callbacks": 0, "backward: exchange of gradients": 0, part: 1.0}, args)
+    seconds = dict.fromkeys(
+        ("data", "forward", "backward", "optimizer", "saving", "evaluation"), 0.01
+    )
+    said = advice(
+        {**seconds, "logging": 0, "callbacks": 0, "backward: exchange of gradients": 0, part: 1.0},
+        args,
+    )
     assert part in said[0]
     assert word in said[0]
 
@@ -113,8 +138,13 @@ def test_the_command_profiles_a_script(tmp_path):
     words = ["profile", "--wait", "1", "--active", "3", "train.py", "out"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "lightrainer", *words]
-    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    said = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert said.returncode == 0, said.stderr
     assert "3 steps" in said.stdout
     assert "steps 6" in said.stdout or "steps 7" in said.stdout
-    assert {path.name for path in (tmp_path / "out" / "profile").iterdir()} == {"profile.txt", "trace.json"}
+    assert {path.name for path in (tmp_path / "out" / "profile").iterdir()} == {
+        "profile.txt",
+        "trace.json",
+    }

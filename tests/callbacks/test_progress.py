@@ -44,7 +44,12 @@ def test_loss_learning_rate_and_speed_stand_beside_the_bar(capsys):
     callback.on_log(ARGS, state, CONTROL, logs={"eval_loss": 2.5})
     callback.on_evaluate(ARGS, state, CONTROL)
     shown = callback.training_bar.postfix
-    assert [part.split("=")[0] for part in shown.split(", ")] == ["loss", "lr", "samples/s", "eval_loss"]
+    assert [part.split("=")[0] for part in shown.split(", ")] == [
+        "loss",
+        "lr",
+        "samples/s",
+        "eval_loss",
+    ]
     assert "loss=1.235" in shown
     assert callback.training_bar.n == 3
     callback.on_train_end(ARGS, state, CONTROL)

@@ -46,7 +46,10 @@ def notebook(monkeypatch):
 
 def rows(page):
     """The cells of the table, row by row."""
-    return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr ?>(.*?)</tr>", page)]
+    return [
+        re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)
+        for row in re.findall(r"<tr ?>(.*?)</tr>", page)
+    ]
 
 
 def test_without_evaluations_there_is_a_row_for_each_log(tmp_path, notebook):
@@ -58,13 +61,19 @@ def test_without_evaluations_there_is_a_row_for_each_log(tmp_path, notebook):
     expected = [[str(2 * index), f"{loss:.6f}"] for index, loss in enumerate(losses, 1)]
     assert rows(page) == [["Step", "Training Loss"], *expected]
     assert re.search(r'<progress value="16" max="16"', page)
-    assert re.search(r"16/16 · \d\d:\d\d &lt; 00:00 · epoch 2 · loss [\d.]+ · lr [\d.e-]+ · samples/s [\d.e+]+", page)
+    assert re.search(
+        r"16/16 · \d\d:\d\d &lt; 00:00 · epoch 2 · loss [\d.]+ · lr [\d.e-]+ · samples/s [\d.e+]+",
+        page,
+    )
 
 
 def test_with_evaluations_there_is_a_row_for_each_of_them(tmp_path, notebook):
     options = {"disable_tqdm": False, "eval_strategy": "epoch", "logging_steps": 3}
     trainer = make_trainer(tmp_path, [NotebookProgressCallback()], **options)
-    trainer.compute_metrics = lambda prediction: {"mean_logit": float(prediction.predictions.mean()), "<b>": 1.0}
+    trainer.compute_metrics = lambda prediction: {
+        "mean_logit": float(prediction.predictions.mean()),
+        "<b>": 1.0,
+    }
     trainer.train()
     history = trainer.state.log_history
     page = notebook.sent[-1][2]
@@ -74,7 +83,8 @@ def test_with_evaluations_there_is_a_row_for_each_of_them(tmp_path, notebook):
     losses = {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
     assert first[:3] == ["1", f"{losses[6]:.6f}", f"{found[0]['eval_loss']:.6f}"]
     assert second[:3] == ["2", f"{losses[15]:.6f}", f"{found[1]['eval_loss']:.6f}"]
-    assert any(page.count("<progress") == 2 for _, _, page in notebook.sent)  # the bar of the evaluation, below
+    # the bar of the evaluation, below
+    assert any(page.count("<progress") == 2 for _, _, page in notebook.sent)
     assert page.count("<progress") == 1
 
 
@@ -101,7 +111,9 @@ def test_several_sets_are_in_one_row(notebook):
     args = SimpleNamespace(eval_strategy="steps", disable_tqdm=False)
     callback, state = NotebookProgressCallback(), TrainerState(max_steps=4, global_step=2)
     callback.on_train_begin(args, state, CONTROL)
-    callback.on_evaluate(args, state, CONTROL, metrics={"eval_a_loss": 1.0, "eval_a_runtime": 3.0, "epoch": 1})
+    callback.on_evaluate(
+        args, state, CONTROL, metrics={"eval_a_loss": 1.0, "eval_a_runtime": 3.0, "epoch": 1}
+    )
     callback.on_evaluate(args, state, CONTROL, metrics={"eval_b_loss": 2.0})
     callback.on_train_end(args, state, CONTROL)
     assert rows(notebook.sent[-1][2]) == [
@@ -111,8 +123,12 @@ def test_several_sets_are_in_one_row(notebook):
 
 
 def test_it_is_quiet_where_it_is_not_wanted(tmp_path, notebook):
-    trainer = trained(tmp_path, [NotebookProgressCallback()], eval_strategy="epoch", disable_tqdm=True)
-    other = make_trainer(tmp_path, [NotebookProgressCallback()], eval_strategy="epoch", disable_tqdm=False)
+    trainer = trained(
+        tmp_path, [NotebookProgressCallback()], eval_strategy="epoch", disable_tqdm=True
+    )
+    other = make_trainer(
+        tmp_path, [NotebookProgressCallback()], eval_strategy="epoch", disable_tqdm=False
+    )
     other.is_world_process_zero = lambda: False
     other.train()
     trainer.evaluate()
@@ -148,4 +164,5 @@ trainer.train()
     assert len(tables) == 1  # drawn anew in its place
     assert [row[0] for row in rows(tables[0])] == ["Epoch", "1", "2"]
     assert 'value="16" max="16"' in tables[0]
-    assert not [one for one in outputs if one.output_type == "stream"]  # no bar of tqdm, and no lines
+    # no bar of tqdm, and no lines
+    assert not [one for one in outputs if one.output_type == "stream"]

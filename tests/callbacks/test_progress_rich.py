@@ -51,8 +51,12 @@ def test_a_training_shows_steps_times_losses_and_speed(tmp_path):
 
 
 def test_it_takes_the_place_of_the_bar_of_tqdm(tmp_path):
-    """Given at the construction or added later; and what is removed by the name of that one is it."""
-    bars = lambda of: [type(one) for one in of.callback_handler.callbacks if isinstance(one, ProgressCallback)]
+    """Given at the construction or added later; and what is removed by the name of that one is
+    it.
+    """
+    bars = lambda of: [
+        type(one) for one in of.callback_handler.callbacks if isinstance(one, ProgressCallback)
+    ]
     at_once = make_trainer(tmp_path, [RichProgressCallback], disable_tqdm=False)
     later = make_trainer(tmp_path, disable_tqdm=False)
     assert bars(later) == [ProgressCallback]
@@ -67,7 +71,9 @@ def test_it_takes_the_place_of_the_bar_of_tqdm(tmp_path):
 def test_it_is_quiet_where_bars_are_not_wanted_and_in_other_processes(tmp_path, capsys, first):
     """Lines are printed instead."""
     console = screen()
-    trainer = make_trainer(tmp_path, [RichProgressCallback(console=console)], **{**EVALUATED, "disable_tqdm": first})
+    trainer = make_trainer(
+        tmp_path, [RichProgressCallback(console=console)], **{**EVALUATED, "disable_tqdm": first}
+    )
     trainer.is_world_process_zero = lambda: first
     trainer.train()
     trainer.evaluate()
@@ -88,14 +94,24 @@ def test_strange_logs_are_no_markup(tmp_path):
 
 @pytest.mark.parametrize("total", [16, 100_000])
 def test_a_narrow_terminal_keeps_bar_steps_and_remaining_time(total):
-    """In 80 columns nothing is cut off and nothing is wrapped; what stands beside the bar is left out."""
+    """In 80 columns nothing is cut off and nothing is wrapped; what stands beside the bar is
+    left out.
+    """
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     bar = RichProgressCallback(console=console)._bar(total=total)
     bar.update(3)
-    beside = {"epoch": "0.25", "loss": "1.235", "lr": "5e-05", "samples/s": "1234", "eval_loss": "1.123"}
+    beside = {
+        "epoch": "0.25",
+        "loss": "1.235",
+        "lr": "5e-05",
+        "samples/s": "1234",
+        "eval_loss": "1.123",
+    }
     bar.set_postfix(beside)
     bar.close()
-    last = [line for line in text_of(console).splitlines() if "training" in line][-1].split("\r")[-1]
+    last = [line for line in text_of(console).splitlines() if "training" in line][-1].split("\r")[
+        -1
+    ]
     assert re.search(rf"training .* +3/{total} 0:00:\d\d < [-\d:]+ +.*loss=1\.235", last), last
     assert "…" not in last
     assert "samples/s" not in last

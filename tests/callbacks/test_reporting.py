@@ -26,7 +26,9 @@ def installed(monkeypatch):
     return say
 
 
-@pytest.mark.parametrize("report_to", [None, "none", [], "tensorboard", ["wandb", "mlflow"], *availability.TRACKERS])
+@pytest.mark.parametrize(
+    "report_to", [None, "none", [], "tensorboard", ["wandb", "mlflow"], *availability.TRACKERS]
+)
 def test_names_stand_for_the_callbacks_of_the_reference(report_to):
     ours = [cls.__name__ for cls in reporting_callbacks(report_to)]
     assert ours == [cls.__name__ for cls in get_reporting_integration_callbacks(report_to)]
@@ -36,7 +38,10 @@ def test_all_and_none_may_be_in_a_list(installed):
     installed("tensorboard", "wandb")
     names = ["TensorBoardCallback", "WandbCallback"]
     assert [cls.__name__ for cls in reporting_callbacks("all")] == names
-    assert [cls.__name__ for cls in reporting_callbacks(["wandb", "all", "mlflow"])] == [*names, "MLflowCallback"]
+    assert [cls.__name__ for cls in reporting_callbacks(["wandb", "all", "mlflow"])] == [
+        *names,
+        "MLflowCallback",
+    ]
     assert reporting_callbacks(["none"]) == []
 
 
@@ -50,7 +55,16 @@ def test_every_documented_name_stands_for_a_callback_and_has_a_package():
 def test_all_takes_only_what_is_installed_and_can_work(installed, monkeypatch):
     installed()
     assert reporting_callbacks("all") == []
-    installed("wandb", "codecarbon", "clearml", "swanlab", "trackio", "dvclive", "tensorboardX", "flytekit")
+    installed(
+        "wandb",
+        "codecarbon",
+        "clearml",
+        "swanlab",
+        "trackio",
+        "dvclive",
+        "tensorboardX",
+        "flytekit",
+    )
     every = ["dvclive", "tensorboard", "wandb", "codecarbon", "clearml", "swanlab", "trackio"]
     assert available_reporting_integrations() == every
     installed("azureml.core.run", "mlflow", "dagshub")
@@ -71,5 +85,8 @@ def test_all_takes_comet_with_a_key_or_offline(installed, monkeypatch):
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_and_all_others():
-    with pytest.raises(ValueError, match=r"'tensorbord'.*Did you mean 'tensorboard'\?.*azure_ml, .*wandb, all, none"):
+    with pytest.raises(
+        ValueError,
+        match=r"'tensorbord'.*Did you mean 'tensorboard'\?.*azure_ml, .*wandb, all, none",
+    ):
         reporting_callbacks(["tensorbord"])

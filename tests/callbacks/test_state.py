@@ -20,14 +20,40 @@ def filled(module):
     """A state with something in every field."""
     early = module.EarlyStoppingCallback(4, 0.5)
     early.early_stopping_patience_counter = 3
-    values = {"epoch": 1.25, "global_step": 7, "max_steps": 20, "logging_steps": 2, "eval_steps": 3, "save_steps": 4}
-    values |= {"train_batch_size": 8, "num_train_epochs": 3, "num_input_tokens_seen": 123, "total_flos": 1.5e12}
-    values |= {"best_metric": -float("inf"), "best_global_step": 6, "best_model_checkpoint": "out/checkpoint-6"}
-    values |= dict.fromkeys(("is_local_process_zero", "is_world_process_zero"), False) | {"is_hyper_param_search": True}
-    values |= {"trial_name": "trial 1", "trial_params": {"learning_rate": 1e-4, "optim": "sgd", "n": 2}}
-    values["log_history"] = [{"loss": 0.1 + 0.2, "step": 2}, {"eval_loss": float("inf"), "note": "ü", "step": 3}]
+    values = {
+        "epoch": 1.25,
+        "global_step": 7,
+        "max_steps": 20,
+        "logging_steps": 2,
+        "eval_steps": 3,
+        "save_steps": 4,
+    }
+    values |= {
+        "train_batch_size": 8,
+        "num_train_epochs": 3,
+        "num_input_tokens_seen": 123,
+        "total_flos": 1.5e12,
+    }
+    values |= {
+        "best_metric": -float("inf"),
+        "best_global_step": 6,
+        "best_model_checkpoint": "out/checkpoint-6",
+    }
+    values |= dict.fromkeys(("is_local_process_zero", "is_world_process_zero"), False) | {
+        "is_hyper_param_search": True
+    }
+    values |= {
+        "trial_name": "trial 1",
+        "trial_params": {"learning_rate": 1e-4, "optim": "sgd", "n": 2},
+    }
+    values["log_history"] = [
+        {"loss": 0.1 + 0.2, "step": 2},
+        {"eval_loss": float("inf"), "note": "ü", "step": 3},
+    ]
     callbacks = [early, module.TrainerControl(should_log=True), module.EarlyStoppingCallback()]
-    assert {*values, "stateful_callbacks"} == {field.name for field in dataclasses.fields(module.TrainerState)}
+    assert {*values, "stateful_callbacks"} == {
+        field.name for field in dataclasses.fields(module.TrainerState)
+    }
     return module.TrainerState(**values, stateful_callbacks=callbacks)
 
 
@@ -41,7 +67,9 @@ def test_fields_and_defaults_are_those_of_the_reference():
 def test_the_file_is_byte_for_byte_that_of_the_reference(tmp_path):
     for module in (ours, reference):
         filled(module).save_to_json(str(tmp_path / f"{module.__name__}.json"))
-    mine, theirs = ((tmp_path / f"{module.__name__}.json").read_bytes() for module in (ours, reference))
+    mine, theirs = (
+        (tmp_path / f"{module.__name__}.json").read_bytes() for module in (ours, reference)
+    )
     assert mine == theirs
     changed = dataclasses.replace(filled(ours), global_step=8)
     changed.save_to_json(tmp_path / "changed.json")
@@ -55,7 +83,9 @@ def test_each_reads_what_the_other_has_written(writer, reader, tmp_path):
     written.save_to_json(path)
     read = reader.TrainerState.load_from_json(path)
     assert dataclasses.asdict(read) == dataclasses.asdict(written)
-    early = reader.EarlyStoppingCallback.from_state(read.stateful_callbacks["EarlyStoppingCallback"][0])
+    early = reader.EarlyStoppingCallback.from_state(
+        read.stateful_callbacks["EarlyStoppingCallback"][0]
+    )
     assert early.early_stopping_patience_counter == 3
 
 
@@ -65,14 +95,20 @@ ODD_ENTRIES = [{}, {"a": None}, {"list": [1, [2]], "of": {"x": {}}}, {"text": "}
 @pytest.mark.parametrize("entries", [[], [{}], ODD_ENTRIES], ids=["none", "empty", "odd"])
 def test_odd_histories_are_written_byte_for_byte_as_in_the_reference(tmp_path, entries):
     for module in (ours, reference):
-        module.TrainerState(log_history=[*entries]).save_to_json(str(tmp_path / f"{module.__name__}.json"))
-    mine, theirs = ((tmp_path / f"{module.__name__}.json").read_bytes() for module in (ours, reference))
+        module.TrainerState(log_history=[*entries]).save_to_json(
+            str(tmp_path / f"{module.__name__}.json")
+        )
+    mine, theirs = (
+        (tmp_path / f"{module.__name__}.json").read_bytes() for module in (ours, reference)
+    )
     assert mine == theirs
 
 
 @pytest.mark.parametrize("index", [0, 1, -1])
 def test_an_entry_that_was_changed_after_a_save_is_saved_as_changed(tmp_path, index):
-    state = TrainerState(log_history=[{"loss": float(step), "nested": {"step": step}} for step in range(3)])
+    state = TrainerState(
+        log_history=[{"loss": float(step), "nested": {"step": step}} for step in range(3)]
+    )
     state.save_to_json(tmp_path / "s.json")
     state.log_history[index]["note"] = "added"
     state.log_history[index]["nested"]["step"] = 7
@@ -81,7 +117,13 @@ def test_an_entry_that_was_changed_after_a_save_is_saved_as_changed(tmp_path, in
 
 
 def test_numbers_of_numpy_and_torch_become_plain_ones(tmp_path):
-    values = {"a": np.float32(0.5), "b": np.int64(3), "c": torch.tensor(2.5), "d": np.array([1, 2]), "p": tmp_path}
+    values = {
+        "a": np.float32(0.5),
+        "b": np.int64(3),
+        "c": torch.tensor(2.5),
+        "d": np.array([1, 2]),
+        "p": tmp_path,
+    }
     TrainerState(log_history=[values]).save_to_json(tmp_path / "s.json")
     read = TrainerState.load_from_json(tmp_path / "s.json").log_history[0]
     assert read == {"a": 0.5, "b": 3, "c": 2.5, "d": [1, 2], "p": str(tmp_path)}
@@ -126,7 +168,9 @@ def test_a_damaged_file_is_named_with_the_reason(tmp_path):
             TrainerState.load_from_json(path)
 
 
-def test_entries_of_other_versions_are_left_out_with_a_warning_and_missing_ones_take_defaults(tmp_path, caplog):
+def test_entries_of_other_versions_are_left_out_with_a_warning_and_missing_ones_take_defaults(
+    tmp_path, caplog
+):
     path = tmp_path / "s.json"
     path.write_text(json.dumps({"global_step": 5, "from_the_future": 1}))
     with caplog.at_level(logging.WARNING, "lightrainer"):
@@ -135,10 +179,14 @@ def test_entries_of_other_versions_are_left_out_with_a_warning_and_missing_ones_
     assert "from_the_future" in caplog.text
 
 
-@pytest.mark.parametrize("given", [(10, 20, 30), (0.1, 0.25, 0.333), (5, None, 0.5), (1, 1.0, 0.0001)])
+@pytest.mark.parametrize(
+    "given", [(10, 20, 30), (0.1, 0.25, 0.333), (5, None, 0.5), (1, 1.0, 0.0001)]
+)
 @pytest.mark.parametrize("max_steps", [1, 100, 101])
 def test_compute_steps_is_as_in_the_reference(given, max_steps):
-    args = SimpleNamespace(**dict(zip(("logging_steps", "eval_steps", "save_steps"), given, strict=True)))
+    args = SimpleNamespace(
+        **dict(zip(("logging_steps", "eval_steps", "save_steps"), given, strict=True))
+    )
     states = [module.TrainerState() for module in (ours, reference)]
     for state in states:
         state.compute_steps(args, max_steps)

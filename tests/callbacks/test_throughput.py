@@ -4,7 +4,15 @@ import logging
 
 import pytest
 import torch
-from small_training import FLOPS_PER_TOKEN, LENGTH, LanguageModel, make_trainer, sentences, trained, training_logs
+from small_training import (
+    FLOPS_PER_TOKEN,
+    LENGTH,
+    LanguageModel,
+    make_trainer,
+    sentences,
+    trained,
+    training_logs,
+)
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from lightrainer import TrainerCallback
@@ -36,12 +44,20 @@ class Hears(TrainerCallback):
         self.logs.append(dict(logs))
 
 
-def test_speeds_are_in_the_history_and_in_the_logs_of_callbacks_that_were_there_before(tmp_path, capsys):
+def test_speeds_are_in_the_history_and_in_the_logs_of_callbacks_that_were_there_before(
+    tmp_path, capsys
+):
     hears = Hears()
     trainer = make_trainer(tmp_path, [hears])
     trainer.add_callback(ThroughputCallback(peak_flops=1e15))
     trainer.train()
-    names = {"samples_per_second", "steps_per_second", "tokens_per_second", "flops_per_second", "mfu"}
+    names = {
+        "samples_per_second",
+        "steps_per_second",
+        "tokens_per_second",
+        "flops_per_second",
+        "mfu",
+    }
     history, heard = training_logs(trainer), [logs for logs in hears.logs if "loss" in logs]
     assert len(history) == len(heard) == 8
     for entry, logs in zip(history, heard, strict=True):
@@ -60,7 +76,9 @@ def test_the_speeds_fit_each_other_and_the_clock(tmp_path, monkeypatch):
     for entry in logs:
         assert entry["steps_per_second"] == pytest.approx(50, rel=1e-3)
         assert entry["samples_per_second"] == pytest.approx(8 * entry["steps_per_second"], rel=1e-3)
-        assert entry["tokens_per_second"] == pytest.approx(LENGTH * entry["samples_per_second"], rel=1e-3)
+        assert entry["tokens_per_second"] == pytest.approx(
+            LENGTH * entry["samples_per_second"], rel=1e-3
+        )
 
 
 def test_operations_are_those_that_the_formula_says(tmp_path):
@@ -84,7 +102,8 @@ def test_attention_on_the_cpu_is_counted_too():
     with flop_counter() as counter:
         torch.nn.functional.scaled_dot_product_attention(query, query, query).sum().backward()
     one = 2 * 2 * 4 * 16 * 16 * 8
-    assert counter.get_total_flops() == 2 * one + 5 * one  # the backward pass computes the scores once more
+    # the backward pass computes the scores once more
+    assert counter.get_total_flops() == 2 * one + 5 * one
 
 
 def test_a_step_that_fails_is_not_watched_any_longer(tmp_path):
@@ -114,7 +133,9 @@ def test_the_share_is_that_of_the_given_peak(tmp_path):
     for entry in training_logs(trained(tmp_path, [ThroughputCallback(peak_flops=1e12)])):
         assert entry["mfu"] == pytest.approx(entry["flops_per_second"] / 1e12, rel=1e-4)
         assert 0 < entry["mfu"] <= 1
-    assert not any("mfu" in entry for entry in training_logs(trained(tmp_path, [ThroughputCallback()])))
+    assert not any(
+        "mfu" in entry for entry in training_logs(trained(tmp_path, [ThroughputCallback()]))
+    )
 
 
 def test_peaks_are_found_by_the_names_that_drivers_give():
@@ -140,8 +161,17 @@ def test_operations_can_be_given_or_be_the_models_own_estimate(tmp_path):
             return 1000
 
     for entry in training_logs(trained(tmp_path, [ThroughputCallback(flops=7e6)])):
-        assert entry["flops_per_second"] == pytest.approx(7e6 * entry["samples_per_second"], rel=1e-3)
-    for entry in training_logs(trained(tmp_path, [ThroughputCallback(flops="model")], model=Estimates())):
-        assert entry["flops_per_second"] == pytest.approx(6000 * entry["tokens_per_second"], rel=1e-3)
+        assert entry["flops_per_second"] == pytest.approx(
+            7e6 * entry["samples_per_second"], rel=1e-3
+        )
+    for entry in training_logs(
+        trained(tmp_path, [ThroughputCallback(flops="model")], model=Estimates())
+    ):
+        assert entry["flops_per_second"] == pytest.approx(
+            6000 * entry["tokens_per_second"], rel=1e-3
+        )
     for flops in (None, "model"):  # this model has no estimate
-        assert not any("flops_per_second" in e for e in training_logs(trained(tmp_path, [ThroughputCallback(flops)])))
+        assert not any(
+            "flops_per_second" in e
+            for e in training_logs(trained(tmp_path, [ThroughputCallback(flops)]))
+        )

@@ -10,10 +10,28 @@ from lightrainer import TrainerCallback
 from lightrainer.callbacks import TimeLimitCallback
 from lightrainer.callbacks.time_limit import seconds_of
 
-LIMITS = {7200: (7200, "7200", timedelta(hours=2), "2h", "2 hours", " 2H "), 0.5: (0.5,), 45: ("45s",)}
+LIMITS = {
+    7200: (7200, "7200", timedelta(hours=2), "2h", "2 hours", " 2H "),
+    0.5: (0.5,),
+    45: ("45s",),
+}
 LIMITS |= {5400: ("1h30m", "1h 30 min", "1.5h", "90min", "1:30:00"), 2700: ("45:00",)}
 LIMITS |= {93600: ("1d 2h",), 129600: ("1-12:00:00",)}
-NO_LIMITS = ("", "soon", "10ms", "2 weeks", "h", "-2h", 0, -1, "0", float("nan"), float("inf"), "1:2:3:4", "2h later")
+NO_LIMITS = (
+    "",
+    "soon",
+    "10ms",
+    "2 weeks",
+    "h",
+    "-2h",
+    0,
+    -1,
+    "0",
+    float("nan"),
+    float("inf"),
+    "1:2:3:4",
+    "2h later",
+)
 
 
 def test_a_time_is_read_as_people_write_it():
@@ -67,7 +85,10 @@ def test_what_is_due_at_the_end_of_an_epoch_is_done_first(tmp_path, clock):
     """Also where it is evaluated and saved by epochs; after a stop in mid-epoch nothing is."""
     changes = {"eval_strategy": "epoch", "save_strategy": "epoch", "logging_strategy": "epoch"}
     at_end = trained(tmp_path / "end", [clock, TimeLimitCallback("80min")], **changes)
-    assert [set(entry) & {"loss", "eval_loss"} for entry in at_end.state.log_history[:2]] == [{"loss"}, {"eval_loss"}]
+    assert [set(entry) & {"loss", "eval_loss"} for entry in at_end.state.log_history[:2]] == [
+        {"loss"},
+        {"eval_loss"},
+    ]
     assert [path.name for path in (tmp_path / "end").glob("checkpoint-*")] == ["checkpoint-8"]
     inside = trained(tmp_path / "inside", [clock, TimeLimitCallback("30min")], **changes)
     assert [set(entry) & {"loss", "eval_loss"} for entry in inside.state.log_history] == [set()]
@@ -87,12 +108,21 @@ def test_the_time_of_earlier_runs_counts_if_asked_for(tmp_path, clock, over_all_
 
 
 def test_the_checkpoint_is_there_and_complete_whatever_else_is_said_of_checkpoints(tmp_path, clock):
-    """`save_only_model`, `save_strategy="best"` and `save_total_limit=1` do not take away what to go on from."""
+    """`save_only_model`, `save_strategy="best"` and `save_total_limit=1` do not take away what
+    to go on from.
+    """
     changes = {"save_only_model": True, "save_strategy": "best", "save_total_limit": 1}
     # The first evaluation stays the best.
-    changes |= {"metric_for_best_model": "loss", "greater_is_better": True, "load_best_model_at_end": True}
+    changes |= {
+        "metric_for_best_model": "loss",
+        "greater_is_better": True,
+        "load_best_model_at_end": True,
+    }
     changes |= {"eval_strategy": "steps", "eval_steps": 2}
     trained(tmp_path, [clock, TimeLimitCallback("1h")], **changes)
-    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-6"}
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {
+        "checkpoint-2",
+        "checkpoint-6",
+    }
     assert (tmp_path / "checkpoint-6" / "optimizer.pt").exists()
     assert not (tmp_path / "checkpoint-2" / "optimizer.pt").exists()

@@ -1,10 +1,12 @@
 """Trains a model in two processes, and resumes the checkpoints of another library.
 
-    torchrun --nproc_per_node=2 adapter_exchange_script.py LIBRARY OUTPUT_FOLDER CASE[:OTHER[:CASE]]...
+    torchrun --nproc_per_node=2 adapter_exchange_script.py LIBRARY OUTPUT_FOLDER
+    CASE[:OTHER[:CASE]]...
 
-A case is a strategy, and `-plain` for a model without adapters: with DeepSpeed it has one of them, otherwise two. With
-another library the run starts from that one's checkpoint of the third step. The first process writes its losses to
-`OUTPUT_FOLDER/LIBRARY/CASE[:OTHER[:CASE]]/losses.json`, and the model beside it, unless that is in parts.
+A case is a strategy, and `-plain` for a model without adapters: with DeepSpeed it has one of them,
+otherwise two. With another library the run starts from that one's checkpoint of the third step. The
+first process writes its losses to `OUTPUT_FOLDER/LIBRARY/CASE[:OTHER[:CASE]]/losses.json`, and the
+model beside it, unless that is in parts.
 """
 
 import copy
@@ -25,7 +27,9 @@ from short_runs import samples
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 FORMS = {"": "FULL_STATE_DICT", "_parts": "SHARDED_STATE_DICT"}
-FSDP = {f"fsdp{version}{name}": (version, form) for version in (1, 2) for name, form in FORMS.items()}
+FSDP = {
+    f"fsdp{version}{name}": (version, form) for version in (1, 2) for name, form in FORMS.items()
+}
 LAYERS = {"transformer_layer_cls_to_wrap": ["Block"]}
 DEVICELESS = {"sync_module_states": False, "cpu_ram_efficient_loading": False}
 
@@ -37,7 +41,8 @@ def options_of(strategy: str, library: str, adapted: bool) -> dict[str, Any]:
     os.environ["FSDP_STATE_DICT_TYPE"] = form  # the reference knows only this
     config = {"version": version, "state_dict_type": form, **(DEVICELESS if version == 1 else {})}
     if version == 1 and adapted and library != "lightrainer":
-        # Where layers are wrapped, PEFT 0.21 finds none of their weights, and writes empty adapters.
+        # Where layers are wrapped, PEFT 0.21 finds none of their weights, and writes empty
+        # adapters.
         os.environ["FSDP_TRANSFORMER_CLS_TO_WRAP"] = ""
         return {"fsdp": "full_shard", "fsdp_config": config}
     return {"fsdp": "full_shard auto_wrap", "fsdp_config": {**config, **LAYERS}}
@@ -49,9 +54,12 @@ def model_of(strategy: str, seed: int, adapted: bool) -> torch.nn.Module:
     if not adapted:
         return base
     torch.manual_seed(seed)
-    # Under version 1 the first process of the reference would gather the head without the other one, and hang.
+    # Under version 1 the first process of the reference would gather the head without the other
+    # one, and hang.
     head = None if strategy.startswith("fsdp1") else ["head"]
-    config = peft.LoraConfig(r=2, target_modules=["inner"], modules_to_save=head, init_lora_weights=False)
+    config = peft.LoraConfig(
+        r=2, target_modules=["inner"], modules_to_save=head, init_lora_weights=False
+    )
     model = peft.get_peft_model(base, config)
     if not strategy.startswith("deepspeed"):
         model.add_adapter("ref", config)
@@ -59,7 +67,8 @@ def model_of(strategy: str, seed: int, adapted: bool) -> torch.nn.Module:
 
 
 def let_accelerate_shard_on_the_cpu() -> None:
-    """Its FSDP works there, but version 2 is only begun on devices that it lists, and version 1 fails on their names.
+    """Its FSDP works there, but version 2 is only begun on devices that it lists, and version 1
+    fails on their names.
 
     What it reads and writes is left alone.
     """
@@ -69,7 +78,10 @@ def let_accelerate_shard_on_the_cpu() -> None:
     assert listed in source
     exec(source.replace(listed, f"{listed} DistributedType.MULTI_CPU,"), vars(state))
     state.AcceleratorState.__init__ = state.__dict__.pop("__init__")
-    wrap, state_dict_type = FullyShardedDataParallel.__init__, FullyShardedDataParallel.state_dict_type
+    wrap, state_dict_type = (
+        FullyShardedDataParallel.__init__,
+        FullyShardedDataParallel.state_dict_type,
+    )
 
     def wrap_on_cpu(self, *args, device_id, **options):
         """With `cpu`: it is told `cpu:0`, which differs from the device of the weights."""
@@ -88,13 +100,30 @@ def let_accelerate_shard_on_the_cpu() -> None:
 
 def train(library, folder: Path, case: str, start: Path | None) -> None:
     strategy, adapted = case.removesuffix("-plain"), not case.endswith("-plain")
-    for name in [name for name in os.environ if name.startswith(("ACCELERATE_USE", "FSDP_"))]:  # of the run before
+    # of the run before
+    for name in [name for name in os.environ if name.startswith(("ACCELERATE_USE", "FSDP_"))]:
         del os.environ[name]
-    options = {"output_dir": str(folder), "per_device_train_batch_size": 2, "max_steps": 6, "save_steps": 3}
-    options |= {"logging_steps": 1, "learning_rate": 3e-2, "max_grad_norm": 0.5, "report_to": "none"}
-    options |= {"disable_tqdm": True, "use_cpu": True, **options_of(strategy, library.__name__, adapted)}
+    options = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 2,
+        "max_steps": 6,
+        "save_steps": 3,
+    }
+    options |= {
+        "logging_steps": 1,
+        "learning_rate": 3e-2,
+        "max_grad_norm": 0.5,
+        "report_to": "none",
+    }
+    options |= {
+        "disable_tqdm": True,
+        "use_cpu": True,
+        **options_of(strategy, library.__name__, adapted),
+    }
     args, data = library.TrainingArguments(**options), samples(32, 1)
-    trainer = library.Trainer(model=model_of(strategy, 99 if start else 7, adapted), args=args, train_dataset=data)
+    trainer = library.Trainer(
+        model=model_of(strategy, 99 if start else 7, adapted), args=args, train_dataset=data
+    )
     trainer.train(resume_from_checkpoint=None if start is None else str(start))
     trainer.save_model(str(folder / "saved"))
     if trainer.is_world_process_zero():
@@ -105,13 +134,16 @@ def train(library, folder: Path, case: str, start: Path | None) -> None:
 def main(name: str, folder: Path, runs: list[str]) -> None:
     warnings.filterwarnings("ignore")
     library = importlib.import_module("transformers" if name == "newest" else name)
-    if name == "transformers" and "BESIDE" in os.environ:  # gloo does it; compiling it may wait for a lock for ever
+    # gloo does it; compiling it may wait for a lock for ever
+    if name == "transformers" and "BESIDE" in os.environ:
         importlib.import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     if name != "lightrainer":
         let_accelerate_shard_on_the_cpu()
         # In several processes 5.3.0 says `cpu:0`, to which torch loads nothing.
         device = library.TrainingArguments.device
-        library.TrainingArguments.device = property(lambda args: torch.device(device.fget(args).type))
+        library.TrainingArguments.device = property(
+            lambda args: torch.device(device.fget(args).type)
+        )
     for run in runs:
         case, *start_of = run.split(":")
         start = folder.joinpath(*(*start_of, case)[:2], "checkpoint-3") if start_of else None
@@ -120,6 +152,7 @@ def main(name: str, folder: Path, runs: list[str]) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
-    if sys.argv[1] != "lightrainer":  # it leaves threads of the process group, which may abort at the exit of Python
+    # it leaves threads of the process group, which may abort at the exit of Python
+    if sys.argv[1] != "lightrainer":
         sys.stdout.flush()
         os._exit(0)

@@ -22,7 +22,12 @@ from torch import nn
 
 import lightrainer
 
-AUTO = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+AUTO = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+)
 for stage, more in {2: {}, 3: {"stage3_param_persistence_threshold": 0}}.items():
     zero = {"zero_optimization": {"stage": stage, **more}}
     STRATEGIES[f"deepspeed{stage}"] = {"deepspeed": dict.fromkeys(AUTO, "auto") | zero}
@@ -40,7 +45,11 @@ def adapted(seed: int) -> peft.PeftModel:
     torch.manual_seed(3)
     base = Untied()
     torch.manual_seed(seed)
-    options = {"target_modules": ["inner"], "modules_to_save": ["head"], "init_lora_weights": False}
+    options = {
+        "target_modules": ["inner"],
+        "modules_to_save": ["head"],
+        "init_lora_weights": False,
+    }
     model = peft.get_peft_model(base, peft.LoraConfig(r=2, **options))
     model.add_adapter("ref", peft.LoraConfig(r=2, **options))
     for name, weight in model.named_parameters():
@@ -49,12 +58,20 @@ def adapted(seed: int) -> peft.PeftModel:
     return model
 
 
-def trainer_of(folder: Path, strategy: str, *, seed: int = 7, stop: int | None = None) -> lightrainer.Trainer:
+def trainer_of(
+    folder: Path, strategy: str, *, seed: int = 7, stop: int | None = None
+) -> lightrainer.Trainer:
     """See `short_trainer`; adapters begin with other numbers in each process."""
     seed += 100 * int(os.environ.get("RANK", "0"))
     shares, data = int(os.environ.get("WORLD_SIZE", "1")), (samples(16, 1), samples(12, 2))
     return short_trainer(
-        folder, adapted(seed), data, shares=shares, stop=stop, num_train_epochs=3, **STRATEGIES[strategy]
+        folder,
+        adapted(seed),
+        data,
+        shares=shares,
+        stop=stop,
+        num_train_epochs=3,
+        **STRATEGIES[strategy],
     )
 
 
@@ -66,4 +83,6 @@ def told(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    train_cases(Path(sys.argv[1]), sys.argv[2:], trainer_of, told, resumed=STRATEGIES, evaluates=False)
+    train_cases(
+        Path(sys.argv[1]), sys.argv[2:], trainer_of, told, resumed=STRATEGIES, evaluates=False
+    )

@@ -23,7 +23,8 @@ from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset
 
 RANK = int(os.environ.get("RANK", "0"))
-TRAINED, EVALUATED = 22, 13  # streams have 30: a batch left over would take a step here, but not there
+# streams have 30: a batch left over would take a step here, but not there
+TRAINED, EVALUATED = 22, 13
 
 EACH = {"sync_each_batch": True, "num_steps": 2}
 GROUPED = {"train_sampling_strategy": "group_by_length", "remove_unused_columns": False}
@@ -40,7 +41,11 @@ CASES: dict[str, dict[str, Any]] = {
         "stream": True,
         "trained": 30,
     },
-    "stream that each reads": {"config": {"dispatch_batches": False}, "stream": True, "trained": 30},
+    "stream that each reads": {
+        "config": {"dispatch_batches": False},
+        "stream": True,
+        "trained": 30,
+    },
     "split stream that each reads": {
         "config": {"dispatch_batches": False, "split_batches": True},
         "stream": True,
@@ -51,10 +56,15 @@ CASES: dict[str, dict[str, Any]] = {
     "uneven": {"config": {"even_batches": False}, "trained": 20, "evaluated": 12},
     "global order": {"config": {"use_seedable_sampler": False}},
     "global order, apart": {"config": {"use_seedable_sampler": False}, "apart": True},
-    "global order, dispatched": {"config": {"use_seedable_sampler": False, "dispatch_batches": True}},
+    "global order, dispatched": {
+        "config": {"use_seedable_sampler": False, "dispatch_batches": True}
+    },
     "grouped": GROUPED,
     "grouped, apart": {**GROUPED, "apart": True},
-    "exchanged each time": {"config": {"gradient_accumulation_kwargs": EACH}, "gradient_accumulation_steps": 1},
+    "exchanged each time": {
+        "config": {"gradient_accumulation_kwargs": EACH},
+        "gradient_accumulation_steps": 1,
+    },
     "static graph": {"ddp_static_graph": True, "ddp_find_unused_parameters": False},
     "tokens": {"counted": True},
     "tokens of each": {"counted": True, "average_tokens_across_devices": False},
@@ -122,7 +132,9 @@ class Counting(Seeing):
 
 
 def collate(samples: list[dict]) -> dict[str, torch.Tensor]:
-    return {key: torch.stack([sample[key] for sample in samples]) for key in ("x", "labels", "index")}
+    return {
+        key: torch.stack([sample[key] for sample in samples]) for key in ("x", "labels", "index")
+    }
 
 
 def gradients(model: nn.Module) -> float:
@@ -132,10 +144,13 @@ def gradients(model: nn.Module) -> float:
 def seen_in(api: Any, name: str, case: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Train, evaluate and predict once."""
     case = dict(case)
-    stream, apart, noisy, counted = (case.pop(key, False) for key in ("stream", "apart", "noisy", "counted"))
+    stream, apart, noisy, counted = (
+        case.pop(key, False) for key in ("stream", "apart", "noisy", "counted")
+    )
     config = case.pop("config", {})
     data = [
-        Indexed(case.pop(key, count), noisy, counted) for key, count in (("trained", TRAINED), ("evaluated", EVALUATED))
+        Indexed(case.pop(key, count), noisy, counted)
+        for key, count in (("trained", TRAINED), ("evaluated", EVALUATED))
     ]
     halves: list[float] = []
 
@@ -143,9 +158,23 @@ def seen_in(api: Any, name: str, case: dict[str, Any], folder: Path) -> dict[str
         def on_substep_end(self, args, state, control, model=None, **kwargs):
             halves.append(gradients(model))
 
-    keywords: dict[str, Any] = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 2, "max_steps": 5}
-    keywords |= {"gradient_accumulation_steps": 2, "learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no"}
-    keywords |= {"eval_strategy": "steps", "eval_steps": 3, "ddp_timeout": 60, "accelerator_config": config}
+    keywords: dict[str, Any] = {
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 2,
+        "max_steps": 5,
+    }
+    keywords |= {
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+    }
+    keywords |= {
+        "eval_strategy": "steps",
+        "eval_steps": 3,
+        "ddp_timeout": 60,
+        "accelerator_config": config,
+    }
     keywords |= {**QUIET, **case}
     if api.__name__ == "transformers":
         keywords.pop("ddp_static_graph", None)
@@ -166,7 +195,11 @@ def seen_in(api: Any, name: str, case: dict[str, Any], folder: Path) -> dict[str
         torch.manual_seed(100 + RANK)
     trainer.train()
     prediction = trainer.predict(Stream(data[1]) if stream else data[1])
-    index = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
+    index = (
+        prediction.predictions[0]
+        if isinstance(prediction.predictions, tuple)
+        else prediction.predictions
+    )
     return {
         "trained": trainer.model.trained,
         "evaluated": trainer.model.evaluated,
@@ -174,7 +207,9 @@ def seen_in(api: Any, name: str, case: dict[str, Any], folder: Path) -> dict[str
         "predicted": index.tolist(),
         "halves": halves,
         "history": trainer.state.log_history,
-        "sums": {key: float(tensor.double().sum()) for key, tensor in trainer.model.state_dict().items()},
+        "sums": {
+            key: float(tensor.double().sum()) for key, tensor in trainer.model.state_dict().items()
+        },
         "generator": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(),
         "batch": trainer.state.train_batch_size,
         "accumulation": trainer.args.gradient_accumulation_steps,
@@ -182,7 +217,9 @@ def seen_in(api: Any, name: str, case: dict[str, Any], folder: Path) -> dict[str
 
 
 class Finder(nn.Module):
-    """Gives a list with something for each sample, of different lengths, and in a dict with texts if it is asked to."""
+    """Gives a list with something for each sample, of different lengths, and in a dict with
+    texts if it is asked to.
+    """
 
     def __init__(self, texts: bool):
         super().__init__()
@@ -191,12 +228,16 @@ class Finder(nn.Module):
 
     def forward(self, x, labels):
         found = [
-            self.scale * row[: 1 + len(label["area"])].outer(row[:4]) for row, label in zip(x, labels, strict=True)
+            self.scale * row[: 1 + len(label["area"])].outer(row[:4])
+            for row, label in zip(x, labels, strict=True)
         ]
         loss = torch.stack([boxes.square().mean() for boxes in found]).mean()
         if not self.texts:
             return {"loss": loss, "boxes": found}
-        return {"loss": loss, "out": {"boxes": found, "text": [f"{len(boxes)} found" for boxes in found]}}
+        return {
+            "loss": loss,
+            "out": {"boxes": found, "text": [f"{len(boxes)} found" for boxes in found]},
+        }
 
 
 def targets(samples: list[dict]) -> dict[str, Any]:
@@ -217,7 +258,11 @@ def plain(value: Any) -> Any:
 
 def objects_in(api: Any, folder: Path, *, concatenate: bool) -> dict[str, Any]:
     """Predict once: the reference forgets the argument after that."""
-    options = {"eval_use_gather_object": True, "eval_do_concat_batches": concatenate, "remove_unused_columns": False}
+    options = {
+        "eval_use_gather_object": True,
+        "eval_do_concat_batches": concatenate,
+        "remove_unused_columns": False,
+    }
     options |= {"per_device_eval_batch_size": 2, "label_names": ["labels"]}
     arguments = api.TrainingArguments(str(folder / "objects"), **options, **QUIET)
     trainer = api.Trainer(model=Finder(concatenate), args=arguments, data_collator=targets)
@@ -227,7 +272,9 @@ def objects_in(api: Any, folder: Path, *, concatenate: bool) -> dict[str, Any]:
 
 
 def sent() -> dict[str, Any]:
-    """Batches of all shapes that process 0 sends: widths differ, and there is more than tensors in them."""
+    """Batches of all shapes that process 0 sends: widths differ, and there is more than tensors
+    in them.
+    """
     from lightrainer.lightning_modules.data.loaders import build_loader
 
     def ragged(indices: list[int]) -> dict[str, Any]:

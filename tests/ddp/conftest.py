@@ -11,15 +11,21 @@ import pytest
 from starting import finished_ranks, forked_torchrun
 
 SCRIPT = Path(__file__).with_name("train_script.py")
-OTHER_SCRIPTS = dict.fromkeys(("seq2seq", "seq2seq_sharded"), SCRIPT.with_name("seq2seq_script.py"))  # by scenario
+# by scenario
+OTHER_SCRIPTS = dict.fromkeys(("seq2seq", "seq2seq_sharded"), SCRIPT.with_name("seq2seq_script.py"))
 OTHER_SCRIPTS["batch_sharding"] = SCRIPT.with_name("batch_sharding_script.py")
 OTHER_SCRIPTS["modules"] = SCRIPT.with_name("module_script.py")
 OTHER_SCRIPTS["estimates"] = SCRIPT.with_name("estimate_script.py")
 OF_TRANSFORMERS = ("seq2seq", "seq2seq_sharded", "estimates")
 """Scenarios that import it whichever library trains."""
 PROCESSES = {"evaluation3": 3}  # two in all other scenarios
-OTHER_SCRIPTS |= dict.fromkeys(("evaluation2", *PROCESSES), SCRIPT.with_name("evaluation_script.py"))
-TOGETHER = {"lightrainer": ("tokens", "half", "half_compiled"), "transformers": ("points", "tokens", "half")}
+OTHER_SCRIPTS |= dict.fromkeys(
+    ("evaluation2", *PROCESSES), SCRIPT.with_name("evaluation_script.py")
+)
+TOGETHER = {
+    "lightrainer": ("tokens", "half", "half_compiled"),
+    "transformers": ("points", "tokens", "half"),
+}
 """Scenarios of the training script that share a program."""
 SECONDS = 240  # a run takes ten to forty; one rank that waits for the other for ever is caught here
 
@@ -35,13 +41,19 @@ class TwoRanks:
 def train(library: str, scenario: str, folder: Path) -> None:
     """Start processes with gloo between them; fail with their output, also when they hang."""
     script = OTHER_SCRIPTS.get(scenario, SCRIPT)
-    options = {"log": folder / f"{scenario}.log", "seconds": SECONDS, "processes": PROCESSES.get(scenario, 2)}
+    options = {
+        "log": folder / f"{scenario}.log",
+        "seconds": SECONDS,
+        "processes": PROCESSES.get(scenario, 2),
+    }
     if scenario != "modules":
-        # `lightning.seed_everything` leaves this, and seeds no training but those of Lightning alone.
+        # `lightning.seed_everything` leaves this, and seeds no training but those of Lightning
+        # alone.
         options["PL_GLOBAL_SEED"] = "5"
     together = TOGETHER.get(library, ())
     words = (library, ",".join(together) if scenario in together else scenario, str(folder))
-    if (library, scenario) == ("lightrainer", "points"):  # one of them is started by torch's own launcher
+    # one of them is started by torch's own launcher
+    if (library, scenario) == ("lightrainer", "points"):
         code, said = forked_torchrun(script, *words, **options)
         assert code == 0, said[-8000:]
     else:
@@ -56,7 +68,9 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
 
     def get(library: str, scenario: str) -> TwoRanks:
         folder = made(library)
-        files = [folder / f"{scenario}-rank{rank}.json" for rank in range(PROCESSES.get(scenario, 2))]
+        files = [
+            folder / f"{scenario}-rank{rank}.json" for rank in range(PROCESSES.get(scenario, 2))
+        ]
         if not files[0].is_file():  # or it was written by a program of several scenarios
             train(library, scenario, folder)
         return TwoRanks(folder, [json.loads(file.read_text()) for file in files])

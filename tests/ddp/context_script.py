@@ -1,4 +1,5 @@
-"""Trains causal language models on sequences that processes share (context parallel), for `torchrun` or alone.
+"""Trains causal language models on sequences that processes share (context parallel), for
+`torchrun` or alone.
 
     torchrun --nproc_per_node=2 context_script.py OUTPUT_FOLDER CASE...
     python context_script.py OUTPUT_FOLDER CASE...
@@ -23,7 +24,11 @@ import lightrainer
 
 TWO, GRID = {"cp_size": 2}, {"cp_size": 2, "dp_shard_size": 2}
 HEADS = {"sp_size": 2}
-PARTS = {"version": 2, "transformer_layer_cls_to_wrap": ["Block"], "state_dict_type": "SHARDED_STATE_DICT"}
+PARTS = {
+    "version": 2,
+    "transformer_layer_cls_to_wrap": ["Block"],
+    "state_dict_type": "SHARDED_STATE_DICT",
+}
 BY_NEIGHBOURS = {"cp_handler": {"cp_comm_strategy": "alltoall"}}
 CASES: dict[str, dict[str, Any]] = {
     "mean": {"parallelism_config": TWO | BY_NEIGHBOURS},
@@ -34,7 +39,10 @@ CASES: dict[str, dict[str, Any]] = {
     "bf16": {"parallelism_config": TWO, "bf16": True},
     "grid_items": {"parallelism_config": GRID, "fsdp": "full_shard", "fsdp_config": PARTS},
     "wide_mean": {"parallelism_config": {"cp_size": 4} | BY_NEIGHBOURS},
-    "split_items": {"parallelism_config": TWO | {"tp_size": 2}, "accelerator_config": {"dispatch_batches": True}},
+    "split_items": {
+        "parallelism_config": TWO | {"tp_size": 2},
+        "accelerator_config": {"dispatch_batches": True},
+    },
     "own_mean": {"parallelism_config": TWO},
     "own_items": {"parallelism_config": TWO},
     "heads_mean": {"parallelism_config": HEADS},
@@ -54,18 +62,22 @@ def form(case: str) -> str:
 
 class Block(nn.Module):
     elsewhere = False
-    """Call attention by a name that is not replaced, as `from torch.nn.functional import ...` makes one."""
+    """Call attention by a name that is not replaced, as `from torch.nn.functional import ...`
+    makes one.
+    """
 
     def __init__(self):
         super().__init__()
         self.norm, self.dropout = nn.LayerNorm(16), 0.0
-        # A bias of keys changes no attention: its gradient is noise, of which AdamW would make something.
+        # A bias of keys changes no attention: its gradient is noise, of which AdamW would make
+        # something.
         self.query, self.key, self.value = (nn.Linear(16, 16, bias=False) for _ in range(3))
         self.out = nn.Linear(16, 16)
 
     def forward(self, x):
         query, key, value = (
-            part(self.norm(x)).unflatten(-1, (-1, 4)).transpose(1, 2) for part in (self.query, self.key, self.value)
+            part(self.norm(x)).unflatten(-1, (-1, 4)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
         )
         attend = ATTENTION if self.elsewhere else functional.scaled_dot_product_attention
         mixed = attend(query, key, value, is_causal=True, dropout_p=self.dropout)
@@ -73,7 +85,9 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Two blocks of attention over learned positions; the loss is a mean, or a sum that is divided by all items."""
+    """Two blocks of attention over learned positions; the loss is a mean, or a sum that is
+    divided by all items.
+    """
 
     _no_split_modules = ["Block"]
     tp_plan = {"blocks.*.query": "colwise", "blocks.*.key": "colwise", "blocks.*.value": "colwise"}
@@ -86,7 +100,9 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList([Block(), Block()])
         self.head = nn.Linear(16, 31)
 
-    def forward(self, input_ids, position_ids=None, labels=None, shift_labels=None, num_items_in_batch=None):
+    def forward(
+        self, input_ids, position_ids=None, labels=None, shift_labels=None, num_items_in_batch=None
+    ):
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         hidden = self.words(input_ids) + self.places(position_ids)
@@ -98,8 +114,13 @@ class Model(nn.Module):
         if shift_labels is None:
             return {"logits": logits}
         reduction = "mean" if num_items_in_batch is None else "sum"
-        loss = functional.cross_entropy(logits.flatten(0, 1), shift_labels.flatten(), reduction=reduction)
-        return {"loss": loss if num_items_in_batch is None else loss / num_items_in_batch, "logits": logits}
+        loss = functional.cross_entropy(
+            logits.flatten(0, 1), shift_labels.flatten(), reduction=reduction
+        )
+        return {
+            "loss": loss if num_items_in_batch is None else loss / num_items_in_batch,
+            "logits": logits,
+        }
 
 
 class OwnLoss(lightrainer.Trainer):
@@ -151,14 +172,18 @@ def model_of(case: str) -> nn.Module:
 
 
 def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
-    """Sequences of 13, which is no multiple of 4; the beginnings of those to train on are no targets."""
+    """Sequences of 13, which is no multiple of 4; the beginnings of those to train on are no
+    targets.
+    """
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randint(1, 31, (count, 13), generator=generator)
     labels = rows.clone()
     for i, row in enumerate(labels if seed == 1 else []):
         row[: 4 + i % 6] = -100
     if form(case) != "llama":
-        return [{"input_ids": row, "labels": label} for row, label in zip(rows, labels, strict=True)]
+        return [
+            {"input_ids": row, "labels": label} for row, label in zip(rows, labels, strict=True)
+        ]
     mask = torch.ones_like(rows)
     for i in range(count):  # some are shorter, and padded
         mask[i, 13 - (i % 3 if seed == 1 else 2) :] = 0
@@ -177,7 +202,11 @@ def refused(folder: Path, case: str) -> dict[str, Any]:
     cases: dict[str, dict[str, Any]] = {
         "elsewhere": {"model": elsewhere},
         "dropout": {"model": forgetful},
-        "loss": {"compute_loss_func": lambda outputs, labels, num_items_in_batch: outputs["logits"].sum()},
+        "loss": {
+            "compute_loss_func": (
+                lambda outputs, labels, num_items_in_batch: outputs["logits"].sum()
+            )
+        },
     }
     said = {}
     for name, changes in cases.items():
@@ -187,7 +216,10 @@ def refused(folder: Path, case: str) -> dict[str, Any]:
         except ValueError as error:
             said[name] = str(error)
     attention = functional.scaled_dot_product_attention is ATTENTION
-    warnings = [warned(folder / cls.__name__, case, cls) for cls in (lightrainer.Trainer, OwnLoss, OtherLoss)]
+    warnings = [
+        warned(folder / cls.__name__, case, cls)
+        for cls in (lightrainer.Trainer, OwnLoss, OtherLoss)
+    ]
     return {"said": said, "attention": attention, "warnings": warnings}
 
 
@@ -205,7 +237,9 @@ def trainer_of(
     groups = options.get("parallelism_config")
     if "WORLD_SIZE" not in os.environ:
         groups = {}
-        options = {name: value for name, value in options.items() if name == "label_smoothing_factor"}
+        options = {
+            name: value for name, value in options.items() if name == "label_smoothing_factor"
+        }
         options["label_names"] = ["labels"]
     options["save_strategy"] = "no" if stop or case not in RESUMED else "epoch"
     options |= {"num_train_epochs": 2, "include_num_input_tokens_seen": "all"}
@@ -223,13 +257,18 @@ def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
     history = trainer.state.log_history
     return {
         "strategy": trainer.plan.strategy.name,
-        **{name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()},
+        **{
+            name: [entry[key] for entry in history if key in entry]
+            for name, key in NUMBERS_OF.items()
+        },
         "last_eval_loss": predicted.metrics["test_loss"],
         "logits": predicted.predictions[:, :11].tolist(),
         "tokens": trainer.state.num_input_tokens_seen,
         "batch": trainer.get_total_train_batch_size(trainer.args),
         "sizes": [trainer.get_cp_size(), trainer.get_sp_size()],
-        "local_numel": sum(own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()),
+        "local_numel": sum(
+            own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()
+        ),
         "attention": functional.scaled_dot_product_attention is ATTENTION,
     }
 

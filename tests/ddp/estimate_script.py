@@ -2,8 +2,9 @@
 
     torchrun --nproc_per_node=2 estimate_script.py lightrainer estimates OUTPUT_FOLDER
 
-Each training of `CASES` is three steps of the Trainer; the third is recorded by torch's profiler, which sees the size
-of each collective. Tensor parallelism is done with torch alone. Writes `estimates-rank<rank>.json`.
+Each training of `CASES` is three steps of the Trainer; the third is recorded by torch's profiler,
+which sees the size of each collective. Tensor parallelism is done with torch alone. Writes
+`estimates-rank<rank>.json`.
 """
 
 import gc
@@ -23,11 +24,18 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import lightrainer
 from lightrainer.lightning_modules.distributed.sharding import own_part
 
-CONFIG = {"hidden_size": 32, "num_hidden_layers": 3, "intermediate_size": 64, "vocab_size": 96, "use_cache": False}
+CONFIG = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "intermediate_size": 64,
+    "vocab_size": 96,
+    "use_cache": False,
+}
 CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
 BATCH, SEQUENCE = 2, 16
 FULL_SHARD, GRAD_OP = (
-    {"fsdp": f"{kind} auto_wrap", "fsdp_config": {"version": 2}} for kind in ("full_shard", "shard_grad_op")
+    {"fsdp": f"{kind} auto_wrap", "fsdp_config": {"version": 2}}
+    for kind in ("full_shard", "shard_grad_op")
 )
 EACH_BATCH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 CASES: dict[str, dict[str, Any]] = {
@@ -38,8 +46,15 @@ CASES: dict[str, dict[str, Any]] = {
     "full_shard accumulated": {**FULL_SHARD, "gradient_accumulation_steps": 3},
     "full_shard bf16": {**FULL_SHARD, "bf16": True},
     "shard_grad_op": GRAD_OP,
-    "shard_grad_op, each batch": {**GRAD_OP, "gradient_accumulation_steps": 2, "accelerator_config": EACH_BATCH},
-    "full_shard, version 1": {**FULL_SHARD, "fsdp_config": {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}},
+    "shard_grad_op, each batch": {
+        **GRAD_OP,
+        "gradient_accumulation_steps": 2,
+        "accelerator_config": EACH_BATCH,
+    },
+    "full_shard, version 1": {
+        **FULL_SHARD,
+        "fsdp_config": {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]},
+    },
 }
 COLLECTIVES = {
     "c10d::allreduce_": "all-reduce",
@@ -68,7 +83,8 @@ def collectives(prof: profile) -> dict[str, int]:
         name = event.name()
         if name in COLLECTIVES:
             kind = COLLECTIVES[name]
-        elif name.startswith("gloo:all_") and kind is not None:  # what this process gives, or for sums: all of it
+        # what this process gives, or for sums: all of it
+        elif name.startswith("gloo:all_") and kind is not None:
             (shape, *_), (dtype, *_) = event.shapes(), event.dtypes()
             number = torch.Size(shape).numel() * (2 if kind == "all-gather" else 1)
             found[kind] += number * WIDTHS[dtype] if number > SMALL else 0
@@ -97,32 +113,53 @@ class Record(lightrainer.TrainerCallback):
         self.seen |= collectives(self.prof)
         objects = [] if args.fsdp else gc.get_objects()
         for wrapper in (found for found in objects if type(found) is DistributedDataParallel):
-            self.seen["buckets"] = sum(map(int, wrapper._get_ddp_logging_data()["bucket_sizes"].split(",")))
+            self.seen["buckets"] = sum(
+                map(int, wrapper._get_ddp_logging_data()["bucket_sizes"].split(","))
+            )
         self.seen["parameters"] = size(model.parameters())
         inner = getattr(optimizer, "optimizer", optimizer)
-        values = [value for each in inner.state.values() for value in each.values() if isinstance(value, torch.Tensor)]
+        values = [
+            value
+            for each in inner.state.values()
+            for value in each.values()
+            if isinstance(value, torch.Tensor)
+        ]
         self.seen["optimizer"] = size(value for value in values if value.numel() > 1)
 
 
 def train(folder: Path, case: str) -> dict[str, Any]:
-    options = {"per_device_train_batch_size": BATCH, "max_steps": 3, "save_strategy": "no", **QUIET}
+    options = {
+        "per_device_train_batch_size": BATCH,
+        "max_steps": 3,
+        "save_strategy": "no",
+        **QUIET,
+    }
     options |= {"ddp_timeout": 100, "ddp_find_unused_parameters": False, **CASES[case]}
     args = lightrainer.TrainingArguments(str(folder / "out"), **options)
     torch.manual_seed(0)
     record = Record()
     rows = torch.randint(CONFIG["vocab_size"], (64, SEQUENCE))
     samples = [{"input_ids": row, "labels": row} for row in rows]
-    trainer = lightrainer.Trainer(LlamaForCausalLM(LlamaConfig(**CONFIG)), args, train_dataset=samples)
+    trainer = lightrainer.Trainer(
+        LlamaForCausalLM(LlamaConfig(**CONFIG)), args, train_dataset=samples
+    )
     trainer.add_callback(record)
     trainer.train()
     return record.seen
 
 
 def tensor_parallel() -> dict[str, Any]:
-    """Megatron's layout of the same model, with torch alone; the last layer's output is reduced as well."""
+    """Megatron's layout of the same model, with torch alone; the last layer's output is reduced
+    as well.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        loss_parallel,
+        parallelize_module,
+    )
 
     mesh = init_device_mesh("cpu", (2,))
     torch.manual_seed(0)
@@ -132,7 +169,13 @@ def tensor_parallel() -> dict[str, Any]:
         "lm_head": ColwiseParallel(use_local_output=False),
     }
     for layer in range(CONFIG["num_hidden_layers"]):
-        for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"):
+        for name in (
+            "self_attn.q_proj",
+            "self_attn.k_proj",
+            "self_attn.v_proj",
+            "mlp.gate_proj",
+            "mlp.up_proj",
+        ):
             plan[f"model.layers.{layer}.{name}"] = ColwiseParallel()
         for name in ("self_attn.o_proj", "mlp.down_proj"):
             plan[f"model.layers.{layer}.{name}"] = RowwiseParallel()

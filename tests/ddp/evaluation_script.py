@@ -25,10 +25,14 @@ WIDEST = 6
 
 
 def lengths(processes: int, kind: str = "list") -> list[int]:
-    """One sample, fewer than processes, the last round a sample short, full and with one more, and several rounds."""
+    """One sample, fewer than processes, the last round a sample short, full and with one more,
+    and several rounds.
+    """
     whole = BATCH * processes
     ends = [1, processes - 1, whole - 1, whole, whole + 1, 17]
-    return sorted({count for count in (ends[:1] + ends[-2:] if "worker" in kind else ends) if count})
+    return sorted(
+        {count for count in (ends[:1] + ends[-2:] if "worker" in kind else ends) if count}
+    )
 
 
 class Tokens(nn.Module):
@@ -48,7 +52,9 @@ class Tokens(nn.Module):
 
 
 def samples(count: int) -> list[dict[str, torch.Tensor]]:
-    """Tokens of different lengths, of which some have no label; the third sample has none at all."""
+    """Tokens of different lengths, of which some have no label; the third sample has none at
+    all.
+    """
     generator = torch.Generator().manual_seed(3)
     made = []
     for index in range(count):
@@ -69,7 +75,9 @@ def pad(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 
 
 def metrics_of(api: Any, seen: list[Any]) -> dict[str, Any]:
-    """The ways of computing metrics that are compared: a function, and torchmetrics objects of several kinds."""
+    """The ways of computing metrics that are compared: a function, and torchmetrics objects of
+    several kinds.
+    """
 
     def function(prediction):
         seen.append([prediction.predictions[1].tolist(), prediction.label_ids.tolist()])
@@ -84,13 +92,17 @@ def metrics_of(api: Any, seen: list[Any]) -> dict[str, Any]:
         "token_loss": api.TokenLoss(),
         "perplexity": api.TokenPerplexity(),
         "plain": lambda predictions, labels: (predictions.argmax(-1) == labels).float().mean(),
-        "several": MetricCollection([MulticlassAccuracy(CLASSES, average="micro"), MulticlassAUROC(CLASSES)]),
+        "several": MetricCollection(
+            [MulticlassAccuracy(CLASSES, average="micro"), MulticlassAUROC(CLASSES)]
+        ),
     }
     return {"function": function, "torchmetrics": torch_metrics}
 
 
 def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
-    """All that comes out of evaluating and predicting one dataset; of a stream, in fewer evaluations."""
+    """All that comes out of evaluating and predicting one dataset; of a stream, in fewer
+    evaluations.
+    """
     seen.clear()
     listed = isinstance(dataset, list)
     trainer.compute_metrics = None if listed else metrics["function"]
@@ -104,7 +116,11 @@ def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]
     for name in metrics if listed else ["torchmetrics"]:
         trainer.compute_metrics = metrics[name]
         values = trainer.evaluate(dataset)
-        found[name] = {key: value for key, value in values.items() if not key.endswith(("_runtime", "_per_second"))}
+        found[name] = {
+            key: value
+            for key, value in values.items()
+            if not key.endswith(("_runtime", "_per_second"))
+        }
     found["seen"] = list(seen)
     return found
 
@@ -127,7 +143,9 @@ def main(library: str, scenario: str, folder: Path) -> None:
     if library == "lightrainer":
         trainer.args.dataloader_num_workers = 1
         for count in lengths(processes, "stream by a worker"):
-            results[f"stream by a worker of {count}"] = outcome(trainer, Stream(samples(count)), metrics, seen)
+            results[f"stream by a worker of {count}"] = outcome(
+                trainer, Stream(samples(count)), metrics, seen
+            )
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(results))
     del trainer
     leave_group(library)

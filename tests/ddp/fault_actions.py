@@ -1,4 +1,5 @@
-"""Trainings in which one of several processes fails: actions of `fault_script.py`, or a script for torchrun.
+"""Trainings in which one of several processes fails: actions of `fault_script.py`, or a script for
+torchrun.
 
     torchrun --nproc_per_node=2 fault_actions.py SCENARIO OUTPUT_FOLDER
 
@@ -24,7 +25,13 @@ from lightrainer import Trainer, TrainerCallback, TrainingArguments
 from lightrainer.facade.distributed.shared_decisions import SharedDecisions
 from lightrainer.lightning_modules.internals.torch_names import default_store
 
-SWITCHES = ("should_log", "should_evaluate", "should_save", "should_epoch_stop", "should_training_stop")
+SWITCHES = (
+    "should_log",
+    "should_evaluate",
+    "should_save",
+    "should_epoch_stop",
+    "should_training_stop",
+)
 
 
 def rank() -> int:
@@ -32,7 +39,9 @@ def rank() -> int:
 
 
 class Points(torch.utils.data.Dataset):
-    """Eight features and a class, made when they are asked for; something may happen at the ninth."""
+    """Eight features and a class, made when they are asked for; something may happen at the
+    ninth.
+    """
 
     def __init__(self, happens: Any = None, count: int = 32):
         self.happens, self.count, self.read = happens, count, 0
@@ -75,9 +84,25 @@ class AtStep(TrainerCallback):
             self.happens()
 
 
-def trainer(folder: Path, model: nn.Module | None = None, data: Any = None, callback: Any = None, **changes: Any):
-    options = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "num_train_epochs": 1, **QUIET}
-    options |= {"log_level": "warning", "log_level_replica": "warning", "save_strategy": "no", "logging_steps": 1}
+def trainer(
+    folder: Path,
+    model: nn.Module | None = None,
+    data: Any = None,
+    callback: Any = None,
+    **changes: Any,
+):
+    options = {
+        "per_device_train_batch_size": 2,
+        "per_device_eval_batch_size": 2,
+        "num_train_epochs": 1,
+        **QUIET,
+    }
+    options |= {
+        "log_level": "warning",
+        "log_level_replica": "warning",
+        "save_strategy": "no",
+        "logging_steps": 1,
+    }
     options["ddp_timeout"] = 60
     arguments = TrainingArguments(output_dir=str(folder), **{**options, **changes})
     torch.manual_seed(7)
@@ -100,7 +125,8 @@ class Decides(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == 2 and rank() in self.ranks:
             if len(self.ranks) > 1 and rank() == 0:
-                time.sleep(3 * SharedDecisions.seconds)  # as long as others may be waited for, and longer
+                # as long as others may be waited for, and longer
+                time.sleep(3 * SharedDecisions.seconds)
             setattr(control, self.switch, True)
 
 
@@ -119,7 +145,12 @@ def kill() -> None:
 
 def killed(folder: Path) -> None:
     """With workers, which hold copies of the connections of the process that forked them."""
-    trainer(folder, callback=at_step(1, kill), dataloader_num_workers=2, dataloader_persistent_workers=True).train()
+    trainer(
+        folder,
+        callback=at_step(1, kill),
+        dataloader_num_workers=2,
+        dataloader_persistent_workers=True,
+    ).train()
 
 
 def before_training(folder: Path) -> None:
@@ -130,7 +161,9 @@ def before_training(folder: Path) -> None:
 
 
 def catches(folder: Path) -> None:
-    """One process continues with something else, and its connections stay open until the other one times out."""
+    """One process continues with something else, and its connections stay open until the other
+    one times out.
+    """
     made = trainer(folder, Classifier(only(1, fail)), ddp_timeout=3)
     try:
         made.train()
@@ -154,7 +187,9 @@ def in_evaluation(folder: Path) -> None:
 
 
 def hangs(folder: Path) -> None:
-    """One process never reaches the end of a step; signals are left to Python, as ours waits for that end."""
+    """One process never reaches the end of a step; signals are left to Python, as ours waits for
+    that end.
+    """
     made = trainer(folder, callback=at_step(1, lambda: time.sleep(600)), ddp_timeout=3)
     made.checkpoint_on_signals = ()
     made.train()
@@ -188,9 +223,12 @@ ACTIONS: dict[str, Any] = {
 ACTIONS |= {
     "raises": lambda folder: trainer(folder, Classifier(only(1, fail))).train(),
     "third_of_three": lambda folder: trainer(folder, callback=at_step(2, fail)).train(),
-    "first_killed": lambda folder: trainer(folder, callback=at_step(0, kill)).train(),  # which hosts the store
+    # which hosts the store
+    "first_killed": lambda folder: trainer(folder, callback=at_step(0, kill)).train(),
     "leaves": lambda folder: trainer(folder, data=Points(only(1, lambda: os._exit(0)))).train(),
-    "worker_dies": lambda folder: trainer(folder, data=Points(only(1, kill)), dataloader_num_workers=1).train(),
+    "worker_dies": (
+        lambda folder: trainer(folder, data=Points(only(1, kill)), dataloader_num_workers=1).train()
+    ),
     "absent": lambda folder: trainer(folder, ddp_timeout=2).train(),
     "decided_outside": decided_outside_of_callbacks,
     "stop_before_save": partial(

@@ -1,10 +1,11 @@
-"""Processes without a launcher, one of which fails, dies or hangs; the others have to notice by themselves.
+"""Processes without a launcher, one of which fails, dies or hangs; the others have to notice by
+themselves.
 
     python fault_script.py OUTPUT_FOLDER SCENARIO...
 
-They are forked from a process in which everything is imported, and end as any script does. Their output goes to
-`OUTPUT_FOLDER/SCENARIO-rank<rank>.txt`. The last line that is printed is a JSON object: for each scenario the exit
-codes, and what was left of the processes.
+They are forked from a process in which everything is imported, and end as any script does. Their
+output goes to `OUTPUT_FOLDER/SCENARIO-rank<rank>.txt`. The last line that is printed is a JSON
+object: for each scenario the exit codes, and what was left of the processes.
 """
 
 import json
@@ -38,11 +39,20 @@ def begin(scenario: str, folder: Path) -> dict[int, int] | None:
         pid = os.fork()
         if not pid:
             os.setpgid(0, 0)
-            log = os.open(folder / f"{scenario}-rank{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            log = os.open(
+                folder / f"{scenario}-rank{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            )
             os.dup2(log, 1)
             os.dup2(log, 2)
-            there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": count, "RANK": rank}
-            os.environ.update({name: str(value) for name, value in there.items()} | {"LOCAL_RANK": str(rank)})
+            there = {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "WORLD_SIZE": count,
+                "RANK": rank,
+            }
+            os.environ.update(
+                {name: str(value) for name, value in there.items()} | {"LOCAL_RANK": str(rank)}
+            )
             return None
         running[rank] = pid
     return running
@@ -71,7 +81,9 @@ class Scenario:
         self.left: list[str] = []
 
     def look(self) -> bool:
-        """Return whether all processes have ended, and their workers, or should have; kill what is left."""
+        """Return whether all processes have ended, and their workers, or should have; kill what
+        is left.
+        """
         now = time.monotonic() - self.begun
         for rank, pid in self.running.items():
             if rank not in self.codes:

@@ -1,6 +1,8 @@
-"""Trainings that something goes wrong with, or interrupts, in one of two processes only, for `torchrun`.
+"""Trainings that something goes wrong with, or interrupts, in one of two processes only, for
+`torchrun`.
 
-    torchrun --nproc_per_node=2 interrupted_script.py faults|stopped|interrupted|evaluated|endless|resumed OUTPUT_FOLDER
+    torchrun --nproc_per_node=2 interrupted_script.py
+    faults|stopped|interrupted|evaluated|endless|resumed OUTPUT_FOLDER
 
 Every rank writes what it saw to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
 """
@@ -56,7 +58,12 @@ class Model(nn.Module):
 
     def forward(self, x, labels=None):
         self.evaluated += not self.training
-        if not self.training and not self.training_counts and self.evaluated == self.asked_in and RANK == 1:
+        if (
+            not self.training
+            and not self.training_counts
+            and self.evaluated == self.asked_in
+            and RANK == 1
+        ):
             os.kill(os.getpid(), self.number)
         if self.training:
             self.passes += 1
@@ -74,14 +81,28 @@ class Model(nn.Module):
         return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def trained(folder: Path, model: dict[str, Any], resume: bool = False, **changes: Any) -> dict[str, Any]:
+def trained(
+    folder: Path, model: dict[str, Any], resume: bool = False, **changes: Any
+) -> dict[str, Any]:
     """Train, and say how it ended."""
-    options = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 2, "num_train_epochs": 2, **QUIET}
-    options |= {"learning_rate": 1e-2, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 3}
+    options = {
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 2,
+        "num_train_epochs": 2,
+        **QUIET,
+    }
+    options |= {
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 3,
+    }
     options |= {"save_strategy": "no", "ddp_timeout": 60}
     arguments = TrainingArguments(output_dir=str(folder), **{**options, **changes})
     torch.manual_seed(7)
-    trainer = Trainer(Model(**model), arguments, train_dataset=points(44, 1), eval_dataset=points(9, 2))
+    trainer = Trainer(
+        Model(**model), arguments, train_dataset=points(44, 1), eval_dataset=points(9, 2)
+    )
     trainer.train(resume_from_checkpoint=resume or None)
     return {
         "weights": {name: tensor.tolist() for name, tensor in trainer.model.state_dict().items()},
@@ -94,9 +115,13 @@ def trained(folder: Path, model: dict[str, Any], resume: bool = False, **changes
 def faults(folder: Path) -> dict[str, Any]:
     """Rank 1 alone cannot take more than two samples from some step on."""
     half = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-    smaller = trained(folder / "smaller", {"memory": "forward", "limit": 2}, auto_find_batch_size=True)
+    smaller = trained(
+        folder / "smaller", {"memory": "forward", "limit": 2}, auto_find_batch_size=True
+    )
     Trainer.keep_effective_batch_size = True
-    tried = lambda place: trained(folder / place, {"memory": place, "limit": 2}, auto_find_batch_size=True)
+    tried = lambda place: trained(
+        folder / place, {"memory": place, "limit": 2}, auto_find_batch_size=True
+    )
     return {
         "forward": tried("forward"),
         "backward": tried("backward"),
@@ -110,14 +135,17 @@ SAVING = {"save_strategy": "steps", "save_steps": 1000}
 ENDED: dict[str, dict[str, Any]] = {
     "stopped": {"asked_in": 4},  # in this step rank 1 alone is asked to end
     "interrupted": {"asked_in": 4, "number": signal.SIGINT},
-    "evaluated": {"asked_in": 1, "number": signal.SIGINT, "training_counts": False},  # in its first evaluation
+    # in its first evaluation
+    "evaluated": {"asked_in": 1, "number": signal.SIGINT, "training_counts": False},
     "endless": {"tells": True},  # until torchrun ends it, which gets the signal NUMBER
 }
 
 
 def resumed(folder: Path) -> dict[str, Any]:
     """The rest of these trainings, and the whole of it."""
-    names = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and path.name != "endless"]
+    names = [
+        path.name for path in sorted(folder.iterdir()) if path.is_dir() and path.name != "endless"
+    ]
     rest = {name: trained(folder / name, {}, resume=True, **SAVING) for name in names}
     return {**rest, "whole": trained(folder / "whole", {}, **SAVING)}
 

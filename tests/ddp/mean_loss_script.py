@@ -1,4 +1,5 @@
-"""Trains a head of BERT, whose loss is a mean, on unevenly many labels, under each strategy that shares its steps.
+"""Trains a head of BERT, whose loss is a mean, on unevenly many labels, under each strategy that
+shares its steps.
 
 torchrun --nproc_per_node 2 mean_loss_script.py OUTPUT_FOLDER
 """
@@ -9,7 +10,9 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.distributed.nn.functional  # before there is a group, see facade/distributed/process_group.py
+
+# before there is a group, see facade/distributed/process_group.py
+import torch.distributed.nn.functional
 from ranks import QUIET
 
 from lightrainer import Trainer, TrainingArguments
@@ -19,16 +22,29 @@ STRATEGIES = {
     "fsdp 1": {"fsdp": "full_shard", "fsdp_config": {"version": 1}},
     "fsdp 2": {"fsdp": "full_shard", "fsdp_config": {"version": 2}},
 }
-STEPS = {"max_steps": 2, "optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e6, "save_strategy": "no"}
+STEPS = {
+    "max_steps": 2,
+    "optim": "sgd",
+    "learning_rate": 0.1,
+    "max_grad_norm": 1e6,
+    "save_strategy": "no",
+}
 
 
 def tagger():
     from transformers import BertConfig, BertForTokenClassification
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
     without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     torch.manual_seed(0)
-    return BertForTokenClassification(BertConfig(vocab_size=29, num_labels=3, **sizes, **without_dropout))
+    return BertForTokenClassification(
+        BertConfig(vocab_size=29, num_labels=3, **sizes, **without_dropout)
+    )
 
 
 def sentences():
@@ -64,6 +80,8 @@ if __name__ == "__main__":
     found = {}
     for name, options in STRATEGIES.items():
         for rows, accumulation in ((4, 1), (2, 2)):
-            found[f"{name}, {rows} x {accumulation}"] = logs(folder / "output", rows, accumulation, **options)
+            found[f"{name}, {rows} x {accumulation}"] = logs(
+                folder / "output", rows, accumulation, **options
+            )
     if os.environ["RANK"] == "0":
         (folder / "found.json").write_text(json.dumps(found))

@@ -1,4 +1,6 @@
-"""Trainings with modules and `DataModule`, for one process or several: the same data for all of them together."""
+"""Trainings with modules and `DataModule`, for one process or several: the same data for all of
+them together.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -13,14 +15,22 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
-from lightrainer.lightning_modules import CausalLMModule, DataModule, LossModule, SequenceClassificationModule, set_seed
+from lightrainer.lightning_modules import (
+    CausalLMModule,
+    DataModule,
+    LossModule,
+    SequenceClassificationModule,
+    set_seed,
+)
 from lightrainer.lightning_modules.internals import lightning_internals
 
 TOKENS = 11
 
 
 class Words(nn.Module):
-    """Logits for each token; divides its loss by what it is told. Has a buffer, which DDP sends around."""
+    """Logits for each token; divides its loss by what it is told. Has a buffer, which DDP sends
+    around.
+    """
 
     _no_split_modules = ("Linear",)
 
@@ -36,7 +46,9 @@ class Words(nn.Module):
         for layer in self.layers:
             hidden = hidden + torch.tanh(layer(hidden))
         logits = self.head(hidden)
-        total = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+        total = functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum"
+        )
         count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
         return {"loss": total / count, "logits": logits}
 
@@ -66,12 +78,18 @@ def seeded(make):
 def texts(count, seed=1):
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(2, 10, (count,), generator=generator).tolist()
-    return [{"input_ids": torch.randint(1, TOKENS, (length,), generator=generator)} for length in lengths]
+    return [
+        {"input_ids": torch.randint(1, TOKENS, (length,), generator=generator)}
+        for length in lengths
+    ]
 
 
 def pad(items):
     longest = max(len(item["input_ids"]) for item in items)
-    padded = [functional.pad(item["input_ids"] + 1, (0, longest - len(item["input_ids"]))) for item in items]
+    padded = [
+        functional.pad(item["input_ids"] + 1, (0, longest - len(item["input_ids"])))
+        for item in items
+    ]
     ids = torch.stack(padded)
     return {"input_ids": (ids - 1).clamp(min=0), "labels": ids - 1 + (ids == 0) * -99}
 
@@ -81,19 +99,36 @@ def share_of_hits(predictions, labels):
 
 
 def make_trainer(**options: Any) -> Trainer:
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 1}
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 1,
+    }
     with lightning_internals.quiet():
-        return Trainer(**{"accelerator": "cpu", "max_epochs": 2, "enable_checkpointing": False, **quiet, **options})
+        return Trainer(
+            **{
+                "accelerator": "cpu",
+                "max_epochs": 2,
+                "enable_checkpointing": False,
+                **quiet,
+                **options,
+            }
+        )
 
 
 def values_of(module: Any) -> list[float]:
     state = {name: value for name, value in module.model.state_dict().items() if name != "steps"}
-    whole = [value.full_tensor() if hasattr(value, "full_tensor") else value for value in state.values()]
+    whole = [
+        value.full_tensor() if hasattr(value, "full_tensor") else value for value in state.values()
+    ]
     return torch.cat([value.flatten() for value in whole]).tolist()
 
 
 def words(share: int, folder: Path, **options: Any) -> dict[str, Any]:
-    """A language model; 8 samples a step in all processes together, of 40, evaluated on 10 others."""
+    """A language model; 8 samples a step in all processes together, of 40, evaluated on 10
+    others.
+    """
     source: Any = (lambda: seeded(Words)) if options.pop("later", False) else seeded(Words)
     module = CausalLMModule(
         source,
@@ -105,10 +140,17 @@ def words(share: int, folder: Path, **options: Any) -> dict[str, Any]:
     trainer = make_trainer(gradient_clip_val=0.5, default_root_dir=folder, **options)
     set_seed(42)
     trainer.fit(module, data)
-    found = {name: float(trainer.callback_metrics[name]) for name in ("val_loss", "val_acc", "val_plain")}
+    found = {
+        name: float(trainer.callback_metrics[name]) for name in ("val_loss", "val_acc", "val_plain")
+    }
     sharded = any(hasattr(parameter, "full_tensor") for parameter in module.parameters())
     module.save_pretrained(folder / "saved")
-    return {**found, "steps": trainer.global_step, "weights": values_of(module), "sharded": sharded}
+    return {
+        **found,
+        "steps": trainer.global_step,
+        "weights": values_of(module),
+        "sharded": sharded,
+    }
 
 
 def evaluated(share: int, **options: Any) -> dict[str, Any]:
@@ -121,7 +163,8 @@ def evaluated(share: int, **options: Any) -> dict[str, Any]:
 
 
 def pairs(share: int, *, task: bool = False, **options: Any) -> dict[str, Any]:
-    """Tuples and a loss function: 24 samples of which every third has no label that counts, evaluated on 11 others.
+    """Tuples and a loss function: 24 samples of which every third has no label that counts,
+    evaluated on 11 others.
 
     Args:
         share: samples of a batch in each process.
@@ -150,11 +193,17 @@ def pairs(share: int, *, task: bool = False, **options: Any) -> dict[str, Any]:
 
 
 def interrupted(share: int, folder: Path, **options: Any) -> dict[str, Any]:
-    """Weights of a training that was not interrupted, and of those that went on from each of its checkpoints."""
+    """Weights of a training that was not interrupted, and of those that went on from each of its
+    checkpoints.
+    """
     options = {"accumulate_grad_batches": 2, "val_check_interval": 3, **options}
     saving = {
-        "end": ModelCheckpoint(folder / "in work", filename="trained {step}", every_n_train_steps=1, save_top_k=-1),
-        "val": ModelCheckpoint(folder / "in work", filename="validated {step}", monitor="val_loss", save_top_k=-1),
+        "end": ModelCheckpoint(
+            folder / "in work", filename="trained {step}", every_n_train_steps=1, save_top_k=-1
+        ),
+        "val": ModelCheckpoint(
+            folder / "in work", filename="validated {step}", monitor="val_loss", save_top_k=-1
+        ),
     }
 
     def run(start: Path | None, callbacks: list[Any]) -> Any:
@@ -162,8 +211,13 @@ def interrupted(share: int, folder: Path, **options: Any) -> dict[str, Any]:
         set_seed(42 + trainer.global_rank)
         if start is not None:
             torch.rand(5)
-        trainer.fit(Foreign(), DataModule(points(46), points(9, seed=3), batch_size=share), ckpt_path=start)
+        trainer.fit(
+            Foreign(), DataModule(points(46), points(9, seed=3), batch_size=share), ckpt_path=start
+        )
         return [trainer.global_step, *values_of(trainer.lightning_module)]
 
     whole = run(None, list(saving.values()))
-    return {"whole": whole, "resumed": {file.stem: run(file, []) for file in sorted((folder / "in work").iterdir())}}
+    return {
+        "whole": whole,
+        "resumed": {file.stem: run(file, []) for file in sorted((folder / "in work").iterdir())},
+    }

@@ -1,4 +1,5 @@
-"""Modules, `DataModule` and folders under plain `lightning.Trainer` in two processes; for `torchrun`.
+"""Modules, `DataModule` and folders under plain `lightning.Trainer` in two processes; for
+`torchrun`.
 
 torchrun --nproc_per_node=2 module_script.py LIBRARY SCENARIO OUTPUT_FOLDER
 """
@@ -39,17 +40,27 @@ def dropping(seed: int) -> Classifier:
 
 
 def digest(model) -> str:
-    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values())).hexdigest()
+    return hashlib.sha256(
+        b"".join(value.numpy().tobytes() for value in model.state_dict().values())
+    ).hexdigest()
 
 
 def by_lightning(folder: Path, seed: int = 7, resume: Path | None = None) -> str:
     """Three batches an epoch for each of the two processes, six steps in all."""
-    optimizer, schedule = OptimizerConfig(learning_rate=0.01), ScheduleConfig(name="linear", total_steps=6)
+    optimizer, schedule = (
+        OptimizerConfig(learning_rate=0.01),
+        ScheduleConfig(name="linear", total_steps=6),
+    )
     module = LossModule(dropping(seed), optimizer=optimizer, schedule=schedule)
     names = {"filename": "checkpoint-{step}", "auto_insert_metric_name": False}
     saving = ModelCheckpoint(dirpath=folder, every_n_train_steps=1, save_top_k=-1, **names)
     saving.FILE_EXTENSION = ""
-    ddp = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False, "enable_checkpointing": True}
+    ddp = {
+        "devices": 2,
+        "strategy": "ddp",
+        "use_distributed_sampler": False,
+        "enable_checkpointing": True,
+    }
     trainer = make_trainer(plugins=[FolderCheckpointIO(module)], callbacks=[saving], **ddp)
     items = points(22)
     given = {"collate_fn": default_collate, "sampler": RandomSampler(items), "seed": 42}
@@ -61,7 +72,12 @@ def by_lightning(folder: Path, seed: int = 7, resume: Path | None = None) -> str
 
 
 def by_the_facade(folder: Path, seed: int = 7, resume: Path | None = None) -> str:
-    options = {"per_device_train_batch_size": 4, "num_train_epochs": 2, "learning_rate": 0.01, "max_grad_norm": 0.0}
+    options = {
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 2,
+        "learning_rate": 0.01,
+        "max_grad_norm": 0.0,
+    }
     options |= {"save_strategy": "steps", "save_steps": 1, "data_seed": 42, **QUIET}
     arguments = lightrainer.TrainingArguments(str(folder), **options)
     trainer = lightrainer.Trainer(dropping(seed), arguments, train_dataset=points(22))
@@ -77,7 +93,9 @@ def folders(folder: Path) -> dict[str, Any]:
     for step in (2, 3):
         checkpoint = f"checkpoint-{step}"
         found[f"lightning to facade {step}"] = by_the_facade(folder / "a", 99, written / checkpoint)
-        found[f"lightning to lightning {step}"] = by_lightning(folder / "b", 99, written / checkpoint)
+        found[f"lightning to lightning {step}"] = by_lightning(
+            folder / "b", 99, written / checkpoint
+        )
         found[f"facade to lightning {step}"] = by_lightning(folder / "c", 99, saved / checkpoint)
     found["files"] = sorted(path.name for path in (written / "checkpoint-2").iterdir())
     return found
@@ -88,7 +106,10 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     ddp = {"strategy": "ddp", "devices": 2}
-    sharded = {"strategy": ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1), "devices": 2}
+    sharded = {
+        "strategy": ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1),
+        "devices": 2,
+    }
     found = {
         "folders": folders(folder),
         "words": words(4, folder / "ddp", **ddp),

@@ -1,9 +1,11 @@
-"""A plain training, one process of which ends in another way each time that it is started, for `torchrun`.
+"""A plain training, one process of which ends in another way each time that it is started, for
+`torchrun`.
 
-    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts=5 --nproc_per_node=2 restarted_script.py OUTPUT_FOLDER
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts=5 --nproc_per_node=2
+    restarted_script.py OUTPUT_FOLDER
 
-Before it comes a training that nothing happens to, which has the same numbers, in a folder of its own. In the end every
-rank writes what it saw to `OUTPUT_FOLDER/rank<rank>.json`.
+Before it comes a training that nothing happens to, which has the same numbers, in a folder of its
+own. In the end every rank writes what it saw to `OUTPUT_FOLDER/rank<rank>.json`.
 """
 
 import json
@@ -49,7 +51,9 @@ class Faulty(TrainerCallback):
 
 
 for event in ("on_step_begin", "on_step_end", "on_save", "on_evaluate"):
-    happen = lambda self, args, state, control, event=event, **kwargs: self.happen(event, state.global_step)
+    happen = lambda self, args, state, control, event=event, **kwargs: self.happen(
+        event, state.global_step
+    )
     setattr(Faulty, event, happen)
 
 
@@ -65,8 +69,18 @@ class Dropping(Classifier):
 
 
 def trained(folder: Path, callbacks: list[TrainerCallback]) -> Trainer:
-    options = {"per_device_train_batch_size": 2, "num_train_epochs": 3, "learning_rate": 1e-2, "logging_steps": 1}
-    options |= {"eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 2}
+    options = {
+        "per_device_train_batch_size": 2,
+        "num_train_epochs": 3,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+    }
+    options |= {
+        "eval_strategy": "steps",
+        "eval_steps": 5,
+        "save_strategy": "steps",
+        "save_steps": 2,
+    }
     arguments = TrainingArguments(str(folder), ddp_timeout=60, **options, **QUIET)
     torch.manual_seed(7)
     data = {"train_dataset": Points(count=16), "eval_dataset": Points(count=5)}
@@ -95,7 +109,11 @@ def main(folder: Path) -> None:
     warnings.filterwarnings("ignore")
     whole = trained(folder / "whole", [])
     leave_trap(folder / "whole", folder / "out")
-    found = {"whole": seen(whole), "restarted": seen(trained(folder / "out", [Faulty(folder)])), "attempt": ATTEMPT}
+    found = {
+        "whole": seen(whole),
+        "restarted": seen(trained(folder / "out", [Faulty(folder)])),
+        "attempt": ATTEMPT,
+    }
     (folder / f"rank{rank()}.json").write_text(json.dumps(found))
 
 

@@ -22,5 +22,7 @@ def objective(trial):
 
 dist.init_process_group("gloo")
 study = optuna.create_study() if RANK == 0 else None
-optimize_together(study, objective, n_trials=3, catch=ArithmeticError, channel=Channel(seconds_to_fail=2))
+optimize_together(
+    study, objective, n_trials=3, catch=ArithmeticError, channel=Channel(seconds_to_fail=2)
+)
 sys.exit(0)

@@ -43,8 +43,19 @@ def model_of(trial):
 
 
 def trainer(folder, cls=Trainer):
-    options = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "learning_rate": 1e-2, "eval_strategy": "steps"}
-    options |= {"eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "ddp_timeout": 60, **QUIET}
+    options = {
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-2,
+        "eval_strategy": "steps",
+    }
+    options |= {
+        "eval_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "ddp_timeout": 60,
+        **QUIET,
+    }
     arguments = TrainingArguments(str(folder), **options)
     data = {"train_dataset": points(24, 1), "eval_dataset": points(8, 2)}
     return cls(model_init=model_of, args=arguments, **data)
@@ -76,8 +87,15 @@ def halves(folder):
         report(trial, step, metrics)
 
     one._report_to_hp_search = noted
-    best = one.hyperparameter_search(space, n_trials=6, sampler=sampler, pruner=EverySecond(), remove_pruned=True)
-    found = {"best": best, "steps": steps, "weights": parameters(one.model), "evaluated": one.evaluate()["eval_loss"]}
+    best = one.hyperparameter_search(
+        space, n_trials=6, sampler=sampler, pruner=EverySecond(), remove_pruned=True
+    )
+    found = {
+        "best": best,
+        "steps": steps,
+        "weights": parameters(one.model),
+        "evaluated": one.evaluate()["eval_loss"],
+    }
     if one.study is not None:
         trials = one.study.trials
         found["states"] = [trial.state.name for trial in trials]
@@ -88,12 +106,16 @@ def halves(folder):
 
 
 def stopped(folder):
-    """The time is up after the first trial; then errors: caught ones, and one that ends the search in both."""
+    """The time is up after the first trial; then errors: caught ones, and one that ends the
+    search in both.
+    """
     one = trainer(folder / "late")
     best = one.hyperparameter_search(space, n_trials=50, timeout=0.01)
     fragile = trainer(folder / "fragile", cls=Fragile)
     sampler = optuna.samplers.RandomSampler(seed=3)
-    caught = fragile.hyperparameter_search(second_is_best, n_trials=3, catch=ArithmeticError, sampler=sampler)
+    caught = fragile.hyperparameter_search(
+        second_is_best, n_trials=3, catch=ArithmeticError, sampler=sampler
+    )
     found = {"late": best, "caught": caught, "held": parameters(fragile.model)}
     if fragile.study is not None:
         found["states"] = [trial.state.name for trial in fragile.study.trials]

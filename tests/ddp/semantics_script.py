@@ -2,7 +2,8 @@
 
     python semantics_script.py OUTPUT_FOLDER
 
-Each process writes what it saw to a file `WHAT LOCAL LIBRARY-rank<rank>.json`, or `rank<rank>.json`, in a folder there.
+Each process writes what it saw to a file `WHAT LOCAL LIBRARY-rank<rank>.json`, or
+`rank<rank>.json`, in a folder there.
 """
 
 import contextlib
@@ -18,7 +19,9 @@ from typing import Any
 import datasets
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before there is a group, see facade/distributed/process_group.py
+
+# before there is a group, see facade/distributed/process_group.py
+import torch.distributed.nn.functional
 import transformers
 from forking import forked
 from ranks import QUIET
@@ -36,14 +39,20 @@ STREAMS = [(1, 0, False), (3, 0, False), (3, 0, None), (4, 2, False), (4, 2, Non
 """Files, workers of each process, and `dispatch_batches`."""
 OF_DDP = ("find_unused_parameters", "broadcast_buffers", "bucket_bytes_cap")
 LEVELS = [{}, {"log_level": "error"}, {"log_level": "debug", "log_level_replica": "critical"}]
-EACH = [{"log_on_each_node": log, "save_on_each_node": save} for log in (True, False) for save in (True, False)]
+EACH = [
+    {"log_on_each_node": log, "save_on_each_node": save}
+    for log in (True, False)
+    for save in (True, False)
+]
 
 for api in (lightrainer, transformers):
     api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first asked for
 
 
 class Seeing(nn.Module):
-    """Notes which samples it saw, and their noise; normalises over the batch, and may leave out one of its layers."""
+    """Notes which samples it saw, and their noise; normalises over the batch, and may leave out
+    one of its layers.
+    """
 
     def __init__(self, unused: bool = False, normed: bool = False):
         super().__init__()
@@ -65,7 +74,11 @@ def sample(index: int) -> dict[str, Any]:
 
 
 def read(shards: list[int]) -> Any:
-    return (sample(100 * shard + number) for shard in shards for number in range(24 // len(shards) + shard))
+    return (
+        sample(100 * shard + number)
+        for shard in shards
+        for number in range(24 // len(shards) + shard)
+    )
 
 
 class Stream(IterableDataset):
@@ -78,12 +91,25 @@ class Stream(IterableDataset):
 
 
 def collate(samples: list[dict]) -> dict[str, torch.Tensor]:
-    return {key: torch.stack([torch.as_tensor(one[key]) for one in samples]) for key in ("x", "labels", "index")}
+    return {
+        key: torch.stack([torch.as_tensor(one[key]) for one in samples])
+        for key in ("x", "labels", "index")
+    }
 
 
 def arguments(api: Any, folder: Path, **changes: Any) -> Any:
-    options: dict[str, Any] = {"per_device_train_batch_size": 2, "max_steps": 4, "learning_rate": 0.1, **QUIET}
-    options |= {"save_strategy": "no", "ddp_timeout": 55, "logging_steps": 1, "remove_unused_columns": False}
+    options: dict[str, Any] = {
+        "per_device_train_batch_size": 2,
+        "max_steps": 4,
+        "learning_rate": 0.1,
+        **QUIET,
+    }
+    options |= {
+        "save_strategy": "no",
+        "ddp_timeout": 55,
+        "logging_steps": 1,
+        "remove_unused_columns": False,
+    }
     return api.TrainingArguments(str(folder / api.__name__), **{**options, **changes})
 
 
@@ -96,14 +122,18 @@ def trained(api: Any, folder: Path, data: Any, model: Any = None, **changes: Any
             wrapped.update({name: getattr(trainer.model_wrapped, name) for name in OF_DDP})
 
     args = arguments(api, folder, **changes)
-    trainer = api.Trainer(model, args, train_dataset=data, data_collator=collate, callbacks=[Look()])
+    trainer = api.Trainer(
+        model, args, train_dataset=data, data_collator=collate, callbacks=[Look()]
+    )
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         trainer.train()
     return {
         "seen": getattr(model, "seen", None),
         "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
-        "weights": {name: tensor.double().sum().item() for name, tensor in model.state_dict().items()},
+        "weights": {
+            name: tensor.double().sum().item() for name, tensor in model.state_dict().items()
+        },
         "wrapped": wrapped,
         "printed": said.getvalue().count("'loss'"),
     }
@@ -112,11 +142,21 @@ def trained(api: Any, folder: Path, data: Any, model: Any = None, **changes: Any
 def streams(api: Any, folder: Path) -> dict[str, Any]:
     found = {}
     for shards, workers, dispatch in STREAMS:
-        data = datasets.IterableDataset.from_generator(read, gen_kwargs={"shards": list(range(shards))})
-        changes = {"dataloader_num_workers": workers, "accelerator_config": {"dispatch_batches": dispatch}}
-        found[f"{shards} files, {workers} workers, {dispatch}"] = trained(api, folder, data, **changes)
+        data = datasets.IterableDataset.from_generator(
+            read, gen_kwargs={"shards": list(range(shards))}
+        )
+        changes = {
+            "dataloader_num_workers": workers,
+            "accelerator_config": {"dispatch_batches": dispatch},
+        }
+        found[f"{shards} files, {workers} workers, {dispatch}"] = trained(
+            api, folder, data, **changes
+        )
     for dispatch in (False, None):
-        changes = {"dataloader_num_workers": 2, "accelerator_config": {"dispatch_batches": dispatch}}
+        changes = {
+            "dataloader_num_workers": 2,
+            "accelerator_config": {"dispatch_batches": dispatch},
+        }
         found[f"torch, {dispatch}"] = trained(api, folder, Stream(), **changes)
     return found
 
@@ -135,14 +175,23 @@ class Showing(Tokens):
 
 class Gpt(transformers.GPT2LMHeadModel):
     def forward(self, x, labels, index):
-        return super().forward(input_ids=index.view(-1, 1).expand(-1, 4), labels=index.view(-1, 1).expand(-1, 4))
+        return super().forward(
+            input_ids=index.view(-1, 1).expand(-1, 4), labels=index.view(-1, 1).expand(-1, 4)
+        )
 
 
 def of_ddp(api: Any, folder: Path) -> dict[str, Any]:
     """Return the options of DistributedDataParallel, and their effect."""
     data = [sample(index) for index in range(24)]
     found = {
-        "unused": trained(api, folder, data, Seeing(unused=True), ddp_find_unused_parameters=True, ddp_bucket_cap_mb=3),
+        "unused": trained(
+            api,
+            folder,
+            data,
+            Seeing(unused=True),
+            ddp_find_unused_parameters=True,
+            ddp_bucket_cap_mb=3,
+        ),
         "by default": trained(api, folder, data, Seeing(unused=True)),
         "buffers": trained(api, folder, data, Seeing(normed=True)),
         "own buffers": trained(api, folder, data, Seeing(normed=True), ddp_broadcast_buffers=False),
@@ -157,7 +206,9 @@ def of_place(api: Any, folder: Path) -> dict[str, Any]:
     """Return what follows from the place of a process: logging, its level, and saving."""
     arguments(api, folder)
     found: dict[str, Any] = {
-        "timeout": dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds(),
+        "timeout": (
+            dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+        ),
         "backend": dist.get_backend(),
         "levels": [],
         "each": [],
@@ -169,15 +220,20 @@ def of_place(api: Any, folder: Path) -> dict[str, Any]:
             found["each"].append([made.should_log, made.should_save])
     for save in (True, False):
         # A disk of its own for each machine.
-        place = folder / f"saved {save} by {os.environ['RANK'] if os.environ['LOCAL_WORLD_SIZE'] == '1' else 'both'}"
+        place = (
+            folder
+            / f"saved {save} by {os.environ['RANK'] if os.environ['LOCAL_WORLD_SIZE'] == '1' else 'both'}"
+        )
         data = [sample(index) for index in range(24)]
         options = {"save_strategy": "steps", "save_steps": 2, "save_on_each_node": save}
         found[f"saving {save}"] = trained(api, place, data, **options, log_on_each_node=save)
         files = [path.relative_to(place) for path in place.rglob("*") if path.is_file()]
-        # Each process writes its own state in any case. The last three are of lightrainer alone; the lock is that of
-        # process 0, which may still be in train().
+        # Each process writes its own state in any case. The last three are of lightrainer alone;
+        # the lock is that of process 0, which may still be in train().
         own = ("rng_state", "data_state", "manifest", ".training.lock")
-        found[f"files {save}"] = sorted(str(Path(*f.parts[1:])) for f in files if not f.name.startswith(own))
+        found[f"files {save}"] = sorted(
+            str(Path(*f.parts[1:])) for f in files if not f.name.startswith(own)
+        )
     return found
 
 
@@ -193,23 +249,54 @@ def whole(folder: Path, processes: int) -> None:
     """Train and evaluate; the batch of a step is that of any number of processes."""
     warnings.filterwarnings("ignore")
     events = []
-    # All tokens have labels: a round of an evaluation is weighed by its tokens, as in the reference.
+    # All tokens have labels: a round of an evaluation is weighed by its tokens, as in the
+    # reference.
     labelled = [{**one, "labels": one["input_ids"]} for one in tokens(13, 11)]
 
     class Events(lightrainer.TrainerCallback):
         pass
 
-    for name in ("train_begin", "epoch_begin", "step_end", "substep_end", "log", "evaluate", "save", "train_end"):
-        setattr(Events, f"on_{name}", lambda self, args, state, control, name=name, **_: events.append(name))
+    for name in (
+        "train_begin",
+        "epoch_begin",
+        "step_end",
+        "substep_end",
+        "log",
+        "evaluate",
+        "save",
+        "train_end",
+    ):
+        setattr(
+            Events,
+            f"on_{name}",
+            lambda self, args, state, control, name=name, **_: events.append(name),
+        )
     model = Showing()
     torch.manual_seed(7)
     for tensor in model.parameters():
         nn.init.normal_(tensor, std=0.5)
-    options: dict[str, Any] = {"per_device_train_batch_size": 4 // processes, "gradient_accumulation_steps": 3}
+    options: dict[str, Any] = {
+        "per_device_train_batch_size": 4 // processes,
+        "gradient_accumulation_steps": 3,
+    }
     options |= {"per_device_eval_batch_size": 1, "num_train_epochs": 2, "max_steps": -1}
-    options |= {"learning_rate": 0.3, "max_grad_norm": 0.1, "optim": "sgd", "lr_scheduler_type": "cosine"}
-    options |= {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    options |= {"load_best_model_at_end": True, "metric_for_best_model": "seen", "greater_is_better": False}
+    options |= {
+        "learning_rate": 0.3,
+        "max_grad_norm": 0.1,
+        "optim": "sgd",
+        "lr_scheduler_type": "cosine",
+    }
+    options |= {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_strategy": "steps",
+        "save_steps": 2,
+    }
+    options |= {
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "seen",
+        "greater_is_better": False,
+    }
     trainer = lightrainer.Trainer(
         model,
         arguments(lightrainer, folder, **options),
@@ -232,7 +319,11 @@ def whole(folder: Path, processes: int) -> None:
 def main(folder: Path) -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    cases = [(what, library, 2) for what in (streams, of_ddp, of_place) for library in ("transformers", "lightrainer")]
+    cases = [
+        (what, library, 2)
+        for what in (streams, of_ddp, of_place)
+        for library in ("transformers", "lightrainer")
+    ]
     cases += [(of_place, library, 1) for library in ("transformers", "lightrainer")]
     jobs: list[tuple[Any, int]] = []
     for what, library, local in cases:

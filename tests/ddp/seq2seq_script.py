@@ -1,4 +1,5 @@
-"""An encoder-decoder that is trained and then generates, for `torchrun`: the library is its argument.
+"""An encoder-decoder that is trained and then generates, for `torchrun`: the library is its
+argument.
 
     torchrun --nproc_per_node=2 seq2seq_script.py LIBRARY SCENARIO OUTPUT_FOLDER
 
@@ -18,7 +19,10 @@ from ranks import QUIET, leave_group, weighing
 from torch.nn.utils.rnn import pad_sequence
 
 VOCABULARY = 23
-SHARDED = {"fsdp": "full_shard", "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["T5Block"]}}
+SHARDED = {
+    "fsdp": "full_shard",
+    "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["T5Block"]},
+}
 SAMPLES = 13  # on two ranks in batches of 2: the last round lacks 3
 
 
@@ -26,8 +30,20 @@ def model() -> Any:
     from transformers import T5Config, T5ForConditionalGeneration
 
     torch.manual_seed(7)
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "initializer_factor": 3.0}
-    tokens = {"vocab_size": VOCABULARY, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    sizes = {
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 32,
+        "num_layers": 2,
+        "num_heads": 2,
+        "initializer_factor": 3.0,
+    }
+    tokens = {
+        "vocab_size": VOCABULARY,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+    }
     return T5ForConditionalGeneration(T5Config(**sizes, **tokens, tie_word_embeddings=False))
 
 
@@ -36,36 +52,55 @@ def pairs(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     made = []
     for _ in range(count):
         lengths = torch.randint(3, 8, (2,), generator=generator)
-        source, target = (torch.randint(3, VOCABULARY, (int(n),), generator=generator) for n in lengths)
+        source, target = (
+            torch.randint(3, VOCABULARY, (int(n),), generator=generator) for n in lengths
+        )
         made.append({"input_ids": source, "labels": target})
     return made
 
 
 def collate(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     ids = pad_sequence([sample["input_ids"] for sample in samples], batch_first=True)
-    labels = pad_sequence([sample["labels"] for sample in samples], batch_first=True, padding_value=-100)
+    labels = pad_sequence(
+        [sample["labels"] for sample in samples], batch_first=True, padding_value=-100
+    )
     return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}
 
 
 def main(library: str, scenario: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     api = importlib.import_module(library)
-    options = {"per_device_train_batch_size": 3, "per_device_eval_batch_size": 2, "max_steps": 2, "learning_rate": 1e-2}
+    options = {
+        "per_device_train_batch_size": 3,
+        "per_device_eval_batch_size": 2,
+        "max_steps": 2,
+        "learning_rate": 1e-2,
+    }
     options |= {"save_strategy": "no", "ddp_timeout": 60, "predict_with_generate": True, **QUIET}
     options |= SHARDED if scenario == "seq2seq_sharded" else {}
     arguments = api.Seq2SeqTrainingArguments(str(folder / scenario), **options)
-    settings = {"model": model(), "args": arguments, "data_collator": collate, "train_dataset": pairs(12, 1)}
+    settings = {
+        "model": model(),
+        "args": arguments,
+        "data_collator": collate,
+        "train_dataset": pairs(12, 1),
+    }
     settings |= {"eval_dataset": pairs(SAMPLES, 11)}
     settings |= {"compute_metrics": lambda prediction: {"samples": len(prediction.predictions)}}
-    trainer_class = weighing(api.Seq2SeqTrainer) if library == "transformers" else api.Seq2SeqTrainer
+    trainer_class = (
+        weighing(api.Seq2SeqTrainer) if library == "transformers" else api.Seq2SeqTrainer
+    )
     trainer = trainer_class(**settings)
     if library == "transformers":
         trainer.model_accepts_loss_kwargs = False  # T5 accepts them, and returns a mean
     trainer.train()
-    # Longer than the 20 tokens that batches are padded to: each rank stops where its own sequences end.
+    # Longer than the 20 tokens that batches are padded to: each rank stops where its own sequences
+    # end.
     metrics = trainer.evaluate(max_new_tokens=26)
     prediction = trainer.predict(trainer.eval_dataset, max_new_tokens=26)
-    several = trainer.predict(trainer.eval_dataset, max_new_tokens=4, num_beams=2, num_return_sequences=2)
+    several = trainer.predict(
+        trainer.eval_dataset, max_new_tokens=4, num_beams=2, num_return_sequences=2
+    )
     rank = int(os.environ["RANK"])
     seen = {
         "metrics": {name: metrics[name] for name in ("eval_loss", "eval_samples")},
@@ -86,7 +121,9 @@ def alone(trained: Any) -> list[list[int]]:
     rows = []
     for sample in pairs(SAMPLES, 11):
         batch = collate([sample])
-        tokens = trained.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=26)
+        tokens = trained.generate(
+            batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=26
+        )
         rows.append(tokens[0].tolist())
     return rows
 

@@ -4,8 +4,9 @@
     python shard_script.py OUTPUT_FOLDER single
     torchrun --nproc_per_node=2 shard_script.py OUTPUT_FOLDER WRITERS:STRATEGY...
 
-See `short_runs.train_cases`, and `written` and `compared` for `WRITERS`. The batch of a step is the same for
-any number of processes, and no random numbers are drawn in the model, so the losses are to be the same too.
+See `short_runs.train_cases`, and `written` and `compared` for `WRITERS`. The batch of a step is the
+same for any number of processes, and no random numbers are drawn in the model, so the losses are to
+be the same too.
 """
 
 import errno
@@ -37,8 +38,14 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "single": {},
     "ddp": {},
     "fsdp1": {"fsdp": "full_shard", "fsdp_config": LAYERS},
-    "fsdp1_hybrid": {"fsdp": "hybrid_shard", "fsdp_config": {**CHECKPOINTED, "backward_prefetch": "backward_pre"}},
-    "fsdp2": {"fsdp": True, "fsdp_config": {"reshard_after_forward": True, "activation_checkpointing": True}},
+    "fsdp1_hybrid": {
+        "fsdp": "hybrid_shard",
+        "fsdp_config": {**CHECKPOINTED, "backward_prefetch": "backward_pre"},
+    },
+    "fsdp2": {
+        "fsdp": True,
+        "fsdp_config": {"reshard_after_forward": True, "activation_checkpointing": True},
+    },
     "fsdp2_grad": {
         "fsdp": "shard_grad_op offload",
         "fsdp_config": {"version": 2, **CHECKPOINTED, "forward_prefetch": True},
@@ -46,7 +53,10 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "groups": {"parallelism_config": {"dp_shard_size": 2}},
     "fsdp1_flat": {"fsdp": "shard_grad_op", "fsdp_config": {**LAYERS, "use_orig_params": False}},
     "fsdp1_other": {"fsdp": "hybrid_shard_zero2 offload", "fsdp_config": {**LAYERS, **OTHER}},
-    "fsdp2_hybrid": {"fsdp": "hybrid_shard", "fsdp_config": {"version": 2, **LAYERS, "reshard_after_forward": False}},
+    "fsdp2_hybrid": {
+        "fsdp": "hybrid_shard",
+        "fsdp_config": {"version": 2, **LAYERS, "reshard_after_forward": False},
+    },
     "fsdp1_parts": {"fsdp": "full_shard", "fsdp_config": {**LAYERS, **PARTS}},
     "fsdp2_parts": {"fsdp": "full_shard", "fsdp_config": {"version": 2, **LAYERS, **PARTS}},
     "fsdp1_bf16": {"fsdp": "full_shard", "fsdp_config": LAYERS, "bf16": True},
@@ -54,7 +64,11 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp2_fp16": {"fsdp": "full_shard", "fsdp_config": {"version": 2, **LAYERS}, "fp16": True},
     "fsdp2_bf16": {"fsdp": "full_shard", "fsdp_config": {"version": 2, **LAYERS}, "bf16": True},
 }
-RULES = {"blocks.*": {"layer_decay": 0.5}, "*.bias": {"lr_factor": 2, "weight_decay": 0.0}, "embed*": {"frozen": True}}
+RULES = {
+    "blocks.*": {"layer_decay": 0.5},
+    "*.bias": {"lr_factor": 2, "weight_decay": 0.0},
+    "embed*": {"frozen": True},
+}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "rules": {"parameter_rules": RULES},
     "muon": {"optim": "torch.optim.Muon", "parameter_rules": {"embed*": {"lr_factor": 0.5}}},
@@ -65,7 +79,15 @@ STRATEGIES |= {
     for name, more in OPTIMIZERS.items()
     for kind in ("single", "ddp", "fsdp1", "fsdp2")
 }
-RESUMED = ("fsdp1", "fsdp2", "fsdp1_parts", "fsdp2_parts", "fsdp1_flat", "fsdp2_rules", "fsdp2_muon")
+RESUMED = (
+    "fsdp1",
+    "fsdp2",
+    "fsdp1_parts",
+    "fsdp2_parts",
+    "fsdp1_flat",
+    "fsdp2_rules",
+    "fsdp2_muon",
+)
 
 
 class Block(nn.Module):
@@ -98,20 +120,28 @@ class Model(nn.Module):
         logits = self.head(hidden) * self.scale
         if labels is None:
             return {"logits": logits}
-        return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "index": index}
+        return {
+            "loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()),
+            "index": index,
+        }
 
 
-def trainer_of(folder: Path, strategy: str, *, seed: int = 7, stop: int | None = None) -> lightrainer.Trainer:
+def trainer_of(
+    folder: Path, strategy: str, *, seed: int = 7, stop: int | None = None
+) -> lightrainer.Trainer:
     """See `short_trainer`; three passes."""
     # All begin with the weights of the first process, unless they are told not to.
     own_weights = not STRATEGIES[strategy].get("fsdp_config", {}).get("sync_module_states", True)
     torch.manual_seed(seed + (0 if own_weights else int(os.environ.get("RANK", "0"))))
     shares, data = int(os.environ.get("WORLD_SIZE", "1")), (samples(16, 1), samples(12, 2))
-    return short_trainer(folder, Model(), data, shares=shares, stop=stop, num_train_epochs=3, **STRATEGIES[strategy])
+    return short_trainer(
+        folder, Model(), data, shares=shares, stop=stop, num_train_epochs=3, **STRATEGIES[strategy]
+    )
 
 
 class Writers(lightrainer.TrainerCallback):
-    """Holds back the threads that write weights, or parts, until the step after that of their checkpoint has ended.
+    """Holds back the threads that write weights, or parts, until the step after that of their
+    checkpoint has ended.
 
     Args:
         kind: what they do then, see `written`.
@@ -130,7 +160,11 @@ class Writers(lightrainer.TrainerCallback):
             self._gates.append(gate := threading.Event())
             self._waiting.release()
             assert gate.wait(60)
-            if self.kind in FAILURES and os.environ["RANK"] == "1" and "checkpoint-2" in str(given[0].path):
+            if (
+                self.kind in FAILURES
+                and os.environ["RANK"] == "1"
+                and "checkpoint-2" in str(given[0].path)
+            ):
                 raise FAILURES[self.kind]
         return write(*given, **options)
 
@@ -145,7 +179,10 @@ class Writers(lightrainer.TrainerCallback):
             self._gates.pop().set()
 
 
-FAILURES = {"refused": PermissionError("not yours"), "full": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))}
+FAILURES = {
+    "refused": PermissionError("not yours"),
+    "full": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+}
 
 
 def written(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
@@ -153,15 +190,20 @@ def written(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
 
     Args:
         folder: where to.
-        kind: `now`, by the thread that trains; else by others, at the end of the step after: `later`; `alive`, without
-            copies; `refused` or `full`, where one process cannot write the first one; `killed`, of which the first
-            process is at the second one; `again`, what was killed.
+        kind: `now`, by the thread that trains; else by others, at the end of the step after:
+            `later`; `alive`, without copies; `refused` or `full`, where one process cannot write
+            the first one; `killed`, of which the first process is at the second one; `again`, what
+            was killed.
         strategy: shards the model.
     """
     threads = 2 if strategy.endswith("parts") else int(os.environ["RANK"] == "0")
     parts, watching = sharded_files._NotingWriter, Writers(kind, threads)
     write_data, save_weights = parts.write_data, writing.save_weights
-    trainer = trainer_of(folder / ("killed" if kind == "again" else kind), strategy, seed=99 if kind == "again" else 7)
+    trainer = trainer_of(
+        folder / ("killed" if kind == "again" else kind),
+        strategy,
+        seed=99 if kind == "again" else 7,
+    )
     trainer.args.save_total_limit = 9
     if kind == "now":
         trainer.background_checkpoints = None
@@ -198,7 +240,9 @@ class LeavesOut(lightrainer.Trainer):
     def _save(self, output_dir: Any = None, state_dict: Any = None) -> None:
         """Leave out a trained and a frozen weight."""
         left_out = ("blocks.0.norm.weight", "blocks.1.norm.weight")
-        super()._save(output_dir, {name: state_dict[name] for name in state_dict if name not in left_out})
+        super()._save(
+            output_dir, {name: state_dict[name] for name in state_dict if name not in left_out}
+        )
 
 
 def compared(folder: Path, kind: str, strategy: str) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Short trainings that are the same for any number of processes: what scripts that compare strategies share."""
+"""Short trainings that are the same for any number of processes: what scripts that compare
+strategies share.
+"""
 
 import json
 import os
@@ -17,7 +19,9 @@ NUMBERS_OF = {"losses": "loss", "norms": "grad_norm", "eval_losses": "eval_loss"
 
 
 class StopAt(lightrainer.TrainerCallback):
-    """Writes a checkpoint in the middle, while the training goes on to the next step, which is the last one."""
+    """Writes a checkpoint in the middle, while the training goes on to the next step, which is
+    the last one.
+    """
 
     def __init__(self, step: int | None):
         self.step = step
@@ -31,19 +35,45 @@ class StopAt(lightrainer.TrainerCallback):
 def samples(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randint(11, (count, 6), generator=generator)
-    return [{"ids": row[:-1], "labels": row[1:], "index": torch.tensor(i)} for i, row in enumerate(rows)]
+    return [
+        {"ids": row[:-1], "labels": row[1:], "index": torch.tensor(i)} for i, row in enumerate(rows)
+    ]
 
 
 def short_arguments(folder: Path, *, shares: int, **options: Any) -> lightrainer.TrainingArguments:
-    """Batches of 4 over all processes that have samples of their own, two of them a step; see `short_trainer`."""
-    given = {"per_device_train_batch_size": 4 // shares, "per_device_eval_batch_size": 4, "weight_decay": 0.1}
-    given |= {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "learning_rate": 3e-2, "logging_steps": 1}
-    given |= {"eval_strategy": "epoch", "save_total_limit": 2, "report_to": "none", "disable_tqdm": True}
-    return lightrainer.TrainingArguments(str(folder), use_cpu=ON_CPU, ddp_timeout=60, **given, **options)
+    """Batches of 4 over all processes that have samples of their own, two of them a step; see
+    `short_trainer`.
+    """
+    given = {
+        "per_device_train_batch_size": 4 // shares,
+        "per_device_eval_batch_size": 4,
+        "weight_decay": 0.1,
+    }
+    given |= {
+        "gradient_accumulation_steps": 2,
+        "max_grad_norm": 0.5,
+        "learning_rate": 3e-2,
+        "logging_steps": 1,
+    }
+    given |= {
+        "eval_strategy": "epoch",
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    return lightrainer.TrainingArguments(
+        str(folder), use_cpu=ON_CPU, ddp_timeout=60, **given, **options
+    )
 
 
 def short_trainer(
-    folder: Path, model: nn.Module, data: tuple[Any, Any], *, shares: int, stop: int | None, **options: Any
+    folder: Path,
+    model: nn.Module,
+    data: tuple[Any, Any],
+    *,
+    shares: int,
+    stop: int | None,
+    **options: Any,
 ) -> lightrainer.Trainer:
     """16 samples in batches of 4, two of them a step, two steps a pass.
 
@@ -58,13 +88,21 @@ def short_trainer(
     preprocess = options.pop("preprocess_logits_for_metrics", None)
     saving = {"save_strategy": "no" if stop else "epoch", "load_best_model_at_end": stop is None}
     arguments = short_arguments(folder, shares=shares, **{**saving, **options})
-    settings = {"model": model, "args": arguments, "train_dataset": data[0], "eval_dataset": data[1]}
+    settings = {
+        "model": model,
+        "args": arguments,
+        "train_dataset": data[0],
+        "eval_dataset": data[1],
+    }
     settings |= {"callbacks": [StopAt(stop)], "preprocess_logits_for_metrics": preprocess}
     return lightrainer.Trainer(**settings)
 
 
-def seen(trainer: lightrainer.Trainer, folder: Path, predicted: int | None = None) -> dict[str, Any]:
-    """Evaluate, predict and save the model once more; return what a rank saw of a training that is over.
+def seen(
+    trainer: lightrainer.Trainer, folder: Path, predicted: int | None = None
+) -> dict[str, Any]:
+    """Evaluate, predict and save the model once more; return what a rank saw of a training that is
+    over.
 
     Args:
         trainer: that trained.
@@ -81,11 +119,16 @@ def seen(trainer: lightrainer.Trainer, folder: Path, predicted: int | None = Non
     files = sorted(path.name for path in (folder / "saved").iterdir()) if zero else None
     return {
         "strategy": trainer.plan.strategy.name,
-        **{name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()},
+        **{
+            name: [entry[key] for entry in history if key in entry]
+            for name, key in NUMBERS_OF.items()
+        },
         "last_eval_loss": metrics["eval_loss"],
         "predicted": [int(number) for number in predictions],
         "best": trainer.state.best_global_step,
-        "local_numel": sum(own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()),
+        "local_numel": sum(
+            own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()
+        ),
         "saved": files,
     }
 
@@ -99,14 +142,17 @@ def train_cases(
     resumed: Collection[str] = (),
     evaluates: bool = True,
 ) -> None:
-    """Train each case, alone or as a rank, and write what was seen to `CASE-single.json` or `CASE-rank<rank>.json`.
+    """Train each case, alone or as a rank, and write what was seen to `CASE-single.json` or
+    `CASE-rank<rank>.json`.
 
     Args:
         folder: of the files, and of the trainings: `single/CASE` or `shared/CASE`.
         cases: their names.
-        trainer_of: called with a folder, the case, and `stop=` or `seed=` where a training is cut and resumed.
+        trainer_of: called with a folder, the case, and `stop=` or `seed=` where a training is cut
+            and resumed.
         seen: says what a trainer that has trained, in this folder, has seen.
-        resumed: cases that ranks also cut in the middle of a pass and resume in a model with other first weights.
+        resumed: cases that ranks also cut in the middle of a pass and resume in a model with other
+            first weights.
         evaluates: evaluate first, which spreads the model, and must leave it fit for training.
     """
     warnings.filterwarnings("ignore")

@@ -31,7 +31,11 @@ CASES: dict[str, dict[str, Any]] = {
     "grid_fsdp": {
         "parallelism_config": GRID,
         "fsdp": "full_shard",
-        "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["Block"], "activation_checkpointing": True},
+        "fsdp_config": {
+            "version": 2,
+            "transformer_layer_cls_to_wrap": ["Block"],
+            "activation_checkpointing": True,
+        },
     },
     "grid_parts": {
         "parallelism_config": GRID,
@@ -59,7 +63,9 @@ class Block(nn.Module):
 
 
 class Model(shard_script.Model):
-    """Two blocks between tied embeddings of an odd size; the blocks are split, and the embeddings too."""
+    """Two blocks between tied embeddings of an odd size; the blocks are split, and the
+    embeddings too.
+    """
 
     def __init__(self, dropout: float = 0.0, norm: str | None = None, by_method: bool = False):
         super().__init__()
@@ -68,10 +74,18 @@ class Model(shard_script.Model):
         if by_method:
             self.parallelize = lambda mesh: self.split_by_hand(mesh, plan)
         else:
-            self.tp_plan = {**plan, "head": "colwise_gather_output", **({"blocks.*.norm": norm} if norm else {})}
+            self.tp_plan = {
+                **plan,
+                "head": "colwise_gather_output",
+                **({"blocks.*.norm": norm} if norm else {}),
+            }
 
     def split_by_hand(self, mesh, plan):
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            RowwiseParallel,
+            parallelize_module,
+        )
 
         styles = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
         parallelize_module(self, mesh, {name: styles[style]() for name, style in plan.items()})
@@ -81,7 +95,13 @@ def qwen() -> nn.Module:
     """A small one: heads in groups, normalised by weights that are whole, and tied embeddings."""
     import transformers
 
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 31, "head_dim": 4}
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "vocab_size": 31,
+        "head_dim": 4,
+    }
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
     return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, **heads))
 
@@ -90,22 +110,29 @@ def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     if not case.endswith("qwen"):
         return short_runs.samples(count, seed)
     rows = torch.randint(31, (count, 7), generator=torch.Generator().manual_seed(seed))
-    # In an evaluation targets weigh by their number in the batches of all processes, as in the reference.
+    # In an evaluation targets weigh by their number in the batches of all processes, as in the
+    # reference.
     kept = [3 + i % 5 if seed == 1 else 5 for i in range(count)]
-    labels = [row.where(torch.arange(7) < keep, torch.tensor(-100)) for row, keep in zip(rows, kept, strict=True)]
+    labels = [
+        row.where(torch.arange(7) < keep, torch.tensor(-100))
+        for row, keep in zip(rows, kept, strict=True)
+    ]
     for i, row in enumerate(labels):
         row[0] = i  # the first label is no target
     return [{"input_ids": row, "labels": label} for row, label in zip(rows, labels, strict=True)]
 
 
-def trainer_of(folder: Path, case: str, *, seed: int = 7, stop: int | None = None) -> lightrainer.Trainer:
+def trainer_of(
+    folder: Path, case: str, *, seed: int = 7, stop: int | None = None
+) -> lightrainer.Trainer:
     """See `short_trainer`; two passes."""
     options = dict(CASES[case])
     model, groups = options.pop("model", {}), options.get("parallelism_config")
     if "WORLD_SIZE" not in os.environ:
         options, groups = {}, {}
     if case.endswith("qwen"):
-        options["preprocess_logits_for_metrics"] = lambda logits, labels: labels[:, 0]  # which says what sample it is
+        # which says what sample it is
+        options["preprocess_logits_for_metrics"] = lambda logits, labels: labels[:, 0]
     torch.manual_seed(seed if stop or seed != 7 else seed + int(os.environ.get("RANK", "0")))
     return short_trainer(
         folder,

@@ -1,9 +1,10 @@
-"""`LossModule` and `DataModule` under strategies of Lightning that share out a model or its data; for `torchrun`.
+"""`LossModule` and `DataModule` under strategies of Lightning that share out a model or its data;
+for `torchrun`.
 
 torchrun --nproc_per_node=2 strategy_script.py OUTPUT_FOLDER WAY...
 
-Every rank writes what it saw of each way to `OUTPUT_FOLDER/WAY-rank<rank>.json`. With the variable BESIDE DeepSpeed is
-taken from that folder.
+Every rank writes what it saw of each way to `OUTPUT_FOLDER/WAY-rank<rank>.json`. With the variable
+BESIDE DeepSpeed is taken from that folder.
 """
 
 import contextlib
@@ -36,10 +37,13 @@ from torch.utils.data import IterableDataset, TensorDataset
 from lightrainer.lightning_modules import DataModule, LossModule, set_seed
 from lightrainer.lightning_modules.internals import lightning_internals
 
-RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # Lightning removes them after a run
+# Lightning removes them after a run
+RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 COUNT = 24
 NUMBERS = torch.arange(float(COUNT)).reshape(COUNT, 1)
-ROWS = torch.cat([NUMBERS / COUNT, torch.randn(COUNT, 3, generator=torch.Generator().manual_seed(0))], dim=1)
+ROWS = torch.cat(
+    [NUMBERS / COUNT, torch.randn(COUNT, 3, generator=torch.Generator().manual_seed(0))], dim=1
+)
 PAIRS = TensorDataset(ROWS, ROWS.sum(1, keepdim=True))
 EVALUATED = TensorDataset(*PAIRS[:22])
 """Fills no round of several processes."""
@@ -131,8 +135,14 @@ def fit(
 
 
 def result(trainer: Any) -> list[float]:
-    """Return the number of steps, what was measured in the validation, and the weights that this process can see."""
-    measured = [float(value) for name, value in sorted(trainer.callback_metrics.items()) if name.startswith("val")]
+    """Return the number of steps, what was measured in the validation, and the weights that this
+    process can see.
+    """
+    measured = [
+        float(value)
+        for name, value in sorted(trainer.callback_metrics.items())
+        if name.startswith("val")
+    ]
     parameters = list(trainer.lightning_module.model.parameters())
     if isinstance(trainer.strategy, DeepSpeedOnCPU):
         import deepspeed
@@ -141,8 +151,15 @@ def result(trainer: Any) -> list[float]:
         with deepspeed.zero.GatheredParameters(parameters, enabled=is_divided):
             weights = [parameter.detach().clone() for parameter in parameters]
     else:
-        weights = [getattr(parameter, "full_tensor", lambda p=parameter: p)().detach() for parameter in parameters]
-    return [trainer.global_step, *measured, *torch.cat([weight.flatten() for weight in weights]).tolist()]
+        weights = [
+            getattr(parameter, "full_tensor", lambda p=parameter: p)().detach()
+            for parameter in parameters
+        ]
+    return [
+        trainer.global_step,
+        *measured,
+        *torch.cat([weight.flatten() for weight in weights]).tolist(),
+    ]
 
 
 def numbers_in(loader: Any) -> list[list[int]]:
@@ -150,7 +167,9 @@ def numbers_in(loader: Any) -> list[list[int]]:
 
 
 def resumed(way: str, folder: Path) -> dict[str, Any]:
-    """Train with a checkpoint after the second step, in the middle of an epoch, and one after the first epoch."""
+    """Train with a checkpoint after the second step, in the middle of an epoch, and one after
+    the first epoch.
+    """
     names = {"save_top_k": -1, "auto_insert_metric_name": False}
     saving = [
         ModelCheckpoint(folder, filename="step-{step}", every_n_train_steps=2, **names),
@@ -159,7 +178,10 @@ def resumed(way: str, folder: Path) -> dict[str, Any]:
     options = {"dropout": 0.2}
     whole = result(fit(way, callbacks=saving, enable_checkpointing=True, **options))
     files = [folder / "step-2.ckpt", folder / "epoch-0.ckpt"]
-    return {"whole": whole, "resumed": {file.stem: result(fit(way, resume=file, **options)) for file in files}}
+    return {
+        "whole": whole,
+        "resumed": {file.stem: result(fit(way, resume=file, **options)) for file in files},
+    }
 
 
 def seen(way: str) -> dict[str, Any]:
@@ -171,7 +193,11 @@ def seen(way: str) -> dict[str, Any]:
     found["validation"] = numbers_in(data.val_dataloader()["sized"])
     data.train_dataset = PAIRS
     found["training"] = numbers_in(data.train_dataloader())
-    counts = {name: float(value) for name, value in trainer.callback_metrics.items() if name.endswith("count")}
+    counts = {
+        name: float(value)
+        for name, value in trainer.callback_metrics.items()
+        if name.endswith("count")
+    }
     return {"batches": found, "counts": counts, "result": result(trainer)}
 
 
@@ -197,7 +223,9 @@ class SaveBeforeStep(Callback):
 
 
 def reported_without_states(folder: Path) -> dict[str, list[str]]:
-    """Return what is logged where a checkpoint without optimizer states, and one with them, is resumed from."""
+    """Return what is logged where a checkpoint without optimizer states, and one with them, is
+    resumed from.
+    """
     logged: dict[str, list[str]] = {}
     handler = logging.Handler(logging.ERROR)
     logging.getLogger("lightrainer").addHandler(handler)
@@ -217,7 +245,11 @@ def followed_loss() -> dict[str, Any]:
     """Train with a schedule that follows the loss of each step, which differs between processes."""
     trainer = fit("ddp", schedule=BY_LOSS)
     rate = trainer.optimizers[0].param_groups[0]["lr"]
-    return {"rate": rate, "loss": float(trainer.callback_metrics["train_loss"]), "result": result(trainer)}
+    return {
+        "rate": rate,
+        "loss": float(trainer.callback_metrics["train_loss"]),
+        "result": result(trainer),
+    }
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Checkpoints that two processes have sharded, of models with and without adapters, go from library to library."""
+"""Checkpoints that two processes have sharded, of models with and without adapters, go from
+library to library.
+"""
 
 import json
 import os
@@ -19,7 +21,10 @@ BESIDE = Path(sys.prefix) / "deepspeed"
 FSDP = ["fsdp1", "fsdp1_parts", "fsdp2", "fsdp2_parts"]
 PLAIN = ["fsdp1-plain", "fsdp1_parts-plain", "fsdp2_parts-plain"]
 CASES = [*FSDP, *PLAIN, *(["deepspeed2", "deepspeed3"] if BESIDE.is_dir() else [])]
-OTHERS = {"transformers": CASES, **({"newest": [*FSDP, "fsdp1_parts-plain"]} if NEWEST.is_dir() else {})}
+OTHERS = {
+    "transformers": CASES,
+    **({"newest": [*FSDP, "fsdp1_parts-plain"]} if NEWEST.is_dir() else {}),
+}
 """Versions of the reference."""
 READ = [(case, other, "lightrainer") for other, cases in OTHERS.items() for case in cases]
 READ.append(("ddp:fsdp2", "lightrainer", "lightrainer"))  # states by name, without FSDP
@@ -29,8 +34,12 @@ WRITTEN = [
     for case in [*cases, "ddp-plain:fsdp1-plain", "ddp-plain:fsdp2-plain"]
     if not case.startswith("fsdp1")
 ]
-HALF_READ = [("fsdp1_parts-plain", first, other) for other in OTHERS for first in ("lightrainer", other)]
-"""By accelerate, which under version 1 of FSDP takes no states of the optimizer from parts, its own included."""
+HALF_READ = [
+    ("fsdp1_parts-plain", first, other) for other in OTHERS for first in ("lightrainer", other)
+]
+"""By accelerate, which under version 1 of FSDP takes no states of the optimizer from parts, its
+own included.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +47,10 @@ def folder(tmp_path_factory):
     """All libraries train without a break, then each resumes checkpoints of the others."""
     pytest.importorskip("accelerate")
     folder = tmp_path_factory.mktemp("exchange")
-    runs = {name: [run_of(*row) for row in [*READ, *WRITTEN, *HALF_READ] if row[2] == name] for name in LIBRARIES}
+    runs = {
+        name: [run_of(*row) for row in [*READ, *WRITTEN, *HALF_READ] if row[2] == name]
+        for name in LIBRARIES
+    }
     for name, cases in OTHERS.items():
         start(folder, name, cases)
     start(folder, "lightrainer", [*CASES, "fsdp2-plain", *runs["lightrainer"]])
@@ -58,11 +70,22 @@ def start(folder: Path, name: str, cases: list[str]) -> None:
     elif BESIDE.is_dir():
         library = "transformers and deepspeed"
         more["BESIDE"] = str(BESIDE)
-    finished_ranks(SCRIPT, name, str(folder), *cases, library=library, log=folder / "log.txt", seconds=400, **more)
+    finished_ranks(
+        SCRIPT,
+        name,
+        str(folder),
+        *cases,
+        library=library,
+        log=folder / "log.txt",
+        seconds=400,
+        **more,
+    )
 
 
 def run_of(case, first, second):
-    """Its name: a case, the library whose checkpoint it starts from, and the case of that, if it is another."""
+    """Its name: a case, the library whose checkpoint it starts from, and the case of that, if it
+    is another.
+    """
     now, _, before = case.partition(":")
     return ":".join(filter(None, (now, first, before)))
 
@@ -78,7 +101,8 @@ def weights(folder, library, run):
 
 @pytest.mark.parametrize(("case", "first", "second"), [*READ, *WRITTEN])
 def test_a_resumed_training_ends_as_one_without_a_break(folder, case, first, second):
-    """From the other library's checkpoint of the third of six steps, in a model whose weights began differently.
+    """From the other library's checkpoint of the third of six steps, in a model whose weights began
+    differently.
 
     The last losses are those of weights that the optimizer's state has moved.
     """
@@ -97,7 +121,10 @@ def test_a_resumed_training_ends_as_one_without_a_break(folder, case, first, sec
 @pytest.mark.parametrize(("case", "first", "second"), HALF_READ)
 def test_the_reference_takes_weights_alone_from_parts_of_version_1(folder, case, first, second):
     """From those that it wrote itself, too: ours give it the same numbers."""
-    straight, found = losses(folder, first, case), losses(folder, second, run_of(case, first, second))
+    straight, found = (
+        losses(folder, first, case),
+        losses(folder, second, run_of(case, first, second)),
+    )
     assert found[:4] == pytest.approx(straight[:4], rel=1e-5)
     assert found[4:] != pytest.approx(straight[4:], rel=1e-3)
     assert found == losses(folder, second, run_of(case, second, second))
@@ -105,10 +132,16 @@ def test_the_reference_takes_weights_alone_from_parts_of_version_1(folder, case,
 
 @pytest.mark.parametrize("name", ["optimizer.bin", "pytorch_model_fsdp.bin"])
 def test_files_for_the_reference_are_written_and_verified(folder, name, tmp_path):
-    """Of adapters under version 2, the two that its own checkpoints have, and no second state of the optimizer."""
+    """Of adapters under version 2, the two that its own checkpoints have, and no second state of
+    the optimizer.
+    """
     for library in LIBRARIES:
         assert (folder / library / "fsdp2" / "checkpoint-6" / name).is_file()
-    here = Path(shutil.copytree(folder / "lightrainer" / "fsdp2" / "checkpoint-6", tmp_path / "checkpoint-6"))
+    here = Path(
+        shutil.copytree(
+            folder / "lightrainer" / "fsdp2" / "checkpoint-6", tmp_path / "checkpoint-6"
+        )
+    )
     assert not (here / "optimizer.pt").exists()
     assert problems(here) == []
     os.truncate(here / name, (here / name).stat().st_size - 100)

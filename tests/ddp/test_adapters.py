@@ -1,4 +1,6 @@
-"""A model with two adapters in two processes, under DDP, FSDP and DeepSpeed: stopped, and gone on with."""
+"""A model with two adapters in two processes, under DDP, FSDP and DeepSpeed: stopped, and gone
+on with.
+"""
 
 import json
 import sys
@@ -21,9 +23,20 @@ DEEPSPEED = ["deepspeed2", "deepspeed3"] if BESIDE.is_dir() else []
 def folder(tmp_path_factory):
     """Each launch trains under several, one after the other."""
     folder = tmp_path_factory.mktemp("adapters")
-    finished_ranks(SCRIPT, str(folder), *STRATEGIES, log=folder / "log.txt", seconds=240, library="transformers")
+    finished_ranks(
+        SCRIPT,
+        str(folder),
+        *STRATEGIES,
+        log=folder / "log.txt",
+        seconds=240,
+        library="transformers",
+    )
     if DEEPSPEED:
-        options = {"log": folder / "deepspeed.txt", "seconds": 240, "library": "transformers and deepspeed"}
+        options = {
+            "log": folder / "deepspeed.txt",
+            "seconds": 240,
+            "library": "transformers and deepspeed",
+        }
         finished_ranks(SCRIPT, str(folder), *DEEPSPEED, **options, BESIDE=str(BESIDE))
     return folder
 
@@ -32,13 +45,16 @@ def folder(tmp_path_factory):
 def test_all_adapters_go_on_as_if_never_stopped(folder, strategy):
     """From a model whose adapters were others; which is active, and what is trained, is as before.
 
-    Adapters begin differently in each process, and end as under DDP: what is sharded has no replicas to drift apart.
+    Adapters begin differently in each process, and end as under DDP: what is sharded has no
+    replicas to drift apart.
     """
     for rank in (0, 1):
         straight = json.loads((folder / f"{strategy}-rank{rank}.json").read_text())
         resumed = straight.pop("resumed")
         assert resumed == straight
-        assert straight["losses"] == pytest.approx(json.loads((folder / "ddp-rank0.json").read_text())["losses"])
+        assert straight["losses"] == pytest.approx(
+            json.loads((folder / "ddp-rank0.json").read_text())["losses"]
+        )
         assert straight["active"] == ["default"]
         assert len(straight["trained"]) == 5
     for place in ("", "ref"):
@@ -49,5 +65,7 @@ def test_all_adapters_go_on_as_if_never_stopped(folder, strategy):
         assert len(left) == 5
         assert left.keys() == right.keys()
         assert all(torch.equal(left[name], right[name]) for name in left)
-        replicated = load_file(folder / "shared" / "ddp" / "saved" / place / "adapter_model.safetensors")
+        replicated = load_file(
+            folder / "shared" / "ddp" / "saved" / place / "adapter_model.safetensors"
+        )
         torch.testing.assert_close(left, replicated)

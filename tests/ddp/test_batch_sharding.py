@@ -1,4 +1,6 @@
-"""Every way to shard batches over two ranks, and to gather predictions from them, is that of the reference."""
+"""Every way to shard batches over two ranks, and to gather predictions from them, is that of the
+reference.
+"""
 
 from itertools import chain
 from typing import Any
@@ -13,9 +15,14 @@ APART = "grouped, apart"
 
 @pytest.fixture(scope="module")
 def both(two_ranks) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return what the two ranks of the reference, and those of lightrainer, have seen in all cases."""
+    """Return what the two ranks of the reference, and those of lightrainer, have seen in all
+    cases.
+    """
     pytest.importorskip("transformers")
-    return two_ranks("transformers", "batch_sharding").ranks, two_ranks("lightrainer", "batch_sharding").ranks
+    return (
+        two_ranks("transformers", "batch_sharding").ranks,
+        two_ranks("lightrainer", "batch_sharding").ranks,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +31,19 @@ def ours(both) -> list[dict[str, Any]]:
 
 
 def numbers(history: list[dict], *skipped: str) -> list[dict[str, float]]:
-    return [{key: entry[key] for key in NUMBERS if key in entry and key not in skipped} for entry in history]
+    return [
+        {key: entry[key] for key in NUMBERS if key in entry and key not in skipped}
+        for entry in history
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != APART])
 def test_each_rank_sees_what_it_sees_in_the_reference(both, name):
-    """Samples and their order, in training and evaluation; losses, norms and weights to 1e-6; and the random state.
+    """Samples and their order, in training and evaluation; losses, norms and weights to 1e-6; and
+    the random state.
 
-    Where each process reads a stream for itself, the reference counts what fills up the last round of an evaluation.
+    Where each process reads a stream for itself, the reference counts what fills up the last round
+    of an evaluation.
     """
     skipped = ("eval_loss",) if name in EACH_READS else ()
     for expected, actual in ((rank[name] for rank in ranks) for ranks in zip(*both, strict=True)):
@@ -46,14 +58,18 @@ def test_each_rank_sees_what_it_sees_in_the_reference(both, name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_both_ranks_together_see_every_sample(ours, name):
-    """In the first epoch each training sample, and in each evaluation each sample once and in the result."""
+    """In the first epoch each training sample, and in each evaluation each sample once and in
+    the result.
+    """
     trained = [sample for rank in ours for batch in rank[name]["trained"] for sample in batch]
     dropped = CASES[name].get("dataloader_drop_last", False)
     count, evaluated = CASES[name].get("trained", TRAINED), CASES[name].get("evaluated", EVALUATED)
     assert set(trained) <= set(range(count))
     assert dropped or set(trained) == set(range(count))
     for rank in ours:
-        assert sorted(rank[name]["predicted"]) == list(range(evaluated - evaluated % 4 if dropped else evaluated))
+        assert sorted(rank[name]["predicted"]) == list(
+            range(evaluated - evaluated % 4 if dropped else evaluated)
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "dispatched" in name])
@@ -74,7 +90,9 @@ def test_the_ranks_agree_on_the_order_although_their_generators_differ(ours, nam
 
 
 def test_gradients_are_exchanged_when_they_are_asked_to_be(both):
-    """After the first micro-batch of a window: with sync_each_batch both ranks have the same ones."""
+    """After the first micro-batch of a window: with sync_each_batch both ranks have the same
+    ones.
+    """
     for ranks in both:
         first, second = (rank["exchanged each time"]["halves"] for rank in ranks)
         assert len(first) > 1
@@ -84,14 +102,19 @@ def test_gradients_are_exchanged_when_they_are_asked_to_be(both):
 
 
 def test_a_static_graph_is_recorded_in_the_first_pass_and_relied_on_later(ours):
-    """DDP records while gradients are exchanged, so they are after the first micro-batch, and only then."""
+    """DDP records while gradients are exchanged, so they are after the first micro-batch, and
+    only then.
+    """
     first, second = (rank["static graph"]["halves"] for rank in ours)
     assert [one == other for one, other in zip(first, second, strict=True)] == [True, False, False]
 
 
 def test_lists_of_objects_are_gathered_as_in_the_reference(both):
     for expected, actual in zip(*both, strict=True):
-        assert actual["objects"] == {**expected["objects"], "loss": pytest.approx(expected["objects"]["loss"])}
+        assert actual["objects"] == {
+            **expected["objects"],
+            "loss": pytest.approx(expected["objects"]["loss"]),
+        }
         assert [len(batch) for batch in actual["objects"]["labels"]] == [4, 4, 4, 1]
 
 
@@ -102,7 +125,9 @@ def test_lists_of_objects_are_joined_to_one_of_all_samples(ours):
         texts = [f"{2 + index % 3} found" for index in range(EVALUATED)]
         assert joined["predictions"] == {"boxes": [*chain(*apart["predictions"])], "text": texts}
         assert joined["labels"] == [*chain(*apart["labels"])]
-        assert [label["index"] for label in joined["labels"]] == [[index] for index in range(EVALUATED)]
+        assert [label["index"] for label in joined["labels"]] == [
+            [index] for index in range(EVALUATED)
+        ]
 
 
 def test_batches_of_any_shape_are_sent(ours):
@@ -113,7 +138,10 @@ def test_batches_of_any_shape_are_sent(ours):
             assert seen["sent"][name] == [
                 {
                     "matrix": ["torch.bfloat16", 2, 1 + pair[0]],
-                    "pair": [[number > 3 for number in pair], [f"sample {number}" for number in pair]],
+                    "pair": [
+                        [number > 3 for number in pair],
+                        [f"sample {number}" for number in pair],
+                    ],
                     "whole": None,
                 }
                 for pair in numbers

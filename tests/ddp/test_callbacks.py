@@ -1,4 +1,6 @@
-"""Callbacks in two processes do the same in both: time limits, averages, measurements, spikes, the best of two sets."""
+"""Callbacks in two processes do the same in both: time limits, averages, measurements, spikes,
+the best of two sets.
+"""
 
 import json
 import math
@@ -10,7 +12,10 @@ from starting import finished_ranks
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder, script = tmp_path_factory.mktemp("callbacks"), Path(__file__).with_name("callback_script.py")
+    folder, script = (
+        tmp_path_factory.mktemp("callbacks"),
+        Path(__file__).with_name("callback_script.py"),
+    )
     said = finished_ranks(script, str(folder), log=folder / "log.txt", seconds=120)
     return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)], said
 
@@ -20,7 +25,9 @@ def test_both_stop_at_the_same_step_though_only_one_clock_says_so(run):
     assert 0 < first["step"] == second["step"] < first["max_steps"]
     assert first["stopped"]
     assert second["stopped"]
-    assert [path.name for path in (folder / "stopped").glob("checkpoint-*")] == [f"checkpoint-{first['step']}"]
+    assert [path.name for path in (folder / "stopped").glob("checkpoint-*")] == [
+        f"checkpoint-{first['step']}"
+    ]
     assert said.count("The time limit of") == 1  # said once, by the first process
 
 
@@ -41,10 +48,17 @@ def test_measurements_are_those_of_all_processes(run):
     for rank in ranks:
         for entry in rank["logs"]:
             layers = [value for name, value in entry.items() if name.startswith("grad_norm/")]
-            assert math.sqrt(sum(value**2 for value in layers)) == pytest.approx(entry["grad_norm"], rel=1e-4)
-            assert entry["samples_per_second"] == pytest.approx(8 * entry["steps_per_second"], rel=1e-4)
-            operations = 2 * 2 * 8 * 16 + 3 * 2 * 16 * 3  # the gradient with regard to the inputs is not needed
-            assert entry["flops_per_second"] == pytest.approx(operations * entry["samples_per_second"], rel=1e-2)
+            assert math.sqrt(sum(value**2 for value in layers)) == pytest.approx(
+                entry["grad_norm"], rel=1e-4
+            )
+            assert entry["samples_per_second"] == pytest.approx(
+                8 * entry["steps_per_second"], rel=1e-4
+            )
+            # the gradient with regard to the inputs is not needed
+            operations = 2 * 2 * 8 * 16 + 3 * 2 * 16 * 3
+            assert entry["flops_per_second"] == pytest.approx(
+                operations * entry["samples_per_second"], rel=1e-2
+            )
     assert (folder / "whole" / "report.html").exists()
 
 

@@ -19,5 +19,7 @@ def test_no_number_of_collectives_grows_with_the_processes(counts):
 
 def test_a_step_has_as_many_as_that_of_the_reference(counts):
     theirs = counted("transformers", 2)["step"]
-    assert {kind: counts[2]["step"][kind] for kind in ("calls", "bytes")} == {k: theirs[k] for k in ("calls", "bytes")}
+    assert {kind: counts[2]["step"][kind] for kind in ("calls", "bytes")} == {
+        k: theirs[k] for k in ("calls", "bytes")
+    }
     assert theirs["calls"] == 1

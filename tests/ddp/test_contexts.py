@@ -1,4 +1,6 @@
-"""Sequences that processes share (context parallel), also beside other ways to share a model: as in one process."""
+"""Sequences that processes share (context parallel), also beside other ways to share a model: as
+in one process.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +15,22 @@ LANGUAGE_MODELS = ["llama", "smooth_llama"]
 PAIR = ["mean", "items", "smooth", *LANGUAGE_MODELS]
 HEADS = ["heads_mean", "heads_items", "heads_llama"]
 OWN = ["own_mean", "own_items"]
-GRID = ["grid_items", "wide_mean", "split_items", "heads_grid_items", "heads_wide_llama", "heads_split_items"]
-PARAMETERS = 3375  # embeddings of 31 and 13, two blocks of norm, three projections and one with a bias, and a head
+GRID = [
+    "grid_items",
+    "wide_mean",
+    "split_items",
+    "heads_grid_items",
+    "heads_wide_llama",
+    "heads_split_items",
+]
+# embeddings of 31 and 13, two blocks of norm, three projections and one with a bias, and a head
+PARAMETERS = 3375
 
 
 @pytest.fixture(scope="module", params=devices(4))
-def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Any], dict[str, Any]]:
+def results(
+    request, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, Any], dict[str, Any]]:
     """See `launched`."""
     groups = (2, [*PAIR, *OWN, *HEADS, "bf16", "refused", "refused_heads"]), (4, GRID)
     return launched(SCRIPT, tmp_path_factory.mktemp("contexts"), request.param, PAIR, *groups)
@@ -26,7 +38,11 @@ def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
 
 def single(case: str) -> str:
     """The case in one process that this one is compared with."""
-    return case if case in PAIR else next((form for form in ("mean", "llama") if case.endswith(form)), "items")
+    return (
+        case
+        if case in PAIR
+        else next((form for form in ("mean", "llama") if case.endswith(form)), "items")
+    )
 
 
 def ranks(case: str) -> range:
@@ -35,11 +51,12 @@ def ranks(case: str) -> range:
 
 @pytest.mark.parametrize("case", [*PAIR, *OWN, *HEADS, *GRID])
 def test_the_numbers_are_those_of_one_process(results, case):
-    """With accumulation and clipping, means and sums over labels, of which a process of four has none: to 1e-5.
+    """With accumulation and clipping, means and sums over labels, of which a process of four has
+    none: to 1e-5.
 
-    Sequences are of 13 positions, which four parts do not divide; some are padded. Keys and values go round by either
-    method, and activations are computed again. An own `compute_loss` returns the loss of the model. Or heads of
-    attention are dealt out, also fewer of keys than processes.
+    Sequences are of 13 positions, which four parts do not divide; some are padded. Keys and values
+    go round by either method, and activations are computed again. An own `compute_loss` returns the
+    loss of the model. Or heads of attention are dealt out, also fewer of keys than processes.
     """
     expected = results(single(case), "single")
     for rank in ranks(case):
@@ -49,11 +66,15 @@ def test_the_numbers_are_those_of_one_process(results, case):
         for name in ("tokens", "batch"):  # once, however many processes share it
             assert results(case, rank)[name] == expected[name], name
         size = 4 if "wide" in case else 2
-        assert results(case, rank)["sizes"] == ([1, size] if case.startswith("heads") else [size, 1])
+        assert results(case, rank)["sizes"] == (
+            [1, size] if case.startswith("heads") else [size, 1]
+        )
     assert len(set(expected["losses"])) == len(expected["losses"]) == 4
 
 
-@pytest.mark.parametrize(("case", "argument"), [("refused", "cp_size"), ("refused_heads", "sp_size")])
+@pytest.mark.parametrize(
+    ("case", "argument"), [("refused", "cp_size"), ("refused_heads", "sp_size")]
+)
 def test_what_only_a_batch_shows_is_refused_with_what_to_do(results, case, argument):
     """The first batch ends the training of both processes, and attention is torch's own again."""
     expected = {
@@ -66,24 +87,35 @@ def test_what_only_a_batch_shows_is_refused_with_what_to_do(results, case, argum
         assert found["said"].keys() == expected.keys()
         assert all(expected[name] in said for name, said in found["said"].items())
         assert found["attention"] is True
-        assert found["warnings"] == [0, 0, 1], "of the Trainer's loss, of the model's, and of another one"
+        assert found["warnings"] == [
+            0,
+            0,
+            1,
+        ], "of the Trainer's loss, of the model's, and of another one"
 
 
 def test_half_precision_is_near_but_not_the_same(results):
     close(results("items", "single"), results("bf16"), 2e-2)
-    assert results("bf16")["losses"] != pytest.approx(results("items", "single")["losses"], rel=1e-6)
+    assert results("bf16")["losses"] != pytest.approx(
+        results("items", "single")["losses"], rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("case", [*PAIR, *HEADS, *GRID])
 def test_evaluation_sees_whole_sequences_in_order(results, case):
-    """Every sample once, every position where it was; attention is torch's own again. Saved models are whole."""
+    """Every sample once, every position where it was; attention is torch's own again. Saved
+    models are whole.
+    """
     expected = results(single(case), "single")
     for rank in ranks(case):
         found = results(case, rank)
         np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-4, atol=1e-5)
         assert np.shape(found["logits"]) == (8, 11, 31)
         assert found["attention"] is True
-    same_model(results.folder / "single" / single(case) / "saved", results.folder / "shared" / case / "saved")
+    same_model(
+        results.folder / "single" / single(case) / "saved",
+        results.folder / "shared" / case / "saved",
+    )
 
 
 @pytest.mark.parametrize(("case", "share"), [("items", 0.51), ("grid_items", 0.26)])

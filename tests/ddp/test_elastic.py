@@ -15,7 +15,10 @@ KEPT = [(name, number) for name, cases in RESUMED.items() for number in range(le
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    script, folder = Path(__file__).with_name("elastic_script.py"), tmp_path_factory.mktemp("elastic")
+    script, folder = (
+        Path(__file__).with_name("elastic_script.py"),
+        tmp_path_factory.mktemp("elastic"),
+    )
     said = finished_ranks(script, str(folder), log=folder / "script.txt", seconds=600, processes=0)
     return json.loads(said.splitlines()[-1])
 
@@ -24,22 +27,30 @@ def close(left, right):
     """The same but for the order in which numbers are added up."""
     assert left.keys() == right.keys()
     for name, values in left.items():
-        torch.testing.assert_close(torch.tensor(values), torch.tensor(right[name]), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            torch.tensor(values), torch.tensor(right[name]), rtol=1e-5, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize(
     ("name", "number"), KEPT, ids=[f"{name}, {RESUMED[name][number][:2]}" for name, number in KEPT]
 )
 def test_each_step_takes_the_samples_it_would_have_taken(report, name, number):
-    """Whatever number of processes, batch and accumulation that is; losses and weights are those of the whole."""
+    """Whatever number of processes, batch and accumulation that is; losses and weights are those
+    of the whole.
+    """
     whole, resumed = report[name]["whole"], report[name]["resumed"][number]
     step = RESUMED[name][number][1]
     epoch = [index for key in map(str, range(1, 7)) for index in whole["steps"][key]]
     assert sorted(epoch) == list(range(SAMPLES))
-    assert resumed["steps"] == {key: value for key, value in whole["steps"].items() if int(key) > step}
+    assert resumed["steps"] == {
+        key: value for key, value in whole["steps"].items() if int(key) > step
+    }
     assert resumed["global_step"] == whole["global_step"]
     close(resumed["weights"], whole["weights"])
-    torch.testing.assert_close(torch.tensor(resumed["losses"]), torch.tensor(whole["losses"]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        torch.tensor(resumed["losses"]), torch.tensor(whole["losses"]), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_what_was_changed_is_said_once_and_undone(report):
@@ -62,7 +73,9 @@ def test_where_halves_are_added_up_the_bits_are_the_same(report):
     assert found["resumed"][0]["weights"] == found["whole"]["weights"]
 
 
-@pytest.mark.parametrize(("number", "again"), [(0, False), (1, True)], ids=["three processes", "another batch"])
+@pytest.mark.parametrize(
+    ("number", "again"), [(0, False), (1, True)], ids=["three processes", "another batch"]
+)
 def test_where_it_cannot_be_kept_it_is_said(report, number, again):
     """No sample of the epoch is left out, and none seen twice but those that are named."""
     whole, resumed = report["shuffled"]["whole"], report["other steps"]["resumed"][number]
@@ -70,12 +83,17 @@ def test_where_it_cannot_be_kept_it_is_said(report, number, again):
     assert ("32" if again else "world_size=3 instead of 2") in warned
     assert "24 of this epoch are seen" in warned
     assert ("the last 24 of which are seen again" in warned) == again
-    first, epoch = resumed["steps"]["4"], [index for key in "123456" for index in whole["steps"][key]]
+    first, epoch = (
+        resumed["steps"]["4"],
+        [index for key in "123456" for index in whole["steps"][key]],
+    )
     assert first == epoch[0 if again else 24 :][: len(first)]
 
 
 def test_a_training_may_move_about(report):
-    """From two processes to one, to four, and back, with the same arguments all the time: the global batch stays."""
+    """From two processes to one, to four, and back, with the same arguments all the time: the
+    global batch stays.
+    """
     parts, whole = report["chain"], report["shuffled"]["whole"]
     assert [len(part["steps"]) for part in parts] == [3, 2, 3, 4]
     assert {key: value for part in parts for key, value in part["steps"].items()} == whole["steps"]

@@ -5,7 +5,9 @@ from estimate_script import BATCH, CONFIG, SEQUENCE
 
 from lightrainer.tools.estimate import Job, estimate, model_from_config
 
-MODEL = model_from_config({"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-6, **CONFIG})
+MODEL = model_from_config(
+    {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-6, **CONFIG}
+)
 JOBS = {
     "ddp": {},
     "ddp accumulated": {"accumulation": 3},
@@ -14,7 +16,11 @@ JOBS = {
     "full_shard accumulated": {"fsdp": "full_shard", "accumulation": 3},
     "full_shard bf16": {"fsdp": "full_shard", "precision": "bf16-mixed"},
     "shard_grad_op": {"fsdp": "shard_grad_op"},
-    "shard_grad_op, each batch": {"fsdp": "shard_grad_op", "accumulation": 2, "sync_each_batch": True},
+    "shard_grad_op, each batch": {
+        "fsdp": "shard_grad_op",
+        "accumulation": 2,
+        "sync_each_batch": True,
+    },
     "full_shard, version 1": {"fsdp": "full_shard"},
 }
 
@@ -33,7 +39,9 @@ def seen(two_ranks):
 
 @pytest.mark.parametrize("case", JOBS)
 def test_the_bytes_of_parameters_and_optimizer_states_and_gradients(case, seen):
-    """Local parts of DTensors, of flat parameters, or whole tensors; buckets; between steps, and before them."""
+    """Local parts of DTensors, of flat parameters, or whole tensors; buckets; between steps, and
+    before them.
+    """
     memory = estimated(case).memory
     assert seen[case]["parameters"] == memory.parameters
     assert seen[case]["optimizer"] == memory.optimizer
@@ -54,7 +62,9 @@ def test_the_bytes_of_each_kind_of_collective_in_a_step(case, seen):
 
 
 def test_tensor_parallel(seen):
-    """Each linear layer that reads the whole reduces its gradient; norms are whole, where the estimate splits all."""
+    """Each linear layer that reads the whole reduces its gradient; norms are whole, where the
+    estimate splits all.
+    """
     job = Job(model=MODEL, gpus=2, tp=2, batch=BATCH, sequence=SEQUENCE, precision="fp32")
     (collective,) = estimate(job).traffic
     assert seen["tensor parallel"]["all-reduce"] == collective.bytes

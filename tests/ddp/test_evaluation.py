@@ -1,4 +1,6 @@
-"""Every sample is evaluated once and in order, for data of any length and two or three processes."""
+"""Every sample is evaluated once and in order, for data of any length and two or three
+processes.
+"""
 
 import math
 
@@ -53,7 +55,8 @@ def test_predictions_are_all_there_once_and_in_order(ranks, kind):
 @pytest.mark.filterwarnings("ignore:No (positive|negative) samples")
 @pytest.mark.parametrize("kind", KINDS)
 def test_torchmetrics_are_exact(ranks, kind):
-    """Sums, and lists of all samples, of which some processes have none; the third sample has no label at all.
+    """Sums, and lists of all samples, of which some processes have none; the third sample has no
+    label at all.
 
     A plain function is given such lists.
     """
@@ -76,14 +79,19 @@ def test_the_loss_is_the_same_everywhere(ranks, kind):
     for count in lengths(len(ranks), kind):
         ways = ("function", "torchmetrics") if kind == "list" else ("torchmetrics",)
         found = [rank[f"{kind} of {count}"] for rank in ranks]
-        losses = {run["test_loss"] for run in found} | {run[way]["eval_loss"] for run in found for way in ways}
+        losses = {run["test_loss"] for run in found} | {
+            run[way]["eval_loss"] for run in found for way in ways
+        }
         assert len(losses) == 1
 
 
 def test_the_loss_and_the_arrays_are_those_of_the_reference(two_ranks):
     """Its own two processes, bit for bit."""
     pytest.importorskip("transformers")
-    reference, ours = two_ranks(REFERENCE, "evaluation2").ranks, two_ranks(OURS, "evaluation2").ranks
+    reference, ours = (
+        two_ranks(REFERENCE, "evaluation2").ranks,
+        two_ranks(OURS, "evaluation2").ranks,
+    )
     for count in lengths(2):
         for one, other in zip(reference, ours, strict=True):
             left, right = one[f"list of {count}"], other[f"list of {count}"]

@@ -14,10 +14,16 @@ NO_NUMBER = "ArithmeticError: no number left"
 BY_PROCESS_1 = FAILED.format(1, NO_NUMBER)
 GONE = r"Connection (closed|reset) by peer|Broken pipe"  # gloo's own error
 WORKER = r"RuntimeError: DataLoader worker \(pid"
-ABSENT = r"OtherProcessError: Process 0 of 2 could not join .* at 127.0.0.1:\d+ with ddp_timeout=2: DistStoreError"
+ABSENT = (
+    r"OtherProcessError: Process 0 of 2 could not join .* at 127.0.0.1:\d+ with ddp_timeout=2: "
+    r"DistStoreError"
+)
 SCENARIOS = {  # exit codes, and the error of each process
     "raises": ([1, 1], [BY_PROCESS_1, NO_NUMBER]),
-    "third_of_three": ([1, 1, 1], [FAILED.format(2, NO_NUMBER), FAILED.format(2, NO_NUMBER), NO_NUMBER]),
+    "third_of_three": (
+        [1, 1, 1],
+        [FAILED.format(2, NO_NUMBER), FAILED.format(2, NO_NUMBER), NO_NUMBER],
+    ),
     "killed": ([1, -9], [GONE, ""]),
     "first_killed": ([-9, 1], ["", GONE]),
     "leaves": ([1, 0], [GONE, ""]),
@@ -35,7 +41,13 @@ LAUNCHED = {  # what torchrun shows as the cause: the error of the process that 
     "killed": r"rank +: 1 .*Signal 9 \(SIGKILL\) received by PID",
     "hangs": r"rank +: 0 .*RuntimeError: .*Timed out",
 }
-SWITCHES = ("should_log", "should_evaluate", "should_save", "should_epoch_stop", "should_training_stop")
+SWITCHES = (
+    "should_log",
+    "should_evaluate",
+    "should_save",
+    "should_epoch_stop",
+    "should_training_stop",
+)
 DECISIONS = [f"{switch}_{who}" for switch in SWITCHES for who in ("alone", "together")]
 DECISIONS += ["decided_outside", "stop_before_save", "decided_by_other"]
 
@@ -43,7 +55,9 @@ DECISIONS += ["decided_outside", "stop_before_save", "decided_by_other"]
 def of_two(script, folder, *options, **environment):
     """Return the output of two processes under torchrun, which come to a good end."""
     log = folder / "log.txt"
-    code, said = forked_torchrun(HERE / script, str(folder), log=log, seconds=SECONDS, options=options, **environment)
+    code, said = forked_torchrun(
+        HERE / script, str(folder), log=log, seconds=SECONDS, options=options, **environment
+    )
     assert code == 0, said[-8000:]
     return said
 
@@ -58,10 +72,15 @@ def faults(tmp_path_factory):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_others_end_and_name_the_first_error(faults, scenario):
-    """No launcher ends the other processes, or their workers: gloo notices that a process is gone."""
+    """No launcher ends the other processes, or their workers: gloo notices that a process is
+    gone.
+    """
     folder, ended = faults
     codes, errors = SCENARIOS[scenario]
-    output = [(folder / f"{scenario}-rank{rank}.txt").read_text(errors="replace") for rank in range(len(codes))]
+    output = [
+        (folder / f"{scenario}-rank{rank}.txt").read_text(errors="replace")
+        for rank in range(len(codes))
+    ]
     assert ended[scenario]["codes"] == codes, "\n".join(output)[-4000:]
     assert ended[scenario]["left"] == []
     for text, error in zip(output, errors, strict=True):
@@ -73,7 +92,9 @@ def test_the_others_end_and_name_the_first_error(faults, scenario):
 @pytest.mark.parametrize("scenario", LAUNCHED)
 def test_torchrun_ends_the_others_and_shows_the_cause(tmp_path, scenario):
     log = tmp_path / "log.txt"
-    code, output = forked_torchrun(HERE / "fault_actions.py", scenario, str(tmp_path), log=log, seconds=SECONDS)
+    code, output = forked_torchrun(
+        HERE / "fault_actions.py", scenario, str(tmp_path), log=log, seconds=SECONDS
+    )
     assert code == 1
     *_, summary = output.split("Root Cause (first observed failure):")
     assert re.search(LAUNCHED[scenario], summary, re.DOTALL), output[-4000:]
@@ -82,36 +103,54 @@ def test_torchrun_ends_the_others_and_shows_the_cause(tmp_path, scenario):
 def output_of(faults, scenario):
     """Return the exit codes and the outputs of the two processes of a scenario."""
     folder, ended = faults
-    return ended[scenario]["codes"], [(folder / f"{scenario}-rank{rank}.txt").read_text() for rank in (0, 1)]
+    return ended[scenario]["codes"], [
+        (folder / f"{scenario}-rank{rank}.txt").read_text() for rank in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_a_decision_of_one_process_names_switch_and_callback(faults, switch):
-    """Both end; process 0 hosts the store, so that the other one may not hear the reason before it is closed."""
+    """Both end; process 0 hosts the store, so that the other one may not hear the reason before
+    it is closed.
+    """
     codes, output = output_of(faults, f"{switch}_alone")
     assert codes == [1, 1]
-    cause = f"control.{switch} was set by Decides.on_step_end in process 0 after step 2, but not in process 1"
+    cause = (
+        f"control.{switch} was set by Decides.on_step_end in process 0 after step 2, but not in "
+        "process 1"
+    )
     assert cause in output[0]
 
 
 def test_a_decision_of_one_process_outside_of_callbacks_names_the_switch(faults):
     codes, output = output_of(faults, "decided_outside")
     assert codes == [1, 1]
-    assert "control.should_training_stop was set in process 0 after step 3, but not in process 1" in output[0]
+    assert (
+        "control.should_training_stop was set in process 0 after step 3, but not in process 1"
+        in output[0]
+    )
 
 
 def test_a_decision_to_stop_in_one_process_is_named_also_where_a_checkpoint_is_due(faults):
-    """Where a training ends decides how the checkpoint is written, in which the others take part."""
+    """Where a training ends decides how the checkpoint is written, in which the others take
+    part.
+    """
     codes, output = output_of(faults, "stop_before_save")
     assert codes == [1, 1]
-    assert "control.should_training_stop was set by Decides.on_step_end in process 0 after step 2" in output[0]
+    assert (
+        "control.should_training_stop was set by Decides.on_step_end in process 0 after step 2"
+        in output[0]
+    )
 
 
 def test_a_decision_of_another_process_is_named_before_the_timeout(faults):
     """Process 0 may be late, so the other one warns, and fails only at the timeout."""
     codes, output = output_of(faults, "decided_by_other")
     assert codes == [1, 1]
-    cause = "control.should_evaluate was set by Decides.on_step_end in process 1 after step 2, but not in process 0"
+    cause = (
+        "control.should_evaluate was set by Decides.on_step_end in process 1 after step 2, but not "
+        "in process 0"
+    )
     warning = f"Waiting until ddp_timeout (4 s): {cause}"
     assert warning in output[1]
     assert "Waiting until" not in output[0]
@@ -127,7 +166,8 @@ def test_a_decision_of_all_processes_is_followed(faults, switch):
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
     folder = tmp_path_factory.mktemp("together")
-    of_two("together_script.py", folder)  # which also fails if a thread of the process group is left at the end
+    # which also fails if a thread of the process group is left at the end
+    of_two("together_script.py", folder)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
 
@@ -136,17 +176,19 @@ DIFFERENT = {
     "learning_rate": "learning_rate: 0.001 in process 0, 0.002 in process 1",
     "eval_strategy": "eval_strategy: 'no' in process 0, 'steps' in process 1",
     "lr_scheduler_kwargs": "lr_scheduler_kwargs: {} in process 0, {'num_cycles': 2} in process 1",
-    "shape": "parameter layer.weight: 3 x 8 of float32 in process 0, 4 x 8 of float32 in process 1",
+    "shape": (
+        "parameter layer.weight: 3 x 8 of float32 in process 0, 4 x 8 of float32 in process 1"
+    ),
     "names": "parameter renamed.weight: missing in process 0, 3 x 8 of float32 in process 1",
     "frozen": "parameter layer.bias: 3 of float32 in process 0, 3 of float32, frozen in process 1",
     "length": "length of train_dataset: 32 in process 0, 30 in process 1",
     "uneven_batches": (
-        "optimizer steps (leave even_batches=False out, or set max_steps or dataloader_drop_last=True): 8 in "
-        "process 0, 7 in process 1"
+        "optimizer steps (leave even_batches=False out, or set max_steps or "
+        "dataloader_drop_last=True): 8 in process 0, 7 in process 1"
     ),
     "uneven_micro_batches": (
-        "batches in an epoch (leave even_batches=False out, or set dataloader_drop_last=True): 8 in process 0, "
-        "7 in process 1"
+        "batches in an epoch (leave even_batches=False out, or set dataloader_drop_last=True): 8 "
+        "in process 0, 7 in process 1"
     ),
     "evaluation": "per_device_eval_batch_size: 2 in process 0, 3 in process 1",
 }
@@ -165,20 +207,26 @@ def test_what_differs_is_named_in_all_processes_before_the_first_step(together):
 
 
 def test_streams_of_other_lengths_end_together(together):
-    """In each case the second process has less. The steps are the same, and a warning says who had how many."""
+    """In each case the second process has less. The steps are the same, and a warning says who
+    had how many.
+    """
     first, second = (rank["uneven"] for rank in together)
     for name in ("stream", "sized", "read_alone", "own_loader"):
         (steps, samples, epoch), said = first[name]
         assert second[name] == [[steps, samples, epoch], said]
         assert re.search(
-            r"Training data: processes \[1\] had \d+ batches, and the others more\. All stop after \d+", said[0]
+            r"Training data: processes \[1\] had \d+ batches, and the others more\. All stop "
+            r"after \d+",
+            said[0],
         )
         assert "metric" not in said[0]
     assert first["stream"][0][0] == 10
     assert first["sized"][0][0] == 4  # 16 samples of one process, shared as if both had them
     assert "processes [1] had 5 batches" in first["own_loader"][1][0]
     assert first["empty"] == second["empty"]
-    assert first["empty"].startswith("Training data: processes [1] had 0 batches, and the others more.")
+    assert first["empty"].startswith(
+        "Training data: processes [1] had 0 batches, and the others more."
+    )
 
 
 def test_evaluations_without_even_batches_give_every_sample_once(together):
@@ -201,7 +249,9 @@ def test_an_evaluation_takes_what_all_have(together):
     first, second = (rank["uneven"] for rank in together)
     assert first["evaluated"] == second["evaluated"]
     assert first["evaluated"][0] == 16
-    assert "Evaluation: processes [1] had 4 batches, and the others more." in first["evaluated"][1][0]
+    assert (
+        "Evaluation: processes [1] had 4 batches, and the others more." in first["evaluated"][1][0]
+    )
     assert "The rest is in no prediction and no metric." in first["evaluated"][1][0]
 
 
@@ -214,7 +264,9 @@ def test_an_error_in_all_processes_at_once_is_their_own(together):
 
 
 def test_an_error_that_may_be_of_torch_names_the_one_before(together):
-    """The control of the test above: both processes raise a `RuntimeError`, and one of them is the first."""
+    """The control of the test above: both processes raise a `RuntimeError`, and one of them is
+    the first.
+    """
     found = [rank["ends"]["other text"] for rank in together]
     first = next(number for number, (kind, _) in enumerate(found) if kind == "RuntimeError")
     assert found[first] == ["RuntimeError", f"of {first}"]
@@ -228,18 +280,31 @@ def test_an_error_that_may_be_of_torch_names_the_one_before(together):
 
 
 def test_torchrun_starts_it_again_until_it_is_done(tmp_path):
-    """Five faults: kills of either process, in a step, before the first checkpoint and after one; an error; an exit.
+    """Five faults: kills of either process, in a step, before the first checkpoint and after one;
+    an error; an exit.
 
-    The end is that of a training to which nothing happened. The newest folder, which is another job's, is left alone.
+    The end is that of a training to which nothing happened. The newest folder, which is another
+    job's, is left alone.
     """
-    options = ("--max-restarts=5", "--monitor-interval=2")  # time for the other one to say why it ends
+    # time for the other one to say why it ends
+    options = ("--max-restarts=5", "--monitor-interval=2")
     said = of_two("restarted_script.py", tmp_path, *options, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     for rank in (0, 1):
         found = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert found["attempt"] == 5
         assert found["restarted"] == found["whole"]
-        assert (tmp_path / f"began-rank{rank}.txt").read_text().split() == ["0", "0", "2", "4", "6", "8"]
-    assert "The job was restarted before it had written a checkpoint; the training begins from scratch." in said
+        assert (tmp_path / f"began-rank{rank}.txt").read_text().split() == [
+            "0",
+            "0",
+            "2",
+            "4",
+            "6",
+            "8",
+        ]
+    assert (
+        "The job was restarted before it had written a checkpoint; the training begins from "
+        "scratch." in said
+    )
     assert "The job was restarted; resuming from" in said
     assert re.search(BY_PROCESS_1, said)
     assert "terminate called" not in said

@@ -1,4 +1,6 @@
-"""One of two processes runs out of memory, or is asked to end: both do the same then, and nothing is lost."""
+"""One of two processes runs out of memory, or is asked to end: both do the same then, and
+nothing is lost.
+"""
 
 import json
 import re
@@ -19,7 +21,10 @@ INTERRUPTED = {-signal.SIGINT, 1}
 ENDED = {
     "stopped": ({128 + signal.SIGTERM}, range(4, 12)),
     "interrupted": (INTERRUPTED, range(4, 12)),
-    "evaluated": (INTERRUPTED, range(3, 5)),  # the other process may be through with the evaluation
+    "evaluated": (
+        INTERRUPTED,
+        range(3, 5),
+    ),  # the other process may be through with the evaluation
 }
 """How a process ends itself, and the steps at which."""
 
@@ -38,25 +43,36 @@ def seen(scenario, folder):
 def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
     said = finished_ranks(SCRIPT, "faults", str(folder), log=folder / "faults.log", seconds=SECONDS)
-    assert said.count("Training starts again") == 2 + 2  # by the first process: 4 -> 2 twice, and 4 -> 3 -> 2
+    # by the first process: 4 -> 2 twice, and 4 -> 3 -> 2
+    assert said.count("Training starts again") == 2 + 2
     return seen("faults", folder)
 
 
-@pytest.mark.parametrize(("place", "same"), [("forward", "given"), ("backward", "given"), ("smaller", "small")])
+@pytest.mark.parametrize(
+    ("place", "same"), [("forward", "given"), ("backward", "given"), ("smaller", "small")]
+)
 def test_both_start_again_when_one_runs_out_of_memory(faults, place, same):
-    """In its third step; the end is that of a training with the smaller batch, gradients averaged by DDP itself.
+    """In its third step; the end is that of a training with the smaller batch, gradients averaged
+    by DDP itself.
 
-    By default the batch is smaller, nine tenths as often as it takes, and there is no more accumulation.
+    By default the batch is smaller, nine tenths as often as it takes, and there is no more
+    accumulation.
     """
     for rank in faults:
         found, given = rank[place], rank[same]
-        assert [found[name] for name in ("weights", "history", "batch")] == [given["weights"], given["history"], 2]
+        assert [found[name] for name in ("weights", "history", "batch")] == [
+            given["weights"],
+            given["history"],
+            2,
+        ]
         assert place == "smaller" or found["passes"] == given["passes"] + 3
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """Trainings that a signal to the second process ended, how they ended, and what became of them."""
+    """Trainings that a signal to the second process ended, how they ended, and what became of
+    them.
+    """
     folder = tmp_path_factory.mktemp("stopped")
     ends = {}
     for scenario in ENDED:
@@ -70,12 +86,15 @@ def stopped(tmp_path_factory):
 
 @pytest.mark.parametrize("scenario", ENDED)
 def test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits(stopped, scenario):
-    """Rank 1 gets the signal in step 4, or in the evaluation of step 3; both hear of it soon, and end with an error."""
+    """Rank 1 gets the signal in step 4, or in the evaluation of step 3; both hear of it soon,
+    and end with an error.
+    """
     ends, resumed = stopped
     own, steps = ENDED[scenario]
     code, codes, left, said, finished = ends[scenario]
     assert code != 0
-    # The first one to be gone lets torchrun end the other, which may have been on its way out still.
+    # The first one to be gone lets torchrun end the other, which may have been on its way out
+    # still.
     assert own & codes, said[-5000:]
     assert codes <= own | {-signal.SIGTERM}
     assert not finished

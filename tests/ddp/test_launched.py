@@ -1,4 +1,6 @@
-"""Two processes of any launcher are seen as two: ranks, group, Lightning's view, and their training."""
+"""Two processes of any launcher are seen as two: ranks, group, Lightning's view, and their
+training.
+"""
 
 import json
 import os
@@ -13,14 +15,27 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes a
 
 SECONDS = 240
 TOGETHER = [name for name in CASES if name not in ALONE]
-APART = ("srun on two nodes", "Kubeflow", "no local rank, two machines")  # one process on each machine
+# one process on each machine
+APART = ("srun on two nodes", "Kubeflow", "no local rank, two machines")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("launched")
     script = Path(__file__).with_name("launched_script.py")
-    ours = ("SLURM", "OMPI", "PMI", "MV2", "LSB", "JSM", "KUBERNETES", "MASTER", "RANK", "WORLD", "LOCAL_")
+    ours = (
+        "SLURM",
+        "OMPI",
+        "PMI",
+        "MV2",
+        "LSB",
+        "JSM",
+        "KUBERNETES",
+        "MASTER",
+        "RANK",
+        "WORLD",
+        "LOCAL_",
+    )
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(ours)]:
             patch.delenv(name)
@@ -31,20 +46,31 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def pair(folder):
-    return lambda name: [json.loads((folder / f"{name}-rank{rank}.json").read_text()) for rank in (0, 1)]
+    return lambda name: [
+        json.loads((folder / f"{name}-rank{rank}.json").read_text()) for rank in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize("name", TOGETHER)
 def test_each_process_knows_its_place(pair, name):
-    """So does Lightning, which is told, and has no launcher of its own at work; and so does `accelerate`."""
+    """So does Lightning, which is told, and has no launcher of its own at work; and so does
+    `accelerate`.
+    """
     local = 1 if name in APART else 2
     for rank, seen in enumerate(pair(name)):
         view = seen["view"]
-        assert (view["world_size"], view["process_index"], view["mode"]) == (2, rank, "distributed")
+        assert (view["world_size"], view["process_index"], view["mode"]) == (
+            2,
+            rank,
+            "distributed",
+        )
         assert (view["local_process_index"], seen["local_world_size"]) == (rank % local, local)
         assert seen["plan"] == [local, 2 // local]
         node = rank if name in APART else 0
-        assert seen["lightning"] == {"place": [2, rank, rank % local, node], "strategy": "ModelDDPStrategy"}
+        assert seen["lightning"] == {
+            "place": [2, rank, rank % local, node],
+            "strategy": "ModelDDPStrategy",
+        }
         assert seen["state"] == rank or name == "own group"
 
 
@@ -52,7 +78,9 @@ def test_each_process_knows_its_place(pair, name):
 def test_they_train_and_predict_together(pair, name):
     first, second = pair(name)
     assert first["weights"] == second["weights"] == pair("torchrun")[0]["weights"]
-    assert first["weights"] != pair("salloc")[0]["weights"], "negative control: one process sees other batches"
+    assert first["weights"] != pair("salloc")[0]["weights"], (
+        "negative control: one process sees other batches"
+    )
     assert first["steps"] == second["steps"] == 2
     assert first["predicted"] == second["predicted"] == 16
 
@@ -71,12 +99,16 @@ def test_the_group_is_made_with_the_arguments_and_their_timeout(pair, name):
 @pytest.mark.parametrize("name", REFERENCE)
 def test_it_is_what_the_reference_sees(folder, pair, name):
     for rank, seen in enumerate(pair(name)):
-        assert seen["view"] == json.loads((folder / f"{name}, reference-rank{rank}.json").read_text())
+        assert seen["view"] == json.loads(
+            (folder / f"{name}, reference-rank{rank}.json").read_text()
+        )
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_a_job_without_srun_trains_in_one_process(folder, pair, name):
-    """Where it would wait for the others for ever; and it is said to the one that may have been forgotten."""
+    """Where it would wait for the others for ever; and it is said to the one that may have been
+    forgotten.
+    """
     for seen in pair(name):
         assert not seen["joined"]
         assert seen["view"]["world_size"] == 1
@@ -91,7 +123,9 @@ def test_a_timeout_that_comes_too_late_is_said(folder):
 
 
 def test_who_inherits_the_place_of_another_is_refused(pair):
-    """A fork, and a program, started by a process that has joined: both would hang, and make it hang."""
+    """A fork, and a program, started by a process that has joined: both would hang, and make it
+    hang.
+    """
     for rank, seen in enumerate(pair("torchrun")):
         for said in seen["refused"].values():
             assert f"has inherited its place (RANK={rank}, WORLD_SIZE=2)" in said
@@ -100,7 +134,9 @@ def test_who_inherits_the_place_of_another_is_refused(pair):
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
 def test_notebooks_fork_processes(folder, pair, whose):
-    """Out of a prompt that has computed with several threads; ours gives back what the function returns."""
+    """Out of a prompt that has computed with several threads; ours gives back what the function
+    returns.
+    """
     ranks = json.loads((folder / "notebook.json").read_text())[whose]
     for rank, seen in enumerate(ranks):
         assert seen["view"]["process_index"] == rank

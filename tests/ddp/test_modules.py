@@ -1,4 +1,6 @@
-"""Modules and `DataModule` in two processes: the training is that of one process with the batches of both."""
+"""Modules and `DataModule` in two processes: the training is that of one process with the
+batches of both.
+"""
 
 import pytest
 import torch
@@ -25,7 +27,9 @@ def both(two_ranks):
 
 @pytest.mark.parametrize("name", ["words", "accumulated", "sharded"])
 def test_the_same_training_as_in_one_process(alone, both, name):
-    """Each token counts the same over processes and batches; DDP, with accumulation, and sharded (made when needed)."""
+    """Each token counts the same over processes and batches; DDP, with accumulation, and sharded
+    (made when needed).
+    """
     first, second = (rank[name] for rank in both.ranks)
     assert first == second
     assert first["steps"] == alone["steps"] == 10
@@ -51,8 +55,12 @@ def test_each_sample_is_evaluated_once(both):
     expected = evaluated(4)
     first, second = (rank["evaluated"] for rank in both.ranks)
     assert first == second == pytest.approx(expected, rel=1e-5)
-    assert set(expected) == {f"val_{data}_{name}" for data in "ab" for name in ("loss", "acc", "plain")}
-    assert [first[f"val_{data}_plain"] for data in "ab"] == [first[f"val_{data}_acc"] for data in "ab"]
+    assert set(expected) == {
+        f"val_{data}_{name}" for data in "ab" for name in ("loss", "acc", "plain")
+    }
+    assert [first[f"val_{data}_plain"] for data in "ab"] == [
+        first[f"val_{data}_acc"] for data in "ab"
+    ]
 
 
 @pytest.mark.parametrize("name", ["pairs", "task accumulated"])
@@ -63,25 +71,37 @@ def test_tuples_and_a_loss_function(both, name):
     assert first == second
     assert first["steps"] == expected["steps"] == 6
     assert first["weights"] == pytest.approx(expected["weights"], abs=2e-5)
-    assert (first["val_loss"], first["val_acc"]) == pytest.approx((expected["val_loss"], expected["val_acc"]), rel=1e-4)
-    assert pairs(4)["weights"] != pytest.approx(expected["weights"], abs=1e-3), "other batches make other weights"
+    assert (first["val_loss"], first["val_acc"]) == pytest.approx(
+        (expected["val_loss"], expected["val_acc"]), rel=1e-4
+    )
+    assert pairs(4)["weights"] != pytest.approx(expected["weights"], abs=1e-3), (
+        "other batches make other weights"
+    )
 
 
 def test_any_module_goes_on_exactly(both):
-    """The generators of both processes, the position in the data, and gradients that are not stepped with yet."""
+    """The generators of both processes, the position in the data, and gradients that are not
+    stepped with yet.
+    """
     first, second = (rank["interrupted"] for rank in both.ranks)
     assert first == second
-    names = [f"trained step={step}" for step in range(1, 7)] + [f"validated step={step}" for step in (1, 3, 4, 6)]
+    names = [f"trained step={step}" for step in range(1, 7)] + [
+        f"validated step={step}" for step in (1, 3, 4, 6)
+    ]
     assert list(first["resumed"]) == names
     assert first["whole"][0] == 6
     assert [name for name, values in first["resumed"].items() if values != first["whole"]] == []
 
 
 def test_both_processes_go_on_from_folders(both):
-    """Of `lightning.Trainer` and of the facade; without the generators of each process other weights would come out."""
+    """Of `lightning.Trainer` and of the facade; without the generators of each process other
+    weights would come out.
+    """
     first, second = (rank["folders"] for rank in both.ranks)
     assert first == second
     files = first.pop("files")
-    assert {"rng_state_0.pth", "rng_state_1.pth", "data_state_0.pth", "data_state_1.pth"} <= set(files)
+    assert {"rng_state_0.pth", "rng_state_1.pth", "data_state_0.pth", "data_state_1.pth"} <= set(
+        files
+    )
     assert len(first) == 8
     assert set(first.values()) == {first["facade"]}

@@ -1,4 +1,6 @@
-"""Searches in two processes: all stop together, for whatever reason; one that waits for the other is caught."""
+"""Searches in two processes: all stop together, for whatever reason; one that waits for the
+other is caught.
+"""
 
 import json
 from pathlib import Path
@@ -49,8 +51,10 @@ def test_a_failure_in_one_process_is_one_of_the_trial(run):
     assert first["caught"] == second["caught"]
     assert first["caught"][0] != "1"
     assert first["held"] == second["held"]  # and nowhere that of the trial which failed elsewhere
-    assert first["error"] == (
-        "OtherProcessError: The trial failed in another process: ArithmeticError: one process only"
+    assert (
+        first["error"]
+        == "OtherProcessError: The trial failed in another process: ArithmeticError: one process "
+        "only"
     )
     assert second["error"] == "ArithmeticError: one process only"
 

@@ -1,4 +1,6 @@
-"""Arguments have the reference's effects in two ranks; four ranks train as one with the same batches."""
+"""Arguments have the reference's effects in two ranks; four ranks train as one with the same
+batches.
+"""
 
 import json
 import os
@@ -25,11 +27,18 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def both(folder):
-    """Read what the two ranks of a library saw, in the order in which tests ask: the reference's, and ours."""
+    """Read what the two ranks of a library saw, in the order in which tests ask: the
+    reference's, and ours.
+    """
 
     def read(what, local=2):
-        places = [(folder / f"{what} {name} {local}", name) for name in ("transformers", "lightrainer")]
-        files = [[place / f"{what} {local} {name}-rank{rank}.json" for rank in (0, 1)] for place, name in places]
+        places = [
+            (folder / f"{what} {name} {local}", name) for name in ("transformers", "lightrainer")
+        ]
+        files = [
+            [place / f"{what} {local} {name}-rank{rank}.json" for rank in (0, 1)]
+            for place, name in places
+        ]
         return [[json.loads(file.read_text()) for file in ranks] for ranks in files]
 
     return read
@@ -43,7 +52,9 @@ def assert_same_training(expected, actual):
 
 
 def test_streams_are_dealt_out_as_in_the_reference(both):
-    """Files of `datasets` and a stream of torch that shares itself out; read by workers or not, dispatched or not."""
+    """Files of `datasets` and a stream of torch that shares itself out; read by workers or not,
+    dispatched or not.
+    """
     reference, ours = both("streams")
     assert len(reference[0]) == 8
     for expected, actual in zip(reference, ours, strict=True):
@@ -51,7 +62,9 @@ def test_streams_are_dealt_out_as_in_the_reference(both):
             assert_same_training(training, actual[name])
 
 
-@pytest.mark.parametrize("name", ["unused", "by default", "buffers", "own buffers", "pretrained", "checkpointed"])
+@pytest.mark.parametrize(
+    "name", ["unused", "by default", "buffers", "own buffers", "pretrained", "checkpointed"]
+)
 def test_ddp_does_what_it_does_in_the_reference(both, name):
     """With the same options, to the same weights."""
     for expected, actual in zip(*both("of_ddp"), strict=True):
@@ -62,7 +75,9 @@ def test_ddp_does_what_it_does_in_the_reference(both, name):
 
 @pytest.mark.parametrize(("what", "local"), OF_PLACE)
 def test_who_logs_and_saves_and_how_loud(both, what, local):
-    """For every combination of log_on_each_node and save_on_each_node, with three pairs of log levels."""
+    """For every combination of log_on_each_node and save_on_each_node, with three pairs of log
+    levels.
+    """
     for rank, (expected, actual) in enumerate(zip(*both(what, local), strict=True)):
         for name in ("levels", "each", "backend"):
             assert actual[name] == expected[name]
@@ -75,7 +90,9 @@ def test_who_logs_and_saves_and_how_loud(both, what, local):
 
 @pytest.mark.parametrize(("what", "local"), OF_PLACE)
 def test_each_machine_has_the_files_it_has_in_the_reference(folder, both, what, local):
-    """Where machines have disks of their own, too: all of them, or the first one, with the states of all processes."""
+    """Where machines have disks of their own, too: all of them, or the first one, with the
+    states of all processes.
+    """
     for rank, (expected, actual) in enumerate(zip(*both(what, local), strict=True)):
         for name in ("files True", "files False"):
             assert [file for file in actual[name] if "manifest" not in file] == expected[name]
@@ -97,7 +114,9 @@ def alone(folder):
 
 
 def test_four_processes_train_as_one_does(four, alone):
-    """With accumulation and a shorter last window, clipping, a schedule, and losses over the tokens of all ranks."""
+    """With accumulation and a shorter last window, clipping, a schedule, and losses over the
+    tokens of all ranks.
+    """
     names = ("loss", "grad_norm", "learning_rate", "epoch", "step", "eval_loss", "eval_seen")
     expected = [{key: one[key] for key in names if key in one} for one in alone["history"]]
     assert max(entry.get("grad_norm", 0) for entry in expected) > 0.1, "clipping is at work"
@@ -114,7 +133,10 @@ def test_four_processes_train_as_one_does(four, alone):
 def test_the_best_model_is_loaded_in_all_of_them_and_saved_whole(folder, four):
     """The best one is that of step 4, by its metric, and not the last one."""
     weights, best, last = (
-        {name: tensor.flatten().tolist() for name, tensor in load_file(folder / "4" / at / "model.safetensors").items()}
+        {
+            name: tensor.flatten().tolist()
+            for name, tensor in load_file(folder / "4" / at / "model.safetensors").items()
+        }
         for at in ("model", "lightrainer/checkpoint-4", "lightrainer/checkpoint-8")
     )
     assert weights == best != last

@@ -22,17 +22,27 @@ def test_every_sample_is_generated_for_once_and_in_order(two_ranks):
     """Compared with what the same model generates for one sample after the other."""
     first, second = two_ranks(OURS, "seq2seq").ranks
     assert first == second
-    assert len(first["predictions"]) == len(first["labels"]) == first["metrics"]["eval_samples"] == SAMPLES
+    assert (
+        len(first["predictions"])
+        == len(first["labels"])
+        == first["metrics"]["eval_samples"]
+        == SAMPLES
+    )
     alone = [without_padding(row) for row in first["alone"]]
     assert [without_padding(row) for row in first["predictions"]] == alone
     assert len({tuple(row) for row in alone}) > 2
     widths = [sum(token != -100 for token in row) for row in first["predictions"]]
-    assert any(widths[start] != widths[start + 2] for start in range(0, 12, 4)), "ranks end at different lengths"
+    assert any(widths[start] != widths[start + 2] for start in range(0, 12, 4)), (
+        "ranks end at different lengths"
+    )
 
 
 def test_all_sequences_of_a_sample_are_kept(two_ranks):
     """And of the samples that only fill up the last round none; 5.3.0 has the same in front."""
-    expected, actual = two_ranks(REFERENCE, "seq2seq").ranks[0], two_ranks(OURS, "seq2seq").ranks[0]
+    expected, actual = (
+        two_ranks(REFERENCE, "seq2seq").ranks[0],
+        two_ranks(OURS, "seq2seq").ranks[0],
+    )
     assert len(actual["several"]) == 2 * len(actual["several_labels"]) == 2 * SAMPLES
     assert actual["several_labels"] == actual["labels"]
     wanted = [without_padding(row) for row in expected["several"]]
@@ -40,18 +50,33 @@ def test_all_sequences_of_a_sample_are_kept(two_ranks):
 
 
 def test_the_reference_gives_the_same_and_some_samples_twice(two_ranks):
-    """5.3.0 leaves in the predictions what only fills up the last round; without that they are ours."""
-    expected, actual = two_ranks(REFERENCE, "seq2seq").ranks[0], two_ranks(OURS, "seq2seq").ranks[0]
+    """5.3.0 leaves in the predictions what only fills up the last round; without that they are
+    ours.
+    """
+    expected, actual = (
+        two_ranks(REFERENCE, "seq2seq").ranks[0],
+        two_ranks(OURS, "seq2seq").ranks[0],
+    )
     assert len(expected["predictions"]) == 16
     for name in ("predictions", "labels"):
-        assert [without_padding(row) for row in actual[name]] == [without_padding(row) for row in expected[name][:13]]
-    assert actual["metrics"]["eval_loss"] == pytest.approx(expected["metrics"]["eval_loss"], rel=1e-5)
+        assert [without_padding(row) for row in actual[name]] == [
+            without_padding(row) for row in expected[name][:13]
+        ]
+    assert actual["metrics"]["eval_loss"] == pytest.approx(
+        expected["metrics"]["eval_loss"], rel=1e-5
+    )
 
 
 def test_two_ranks_that_share_the_weights_generate_the_same(two_ranks):
-    """With `fully_shard` no rank has the embeddings for itself, and all have to generate as long as the longest one."""
+    """With `fully_shard` no rank has the embeddings for itself, and all have to generate as long
+    as the longest one.
+    """
     whole, sharded = two_ranks(OURS, "seq2seq").ranks[0], two_ranks(OURS, "seq2seq_sharded").ranks
     assert sharded[0] == sharded[1]
     for name in ("predictions", "labels"):
-        assert list(map(without_padding, sharded[0][name])) == list(map(without_padding, whole[name]))
-    assert sharded[0]["metrics"]["eval_loss"] == pytest.approx(whole["metrics"]["eval_loss"], rel=1e-3)
+        assert list(map(without_padding, sharded[0][name])) == list(
+            map(without_padding, whole[name])
+        )
+    assert sharded[0]["metrics"]["eval_loss"] == pytest.approx(
+        whole["metrics"]["eval_loss"], rel=1e-3
+    )

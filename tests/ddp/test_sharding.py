@@ -1,4 +1,6 @@
-"""One model under every strategy that shards it, in two processes: the numbers of one process, and whole files."""
+"""One model under every strategy that shards it, in two processes: the numbers of one process,
+and whole files.
+"""
 
 import json
 import shutil
@@ -10,7 +12,15 @@ from typing import Any
 import pytest
 import shard_script
 import torch
-from beside_one_process import NUMBERS, close, devices, goes_on, launched, same_model, same_optimizer
+from beside_one_process import (
+    NUMBERS,
+    close,
+    devices,
+    goes_on,
+    launched,
+    same_model,
+    same_optimizer,
+)
 from safetensors.torch import load_file
 from starting import finished_ranks, forked_ranks
 from torch.distributed.fsdp import StateDictType
@@ -20,7 +30,16 @@ from lightrainer.lightning_modules.checkpoints.manifest import files_below
 
 SCRIPT = Path(__file__).with_name("shard_script.py")
 PARTS = ["fsdp1_parts", "fsdp2_parts"]
-EXACT = ["fsdp1", "fsdp1_hybrid", "fsdp1_other", "fsdp2", "fsdp2_grad", "fsdp2_hybrid", "groups", *PARTS]
+EXACT = [
+    "fsdp1",
+    "fsdp1_hybrid",
+    "fsdp1_other",
+    "fsdp2",
+    "fsdp2_grad",
+    "fsdp2_hybrid",
+    "groups",
+    *PARTS,
+]
 HALF = ["fsdp1_bf16", "fsdp2_bf16"]
 RULED = ["ddp_rules", "fsdp1_rules", "fsdp2_rules", "fsdp2_adafactor"]
 MUON = ["ddp_muon", "fsdp2_muon"] if hasattr(torch.optim, "Muon") else []
@@ -39,7 +58,9 @@ def results(
 
 @pytest.mark.parametrize("strategy", ["ddp", *EXACT])
 def test_the_numbers_are_those_of_one_process(results, strategy):
-    """With accumulation, clipping, weight decay and tied weights: losses, norms and evaluations to 1e-5."""
+    """With accumulation, clipping, weight decay and tied weights: losses, norms and evaluations
+    to 1e-5.
+    """
     for rank in (0, 1):
         close(results("single", "single"), results(strategy, rank), 1e-5)
         assert results(strategy, rank)["predicted"] == list(range(12))
@@ -48,26 +69,36 @@ def test_the_numbers_are_those_of_one_process(results, strategy):
 
 @pytest.mark.parametrize("strategy", [*RULED, *MUON])
 def test_rules_and_optimizers_of_whole_parameters_train_as_in_one_process(results, strategy):
-    """Frozen parameters, decay by layer; Adafactor; Muon's iteration in bfloat16 rounds differently on parts."""
+    """Frozen parameters, decay by layer; Adafactor; Muon's iteration in bfloat16 rounds
+    differently on parts.
+    """
     alone = f"single_{strategy.rpartition('_')[2]}"
     close(results(alone, "single"), results(strategy), 2e-2 if strategy == "fsdp2_muon" else 1e-5)
     assert results(strategy)["losses"] == results(strategy, 1)["losses"]
-    assert results(strategy)["losses"] != pytest.approx(results("single", "single")["losses"], rel=2e-2)
+    assert results(strategy)["losses"] != pytest.approx(
+        results("single", "single")["losses"], rel=2e-2
+    )
 
 
 @pytest.mark.parametrize("strategy", HALF)
 def test_half_precision_is_near_but_not_the_same(results, strategy):
     close(results("single", "single"), results(strategy), 2e-2)
-    assert results(strategy)["losses"] != pytest.approx(results("single", "single")["losses"], rel=1e-5)
+    assert results(strategy)["losses"] != pytest.approx(
+        results("single", "single")["losses"], rel=1e-5
+    )
 
 
 def test_float16_scales_its_losses_and_leaves_out_the_same_steps_everywhere(results):
-    """Both versions skip the step whose gradients are infinite, in all processes, and then train."""
+    """Both versions skip the step whose gradients are infinite, in all processes, and then
+    train.
+    """
     expected = results("fsdp1_fp16")
     for strategy in ("fsdp1_fp16", "fsdp2_fp16"):
         for rank in (0, 1):
             close(expected, results(strategy, rank), 1e-3)
-    assert expected["losses"][0] == pytest.approx(results("single", "single")["losses"][0], rel=1e-2)
+    assert expected["losses"][0] == pytest.approx(
+        results("single", "single")["losses"][0], rel=1e-2
+    )
     finite = [norm for norm in expected["norms"] if norm < float("inf")]
     assert 3 <= len(finite) < 6
     assert all(norm < 20 for norm in finite)
@@ -85,7 +116,9 @@ def test_each_process_has_a_part_of_the_parameters(results, strategy):
 @pytest.mark.parametrize("strategy", [*EXACT, *HALF])
 def test_saved_models_are_whole(results, strategy):
     """The same names, shapes and values as those of one process; tied weights once."""
-    whole, found = (results.folder / place / "saved" for place in ("single/single", f"shared/{strategy}"))
+    whole, found = (
+        results.folder / place / "saved" for place in ("single/single", f"shared/{strategy}")
+    )
     same_model(whole, found, 2e-2 if strategy in HALF else 2e-5)
     assert results(strategy)["saved"] == results("single", "single")["saved"]
     assert results(strategy, 1)["saved"] is None
@@ -93,9 +126,13 @@ def test_saved_models_are_whole(results, strategy):
 
 @pytest.mark.parametrize("strategy", [name for name in EXACT if name not in PARTS])
 def test_checkpoints_have_the_form_of_one_process(results, strategy):
-    """Whole tensors by the same numbers, so that a training can go on with any number of processes."""
+    """Whole tensors by the same numbers, so that a training can go on with any number of
+    processes.
+    """
     name = "checkpoint-6/optimizer.pt"
-    same_optimizer(results.folder / "single" / "single" / name, results.folder / "shared" / strategy / name)
+    same_optimizer(
+        results.folder / "single" / "single" / name, results.folder / "shared" / strategy / name
+    )
 
 
 @pytest.mark.parametrize("strategy", PARTS)
@@ -105,7 +142,11 @@ def test_parts_are_written_by_all_processes_and_read_by_one(results, strategy, t
     assert not (before / "model.safetensors").exists()
     assert not (before / "optimizer.pt").exists()
     for name in ("pytorch_model_fsdp_0", "optimizer_0"):
-        assert sorted(path.name for path in (before / name).iterdir()) == [".metadata", "__0_0.distcp", "__1_0.distcp"]
+        assert sorted(path.name for path in (before / name).iterdir()) == [
+            ".metadata",
+            "__0_0.distcp",
+            "__1_0.distcp",
+        ]
     shutil.copytree(before, tmp_path / "out" / "checkpoint-4")
     trainer = shard_script.trainer_of(tmp_path / "out", "single", seed=99)
     trainer.train(resume_from_checkpoint=True)
@@ -113,9 +154,13 @@ def test_parts_are_written_by_all_processes_and_read_by_one(results, strategy, t
     assert losses == pytest.approx(results("single", "single")["losses"], rel=1e-5)
 
 
-@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2", "fsdp1_flat", *PARTS, "fsdp2_rules", *MUON[1:]])
+@pytest.mark.parametrize(
+    "strategy", ["fsdp1", "fsdp2", "fsdp1_flat", *PARTS, "fsdp2_rules", *MUON[1:]]
+)
 def test_a_stopped_training_goes_on_as_if_never_stopped(results, strategy):
-    """From the middle of a pass, in a model with other first weights; the best model is loaded at the end."""
+    """From the middle of a pass, in a model with other first weights; the best model is loaded
+    at the end.
+    """
     goes_on(results(strategy), (*NUMBERS, "best"))
     assert results(strategy)["best"] == 6
     here = results.folder / "shared" / strategy
@@ -148,7 +193,9 @@ def test_fsdp_plugin_shards_no_second_model(tmp_path):
 
 WRITTEN = ["later:fsdp1_parts", "now:fsdp1_parts", "later:fsdp2", "now:fsdp2", "now:fsdp2_parts"]
 WRITTEN += [f"{kind}:fsdp2_parts" for kind in ("later", "alive", "full", "refused")]
-WRITTEN += [f"{kind}:{strategy}" for kind in ("whole", "incomplete") for strategy in ("fsdp1", "fsdp2")]
+WRITTEN += [
+    f"{kind}:{strategy}" for kind in ("whole", "incomplete") for strategy in ("fsdp1", "fsdp2")
+]
 
 
 @pytest.fixture(scope="module")
@@ -175,19 +222,30 @@ def test_weights_left_out_of_a_whole_save_are_warned_of_once(written, strategy):
 
 def contents(checkpoint: Path) -> dict[str, bytes]:
     """Return what files hold, but for paths, random names and their checksums."""
-    names = [name for name in files_below(checkpoint) if not name.endswith((".metadata", ".json", "training_args.bin"))]
+    names = [
+        name
+        for name in files_below(checkpoint)
+        if not name.endswith((".metadata", ".json", "training_args.bin"))
+    ]
     return {name: (checkpoint / name).read_bytes() for name in names}
 
 
 @pytest.mark.parametrize("strategy", ["fsdp2", *PARTS])
 def test_a_training_goes_on_while_a_checkpoint_is_written(written, strategy):
-    """Until the step after it has ended no process may write; it is there for the next one, as if written at once."""
+    """Until the step after it has ended no process may write; it is there for the next one, as
+    if written at once.
+    """
     for rank in (0, 1):
-        if rank == 0 or strategy in PARTS:  # otherwise the first one writes alone, and does not wait for the other
+        # otherwise the first one writes alone, and does not wait for the other
+        if rank == 0 or strategy in PARTS:
             assert written(strategy, "later", rank)["there"] == [[], ["checkpoint-2"]]
-        assert written(strategy, "later", rank)["losses"] == written(strategy, "now", rank)["losses"]
+        assert (
+            written(strategy, "later", rank)["losses"] == written(strategy, "now", rank)["losses"]
+        )
     for step in (2, 4, 6):
-        later, now = (written.folder / strategy / kind / f"checkpoint-{step}" for kind in ("later", "now"))
+        later, now = (
+            written.folder / strategy / kind / f"checkpoint-{step}" for kind in ("later", "now")
+        )
         assert problems(later) == []
         assert files_below(later) == files_below(now)
         assert contents(later) == contents(now)
@@ -197,7 +255,11 @@ def test_a_training_goes_on_while_a_checkpoint_is_written(written, strategy):
 def test_without_copies_a_checkpoint_would_hold_later_weights(written):
     """Negative control: all but the last one, which no step follows."""
     folders = [written.folder / "fsdp2_parts" / kind for kind in ("alive", "now")]
-    changed = [step for step in (2, 4, 6) if len({str(contents(one / f"checkpoint-{step}")) for one in folders}) > 1]
+    changed = [
+        step
+        for step in (2, 4, 6)
+        if len({str(contents(one / f"checkpoint-{step}")) for one in folders}) > 1
+    ]
     assert changed == [2, 4]
 
 
@@ -224,7 +286,9 @@ def test_a_kill_while_parts_are_written_leaves_the_checkpoint_before(written, tm
     codes, said = forked_ranks(SCRIPT, str(tmp_path), "killed:fsdp2_parts", **started)
     # The other process fails by itself, or is asked to end before it has.
     assert codes in ([-9, 1], [-9, -signal.SIGTERM]), said[-4000:]
-    there = sorted(path.name for path in (tmp_path / "fsdp2_parts" / "killed").glob("*checkpoint-*"))
+    there = sorted(
+        path.name for path in (tmp_path / "fsdp2_parts" / "killed").glob("*checkpoint-*")
+    )
     assert [name.partition("partial-")[0] for name in there] == [".checkpoint-4.", "checkpoint-2"]
     finished_ranks(SCRIPT, str(tmp_path), "again:fsdp2_parts", **started)
     for rank in (0, 1):

@@ -1,4 +1,6 @@
-"""Models whose layers are split over processes (tensor parallel), alone and together with FSDP: as in one process."""
+"""Models whose layers are split over processes (tensor parallel), alone and together with FSDP:
+as in one process.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from beside_one_process import NUMBERS, close, devices, goes_on, launched, same_model, same_optimizer
+from beside_one_process import (
+    NUMBERS,
+    close,
+    devices,
+    goes_on,
+    launched,
+    same_model,
+    same_optimizer,
+)
 from safetensors.torch import load_file
 
 SCRIPT = Path(__file__).with_name("split_script.py")
@@ -19,7 +29,9 @@ PARAMETERS = 680  # tied embeddings of 11 * 8, two blocks of 16 + 8 * 16 + 16 + 
 
 
 @pytest.fixture(scope="module", params=devices(4))
-def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Any], dict[str, Any]]:
+def results(
+    request, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, Any], dict[str, Any]]:
     """See `launched`."""
     groups = (2, [*PAIR, "qwen"]), (4, [*GRID, "grid_fp16", "grid_qwen"])
     return launched(SCRIPT, tmp_path_factory.mktemp("split"), request.param, ALONE, *groups)
@@ -35,11 +47,12 @@ def ranks(case: str) -> range:
 
 @pytest.mark.parametrize("case", [*PAIR, *GRID, *LANGUAGE_MODELS])
 def test_the_numbers_are_those_of_one_process(results, case):
-    """With accumulation, clipping, dropout, tied weights and labels of other numbers: losses and norms to 1e-5.
+    """With accumulation, clipping, dropout, tied weights and labels of other numbers: losses and
+    norms to 1e-5.
 
-    The processes begin with other weights, and with dropout those of a group have to draw the same numbers. A batch
-    counts once, however many processes get it. Saved models have the same names, shapes and values, and are written by
-    the first process only.
+    The processes begin with other weights, and with dropout those of a group have to draw the same
+    numbers. A batch counts once, however many processes get it. Saved models have the same names,
+    shapes and values, and are written by the first process only.
     """
     expected = results(alone(case), "single")
     for rank in ranks(case):
@@ -50,7 +63,10 @@ def test_the_numbers_are_those_of_one_process(results, case):
         assert found["saved"] == (expected["saved"] if rank == 0 else None)
     assert expected["predicted"] == list(range(7))
     assert len(set(expected["losses"])) == len(expected["losses"]) == 4
-    same_model(results.folder / "single" / alone(case) / "saved", results.folder / "shared" / case / "saved")
+    same_model(
+        results.folder / "single" / alone(case) / "saved",
+        results.folder / "shared" / case / "saved",
+    )
 
 
 def test_float16_scales_its_losses_and_leaves_out_the_same_steps_everywhere(results):
@@ -59,10 +75,14 @@ def test_float16_scales_its_losses_and_leaves_out_the_same_steps_everywhere(resu
     assert sum(norm < 20 for norm in first["norms"]) >= 2
     assert first["losses"][-1] < first["losses"][0] * 0.8
     for rank in range(1, 4):
-        assert [results("grid_fp16", rank)[name] for name in NUMBERS] == [first[name] for name in NUMBERS]
+        assert [results("grid_fp16", rank)[name] for name in NUMBERS] == [
+            first[name] for name in NUMBERS
+        ]
 
 
-@pytest.mark.parametrize(("case", "share"), [("sequence", 0.55), ("method", 0.65), ("grid", 0.3), ("grid_fsdp", 0.3)])
+@pytest.mark.parametrize(
+    ("case", "share"), [("sequence", 0.55), ("method", 0.65), ("grid", 0.3), ("grid_fsdp", 0.3)]
+)
 def test_each_process_has_a_part_of_the_parameters(results, case, share):
     sizes = [results(case, rank)["local_numel"] for rank in ranks(case)]
     assert results(alone(case), "single")["local_numel"] == PARAMETERS
@@ -72,7 +92,9 @@ def test_each_process_has_a_part_of_the_parameters(results, case, share):
 
 @pytest.mark.parametrize("case", ["dropout", "grid", "grid_parts"])
 def test_a_stopped_training_goes_on_as_if_never_stopped(results, case):
-    """From the middle of a pass, in a model with other first weights; the best model is loaded at the end."""
+    """From the middle of a pass, in a model with other first weights; the best model is loaded
+    at the end.
+    """
     for rank in ranks(case):
         goes_on(results(case, rank), (*NUMBERS, "tokens", "best"))
     here = results.folder / "shared" / case
@@ -82,6 +104,10 @@ def test_a_stopped_training_goes_on_as_if_never_stopped(results, case):
 
 @pytest.mark.parametrize("case", ["sequence", "grid"])
 def test_checkpoints_have_the_form_of_one_process(results, case):
-    """Whole tensors by the same numbers, so that a training can go on with any number of processes."""
+    """Whole tensors by the same numbers, so that a training can go on with any number of
+    processes.
+    """
     name = "checkpoint-4/optimizer.pt"
-    same_optimizer(results.folder / "single" / alone(case) / name, results.folder / "shared" / case / name)
+    same_optimizer(
+        results.folder / "single" / alone(case) / name, results.folder / "shared" / case / name
+    )

@@ -1,4 +1,6 @@
-"""Models that `from_pretrained(distributed_config=...)` of the newest transformers has spread over processes."""
+"""Models that `from_pretrained(distributed_config=...)` of the newest transformers has spread
+over processes.
+"""
 
 import json
 import os
@@ -15,7 +17,14 @@ from lightrainer import Trainer, TrainingArguments
 
 SCRIPT = Path(__file__).with_name("spread_script.py")
 NEWEST = Path(sys.prefix) / "newest"
-CASES = {"fsdp": "llama", "fsdp_lora": "lora", "tp": "llama", "ep": "moe", "hsdp": "llama", "fsdp_tp": "llama"}
+CASES = {
+    "fsdp": "llama",
+    "fsdp_lora": "lora",
+    "tp": "llama",
+    "ep": "moe",
+    "hsdp": "llama",
+    "fsdp_tp": "llama",
+}
 CASES |= {"ep_tp": "moe"}
 
 
@@ -33,12 +42,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    return json.loads((folder / "told.json").read_text()), load_file(next(iter(folder.glob("*model.safetensors"))))
+    return json.loads((folder / "told.json").read_text()), load_file(
+        next(iter(folder.glob("*model.safetensors")))
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_they_train_as_in_one_process_and_are_saved_whole(folder: Path, case: str) -> None:
-    """With accumulation, and clipping over weights that are spread in different ways; they go on bit for bit."""
+    """With accumulation, and clipping over weights that are spread in different ways; they go on
+    bit for bit.
+    """
     places = (case, f"single-{CASES[case]}", f"{case}-resumed")
     (told, model), (expected, single), (again, resumed) = (read(folder / place) for place in places)
     assert len(set(expected["losses"])) == 4
@@ -46,7 +59,8 @@ def test_they_train_as_in_one_process_and_are_saved_whole(folder: Path, case: st
     for name in ("losses", "norms"):
         assert told[name] == pytest.approx(expected[name], rel=1e-5)
     assert model.keys() == single.keys()
-    assert max(float((model[name] - single[name]).abs().max()) for name in single) < 1e-5  # moved by 2e-2
+    # moved by 2e-2
+    assert max(float((model[name] - single[name]).abs().max()) for name in single) < 1e-5
     assert again == told
     assert all(bool((model[name] == resumed[name]).all()) for name in model)
 

@@ -1,4 +1,6 @@
-"""`LossModule` and `DataModule` under each strategy of Lightning that runs on a CPU: batches, numbers, resumption."""
+"""`LossModule` and `DataModule` under each strategy of Lightning that runs on a CPU: batches,
+numbers, resumption.
+"""
 
 import functools
 import json
@@ -16,15 +18,25 @@ BESIDE = Path(sys.prefix) / "deepspeed"
 REPLICATED = ["ddp", "fsdp", "sharded", "sharded, one file"]
 SPLIT = ["split", "split, one file"]
 ZERO = ["zero 1", "zero 2", "zero 3"]
-with_deepspeed = pytest.mark.skipif(not BESIDE.is_dir(), reason="deepspeed is not there: `make test` puts it aside")
-ALL = ["alone", *REPLICATED, *SPLIT, "both", *(pytest.param(way, marks=with_deepspeed) for way in ZERO)]
+with_deepspeed = pytest.mark.skipif(
+    not BESIDE.is_dir(), reason="deepspeed is not there: `make test` puts it aside"
+)
+ALL = [
+    "alone",
+    *REPLICATED,
+    *SPLIT,
+    "both",
+    *(pytest.param(way, marks=with_deepspeed) for way in ZERO),
+]
 
 Runs = Callable[[str], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """`runs(way)` returns what the ranks saw; ways that need the same processes are run together."""
+    """`runs(way)` returns what the ranks saw; ways that need the same processes are run
+    together.
+    """
     folder = tmp_path_factory.mktemp("strategies")
     programs = [
         ("one", ["alone", "alone, large batches"], 1),
@@ -37,18 +49,26 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     def get(way: str) -> list[Any]:
         name, ways, processes = next(program for program in programs if way in program[1])
         if not (folder / f"{way}-rank0.json").is_file():
-            options: dict[str, Any] = {"log": folder / f"{name}.log", "seconds": 240, "processes": processes}
+            options: dict[str, Any] = {
+                "log": folder / f"{name}.log",
+                "seconds": 240,
+                "processes": processes,
+            }
             if name == "deepspeed":
                 options |= {"library": "lightrainer and deepspeed", "BESIDE": str(BESIDE)}
             finished_ranks(SCRIPT, str(folder), *ways, **options)
-        return [json.loads((folder / f"{way}-rank{rank}.json").read_text()) for rank in range(processes)]
+        return [
+            json.loads((folder / f"{way}-rank{rank}.json").read_text()) for rank in range(processes)
+        ]
 
     return get
 
 
 @pytest.mark.parametrize("way", ALL)
 def test_resumes_exactly(runs: Runs, way: str) -> None:
-    """In the middle of an epoch and after one: optimizer, schedule, data and generators of each process."""
+    """In the middle of an epoch and after one: optimizer, schedule, data and generators of each
+    process.
+    """
     for rank in runs(way):
         assert sorted(rank["resumed"]) == ["epoch-0", "step-2"]
         for name, values in rank["resumed"].items():
@@ -57,12 +77,17 @@ def test_resumes_exactly(runs: Runs, way: str) -> None:
 
 @pytest.mark.parametrize("way", [way for way in ALL if way not in ("alone", "fsdp")])
 def test_trains_as_one_process(runs: Runs, way: str) -> None:
-    """The same measures and weights as with the batches of both shares in one process; clipped, but for FSDP."""
+    """The same measures and weights as with the batches of both shares in one process; clipped,
+    but for FSDP.
+    """
     single = "alone" if way in SPLIT else "alone, large batches"
     expected = runs(single)[0]["result"]
     for rank in runs(way):
         assert rank["result"] == pytest.approx(expected, abs=2e-5)
-        assert rank["counts"] == {"val_sized_count": 22.0, "val_stream_count": 22.0}, "each sample once"
+        assert rank["counts"] == {
+            "val_sized_count": 22.0,
+            "val_stream_count": 22.0,
+        }, "each sample once"
 
 
 def test_other_batches_make_other_weights(runs: Runs) -> None:
@@ -72,9 +97,12 @@ def test_other_batches_make_other_weights(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "shares"), [("ddp", [0, 1]), ("sharded", [0, 1]), ("split", [0, 0]), ("both", [0, 0, 1, 1])]
+    ("way", "shares"),
+    [("ddp", [0, 1]), ("sharded", [0, 1]), ("split", [0, 0]), ("both", [0, 0, 1, 1])],
 )
-def test_processes_with_parts_of_a_layer_read_the_same(runs: Runs, way: str, shares: list[int]) -> None:
+def test_processes_with_parts_of_a_layer_read_the_same(
+    runs: Runs, way: str, shares: list[int]
+) -> None:
     """Training, validation and streams, each rank those of its share."""
     alone = runs("alone")[0]["batches"]
     count = max(shares) + 1
@@ -108,5 +136,8 @@ def test_a_checkpoint_without_optimizer_states_is_reported(runs: Runs) -> None:
             ("sharded, one file", "ModelParallelStrategy"),
         ):
             (message,) = logged[f"{way}-before"]
-            assert f"{way}-before.ckpt holds no optimizer states, so Lightning's {strategy} cannot load it" in message
+            assert (
+                f"{way}-before.ckpt holds no optimizer states, so Lightning's {strategy} cannot "
+                "load it" in message
+            )
             assert logged[f"{way}-after"] == ["resumed"], "negative control"

@@ -1,4 +1,6 @@
-"""The same script in two processes: it trains as the reference's two, evaluates every sample once, and saves once."""
+"""The same script in two processes: it trains as the reference's two, evaluates every sample
+once, and saves once.
+"""
 
 import math
 
@@ -29,7 +31,9 @@ def assert_close(expected: list[dict], actual: list[dict]) -> None:
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, "half"])
 def test_two_ranks_train_as_two_ranks_of_the_reference(two_ranks, scenario):
-    """Accumulation with a remainder and dropout: losses, norms, rates, evaluation losses and weights to 1e-6."""
+    """Accumulation with a remainder and dropout: losses, norms, rates, evaluation losses and
+    weights to 1e-6.
+    """
     expected, actual = two_ranks(REFERENCE, scenario), two_ranks(OURS, scenario)
     for one, other in zip(expected.ranks, actual.ranks, strict=True):
         assert one["global_step"] == other["global_step"] > 0
@@ -41,8 +45,12 @@ def test_two_ranks_train_as_two_ranks_of_the_reference(two_ranks, scenario):
 
 
 def test_two_ranks_leave_out_the_same_steps(two_ranks):
-    """Of a training in float16: those whose gradients are infinite on one of them; the learning rate waits for both."""
-    first, second = ([e for e in rank["history"] if "grad_norm" in e] for rank in two_ranks(OURS, "half").ranks)
+    """Of a training in float16: those whose gradients are infinite on one of them; the learning
+    rate waits for both.
+    """
+    first, second = (
+        [e for e in rank["history"] if "grad_norm" in e] for rank in two_ranks(OURS, "half").ranks
+    )
     finite = [math.isfinite(entry["grad_norm"]) for entry in first]
     assert finite == [math.isfinite(entry["grad_norm"]) for entry in second]
     skipped = finite.index(True)
@@ -53,12 +61,16 @@ def test_two_ranks_leave_out_the_same_steps(two_ranks):
 
 
 def test_two_ranks_of_a_compiled_model_train_in_float16_as_those_of_the_model_do(two_ranks):
-    """The norms of the gradients, which are clipped, are without the loss scale, and the same steps are left out."""
+    """The norms of the gradients, which are clipped, are without the loss scale, and the same
+    steps are left out.
+    """
     plain, compiled = (two_ranks(OURS, scenario).ranks for scenario in ("half", "half_compiled"))
     for one, other in zip(plain, compiled, strict=True):
         assert_close(numbers(one["history"]), numbers(other["history"]))
         assert other["scaler"] == one["scaler"]
-        assert list(other["sums"].values()) == pytest.approx(list(one["sums"].values()), rel=0, abs=1e-6)
+        assert list(other["sums"].values()) == pytest.approx(
+            list(one["sums"].values()), rel=0, abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, "half"])
@@ -66,7 +78,8 @@ def test_both_ranks_end_with_the_same_weights(two_ranks, scenario):
     """Bit for bit; and they log the same numbers."""
     first, second = two_ranks(OURS, scenario).ranks
     assert first["weights"] == second["weights"]
-    assert str(numbers(first["history"])) == str(numbers(second["history"]))  # as text NaN equals NaN
+    # as text NaN equals NaN
+    assert str(numbers(first["history"])) == str(numbers(second["history"]))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

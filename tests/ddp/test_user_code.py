@@ -1,4 +1,6 @@
-"""User code in two processes gets the model that synchronizes: any order of passes trains as one process does."""
+"""User code in two processes gets the model that synchronizes: any order of passes trains as one
+process does.
+"""
 
 import json
 import os
@@ -18,7 +20,14 @@ def seen(tmp_path_factory):
     """Run the script once; return a reader of what the ranks of a library saw."""
     folder = tmp_path_factory.mktemp("user_code")
     script = Path(__file__).with_name("user_code_script.py")
-    finished_ranks(script, str(folder), log=folder / "script.txt", seconds=240, processes=0, library="transformers")
+    finished_ranks(
+        script,
+        str(folder),
+        log=folder / "script.txt",
+        seconds=240,
+        processes=0,
+        library="transformers",
+    )
 
     def read(library, processes=2):
         files = [folder / f"{library}-{processes}-rank{rank}.json" for rank in range(processes)]
@@ -36,7 +45,9 @@ def assert_close(actual, expected):
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("step", STEPS)
 def test_own_step_trains_as_one_process_with_the_whole_batch(seen, step, accumulation):
-    """Both ranks end with the same bits, which are those of transformers, and with the weights of one process."""
+    """Both ranks end with the same bits, which are those of transformers, and with the weights
+    of one process.
+    """
     case = f"{step} {accumulation}"
     first, second = (rank[case] for rank in seen("lightrainer"))
     alone = seen("lightrainer", 1)[0][case]
@@ -56,7 +67,9 @@ def test_own_step_around_the_wrapper_drifts_apart(seen):
 
 def test_each_override_and_callback_gets_the_model_it_gets_in_transformers(seen):
     """The wrapped model where gradients are made, the user's own in evaluations and callbacks."""
-    ours, reference = (seen(library)[0]["handed over"] for library in ("lightrainer", "transformers"))
+    ours, reference = (
+        seen(library)[0]["handed over"] for library in ("lightrainer", "transformers")
+    )
     assert ours == reference
     assert ours["training_step"] == "DistributedDataParallel"
     assert ours["trainer.model in on_step_end"] == "Regression"

@@ -1,4 +1,5 @@
-"""Two ranks with different settings, streams of different lengths, and caught errors; for `torchrun`.
+"""Two ranks with different settings, streams of different lengths, and caught errors; for
+`torchrun`.
 
     torchrun --nproc_per_node=2 together_script.py OUTPUT_FOLDER
 
@@ -57,7 +58,9 @@ class Heard(logging.Handler):
         self.said.append(record.getMessage())
 
 
-def refused(folder: Path, model: Any = None, data: Any = None, evaluates: bool = False, **changes: Any) -> list[str]:
+def refused(
+    folder: Path, model: Any = None, data: Any = None, evaluates: bool = False, **changes: Any
+) -> list[str]:
     """Return the messages about a training that cannot begin."""
     made = trainer(folder, model, data, **changes)
     before = [weight.clone() for weight in made.model.parameters()]
@@ -96,18 +99,34 @@ def mismatches(folder: Path) -> dict[str, Any]:
     found["length"] = refused(folder, data=Points(count=32 - 2 * second))
     uneven = {"data": Points(count=30), "accelerator_config": {"even_batches": False}}
     found["uneven_batches"] = refused(folder, **uneven)
-    found["uneven_micro_batches"] = refused(folder, gradient_accumulation_steps=2, fsdp=True, **uneven)
+    found["uneven_micro_batches"] = refused(
+        folder, gradient_accumulation_steps=2, fsdp=True, **uneven
+    )
     found["evaluation"] = refused(folder, evaluates=True, per_device_eval_batch_size=2 + second)
-    own = {"logging_dir": f"logs{rank()}", "run_name": str(rank()), "dataloader_num_workers": int(second)}
+    own = {
+        "logging_dir": f"logs{rank()}",
+        "run_name": str(rank()),
+        "dataloader_num_workers": int(second),
+    }
     found["may_differ"] = refused(folder / str(rank()), **own)
     return found
 
 
 def uneven_evaluations(folder: Path) -> dict[str, Any]:
-    """Evaluations whose last round is not full, where `even_batches=False` gives the second process less."""
+    """Evaluations whose last round is not full, where `even_batches=False` gives the second
+    process less.
+    """
     options = {"per_device_eval_batch_size": 4, "accelerator_config": {"even_batches": False}}
     data = Points(count=13)
-    made = trainer(folder, data=data, num_train_epochs=-1, max_steps=2, eval_strategy="steps", eval_steps=1, **options)
+    made = trainer(
+        folder,
+        data=data,
+        num_train_epochs=-1,
+        max_steps=2,
+        eval_strategy="steps",
+        eval_steps=1,
+        **options,
+    )
     made.eval_dataset = data
     made.compute_metrics = lambda prediction: {"seen": len(prediction.predictions)}
     expected = [data[index]["labels"].item() for index in range(13)]
@@ -118,13 +137,20 @@ def uneven_evaluations(folder: Path) -> dict[str, Any]:
     predicted = made.predict(data)
     own = [len(batch["labels"]) for batch in made.get_eval_dataloader()]
     same = predicted.label_ids.tolist() == expected
-    return {"evaluated": evaluated, "predicted": len(predicted.predictions), "same": same, "own_loop": own}
+    return {
+        "evaluated": evaluated,
+        "predicted": len(predicted.predictions),
+        "same": same,
+        "own_loop": own,
+    }
 
 
 def counted(made: Trainer) -> list[Any]:
     """Steps, and how many samples this process trained with."""
     seen: list[int] = []
-    made.model.register_forward_pre_hook(lambda model, args, kwargs: seen.append(len(kwargs["x"])), with_kwargs=True)
+    made.model.register_forward_pre_hook(
+        lambda model, args, kwargs: seen.append(len(kwargs["x"])), with_kwargs=True
+    )
     made.train()
     return [made.state.global_step, sum(seen), round(made.state.epoch or 0, 3)]
 
@@ -141,12 +167,17 @@ def uneven(folder: Path, heard: Heard) -> dict[str, Any]:
     streams = {
         "stream": (Stream(count), {"max_steps": 10}),
         "sized": (Stream(count, sized=True), {}),
-        "read_alone": (Stream(count), {"max_steps": 6, "accelerator_config": {"dispatch_batches": False}}),
+        "read_alone": (
+            Stream(count),
+            {"max_steps": 6, "accelerator_config": {"dispatch_batches": False}},
+        ),
         "same": (Stream(22), {"max_steps": 8}),
     }
     found = {}
     for name, (data, changes) in streams.items():
-        found[name] = told(lambda data=data, changes=changes: counted(trainer(folder, data=data, **changes)))
+        found[name] = told(
+            lambda data=data, changes=changes: counted(trainer(folder, data=data, **changes))
+        )
     made = trainer(folder, max_steps=7)
     made.__class__ = OwnLoader
     found["own_loader"] = told(lambda: counted(made))
@@ -163,7 +194,9 @@ def uneven(folder: Path, heard: Heard) -> dict[str, Any]:
 
 
 def ends(folder: Path) -> dict[str, Any]:
-    """An error in both processes at once, which the script catches, ends no process; nor does a second training."""
+    """An error in both processes at once, which the script catches, ends no process; nor does a
+    second training.
+    """
     errors = {
         "other class": ArithmeticError(f"of {rank()}"),
         "same text": RuntimeError("of both"),
@@ -186,7 +219,11 @@ def ends(folder: Path) -> dict[str, Any]:
 def main(folder: Path) -> None:
     heard = Heard()
     logging.getLogger("lightrainer").addHandler(heard)
-    found = {"mismatches": mismatches(folder), "uneven": uneven(folder, heard), "ends": ends(folder)}
+    found = {
+        "mismatches": mismatches(folder),
+        "uneven": uneven(folder, heard),
+        "ends": ends(folder),
+    }
     found["uneven_evaluations"] = uneven_evaluations(folder)
     (folder / f"rank{rank()}.json").write_text(json.dumps(found))
 

@@ -1,4 +1,6 @@
-"""DeepSpeed for real, in one process and in two, on the CPU: the numbers of a plain training, and of the reference."""
+"""DeepSpeed for real, in one process and in two, on the CPU: the numbers of a plain training,
+and of the reference.
+"""
 
 import functools
 import json
@@ -17,9 +19,13 @@ from lightrainer.lightning_modules.distributed.zero_states import ZeroStates
 
 SCRIPT = Path(__file__).with_name("deepspeed_script.py")
 BESIDE = Path(sys.prefix) / "deepspeed"
-"""Where the Makefile installs it: transformers and accelerate would import it in every process that has it."""
+"""Where the Makefile installs it: transformers and accelerate would import it in every process
+that has it.
+"""
 
-pytestmark = pytest.mark.skipif(not BESIDE.is_dir(), reason="deepspeed is not there: `make test` puts it aside")
+pytestmark = pytest.mark.skipif(
+    not BESIDE.is_dir(), reason="deepspeed is not there: `make test` puts it aside"
+)
 
 SECONDS = 300
 EXACT = ["stage0", "stage1", "stage2", "stage3", "offload2", "offload3", "silent", "parts"]
@@ -28,10 +34,18 @@ OTHERS = ["sections", "unclipped", "fp16"]
 ALONE = ["stage2", "stage3"]
 COMPARED = ["sections", "its_schedule", "its_optimizer", "stage3"]
 RESUMED = ["stage2", "stage3", "offload3", "parts", "sections", "bf16", "fp16_low"]
-DEALT_OUT = ["stage2-2-numbers", "stage3-2-stage3", "parts-2-parts", "stage2-2-stage3", "stage3-2-offload2"]
+DEALT_OUT = [
+    "stage2-2-numbers",
+    "stage3-2-stage3",
+    "parts-2-parts",
+    "stage2-2-stage3",
+    "stage3-2-offload2",
+]
 """From two processes to one, also in another stage; see `dealt_out` in the script."""
 TO_MORE = ["stage2-1-offload2", "stage3-1-stage3"]
-"""From one process to two; `offload2` stores parameters in another order (`round_robin_gradients`)."""
+"""From one process to two; `offload2` stores parameters in another order
+(`round_robin_gradients`).
+"""
 STAGE3 = ["stage3", "offload3", "parts", "bf16_3", "fp16_low_3"]
 NUMBERS = ("loss", "grad_norm", "learning_rate", "eval_loss", "last_eval_loss")
 close = functools.partial(beside_one_process.close, names=NUMBERS)
@@ -47,7 +61,9 @@ class Results:
     def __call__(self, way: str, processes: int = 2, rank: int = 0) -> Any:
         return json.loads((self.folder / f"{way}-{processes}-rank{rank}.json").read_text())
 
-    def weights(self, way: str, processes: int = 2, where: str = "saved") -> dict[str, torch.Tensor]:
+    def weights(
+        self, way: str, processes: int = 2, where: str = "saved"
+    ) -> dict[str, torch.Tensor]:
         return load_file(self.folder / str(processes) / way / where / "model.safetensors")
 
 
@@ -58,19 +74,36 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     single_batches = [f"single_batch-{way}" for way in COMPARED]
     ours, reference = ([library, str(folder)] for library in ("lightrainer", "transformers"))
     apart = ["plain", "plain_unclipped", *ALONE]
-    together = [*EXACT, *HALF, *OTHERS, *single_batches, "pretrained", *TO_MORE, "converted-2-plain"]
+    together = [
+        *EXACT,
+        *HALF,
+        *OTHERS,
+        *single_batches,
+        "pretrained",
+        *TO_MORE,
+        "converted-2-plain",
+    ]
     then_apart = [*DEALT_OUT, "bf16-2-bf16_3", "converted-2-plain"]
     then_apart += ["from_reference-its_optimizer", "refusals", "together"]
     common = {"log": folder / "log.txt", "seconds": SECONDS, "BESIDE": str(BESIDE)}
     finished_ranks(SCRIPT, *reference, *COMPARED, library="transformers and deepspeed", **common)
     for processes, ways in ((0, apart), (2, together), (0, then_apart)):
-        finished_ranks(SCRIPT, *ours, *ways, processes=processes, library="lightrainer and deepspeed", **common)
+        finished_ranks(
+            SCRIPT,
+            *ours,
+            *ways,
+            processes=processes,
+            library="lightrainer and deepspeed",
+            **common,
+        )
     return Results(folder)
 
 
 @pytest.mark.parametrize("way", EXACT)
 def test_two_processes_have_the_numbers_of_a_plain_training(results, way):
-    """With accumulation, a shorter last step, clipping, weight decay, tied weights: losses, norms, evaluations."""
+    """With accumulation, a shorter last step, clipping, weight decay, tied weights: losses,
+    norms, evaluations.
+    """
     for rank in (0, 1):
         close(results("plain", 1), results(way, rank=rank), 1e-5)
     if way in ALONE:
@@ -97,7 +130,9 @@ def test_half_precision_is_near_but_not_the_same(results, way):
 
 
 def test_steps_whose_gradients_overflow_are_left_out(results):
-    """With a loss scale of float16 that is too large: the schedule stands still, and so do the weights."""
+    """With a loss scale of float16 that is too large: the schedule stands still, and so do the
+    weights.
+    """
     found = results("fp16")
     assert found["learning_rate"] == [0.0] * 6
     assert set(found["grad_norm"]) <= {0.0, math.inf}  # DeepSpeed 0.19.0 says 0
@@ -117,10 +152,14 @@ def test_every_rank_predicts_all_in_order_and_its_callbacks_hear_everything(resu
 
 @pytest.mark.parametrize("way", [way for way in (*EXACT, *HALF) if way != "parts"])
 def test_saved_models_are_whole(results, way):
-    """Those of the best checkpoint, which is not the last: names, shapes and values of one process."""
+    """Those of the best checkpoint, which is not the last: names, shapes and values of one
+    process.
+    """
     expected, found = results.weights("plain", 1), results.weights(way)
     near = 2e-2 if way in HALF else 2e-5
-    torch.testing.assert_close({name: one.float() for name, one in found.items()}, expected, rtol=near, atol=near)
+    torch.testing.assert_close(
+        {name: one.float() for name, one in found.items()}, expected, rtol=near, atol=near
+    )
     best = results.weights(way, where="checkpoint-2")
     assert all(torch.equal(found[name], best[name]) for name in found)
     last = results.weights(way, where="checkpoint-6")
@@ -129,7 +168,9 @@ def test_saved_models_are_whole(results, way):
 
 @pytest.mark.parametrize("way", RESUMED)
 def test_a_stopped_training_goes_on_as_if_never_stopped(results, way):
-    """From the middle of a pass, in a model with other first weights; the best model is loaded at the end."""
+    """From the middle of a pass, in a model with other first weights; the best model is loaded
+    at the end.
+    """
     for rank in (0, 1):
         straight = results(way, rank=rank)
         for name in (*NUMBERS, "best"):
@@ -140,7 +181,9 @@ def test_a_stopped_training_goes_on_as_if_never_stopped(results, way):
 
 
 def test_another_number_of_processes_goes_on(results):
-    """With the states of the optimizer, in another stage too; the best model, which others wrote, is loaded then."""
+    """With the states of the optimizer, in another stage too; the best model, which others
+    wrote, is loaded then.
+    """
     for way, processes in (*((way, 1) for way in DEALT_OUT), *((way, 2) for way in TO_MORE)):
         before, written_by, _ = way.split("-")
         close(results(before, int(written_by)), results(way, processes), 1e-5)
@@ -157,20 +200,43 @@ def test_a_plain_training_goes_on_from_converted_states(results):
 
 def test_each_process_writes_its_part_and_the_first_one_all_else(results):
     folder = results.folder / "2" / "stage2"
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-2", "checkpoint-6", "saved"]
-    found = {path.relative_to(folder / "checkpoint-6").as_posix() for path in (folder / "checkpoint-6").rglob("*")}
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoint-2",
+        "checkpoint-6",
+        "saved",
+    ]
+    found = {
+        path.relative_to(folder / "checkpoint-6").as_posix()
+        for path in (folder / "checkpoint-6").rglob("*")
+    }
     states = {f"global_step6/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)}
     own = {f"{kind}_{rank}.pth" for rank in (0, 1) for kind in ("rng_state", "data_state")}
-    once = {"model.safetensors", "training_args.bin", "scheduler.pt", "trainer_state.json", "_manifest.json"}
-    theirs = {"global_step6", "global_step6/mp_rank_00_model_states.pt", "latest", "zero_to_fp32.py"}
+    once = {
+        "model.safetensors",
+        "training_args.bin",
+        "scheduler.pt",
+        "trainer_state.json",
+        "_manifest.json",
+    }
+    theirs = {
+        "global_step6",
+        "global_step6/mp_rank_00_model_states.pt",
+        "latest",
+        "zero_to_fp32.py",
+    }
     assert found - {"zero_to_torch.py"} == states | own | once | theirs
-    assert sorted(path.name for path in (folder / "saved").iterdir()) == ["model.safetensors", "training_args.bin"]
+    assert sorted(path.name for path in (folder / "saved").iterdir()) == [
+        "model.safetensors",
+        "training_args.bin",
+    ]
 
 
 def test_weights_can_be_left_in_parts(results):
     """`stage3_gather_16bit_weights_on_model_save=False`: DeepSpeed's script puts them together."""
     saved = results.folder / "2" / "parts" / "saved"
-    assert {"zero_to_fp32.py", "latest", "training_args.bin"} <= {path.name for path in saved.iterdir()}
+    assert {"zero_to_fp32.py", "latest", "training_args.bin"} <= {
+        path.name for path in saved.iterdir()
+    }
     assert not list(saved.parent.rglob("*.safetensors"))
     expected = results.weights("stage3")
     found = torch.load(results.folder / "together.pt", weights_only=True)
@@ -185,8 +251,9 @@ def test_weights_can_be_left_in_parts(results):
 def test_the_numbers_are_those_of_the_reference(results, way):
     """Bit for bit, with optimizer and schedule of DeepSpeed's, of the Trainer's, and one of each.
 
-    The reference logs the rate of the next step where DeepSpeed makes optimizer or schedule; here it is that of the
-    step itself, as it is otherwise. `results(way)` accumulates, which the reference 5.3.0 does wrongly.
+    The reference logs the rate of the next step where DeepSpeed makes optimizer or schedule; here
+    it is that of the step itself, as it is otherwise. `results(way)` accumulates, which the
+    reference 5.3.0 does wrongly.
     """
     expected, found = results(f"reference-{way}"), results(f"single_batch-{way}")
     for name in ("loss", "grad_norm", "eval_loss"):
@@ -203,7 +270,9 @@ def test_one_process_goes_on_from_two_of_the_reference(results):
 
 
 def test_models_of_transformers_come_in_parts(results):
-    """Where arguments with stage 3 are there before; what follows from their hidden size is filled in."""
+    """Where arguments with stage 3 are there before; what follows from their hidden size is
+    filled in.
+    """
     for rank in (0, 1):
         found = results("pretrained", rank=rank)
         assert (found["plain enabled"], found["stage3 enabled"]) == (False, True)

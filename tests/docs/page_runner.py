@@ -1,6 +1,8 @@
-"""Run the blocks of documentation pages: one job per line of stdin, a page and the folder to run it in.
+"""Run the blocks of documentation pages: one job per line of stdin, a page and the folder to run it
+in.
 
-The libraries are imported once and each page runs in a fork of this process, so that a page costs what its blocks do.
+The libraries are imported once and each page runs in a fork of this process, so that a page costs
+what its blocks do.
 """
 
 import gc
@@ -14,7 +16,8 @@ import types
 from pathlib import Path
 
 FENCE = re.compile(r"^( *)```(\S+)?[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-# What a block is left out for; it says so itself, in its first line. With SLOW_BLOCKS=1 the slow ones run too.
+# What a block is left out for; it says so itself, in its first line. With SLOW_BLOCKS=1 the slow
+# ones run too.
 NEEDS = ["# in a checkout", *(f"# needs {what}" for what in ("a network", "a cluster", "a GPU"))]
 NEEDS += [f"# needs {library}" for library in ("DeepSpeed", "TensorFlow", "TRL")]
 if not os.environ.get("SLOW_BLOCKS"):
@@ -45,9 +48,13 @@ def run_page(page):
         if FILE_NAME.match(first):
             Path(FILE_NAME.match(first).group(1)).write_text(code, encoding="utf-8")
         elif language == "python":
-            printed = captured(lambda code=code, line=line: run_python(page, line, code, vars(module)), where)
+            printed = captured(
+                lambda code=code, line=line: run_python(page, line, code, vars(module)), where
+            )
         elif language == "bash":
-            printed = captured(lambda code=code: subprocess.run(["bash", "-euc", code], check=True), where)
+            printed = captured(
+                lambda code=code: subprocess.run(["bash", "-euc", code], check=True), where
+            )
         elif language == "output" and printed is not None:
             compare(code, printed, where)
 
@@ -58,7 +65,9 @@ def run_python(page, line, code, names):
 
 
 def captured(run, where):
-    """Call `run`; returns what it printed, to stdout and stderr, and prints that too if it fails."""
+    """Call `run`; returns what it printed, to stdout and stderr, and prints that too if it
+    fails.
+    """
     kept = Path("printed.txt")
     with kept.open("w+") as file:
         before = os.dup(1), os.dup(2)
@@ -80,14 +89,16 @@ def captured(run, where):
 
 
 def compare(shown, printed, where):
-    """Exit unless the lines that a page shows were printed, in this order; `...` stands for anything, and so does
-    each number, as another CPU rounds otherwise.
+    """Exit unless the lines that a page shows were printed, in this order; `...` stands for
+    anything, and so does each number, as another CPU rounds otherwise.
     """
     lines = iter(map(without_numbers, printed.replace("\r", "\n").splitlines()))
     for line in shown.splitlines():
         pattern = ".*".join(re.escape(part.strip()) for part in without_numbers(line).split("..."))
         if line.strip() and not any(re.fullmatch(pattern, other) for other in lines):
-            raise SystemExit(f"{where} shows a line that was not printed:\n{line}\nPrinted were:\n{printed}")
+            raise SystemExit(
+                f"{where} shows a line that was not printed:\n{line}\nPrinted were:\n{printed}"
+            )
 
 
 def without_numbers(line):

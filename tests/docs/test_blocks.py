@@ -1,7 +1,9 @@
-"""Every block of the README and of the pages runs as printed, in an empty folder, with nothing injected.
+"""Every block of the README and of the pages runs as printed, in an empty folder, with nothing
+injected.
 
-A block of Python or bash runs; one that begins with `# name.ext` is a file; `output` is what the block before it
-prints; other languages are there to be read. What cannot run here says so in its first line (`# needs a GPU`).
+A block of Python or bash runs; one that begins with `# name.ext` is a file; `output` is what the
+block before it prints; other languages are there to be read. What cannot run here says so in its
+first line (`# needs a GPU`).
 """
 
 import json
@@ -15,7 +17,9 @@ from page_runner import FILE_NAME, NEEDS, blocks
 from starting import forked_python
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDES = [page for folder in ("user", "reference") for page in (ROOT / "docs" / folder).glob("*.md")]
+GUIDES = [
+    page for folder in ("user", "reference") for page in (ROOT / "docs" / folder).glob("*.md")
+]
 PAGES = sorted([ROOT / "README.md", *GUIDES])
 LANGUAGES = {"python", "bash", "yaml", "json", "output", "text"}
 RUN = {"python", "bash"}
@@ -31,14 +35,22 @@ def has_code(page):
 
 @pytest.fixture(scope="module")
 def runner():
-    """A process with the libraries imported, and what a terminal has: the environment's commands on PATH."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("LIGHTRAINER_", "PYTEST_"))}
+    """A process with the libraries imported, and what a terminal has: the environment's commands
+    on PATH.
+    """
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LIGHTRAINER_", "PYTEST_"))
+    }
     # Programs that pages start are forked too; the others of the environment are as they are.
     folders = [str(Path(program).parent) for program in (forked_python(), sys.executable)]
     path = os.pathsep.join([*folders, ours.get("PATH", "")])
     script = str(Path(__file__).with_name("page_runner.py"))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([forked_python(), script], env={**ours, "PATH": path}, **pipes) as process:
+    with subprocess.Popen(
+        [forked_python(), script], env={**ours, "PATH": path}, **pipes
+    ) as process:
         yield process
         process.stdin.close()
 
@@ -51,7 +63,9 @@ def run(process, page, folder):
     return json.loads(process.stdout.readline())
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if has_code(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if has_code(page)], ids=lambda page: page.stem
+)
 def test_blocks_run_as_printed(runner, page, tmp_path):
     status, said = run(runner, page, tmp_path / "empty")
     assert status == 0, said
@@ -71,7 +85,9 @@ def test_few_blocks_are_left_out():
     assert not [text for text in left_out if FILE_NAME.match(text)]
 
 
-@pytest.mark.parametrize("block", ["python\nundefined_name", "bash\nfalse", "python\nprint(1)\n```\n```output\nno"])
+@pytest.mark.parametrize(
+    "block", ["python\nundefined_name", "bash\nfalse", "python\nprint(1)\n```\n```output\nno"]
+)
 def test_a_block_that_fails_is_found(runner, block, tmp_path):
     """Negative control."""
     page = tmp_path / "page.md"

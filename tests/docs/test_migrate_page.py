@@ -10,7 +10,9 @@ PAGE = (DOCS / "user" / "migrate.md").read_text(encoding="utf-8")
 
 
 def test_the_tables_are_those_of_the_code():
-    spec = importlib.util.spec_from_file_location("old_names_table", DOCS / "scripts" / "old_names_table.py")
+    spec = importlib.util.spec_from_file_location(
+        "old_names_table", DOCS / "scripts" / "old_names_table.py"
+    )
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     assert tool.page(PAGE) == PAGE, "run python docs/scripts/old_names_table.py"

@@ -66,10 +66,15 @@ def test_keywords_of_the_search_are_taken():
 
 def test_a_cluster_gives_a_node_what_its_command_reads():
     """SLURM, Kubernetes and a shell start the same file, and set all of its variables."""
-    files = {code.partition("# ")[2].partition("\n")[0]: code for _, code, _ in blocks(DOCS / "user" / "clusters.md")}
+    files = {
+        code.partition("# ")[2].partition("\n")[0]: code
+        for _, code, _ in blocks(DOCS / "user" / "clusters.md")
+    }
     read = set(re.findall(r"\$\{?([A-Z]+)", files["start_node.sh"]))
     assert len(read) == 5
-    manifest = list(yaml.safe_load_all(files["train.yaml"]))[1]["spec"]["template"]["spec"]["containers"][0]
+    manifest = list(yaml.safe_load_all(files["train.yaml"]))[1]["spec"]["template"]["spec"][
+        "containers"
+    ][0]
     assert {variable["name"] for variable in manifest["env"]} == read
     assert manifest["command"] == ["bash", "start_node.sh"]
     job = files["job.sh"]
@@ -80,14 +85,26 @@ def test_a_cluster_gives_a_node_what_its_command_reads():
 
 
 def test_the_versions_that_were_tested_are_the_lowest_that_are_allowed_and_the_pins():
-    """`make test-oldest` and `python docs/scripts/versions_table.py` follow a bound that has changed."""
-    spec = importlib.util.spec_from_file_location("versions_table", DOCS / "scripts" / "versions_table.py")
+    """`make test-oldest` and `python docs/scripts/versions_table.py` follow a bound that has
+    changed.
+    """
+    spec = importlib.util.spec_from_file_location(
+        "versions_table", DOCS / "scripts" / "versions_table.py"
+    )
     spec.loader.exec_module(tool := importlib.util.module_from_spec(spec))
-    rows = tool.PAGE.read_text(encoding="utf-8").partition(tool.HEAD)[2].partition(tool.END)[0].splitlines()
+    rows = (
+        tool.PAGE.read_text(encoding="utf-8")
+        .partition(tool.HEAD)[2]
+        .partition(tool.END)[0]
+        .splitlines()
+    )
     cells = [row.strip("| ").split(" | ") for row in rows]
     lowest, pinned, newest = ({name: versions[at] for name, *versions in cells} for at in range(3))
     bounds, pins = tool.bounds(), tool.pins(DOCS.parent / "constraints.txt")
     as_versions = lambda found: {name: Version(version) for name, version in found.items()}
     assert as_versions(lowest) == as_versions(bounds)
     assert pinned == {name: pins.get(name, "") for name in bounds}
-    assert all(Version(version) >= Version(pinned[name] or lowest[name]) for name, version in newest.items())
+    assert all(
+        Version(version) >= Version(pinned[name] or lowest[name])
+        for name, version in newest.items()
+    )

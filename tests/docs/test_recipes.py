@@ -1,4 +1,6 @@
-"""The recipes are true: what they say is done to a copy of the code, and what they show at the end runs there."""
+"""The recipes are true: what they say is done to a copy of the code, and what they show at the
+end runs there.
+"""
 
 import os
 import re
@@ -12,7 +14,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "develop" / "recipes.md"
-FENCE = re.compile(r"^( *)```(\w+)(?: title=\"([^\"\n]*)\")?\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^( *)```(\w+)(?: title=\"([^\"\n]*)\")?\n(.*?)^ *```$", re.MULTILINE | re.DOTALL
+)
 TINY_RUN = '''
 """Trains a tiny model for a moment."""
 
@@ -47,12 +51,16 @@ def recipes():
     """Each recipe: its steps, and its blocks as (language, title, code)."""
     for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
         name = section.partition("\n")[0]
-        blocks = [(kind, title, textwrap.dedent(code)) for _, kind, title, code in FENCE.findall(section)]
+        blocks = [
+            (kind, title, textwrap.dedent(code)) for _, kind, title, code in FENCE.findall(section)
+        ]
         yield name, len(re.findall(r"^\d+\. ", section, re.MULTILINE)), blocks
 
 
 def place(tree, path):
-    """Return the place of a file of the checkout in the copy, where `package/` is the package itself."""
+    """Return the place of a file of the checkout in the copy, where `package/` is the package
+    itself.
+    """
     return tree / "lightrainer" / path.removeprefix("package/")
 
 
@@ -76,7 +84,11 @@ def tree(tmp_path_factory):
     tree = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "package", tree / "lightrainer")
     for folder in ("facade", "lightning_modules", "callbacks"):
-        shutil.copytree(ROOT / folder, tree / "lightrainer" / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / folder,
+            tree / "lightrainer" / folder,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     for _, _, blocks in recipes():
         for language, title, code in blocks:
             if title:
@@ -102,5 +114,7 @@ def test_recipes_can_be_followed(tree):
     code = "\n".join([copied, *(block for _, _, block in shown)])
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     pipes = {"capture_output": True, "text": True, "timeout": 300}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tree, check=False, **pipes)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tree, check=False, **pipes
+    )
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""The site's navigation has every page, and its reference every public name; `make docs` checks the links."""
+"""The site's navigation has every page, and its reference every public name; `make docs` checks
+the links.
+"""
 
 import importlib.util
 import re
@@ -20,19 +22,27 @@ def test_the_navigation_lists_every_page():
 
 def test_every_public_name_is_in_the_reference():
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
-    assert sorted(re.findall(r"^::: lightrainer\.(\w+)$", pages, re.MULTILINE)) == sorted(lightrainer.__all__)
+    assert sorted(re.findall(r"^::: lightrainer\.(\w+)$", pages, re.MULTILINE)) == sorted(
+        lightrainer.__all__
+    )
 
 
 def test_the_page_of_commands_is_up_to_date():
-    spec = importlib.util.spec_from_file_location("command_line_page", DOCS / "scripts" / "command_line_page.py")
+    spec = importlib.util.spec_from_file_location(
+        "command_line_page", DOCS / "scripts" / "command_line_page.py"
+    )
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), "run python docs/scripts/command_line_page.py"
+    assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), (
+        "run python docs/scripts/command_line_page.py"
+    )
 
 
 def test_pictures_are_small_and_shown():
     pictures = list((DOCS / "images").iterdir())
-    text = "".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *DOCS.rglob("*.md")])
+    text = "".join(
+        page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *DOCS.rglob("*.md")]
+    )
     assert len(pictures) >= 4
     assert sum(picture.stat().st_size for picture in pictures) < 400_000
     assert [picture.name for picture in pictures if picture.name not in text] == []

@@ -1,7 +1,9 @@
-"""Runs scripts as Python does, each in a process forked from this one, in which what is slow to import is imported.
+"""Runs scripts as Python does, each in a process forked from this one, in which what is slow to
+import is imported.
 
-Started with plain Python this is the reference's side, and with `python -m lightrainer` ours. Reads jobs from a
-file: the folder to be in, the script, its words. Prints whose Trainer it was, and the exit codes.
+Started with plain Python this is the reference's side, and with `python -m lightrainer` ours. Reads
+jobs from a file: the folder to be in, the script, its words. Prints whose Trainer it was, and the
+exit codes.
 """
 
 import gc
@@ -17,8 +19,18 @@ LOG = "log.txt"
 LIBRARIES = ("accelerate", "datasets", "PIL.ImageDraw", "pandas", "transformers.testing_utils")
 # In the order in which they are imported: those of interception have begun by then.
 FROM_TRANSFORMERS = (
-    *("AlbertForMultipleChoice", "BertForQuestionAnswering", "BertForSequenceClassification", "GPT2LMHeadModel"),
-    *("DistilBertForTokenClassification", "RobertaForMaskedLM", "Seq2SeqTrainer", "T5ForConditionalGeneration"),
+    *(
+        "AlbertForMultipleChoice",
+        "BertForQuestionAnswering",
+        "BertForSequenceClassification",
+        "GPT2LMHeadModel",
+    ),
+    *(
+        "DistilBertForTokenClassification",
+        "RobertaForMaskedLM",
+        "Seq2SeqTrainer",
+        "T5ForConditionalGeneration",
+    ),
     *("ViTForImageClassification", "ViTImageProcessor"),
 )
 

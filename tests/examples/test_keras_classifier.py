@@ -1,4 +1,6 @@
-"""The example of a Keras model runs as it is, learns, and goes on from its checkpoint when it is started again."""
+"""The example of a Keras model runs as it is, learns, and goes on from its checkpoint when it is
+started again.
+"""
 
 import os
 import subprocess

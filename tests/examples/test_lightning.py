@@ -24,7 +24,8 @@ def example(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["program"])
     # Lightning 2.6 uses names that jsonargparse 4.53 is about to rename (2026).
     monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):  # Lightning sets them, and they are to go again
+    # Lightning sets them, and they are to go again
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
         monkeypatch.setenv(name, "0")
     random_state = torch.get_rng_state()
     yield lambda name: __import__(name)
@@ -50,7 +51,9 @@ def test_callbacks_of_both_kinds(example):
 
 
 def test_a_training_out_of_a_file(example, tmp_path):
-    made = example("cli").main(["fit", "--config", str(EXAMPLES / "config.yaml"), "--data.batch_size=4"])
+    made = example("cli").main(
+        ["fit", "--config", str(EXAMPLES / "config.yaml"), "--data.batch_size=4"]
+    )
     assert type(made.model.model).__name__ == "Letters"
     assert made.trainer.global_step == 3 * 13
     assert made.model.learning_rate == 0.02

@@ -1,4 +1,6 @@
-"""The examples of metrics run as they are, offline, and each metric says what it should of a model that has learned."""
+"""The examples of metrics run as they are, offline, and each metric says what it should of a
+model that has learned.
+"""
 
 import math
 import sys

@@ -1,9 +1,10 @@
-"""Complete scripts of the usual kind, unmodified: plain Python with the reference, and `python -m lightrainer`.
+"""Complete scripts of the usual kind, unmodified: plain Python with the reference, and
+`python -m lightrainer`.
 
-Each is stopped after three steps, and started again for six: it finds its checkpoint and goes on. What it leaves on the
-disk is the same to the last bit, but for what a clock measured (`CLOCK_ENDINGS`) and for `train_loss` after a
-resumption, which the reference 5.3.0 divides by all steps (`tests/parity/repairs.py`); six being twice three, doubling
-it gives the right one exactly.
+Each is stopped after three steps, and started again for six: it finds its checkpoint and goes on.
+What it leaves on the disk is the same to the last bit, but for what a clock measured
+(`CLOCK_ENDINGS`) and for `train_loss` after a resumption, which the reference 5.3.0 divides by all
+steps (`tests/parity/repairs.py`); six being twice three, doubling it gives the right one exactly.
 """
 
 import ast
@@ -25,29 +26,51 @@ OURS, REFERENCE = ("-m", "lightrainer"), ()
 SECONDS = 300
 LOG = "log.txt"
 
-COMMON = "--output_dir out --do_train --do_eval --eval_strategy steps --eval_steps 3 --save_steps 3 --logging_steps 1"
+COMMON = (
+    "--output_dir out --do_train --do_eval --eval_strategy steps --eval_steps 3 --save_steps 3 "
+    "--logging_steps 1"
+)
 COMMON += " --learning_rate 5e-3 --report_to none --use_cpu"
 WORDS = {
-    "text_classification": "--do_predict --train_file train.csv --validation_file held_out.csv --test_file held_out.csv"
-    " --load_best_model_at_end --metric_for_best_model accuracy --patience 9 --save_total_limit 2 --warmup_steps 2"
-    " --lr_scheduler_type cosine",
-    "causal_lm": "--train_file text.txt --validation_split_percentage 20 --weight_decay 0.1 --optim adafactor",
+    "text_classification": (
+        "--do_predict --train_file train.csv --validation_file held_out.csv --test_file "
+        "held_out.csv --load_best_model_at_end --metric_for_best_model accuracy --patience 9 "
+        "--save_total_limit 2 --warmup_steps 2 --lr_scheduler_type cosine"
+    ),
+    "causal_lm": (
+        "--train_file text.txt --validation_split_percentage 20 --weight_decay 0.1 --optim "
+        "adafactor"
+    ),
     "masked_lm": "--mlm_probability 0.3 --max_grad_norm 0.5 --lr_scheduler_type constant",
-    "token_classification": "--do_predict --return_entity_level_metrics --per_device_train_batch_size 5",
-    "question_answering": "--do_predict --pad_to_max_length False --per_device_eval_batch_size 6 --eval_on_start",
-    "translation": "--do_predict --predict_with_generate --num_beams 2 --label_smoothing_factor 0.1",
-    "multiple_choice": "--include_num_input_tokens_seen --max_eval_samples 13 --lr_scheduler_type constant",
-    "image_classification": "--remove_unused_columns False --lr_scheduler_type constant_with_warmup",
+    "token_classification": (
+        "--do_predict --return_entity_level_metrics --per_device_train_batch_size 5"
+    ),
+    "question_answering": (
+        "--do_predict --pad_to_max_length False --per_device_eval_batch_size 6 --eval_on_start"
+    ),
+    "translation": (
+        "--do_predict --predict_with_generate --num_beams 2 --label_smoothing_factor 0.1"
+    ),
+    "multiple_choice": (
+        "--include_num_input_tokens_seen --max_eval_samples 13 --lr_scheduler_type constant"
+    ),
+    "image_classification": (
+        "--remove_unused_columns False --lr_scheduler_type constant_with_warmup"
+    ),
     "own_model": "--do_predict --table_learning_rate 0.02",
 }
-# Data or collator draw random numbers. There the reference goes on to other numbers than those of its own training
-# without an interruption, and ours to just those (docs/user/checkpoints.md).
+# Data or collator draw random numbers. There the reference goes on to other numbers than those of
+# its own training without an interruption, and ours to just those (docs/user/checkpoints.md).
 DRAWING = ("masked_lm", "image_classification")
 # What a script writes itself.
 WRITTEN = {
     "text_classification": ["predict_results.txt"],
     "token_classification": ["predictions.txt", "predict_results.json"],
-    "question_answering": ["eval_predictions.json", "predict_predictions.json", "predict_results.json"],
+    "question_answering": [
+        "eval_predictions.json",
+        "predict_predictions.json",
+        "predict_results.json",
+    ],
     "translation": ["generated_predictions.txt", "predict_results.json"],
     "own_model": ["guesses.txt", "losses.txt", "predict_results.json"],
 }
@@ -57,7 +80,11 @@ MORE_FILES = {"_manifest.json", "data_state_0.pth", "loss_curve.svg"}
 
 
 def environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LIGHTRAINER", "PYTHONPATH"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LIGHTRAINER", "PYTHONPATH"))
+    }
     hub = {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return {**kept, **hub, "OMP_NUM_THREADS": "1"}
 
@@ -69,7 +96,9 @@ def said_by(commands: list[list[object]], folders: list[Path], *, fails: bool = 
         for command, folder, log in zip(commands, folders, logs, strict=True):
             with log.open("w") as stream:
                 settings = {"cwd": folder, "env": environment(folder / "home"), "stdout": stream}
-                running.append(subprocess.Popen([*map(str, command)], stderr=subprocess.STDOUT, **settings))
+                running.append(
+                    subprocess.Popen([*map(str, command)], stderr=subprocess.STDOUT, **settings)
+                )
         codes = [process.wait(SECONDS) for process in running]
     finally:
         for process in running:
@@ -89,7 +118,10 @@ def put_data_into(folder: Path) -> None:
             rows = csv.writer(stream)
             rows.writerow(["text", "label"])
             kinds = ["sour", "sweet", "salty"]
-            rows.writerows([f"number {n * n} tastes {kinds[n % 3]}, as {n} does", kinds[n % 3]] for n in range(count))
+            rows.writerows(
+                [f"number {n * n} tastes {kinds[n % 3]}, as {n} does", kinds[n % 3]]
+                for n in range(count)
+            )
     song = (f"{n} bottles hang there, and {n - 1} are left.\n" for n in range(60, 0, -1))
     (folder / "text.txt").write_text("".join(song))
 
@@ -105,19 +137,33 @@ def jobs(folder: Path) -> list[tuple[str, str, list[str]]]:
         if name in DRAWING:
             (folder / "whole" / name).mkdir(parents=True)
             found.append((folder / "whole" / name, name, [*words, "--max_steps", "6"]))
-    saved = "--model_name_or_path out --output_dir saved --do_eval --do_predict --validation_file held_out.csv"
-    found.append((folder / "text_classification", "text_classification", f"{saved} --test_file held_out.csv".split()))
+    saved = (
+        "--model_name_or_path out --output_dir saved --do_eval --do_predict --validation_file "
+        "held_out.csv"
+    )
+    found.append(
+        (
+            folder / "text_classification",
+            "text_classification",
+            f"{saved} --test_file held_out.csv".split(),
+        )
+    )
     return [(str(there), str(SCRIPTS / f"{name}.py"), words) for there, name, words in found]
 
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory):
     """The folders of the reference and of ours, in which all scripts have run."""
-    folders = {"transformers": tmp_path_factory.mktemp("reference"), "lightrainer": tmp_path_factory.mktemp("ours")}
+    folders = {
+        "transformers": tmp_path_factory.mktemp("reference"),
+        "lightrainer": tmp_path_factory.mktemp("ours"),
+    }
     todo = {side: jobs(folder) for side, folder in folders.items()}
     for side, folder in folders.items():
         (folder / "jobs.json").write_text(json.dumps(todo[side]))
-    commands = [[forked_python(), *runner, HERE / "side.py", "jobs.json"] for runner in (REFERENCE, OURS)]
+    commands = [
+        [forked_python(), *runner, HERE / "side.py", "jobs.json"] for runner in (REFERENCE, OURS)
+    ]
     for side, text in zip(folders, said_by(commands, list(folders.values())), strict=True):
         said = json.loads(text.splitlines()[-1])
         assert said["trainer"] == side
@@ -156,14 +202,19 @@ def test_each_script_is_tried_and_names_nothing_of_ours():
 def test_results_are_equal(sides, name):
     """Metrics, logs, weights and predictions of a script that was stopped and went on."""
     reference, ours = (side / name / "out" for side in sides)
-    for file in [*RESULTS, *[file for file in WRITTEN.get(name, []) if file.endswith("results.json")]]:
+    for file in [
+        *RESULTS,
+        *[file for file in WRITTEN.get(name, []) if file.endswith("results.json")],
+    ]:
         expected = repaired(read(reference / file))
         assert len(expected) > 1
         assert_same(expected, without_clock(read(ours / file)))
     expected, actual = (read(out / "trainer_state.json") for out in (reference, ours))
     *steps, last = expected.pop("log_history")
     *own_steps, own_last = actual.pop("log_history")
-    assert_same([without_clock(entry) for entry in steps], [without_clock(entry) for entry in own_steps])
+    assert_same(
+        [without_clock(entry) for entry in steps], [without_clock(entry) for entry in own_steps]
+    )
     assert_same(repaired(last), without_clock(own_last))
     assert_same(expected, actual)
     assert_same(*(load_file(out / "model.safetensors") for out in (reference, ours)))
@@ -173,20 +224,36 @@ def test_results_are_equal(sides, name):
 
 @pytest.mark.parametrize("name", DRAWING)
 def test_results_are_those_of_an_uninterrupted_run(sides, name):
-    """Ours, when it went on, has those of the reference that was never stopped, and the reference has others."""
-    whole, stopped, ours = sides[0] / "whole" / name / "out", sides[0] / name / "out", sides[1] / name / "out"
-    assert differences(*(without_clock(read(out / "eval_results.json")) for out in (whole, stopped)))
+    """Ours, when it went on, has those of the reference that was never stopped, and the
+    reference has others.
+    """
+    whole, stopped, ours = (
+        sides[0] / "whole" / name / "out",
+        sides[0] / name / "out",
+        sides[1] / name / "out",
+    )
+    assert differences(
+        *(without_clock(read(out / "eval_results.json")) for out in (whole, stopped))
+    )
     assert_same(*(without_clock(read(out / "eval_results.json")) for out in (whole, ours)))
-    expected, actual = (read(out / "trainer_state.json")["log_history"][:-1] for out in (whole, ours))
-    assert_same([without_clock(entry) for entry in expected], [without_clock(entry) for entry in actual])
+    expected, actual = (
+        read(out / "trainer_state.json")["log_history"][:-1] for out in (whole, ours)
+    )
+    assert_same(
+        [without_clock(entry) for entry in expected], [without_clock(entry) for entry in actual]
+    )
     assert_same(*(load_file(out / "model.safetensors") for out in (whole, ours)))
-    assert_same(*(read(side / "whole" / name / "out" / "all_results.json")["train_loss"] for side in sides))
+    assert_same(
+        *(read(side / "whole" / name / "out" / "all_results.json")["train_loss"] for side in sides)
+    )
 
 
 @pytest.mark.parametrize("name", WORDS)
 def test_files_are_the_same(sides, name):
     """Other programs find the files they look for, under the same names."""
-    reference, ours = ({str(path.relative_to(side)) for path in (side / name).rglob("*")} for side in sides)
+    reference, ours = (
+        {str(path.relative_to(side)) for path in (side / name).rglob("*")} for side in sides
+    )
     assert reference == {path for path in ours if Path(path).name not in MORE_FILES}
     card = f"{name}/out/README.md"
     assert (card in ours) is (name != "own_model")
@@ -198,19 +265,25 @@ def test_a_saved_model_is_evaluated_without_training(sides):
     assert_same(expected, actual)
     trained = read(sides[1] / "text_classification" / "out" / "all_results.json")
     assert actual["eval_loss"] == trained["eval_loss"]
-    assert (reference / "predict_results.txt").read_bytes() == (ours / "predict_results.txt").read_bytes()
+    assert (reference / "predict_results.txt").read_bytes() == (
+        ours / "predict_results.txt"
+    ).read_bytes()
 
 
 def test_messages_follow_the_script(sides):
     """Scripts turn the messages of transformers on: so ours are there, in its format."""
     for side in sides:
         said = (side / "causal_lm" / LOG).read_text()
-        assert re.search(r"^\[INFO\|\w+\.py:\d+\] .* >> \*{5} Running training \*{5}$", said, re.MULTILINE)
+        assert re.search(
+            r"^\[INFO\|\w+\.py:\d+\] .* >> \*{5} Running training \*{5}$", said, re.MULTILINE
+        )
         assert "***** train metrics *****" in said
 
 
 def test_without_transformers(sides, without_library, tmp_path):
-    """A script with a model of its own, named on the command line, where the library is not installed."""
+    """A script with a model of its own, named on the command line, where the library is not
+    installed.
+    """
     words = [*COMMON.split(), *WORDS["own_model"].split()]
     (absent,) = said_by([[without_library, "-c", "import transformers"]], [tmp_path], fails=True)
     assert "No module named 'transformers'" in absent
@@ -219,28 +292,48 @@ def test_without_transformers(sides, without_library, tmp_path):
     assert "***** eval metrics *****" in said
     folders = sides[0] / "own_model" / "out" / "checkpoint-3", tmp_path / "out"
     expected, actual = (read(folder / "trainer_state.json")["log_history"] for folder in folders)
-    assert_same([without_clock(entry) for entry in expected], [without_clock(one) for one in actual[: len(expected)]])
+    assert_same(
+        [without_clock(entry) for entry in expected],
+        [without_clock(one) for one in actual[: len(expected)]],
+    )
     assert_same(*(load_file(folder / "model.safetensors") for folder in folders))
 
 
 def without_the_number_of_processes(entry):
-    """The loss of this model is a mean: transformers multiplies it, and its gradient, by the two processes."""
+    """The loss of this model is a mean: transformers multiplies it, and its gradient, by the two
+    processes.
+    """
     doubled = ("loss", "eval_loss", "train_loss", "grad_norm")
     return {name: value / 2 if name in doubled else value for name, value in entry.items()}
 
 
 def test_two_processes(tmp_path):
     """Under torchrun: equal to a millionth, and so are the labels that the first process writes."""
-    words = [*COMMON.split(), *WORDS["text_classification"].split(), "--max_steps", "3", "--ddp_backend", "gloo"]
+    words = [
+        *COMMON.split(),
+        *WORDS["text_classification"].split(),
+        "--max_steps",
+        "3",
+        "--ddp_backend",
+        "gloo",
+    ]
     folders = [tmp_path / "reference", tmp_path / "ours"]
-    launcher = [forked_python(), "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    launcher = [
+        forked_python(),
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node=2",
+        "--rdzv-backend=c10d",
+    ]
     launcher.append("--rdzv-endpoint=localhost:0")
     for folder in folders:
         put_data_into(folder)
     program = [SCRIPTS / "text_classification.py", *words]
     for text in said_by([[*launcher, *runner, *program] for runner in (REFERENCE, OURS)], folders):
         assert "process 0 of 2" in text
-    expected, actual = (without_clock(read(folder / "out" / "all_results.json")) for folder in folders)
+    expected, actual = (
+        without_clock(read(folder / "out" / "all_results.json")) for folder in folders
+    )
     expected = without_the_number_of_processes(expected)
     assert actual == pytest.approx(expected, rel=1e-6, abs=1e-9)
     assert actual.keys() == expected.keys()

@@ -33,7 +33,9 @@ def test_a_trainer_for_each_trial():
 
 def test_pruning_under_plain_lightning_in_two_processes(tmp_path):
     """A pruned trial ends in both; if only one ended, the other would wait for it for ever."""
-    code, said = forked_torchrun(FOLDER / "lightning_pruning.py", log=tmp_path / "log.txt", seconds=SECONDS)
+    code, said = forked_torchrun(
+        FOLDER / "lightning_pruning.py", log=tmp_path / "log.txt", seconds=SECONDS
+    )
     assert code == 0, said
     found = eval(next(line for line in said.splitlines() if line.startswith("{'best'")))
     assert found["pruned"] >= 1

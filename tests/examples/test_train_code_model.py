@@ -1,4 +1,6 @@
-"""The demo runs as its reader will run it, only shorter, and its parts do what their docstrings say."""
+"""The demo runs as its reader will run it, only shorter, and its parts do what their docstrings
+say.
+"""
 
 import random
 import sys
@@ -17,12 +19,15 @@ def demo(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     import train_code_model
 
-    train_code_model.HELD_OUT_BLOCKS = 8  # what all evaluations together take, with more of them, is most of the time
+    # what all evaluations together take, with more of them, is most of the time
+    train_code_model.HELD_OUT_BLOCKS = 8
     random_state = torch.get_rng_state(), random.getstate()
     yield train_code_model.main
     torch.set_rng_state(random_state[0])
     random.setstate(random_state[1])
-    for name in [name for name in sys.modules if name.split(".")[0] in {"train_code_model", "code_model"}]:
+    for name in [
+        name for name in sys.modules if name.split(".")[0] in {"train_code_model", "code_model"}
+    ]:
         del sys.modules[name]
 
 

@@ -6,7 +6,9 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Sums in several threads may be added in another order: one thread makes bitwise claims fair."""
+    """Sums in several threads may be added in another order: one thread makes bitwise claims
+    fair.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,6 @@
-"""A small encoder-decoder without transformers: any module with `forward` and a greedy `generate`."""
+"""A small encoder-decoder without transformers: any module with `forward` and a greedy
+`generate`.
+"""
 
 from typing import Any
 
@@ -14,7 +16,9 @@ START, PAD, END = 1, 0, 2
 
 
 class Plain(nn.Module):
-    """Adds the mean of the source to each target token and predicts the next one; token 1 starts, token 2 ends."""
+    """Adds the mean of the source to each target token and predicts the next one; token 1
+    starts, token 2 ends.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +30,9 @@ class Plain(nn.Module):
     def encode(self, source: torch.Tensor) -> torch.Tensor:
         return self.embedding(source).mean(dim=1)
 
-    def forward(self, source: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    def forward(
+        self, source: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         state = self.encode(source)
         tokens = starts(source) if labels is None else shifted(labels)
         logits = []
@@ -36,10 +42,17 @@ class Plain(nn.Module):
         outputs = {"logits": torch.stack(logits, dim=1)}
         if labels is None:
             return outputs
-        return {"loss": functional.cross_entropy(outputs["logits"].flatten(0, 1), labels.flatten()), **outputs}
+        return {
+            "loss": functional.cross_entropy(outputs["logits"].flatten(0, 1), labels.flatten()),
+            **outputs,
+        }
 
-    def generate(self, source: torch.Tensor, max_length: int = 5, num_beams: int = 1) -> torch.Tensor:
-        self.calls.append({"max_length": max_length, "num_beams": num_beams, "training": self.training})
+    def generate(
+        self, source: torch.Tensor, max_length: int = 5, num_beams: int = 1
+    ) -> torch.Tensor:
+        self.calls.append(
+            {"max_length": max_length, "num_beams": num_beams, "training": self.training}
+        )
         state, tokens = self.encode(source), starts(source)
         while tokens.shape[1] < max_length and not tokens.eq(END).any(dim=1).all():
             state = self.cell(self.embedding(tokens[:, -1]), state)
@@ -62,9 +75,14 @@ def pairs(count: int = 10, seed: int = 1, labelled: bool = True) -> list[dict[st
     generator = torch.Generator().manual_seed(seed)
     made = []
     for _ in range(count):
-        source = torch.randint(3, WORDS, (int(torch.randint(2, 6, (1,), generator=generator)),), generator=generator)
+        source = torch.randint(
+            3, WORDS, (int(torch.randint(2, 6, (1,), generator=generator)),), generator=generator
+        )
         made.append(
-            {"source": source, **({"labels": torch.cat([source[:2], torch.tensor([END])])} if labelled else {})}
+            {
+                "source": source,
+                **({"labels": torch.cat([source[:2], torch.tensor([END])])} if labelled else {}),
+            }
         )
     return made
 
@@ -84,11 +102,23 @@ def plain(seed: int = 0, kind: type[Plain] = Plain) -> Plain:
 
 
 def seq2seq_trainer(
-    folder: Any, cls: type[Seq2SeqTrainer] = Seq2SeqTrainer, trainer: dict[str, Any] | None = None, **arguments: Any
+    folder: Any,
+    cls: type[Seq2SeqTrainer] = Seq2SeqTrainer,
+    trainer: dict[str, Any] | None = None,
+    **arguments: Any,
 ) -> Any:
-    """A trainer of `plain()` on 10 pairs; `trainer` are parameters of the Trainer, the others of the arguments."""
-    args = Seq2SeqTrainingArguments(output_dir=str(folder), **{**ARGUMENTS, "predict_with_generate": True, **arguments})
-    given = {"train_dataset": pairs(), "eval_dataset": pairs(6, seed=2), "data_collator": pad, **(trainer or {})}
+    """A trainer of `plain()` on 10 pairs; `trainer` are parameters of the Trainer, the others of
+    the arguments.
+    """
+    args = Seq2SeqTrainingArguments(
+        output_dir=str(folder), **{**ARGUMENTS, "predict_with_generate": True, **arguments}
+    )
+    given = {
+        "train_dataset": pairs(),
+        "eval_dataset": pairs(6, seed=2),
+        "data_collator": pad,
+        **(trainer or {}),
+    }
     if "model_init" not in given:
         given.setdefault("model", plain())
     return cls(args=args, **given)

@@ -1,4 +1,6 @@
-"""Trains in any number of processes with a loss that is recorded, too; each process writes its logs."""
+"""Trains in any number of processes with a loss that is recorded, too; each process writes its
+logs.
+"""
 
 import json
 import os
@@ -12,7 +14,12 @@ from torch.nn import functional
 
 from lightrainer import Trainer
 
-PLAIN = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "num_train_epochs": 2, "logging_steps": 2}
+PLAIN = {
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 3,
+    "num_train_epochs": 2,
+    "logging_steps": 2,
+}
 
 
 class Tokens(nn.Module):
@@ -26,7 +33,9 @@ class Tokens(nn.Module):
     def forward(self, ids, labels, num_items_in_batch=None):
         logits = self.table(ids)
         loss = functional.cross_entropy(
-            logits.flatten(0, 1), labels.flatten(), reduction="sum" if num_items_in_batch is not None else "mean"
+            logits.flatten(0, 1),
+            labels.flatten(),
+            reduction="sum" if num_items_in_batch is not None else "mean",
         )
         if num_items_in_batch is not None:
             loss = loss / num_items_in_batch
@@ -37,7 +46,9 @@ class Recording(Trainer):
     """Records the mean of each micro-batch, and `lone` in the first process alone."""
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        loss, outputs = super().compute_loss(
+            model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
+        )
         logits, labels = outputs["logits"], inputs["labels"]
         self.record(mean=functional.cross_entropy(logits.flatten(0, 1), labels.flatten()))
         if self.args.process_index == 0:

@@ -25,7 +25,8 @@ from torch.utils.data import (
 import lightrainer
 from lightrainer import Trainer
 
-SAMPLES = 22  # in batches of 2 and windows of 2 that is an epoch of 6 steps, the last of them of one batch
+# in batches of 2 and windows of 2 that is an epoch of 6 steps, the last of them of one batch
+SAMPLES = 22
 STEPS = 12
 
 
@@ -93,14 +94,19 @@ def hub_stream(*, shuffled: bool) -> Any:
     stream = datasets.IterableDataset.from_generator(rows, gen_kwargs={"shards": [0, 1, 2, 3]})
     if shuffled:
         stream = stream.shuffle(seed=3, buffer_size=5)
-    return stream.map(lambda row: {"x": [value + noise() for value in row["x"]]}).with_format("torch")
+    return stream.map(lambda row: {"x": [value + noise() for value in row["x"]]}).with_format(
+        "torch"
+    )
 
 
 def hub_dataset() -> Any:
     """Its `__getitems__` fails for a batch of no samples, as a transform has no columns then."""
     import datasets
 
-    rows = [{"x": [index / 10] * 8, "labels": index % 3, "length": index % 5} for index in range(SAMPLES)]
+    rows = [
+        {"x": [index / 10] * 8, "labels": index % 3, "length": index % 5}
+        for index in range(SAMPLES)
+    ]
 
     def transform(rows: dict[str, list[Any]]) -> dict[str, Any]:
         x = torch.tensor(rows["x"])
@@ -126,19 +132,29 @@ class Own(Mapping[str, Any]):
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    batch = lightrainer.default_data_collator([{name: row[name] for name in ("x", "labels")} for row in samples])
+    batch = lightrainer.default_data_collator(
+        [{name: row[name] for name in ("x", "labels")} for row in samples]
+    )
     return {**batch, "x": batch["x"] + noise()}
 
 
 class OwnDraws:
-    """A collator with a generator that is made when it is first needed, as that of a masking one is, and a state."""
+    """A collator with a generator that is made when it is first needed, as that of a masking one
+    is, and a state.
+    """
 
     def __init__(self) -> None:
-        self.drawing: dict[str, Any] = {"numpy": np.random.default_rng(5), "python": random.Random(6)}
+        self.drawing: dict[str, Any] = {
+            "numpy": np.random.default_rng(5),
+            "python": random.Random(6),
+        }
         self.generator: torch.Generator | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"numpy": self.drawing["numpy"].bit_generator.state, "python": self.drawing["python"].getstate()}
+        return {
+            "numpy": self.drawing["numpy"].bit_generator.state,
+            "python": self.drawing["python"].getstate(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.drawing["numpy"].bit_generator.state = state["numpy"]
@@ -149,7 +165,9 @@ class OwnDraws:
             worker = get_worker_info()
             self.generator = torch.Generator().manual_seed(7 + (0 if worker is None else worker.id))
         drawn = (
-            torch.rand((), generator=self.generator) + self.drawing["numpy"].random() + self.drawing["python"].random()
+            torch.rand((), generator=self.generator)
+            + self.drawing["numpy"].random()
+            + self.drawing["python"].random()
         )
         batch = lightrainer.default_data_collator(samples)
         return {**batch, "x": batch["x"] + 0.1 * float(drawn)}
@@ -171,7 +189,10 @@ class OwnNoise(Noisy):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         point = self.points[index]
-        return {"x": point["x"] + noise() + 0.1 * float(self.generator.randn()), "labels": point["labels"]}
+        return {
+            "x": point["x"] + noise() + 0.1 * float(self.generator.randn()),
+            "labels": point["labels"],
+        }
 
 
 class Remembering(Noisy):
@@ -262,8 +283,17 @@ class Kind:
 
 
 UNSEEDED = {"accelerator_config": {"use_seedable_sampler": False}}
-LENGTHS = {"train_sampling_strategy": "group_by_length", "length_column_name": "length", "eval_strategy": "no"}
-TOKENS = {**LENGTHS, "train_sampling_strategy": "token_budget", "max_tokens_per_batch": 7, "data_seed": 2}
+LENGTHS = {
+    "train_sampling_strategy": "group_by_length",
+    "length_column_name": "length",
+    "eval_strategy": "no",
+}
+TOKENS = {
+    **LENGTHS,
+    "train_sampling_strategy": "token_budget",
+    "max_tokens_per_batch": 7,
+    "data_seed": 2,
+}
 TOKENS |= {"per_device_train_batch_size": 8}
 KINDS = {
     "samples": Kind(),
@@ -273,7 +303,9 @@ KINDS = {
     ),
     "a sampler with a state": Kind(cls=sampled_by(OwnOrder)),
     "samples with a state": Kind(lambda: Subset(Remembering(), range(SAMPLES))),
-    "a weighted sampler": Kind(cls=sampled_by(lambda data: WeightedRandomSampler([1.0] * SAMPLES, SAMPLES))),
+    "a weighted sampler": Kind(
+        cls=sampled_by(lambda data: WeightedRandomSampler([1.0] * SAMPLES, SAMPLES))
+    ),
     "a table": Kind(hub_dataset, needs="datasets"),
     "a table by length": Kind(hub_dataset, LENGTHS, needs="datasets"),
     "a table by tokens": Kind(hub_dataset, TOKENS, needs="datasets"),
@@ -287,11 +319,18 @@ KINDS = {
     "a stream with generators of its own": Kind(OwnStream, makes_collator=OwnDraws),
     "generators of their own, and such batches": Kind(OwnNoise, makes_collator=OwnClass),
     "a plain DataLoader with generators": Kind(
-        OwnNoise, cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=OwnDraws()))
+        OwnNoise,
+        cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=OwnDraws())),
     ),
-    "a plain DataLoader": Kind(cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=collate))),
+    "a plain DataLoader": Kind(
+        cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=collate))
+    ),
     "a DataLoader with a generator": Kind(
-        cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=collate, generator=generator()))
+        cls=loaded_by(
+            lambda data: DataLoader(
+                data, 2, shuffle=True, collate_fn=collate, generator=generator()
+            )
+        )
     ),
     "a StatefulDataLoader": Kind(cls=loaded_by(stateful_loader), needs="torchdata"),
 }
@@ -310,7 +349,9 @@ class Run:
         state = self.trainer.state
         best = state.best_model_checkpoint
         return {
-            "weights": [whole(tensor).tolist() for _, tensor in sorted(weights(self.trainer.model).items())],
+            "weights": [
+                whole(tensor).tolist() for _, tensor in sorted(weights(self.trainer.model).items())
+            ],
             "logs": [without_clock(entry) for entry in state.log_history],
             "best": (state.best_metric, state.best_global_step, best and Path(best).name),
             "step": (state.global_step, state.epoch),
@@ -333,7 +374,9 @@ def whole(tensor: Any) -> torch.Tensor:
 
 
 def without_clock(entry: dict[str, Any]) -> dict[str, Any]:
-    """Without times, and without `train_loss`: it is over the steps that a run took itself, as in the reference."""
+    """Without times, and without `train_loss`: it is over the steps that a run took itself, as
+    in the reference.
+    """
     left_out = ("runtime", "per_second", "_time", "train_loss")
     return {name: value for name, value in entry.items() if not name.endswith(left_out)}
 
@@ -360,10 +403,20 @@ def train(
     streams = isinstance(data, IterableDataset) or type(data).__name__ == "IterableDataset"
     callbacks = [At("on_step_end", save, step=step) for step in saves]
     callbacks += [] if stop is None else [At("on_step_end", save_and_stop, step=stop)]
-    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_train_epochs": 2}
-    options |= {"max_steps": STEPS if streams else -1, "eval_strategy": "epoch", "logging_steps": 2}
+    options = {
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "num_train_epochs": 2,
+    }
+    options |= {
+        "max_steps": STEPS if streams else -1,
+        "eval_strategy": "epoch",
+        "logging_steps": 2,
+    }
     options |= {"remove_unused_columns": False, "model": tiny()}
-    options |= {"data_collator": kind.collator if kind.makes_collator is None else kind.makes_collator()}
+    options |= {
+        "data_collator": kind.collator if kind.makes_collator is None else kind.makes_collator()
+    }
     options |= {"train_dataset": data, "callbacks": [*callbacks, *changes.pop("callbacks", [])]}
     made = trainer(folder, kind.cls, **{**options, **kind.arguments, **changes})
     if resume is not None:

@@ -22,7 +22,9 @@ def main(folder: str, how: str, number: str) -> None:
     atexit.register(lambda: print("left in order", flush=True))
     options = {"train_dataset": points(4000), "save_strategy": "steps"}
     options |= (
-        {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": "spawn"} if how == "spawn" else FORKED
+        {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": "spawn"}
+        if how == "spawn"
+        else FORKED
     )
     send = At("on_step_end", lambda *_: os.killpg(0, int(number)), 3)
     made = told(trainer(folder, callbacks=[send], **options))

@@ -1,4 +1,5 @@
-"""Trains in forked children that get a signal at a chosen moment, resumes, and reports how it ended.
+"""Trains in forked children that get a signal at a chosen moment, resumes, and reports how it
+ended.
 
 Run as a script by test_signals.py: `sigterm_trainer.py FOLDER`. Prints one JSON object.
 """
@@ -25,8 +26,17 @@ from lightrainer.lightning_modules.internals import (
 
 assert lightning_internals
 
-ARGUMENTS = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_train_epochs": 2}
-ARGUMENTS |= {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 100}
+ARGUMENTS = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_train_epochs": 2,
+}
+ARGUMENTS |= {
+    "eval_strategy": "steps",
+    "eval_steps": 3,
+    "save_strategy": "steps",
+    "save_steps": 100,
+}
 
 
 def ask_to_end(times: int = 1, number: int = signal.SIGTERM) -> None:
@@ -40,7 +50,9 @@ class Asked(Tiny):
     With `killed`, the process is killed a pass later, once there is a checkpoint.
     """
 
-    def __init__(self, training_pass=0, evaluation_pass=0, times=1, number=signal.SIGTERM, killed=""):
+    def __init__(
+        self, training_pass=0, evaluation_pass=0, times=1, number=signal.SIGTERM, killed=""
+    ):
         super().__init__()
         self.passes = {True: 0, False: 0}
         self.when = {True: training_pass, False: evaluation_pass}
@@ -72,7 +84,11 @@ def while_writing(folder: Path, name: str) -> None:
     """Ask to end when a checkpoint gets its name."""
 
     def watch(event: str, args: tuple) -> None:
-        if event == "os.rename" and str(args[1]).startswith(str(folder)) and Path(args[1]).name == name:
+        if (
+            event == "os.rename"
+            and str(args[1]).startswith(str(folder))
+            and Path(args[1]).name == name
+        ):
             ask_to_end()
 
     sys.addaudithook(watch)
@@ -125,28 +141,49 @@ def impatience() -> dict[str, Any]:
 
 BY_EPOCH = {"eval_strategy": "epoch"}
 ON_PLATEAU = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0}}
-WORST = {"save_strategy": "best", "metric_for_best_model": "loss", "greater_is_better": True, "save_total_limit": 1}
+WORST = {
+    "save_strategy": "best",
+    "metric_for_best_model": "loss",
+    "greater_is_better": True,
+    "save_total_limit": 1,
+}
 SCENARIOS: dict[str, Scenario] = {
     "in a step": Scenario(5, {"training_pass": 9}),
     "in a step, twice": Scenario(5, {"training_pass": 10, "times": 2}),
     "in a step at which an evaluation is due": Scenario(3, {"training_pass": 5}),
     "in an evaluation": Scenario(3, {"evaluation_pass": 1}),
     "in an evaluation, and killed before it ends": Scenario(3, {"evaluation_pass": 1}, killed=True),
-    "in an evaluation of an epoch": Scenario(6, {"evaluation_pass": 2}, {**BY_EPOCH, "save_strategy": "epoch"}),
+    "in an evaluation of an epoch": Scenario(
+        6, {"evaluation_pass": 2}, {**BY_EPOCH, "save_strategy": "epoch"}
+    ),
     "in the last step of an epoch": Scenario(6, {"training_pass": 12}, BY_EPOCH),
     "in a step of an epoch that is evaluated": Scenario(2, {"training_pass": 3}, BY_EPOCH),
     "while a checkpoint is written": Scenario(5, {}, {"save_steps": 4}, renames="checkpoint-4"),
     "with enable_jit_checkpoint": Scenario(5, {"training_pass": 9}, ASKED_FOR),
     "in an evaluation at the start": Scenario(0, {"evaluation_pass": 1}, {"eval_on_start": True}),
     "interrupted in a step": Scenario(5, {"training_pass": 9, **CTRL_C}),
-    "interrupted in a step, twice": Scenario(4, {"training_pass": 10, "times": 2, **CTRL_C}, {"save_steps": 2}),
+    "interrupted in a step, twice": Scenario(
+        4, {"training_pass": 10, "times": 2, **CTRL_C}, {"save_steps": 2}
+    ),
     "interrupted in an evaluation": Scenario(3, {"evaluation_pass": 1, **CTRL_C}),
-    "interrupted in an evaluation of an epoch": Scenario(6, {"evaluation_pass": 1, **CTRL_C}, BY_EPOCH),
-    "interrupted in an evaluation that sets the rate": Scenario(3, {"evaluation_pass": 1, **CTRL_C}, ON_PLATEAU),
-    "interrupted in an evaluation that tells what is best": Scenario(3, {"evaluation_pass": 1, **CTRL_C}, BEST),
-    "interrupted where only models are saved": Scenario(3, {"evaluation_pass": 1, **CTRL_C}, {"save_only_model": True}),
-    "interrupted in an evaluation that draws numbers": Scenario(3, {"evaluation_pass": 2, **CTRL_C}, draws=True),
-    "interrupted in the second of two evaluations": Scenario(3, {"evaluation_pass": 3, **CTRL_C}, given=two_sets),
+    "interrupted in an evaluation of an epoch": Scenario(
+        6, {"evaluation_pass": 1, **CTRL_C}, BY_EPOCH
+    ),
+    "interrupted in an evaluation that sets the rate": Scenario(
+        3, {"evaluation_pass": 1, **CTRL_C}, ON_PLATEAU
+    ),
+    "interrupted in an evaluation that tells what is best": Scenario(
+        3, {"evaluation_pass": 1, **CTRL_C}, BEST
+    ),
+    "interrupted where only models are saved": Scenario(
+        3, {"evaluation_pass": 1, **CTRL_C}, {"save_only_model": True}
+    ),
+    "interrupted in an evaluation that draws numbers": Scenario(
+        3, {"evaluation_pass": 2, **CTRL_C}, draws=True
+    ),
+    "interrupted in the second of two evaluations": Scenario(
+        3, {"evaluation_pass": 3, **CTRL_C}, given=two_sets
+    ),
     "interrupted in an evaluation that ends the training": Scenario(
         4, {"evaluation_pass": 3, **CTRL_C}, {**BEST, "eval_steps": 2}, given=impatience
     ),
@@ -183,11 +220,16 @@ def train(folder: Path, scenario: Scenario, stops: bool = False) -> None:
 
 def history(of) -> list[dict]:
     entries = [entry for entry in of.state.log_history if "train_loss" not in entry]
-    return [{k: v for k, v in entry.items() if "per_second" not in k and "time" not in k} for entry in entries]
+    return [
+        {k: v for k, v in entry.items() if "per_second" not in k and "time" not in k}
+        for entry in entries
+    ]
 
 
 def forked(action: Callable[[], None]) -> int:
-    """The exit code of a child, negative for a signal that killed it; one that failed ends this script."""
+    """The exit code of a child, negative for a signal that killed it; one that failed ends this
+    script.
+    """
     ended = forking.forked(action, log=Path(sys.argv[1], "children.txt"))
     if ended.codes == [1]:
         sys.exit(ended.said)
@@ -195,7 +237,9 @@ def forked(action: Callable[[], None]) -> int:
 
 
 def whole_of(folder: Path, scenario: Scenario) -> Path:
-    """The folder of the training that nothing stops; scenarios which differ in the signal alone have one together."""
+    """The folder of the training that nothing stops; scenarios which differ in the signal alone
+    have one together.
+    """
     kind = repr((sorted(scenario.arguments.items()), scenario.draws, scenario.given.__name__))
     whole = folder / hashlib.sha1(kind.encode()).hexdigest()
     if not whole.exists():
@@ -228,4 +272,11 @@ def report_of(folder: Path, scenario: Scenario) -> dict:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    print(json.dumps({name: report_of(folder / str(i), one) for i, (name, one) in enumerate(SCENARIOS.items())}))
+    print(
+        json.dumps(
+            {
+                name: report_of(folder / str(i), one)
+                for i, (name, one) in enumerate(SCENARIOS.items())
+            }
+        )
+    )

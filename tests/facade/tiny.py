@@ -18,9 +18,22 @@ def split(text: str) -> list[str]:
 
 
 # Nothing on the screen, nothing to a tracker, no GPU but a pretended one, one log a step.
-ARGUMENTS: dict[str, Any] = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 1}
-ARGUMENTS |= {"learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no", "report_to": "none"}
-ARGUMENTS |= {"disable_tqdm": True, "use_cpu": not trains_on_device(), "dataloader_pin_memory": False}
+ARGUMENTS: dict[str, Any] = {
+    "per_device_train_batch_size": 4,
+    "per_device_eval_batch_size": 4,
+    "num_train_epochs": 1,
+}
+ARGUMENTS |= {
+    "learning_rate": 1e-2,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+}
+ARGUMENTS |= {
+    "disable_tqdm": True,
+    "use_cpu": not trains_on_device(),
+    "dataloader_pin_memory": False,
+}
 
 
 class Tiny(nn.Module):
@@ -61,17 +74,17 @@ def arguments(folder: Path, **changes: Any) -> TrainingArguments:
 
 
 _TRAINER_PARAMETERS = frozenset(
-    split(
-        """
+    split("""
     model args data_collator train_dataset eval_dataset processing_class model_init compute_loss_func
     compute_metrics callbacks optimizers optimizer_cls_and_kwargs preprocess_logits_for_metrics eval_data_collator
-    """
-    )
+    """)
 )
 
 
 def trainer(folder: Path, cls: type[Trainer] = Trainer, **changes: Any) -> Any:
-    """A trainer of `tiny()` on 16 points, 4 steps; `changes` are parameters of the Trainer or of the arguments."""
+    """A trainer of `tiny()` on 16 points, 4 steps; `changes` are parameters of the Trainer or of
+    the arguments.
+    """
     given = {name: changes.pop(name) for name in list(changes) if name in _TRAINER_PARAMETERS}
     if "model_init" not in given:
         given.setdefault("model", tiny())
@@ -87,13 +100,19 @@ def weights(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
     """Bit for bit."""
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    return left.keys() == right.keys() and all(
+        torch.equal(left[name], right[name]) for name in left
+    )
 
 
 def files(folder: Path) -> list[str]:
-    """All files below a folder, which need not exist, but for those that name the owner of a folder."""
+    """All files below a folder, which need not exist, but for those that name the owner of a
+    folder.
+    """
     return sorted(
-        str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file() and path.name != ".owner"
+        str(path.relative_to(folder))
+        for path in Path(folder).rglob("*")
+        if path.is_file() and path.name != ".owner"
     )
 
 

@@ -33,9 +33,13 @@ IN_TWO = {**KEEP_ALL, "per_device_train_batch_size": 1}
 CASES = {
     "full": Case(arguments=KEEP_ALL),
     "full, in the background": Case(arguments=KEEP_ALL, in_background=True),
-    "full, and the best is kept": Case(arguments={**EVERY_STEP, **EVALUATED, **BEST}, in_background=True),
+    "full, and the best is kept": Case(
+        arguments={**EVERY_STEP, **EVALUATED, **BEST}, in_background=True
+    ),
     "full in two processes": Case(arguments=IN_TWO, processes=2),
-    "full in two processes, in the background": Case(arguments=IN_TWO, processes=2, in_background=True),
+    "full in two processes, in the background": Case(
+        arguments=IN_TWO, processes=2, in_background=True
+    ),
 }
 SIZES = (60, 140, 220)  # kilobytes of a file system; a checkpoint takes about fifty
 
@@ -45,7 +49,9 @@ class Free(NamedTuple):
 
 
 def promised() -> None:
-    """The free space is said to be what it was before somebody else took it, so that the disk refuses in mid-file."""
+    """The free space is said to be what it was before somebody else took it, so that the disk
+    refuses in mid-file.
+    """
     disk.shutil = SimpleNamespace(**{**vars(shutil), "disk_usage": lambda folder: Free(1 << 40)})
 
 
@@ -55,7 +61,9 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[bool]:
     folder.mkdir(parents=True)
     options = ["-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
     try:
-        mounted = subprocess.run(["mount", *options], capture_output=True, check=False).returncode == 0
+        mounted = (
+            subprocess.run(["mount", *options], capture_output=True, check=False).returncode == 0
+        )
     except FileNotFoundError:
         mounted = False
     try:
@@ -66,7 +74,9 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[bool]:
 
 
 def keep_mounts_to_itself() -> None:
-    """Let the file systems that this process mounts end with it, also where it is killed (`unshare`; Linux only)."""
+    """Let the file systems that this process mounts end with it, also where it is killed
+    (`unshare`; Linux only).
+    """
     new_mounts, private = 0x00020000, ctypes.c_ulong(0x44000)  # CLONE_NEWNS; MS_REC | MS_PRIVATE
     system = ctypes.CDLL(None)
     if os.geteuid() == 0 and system.unshare(new_mounts) == 0:
@@ -74,7 +84,9 @@ def keep_mounts_to_itself() -> None:
 
 
 def without_privileges() -> None:
-    """Let folders without the permission to write be such for an administrator too (`capset`; Linux only)."""
+    """Let folders without the permission to write be such for an administrator too (`capset`;
+    Linux only).
+    """
     if os.geteuid() != 0:
         return
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
@@ -89,7 +101,10 @@ def ended_as(case: Case, whole: Path, folder: Path, ended: Ended) -> dict[str, A
     if any(ended.codes):
         return report
     left, right = end(case, whole), end(case, folder)
-    report |= {what: all(a[what] == b[what] for a, b in zip(left, right, strict=True)) for what in ("weights", "logs")}
+    report |= {
+        what: all(a[what] == b[what] for a, b in zip(left, right, strict=True))
+        for what in ("weights", "logs")
+    }
     report |= {"warnings": ended.said.count("No checkpoint was written"), "best": right[0]["best"]}
     return {**report, "left": names(folder / "out"), "damaged": damaged(folder)}
 
@@ -123,7 +138,9 @@ def refused(case: Case, whole: Path, folder: Path, rank: int, seed: int) -> dict
 
 
 def small(case: Case, whole: Path, folder: Path, kilobytes: int) -> dict[str, Any] | None:
-    """On a file system that is too small; then there is more space, and the training goes on from what there is."""
+    """On a file system that is too small; then there is more space, and the training goes on
+    from what there is.
+    """
 
     def action() -> None:
         promised()
@@ -136,8 +153,16 @@ def small(case: Case, whole: Path, folder: Path, kilobytes: int) -> dict[str, An
         log = folder.with_suffix(".txt")
         report = ended_as(case, whole, folder, forked(action, log=log))
         subprocess.run(["mount", "-o", "remount,size=10m", str(disk)], check=True)
-        again = ended_as(case, whole, folder, forked(partial(train, case, folder), log=log.with_suffix(".again.txt")))
-        return {**report, "afterwards": again["codes"] == [0] and again["weights"] and again["logs"]}
+        again = ended_as(
+            case,
+            whole,
+            folder,
+            forked(partial(train, case, folder), log=log.with_suffix(".again.txt")),
+        )
+        return {
+            **report,
+            "afterwards": again["codes"] == [0] and again["weights"] and again["logs"],
+        }
 
 
 def never_writable(case: Case, folder: Path) -> dict[str, Any]:
@@ -147,14 +172,20 @@ def never_writable(case: Case, folder: Path) -> dict[str, Any]:
 
     def action() -> None:
         without_privileges()
-        train(case, folder, **{"callbacks": [At("on_step_end", lambda *_: (folder / "steps.txt").touch())]})
+        train(
+            case,
+            folder,
+            **{"callbacks": [At("on_step_end", lambda *_: (folder / "steps.txt").touch())]},
+        )
 
     ended = forked(action, case.processes, log=folder / "log.txt")
     return {"codes": ended.codes, "said": ended.said, "trained": (folder / "steps.txt").exists()}
 
 
 def no_more_writable(case: Case, whole: Path, folder: Path) -> dict[str, Any]:
-    """The folder becomes read-only in mid-training; later it is writable again, and the training goes on."""
+    """The folder becomes read-only in mid-training; later it is writable again, and the training
+    goes on.
+    """
     folder.mkdir()
     out = folder / "out"
     close = At("on_step_end", lambda *_: out.chmod(0o555), step=5)
@@ -166,7 +197,12 @@ def no_more_writable(case: Case, whole: Path, folder: Path) -> dict[str, Any]:
     ended = forked(action, case.processes, log=folder / "log.txt")
     left, bad = names(out), damaged(folder)
     out.chmod(0o755)
-    again = ended_as(case, whole, folder, forked(partial(train, case, folder), case.processes, log=folder / "2.txt"))
+    again = ended_as(
+        case,
+        whole,
+        folder,
+        forked(partial(train, case, folder), case.processes, log=folder / "2.txt"),
+    )
     return {"codes": ended.codes, "said": ended.said, "left": left, "damaged": bad, "again": again}
 
 
@@ -180,7 +216,9 @@ def main() -> None:
         whole = whole_of(case, place / "whole")
         of = report[name] = {"refused": [], "small": []}
         for rank in range(case.processes):
-            of["refused"] += [refused(case, whole, place / f"{rank}-{i}", rank, i) for i in (3, 4, 6)]
+            of["refused"] += [
+                refused(case, whole, place / f"{rank}-{i}", rank, i) for i in (3, 4, 6)
+            ]
         if case.processes == 1:
             of["small"] = [small(case, whole, place / f"{size}k", size) for size in SIZES]
     place = folder / "read-only"

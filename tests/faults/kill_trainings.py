@@ -1,8 +1,10 @@
-"""Kills trainings again and again until they come to their end, and reports whether it is that of uninterrupted ones.
+"""Kills trainings again and again until they come to their end, and reports whether it is that of
+uninterrupted ones.
 
 kill_trainings.py FOLDER [--processes 1] [--kills 3] [--seed 0] [--only NAME]
 
-Prints one JSON object, with an entry for each case; the output of the trainings stays in the folder.
+Prints one JSON object, with an entry for each case; the output of the trainings stays in the
+folder.
 """
 
 import argparse
@@ -36,7 +38,10 @@ def uninterrupted(case: Case, folder: Path) -> list[dict[str, float]]:
         sys.exit(f"the uninterrupted training failed: {ended}")
     sizes = [path.stat().st_size for path in (folder / "out").rglob("*") if path.is_file()] or [1]
     # A moment is drawn from a part of what there is, but in any byte of a file it can end.
-    return [{**of["seen"], "byte": max(sizes) / case.part, "second": ended.seconds} for of in end(case, folder)]
+    return [
+        {**of["seen"], "byte": max(sizes) / case.part, "second": ended.seconds}
+        for of in end(case, folder)
+    ]
 
 
 def killed_often(
@@ -52,14 +57,22 @@ def killed_often(
         yield {
             "moment": str(moment),
             "codes": ended.codes,
-            "hidden": any(path.name.startswith(".checkpoint-") for path in (folder / "out").iterdir()),
+            "hidden": any(
+                path.name.startswith(".checkpoint-") for path in (folder / "out").iterdir()
+            ),
             "failed": "" if was_meant(ended, moment) else ended.said[-6000:],
             "complete": len(found(folder)),
             "damaged": [str(path) for path in found(folder) if checkpoints.problems(path)],
         }
     ended = forked(partial(train, case, folder), case.processes, log=folder / "log.txt")
     if any(ended.codes):
-        yield {"moment": "none", "codes": ended.codes, "failed": ended.said[-6000:], "hidden": False, "complete": 0}
+        yield {
+            "moment": "none",
+            "codes": ended.codes,
+            "failed": ended.said[-6000:],
+            "hidden": False,
+            "complete": 0,
+        }
 
 
 def found(folder: Path) -> list[Path]:
@@ -69,14 +82,21 @@ def found(folder: Path) -> list[Path]:
 def run_until(case: Case, folder: Path, moment: Moment, attempt: int) -> Ended:
     (folder / "out").mkdir(exist_ok=True)
     when = {"killed_after": moment.from_outside, "victims": moment.ranks}
-    return forked(partial(train, case, folder, moment), case.processes, log=folder / f"log{attempt}.txt", **when)
+    return forked(
+        partial(train, case, folder, moment),
+        case.processes,
+        log=folder / f"log{attempt}.txt",
+        **when,
+    )
 
 
 def was_meant(ended: Ended, moment: Moment) -> bool:
     """Whether it was the signal that ended it; a worker's death is told by an error."""
     codes = [ended.codes[rank] for rank in moment.ranks]
     expected = {-moment.number, -signal.SIGXFSZ, 128 + moment.number}
-    return any(code in expected for code in codes) or (moment.what == "sample" and "DataLoader worker" in ended.said)
+    return any(code in expected for code in codes) or (
+        moment.what == "sample" and "DataLoader worker" in ended.said
+    )
 
 
 def report_of(case: Case, folder: Path, seed: int, kills: int) -> dict[str, Any]:
@@ -133,7 +153,9 @@ def main() -> None:
             continue
         if needs and find_spec(needs) is None:
             continue
-        report[name] = report_of(case, options.folder / str(number), options.seed + number, options.kills)
+        report[name] = report_of(
+            case, options.folder / str(number), options.seed + number, options.kills
+        )
     print(json.dumps(report))
 
 

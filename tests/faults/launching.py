@@ -1,4 +1,6 @@
-"""Starts the scripts beside this file, each in a process of its own, which can fork others as nobody else is in it."""
+"""Starts the scripts beside this file, each in a process of its own, which can fork others as
+nobody else is in it.
+"""
 
 import json
 import os
@@ -17,4 +19,6 @@ def report_of(script: str, folder: Path, *options: object) -> dict[str, Any]:
     words = [str(folder), *map(str, options)]
     known = {"log": folder / "script.txt", "seconds": SECONDS, "processes": 0}
     paths = os.pathsep.join(map(str, [HERE, HERE.parent / "facade", HERE.parent / "shared"]))
-    return json.loads(finished_ranks(HERE / script, *words, **known, PYTHONPATH=paths).splitlines()[-1])
+    return json.loads(
+        finished_ranks(HERE / script, *words, **known, PYTHONPATH=paths).splitlines()[-1]
+    )

@@ -1,4 +1,6 @@
-"""When a training is killed: moments that a process brings about itself, so that they come again with the same seed."""
+"""When a training is killed: moments that a process brings about itself, so that they come again
+with the same seed.
+"""
 
 import os
 import random
@@ -21,7 +23,8 @@ class Moment:
 
     - "change": just before a change to the file system below the output folder, in whatever thread;
     - "pass": in a forward pass of the model, so inside a window or an evaluation;
-    - "sample": when a batch is put together, in a worker where there are any, which then dies alone;
+    - "sample": when a batch is put together, in a worker where there are any, which then dies
+      alone;
     - "byte": in the middle of the writing of a file, which gets this long and no longer;
     - "second": whenever that is.
     """
@@ -56,7 +59,10 @@ class Counter:
     def note(self, what: str) -> None:
         """One more of these."""
         self.seen[what] += 1
-        if self.moment is not None and (what, self.seen[what]) == (self.moment.what, self.moment.count):
+        if self.moment is not None and (what, self.seen[what]) == (
+            self.moment.what,
+            self.moment.count,
+        ):
             os.kill(os.getpid(), self.moment.number)
 
     def model(self, model: Any) -> Any:
@@ -74,16 +80,25 @@ class Counter:
         return counted
 
     def _watch(self, event: str, args: tuple[Any, ...]) -> None:
-        if event in CHANGES and str(args[0]).startswith(self.output) and (event != "open" or writes(args)):
+        if (
+            event in CHANGES
+            and str(args[0]).startswith(self.output)
+            and (event != "open" or writes(args))
+        ):
             self.note("change")
 
 
 def writes(args: tuple[Any, ...]) -> bool:
     """Whether the arguments of an "open" are those of a file to be written."""
-    return bool(args[2] & (os.O_WRONLY | os.O_RDWR) or (isinstance(args[1], str) and set(args[1]) & set("wax")))
+    return bool(
+        args[2] & (os.O_WRONLY | os.O_RDWR)
+        or (isinstance(args[1], str) and set(args[1]) & set("wax"))
+    )
 
 
-def drawn(what: str, draw: random.Random, seen: list[dict[str, float]], part: float, number: int) -> Moment:
+def drawn(
+    what: str, draw: random.Random, seen: list[dict[str, float]], part: float, number: int
+) -> Moment:
     """A moment of this kind in the next part of a training.
 
     Args:

@@ -1,10 +1,12 @@
-"""Trainings drawn by chance, killed and starved of disk space by chance, until the time is up: `make soak MINUTES=30`.
+"""Trainings drawn by chance, killed and starved of disk space by chance, until the time is up:
+`make soak MINUTES=30`.
 
     soak.py [--minutes 10] [--seed 0] [--trainings 0] [--folder FOLDER]
 
-Each training goes on after every fault until it comes to its end, which is compared with that of the same training left
-alone: weights, logs and best step, bit for bit. A line of the table is a training; `--seed N --trainings 1` repeats the
-one with that seed, and leaves its output in the folder. Ends with 1 if anything differed.
+Each training goes on after every fault until it comes to its end, which is compared with that of
+the same training left alone: weights, logs and best step, bit for bit. A line of the table is a
+training; `--seed N --trainings 1` repeats the one with that seed, and leaves its output in the
+folder. Ends with 1 if anything differed.
 """
 
 import argparse
@@ -33,7 +35,10 @@ SHARDED = {"fsdp": "full_shard", "fsdp_config": {"version": 2}}
 STRATEGIES: dict[str, dict[str, Any]] = {
     "ddp": {},
     "fsdp": SHARDED,
-    "fsdp in parts": {**SHARDED, "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}},
+    "fsdp in parts": {
+        **SHARDED,
+        "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
+    },
 }
 OPTIMIZERS = ("adamw_torch", "adafactor", "sgd", "rmsprop")
 SCHEDULES = ("linear", "cosine", "constant_with_warmup")
@@ -44,7 +49,9 @@ def training_of(seed: int) -> tuple[Case, str]:
     draw = random.Random(seed)
     processes = draw.choice((1, 1, 1, 2, 2, 3))
     strategy = draw.choice(list(STRATEGIES)) if processes > 1 else ""
-    reads = draw.choice([name for name in READS if not KINDS[name].needs or find_spec(KINDS[name].needs)])
+    reads = draw.choice(
+        [name for name in READS if not KINDS[name].needs or find_spec(KINDS[name].needs)]
+    )
     workers = draw.random() < 0.3
     keeps_best = draw.random() < 0.3 and not KINDS[reads].arguments.get("eval_strategy")
     saves = draw.choice((1, 1, 2, 3))
@@ -76,7 +83,12 @@ def training_of(seed: int) -> tuple[Case, str]:
     )
     said = [f"{processes} x {strategy}" if strategy else "1", reads]
     said += [f"accumulates {arguments['gradient_accumulation_steps']}"]
-    said += ["2 workers"] * workers + ["best"] * keeps_best + ["background"] * case.in_background + ["SIGTERM"] * asked
+    said += (
+        ["2 workers"] * workers
+        + ["best"] * keeps_best
+        + ["background"] * case.in_background
+        + ["SIGTERM"] * asked
+    )
     return case, ", ".join([*said, *["full disks"] * bool(case.full)])
 
 
@@ -84,17 +96,24 @@ def differences(report: dict[str, Any]) -> list[str]:
     """What is not as it is without faults."""
     if report["failed"]:
         return [f"failed: {report['failed']['failed'].strip().splitlines()[-1][:300]}"]
-    return [*report["other"], *(f"damaged: {path}" for kill in report["kills"] for path in kill["damaged"])]
+    return [
+        *report["other"],
+        *(f"damaged: {path}" for kill in report["kills"] for path in kill["damaged"]),
+    ]
 
 
-def line(seed: object, kills: object, inside: object, went_on: object, differs: object, words: str) -> str:
+def line(
+    seed: object, kills: object, inside: object, went_on: object, differs: object, words: str
+) -> str:
     return f"{seed!s:>6}  {kills!s:>5}  {inside!s:>6}  {went_on!s:>9}  {differs!s:<11}  {words}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10, help="begin no training after so many")
-    parser.add_argument("--seed", type=int, default=0, help="of the first training; the next ones count up")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the first training; the next ones count up"
+    )
     parser.add_argument("--trainings", type=int, default=0, help="so many, whatever time they take")
     parser.add_argument("--folder", type=Path, help="leave the output of all trainings there")
     options = parser.parse_args()
@@ -116,7 +135,11 @@ def main() -> int:
         print(line(seed, *counts, len(differs) or "-", words), flush=True)
         sums = [one + other for one, other in zip(sums, counts, strict=True)]
         for text in differs:
-            print(f"        differs: {text}\n        repeat: --seed {seed} --trainings 1 --folder {folder}", flush=True)
+            print(
+                f"        differs: {text}\n        repeat: --seed {seed} --trainings 1 --folder "
+                f"{folder}",
+                flush=True,
+            )
         different += bool(differs)
         if not differs and options.folder is None:
             shutil.rmtree(place)

@@ -1,8 +1,10 @@
-"""Sweeps that are killed at random moments, each time followed by the same command: no value is lost, nothing is left.
+"""Sweeps that are killed at random moments, each time followed by the same command: no value is
+lost, nothing is left.
 
     python tests/faults/sweep_kills.py [--kills 50] [--seed 0] FOLDER
 
-The sweeps are forked from this process, which has imported everything, so that a start takes no time.
+The sweeps are forked from this process, which has imported everything, so that a start takes no
+time.
 """
 
 import argparse
@@ -51,8 +53,19 @@ def sweep(folder, storage):
         with open("log.txt", "a") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        words = ["--space", "space.yaml", "--sampler", "grid", "--metric", "loss", "--workers", "2"]
-        code = lightrainer(["sweep", "script.py", *words, "--max-retry", "1000", "--storage", storage])
+        words = [
+            "--space",
+            "space.yaml",
+            "--sampler",
+            "grid",
+            "--metric",
+            "loss",
+            "--workers",
+            "2",
+        ]
+        code = lightrainer(
+            ["sweep", "script.py", *words, "--max-retry", "1000", "--storage", storage]
+        )
     except BaseException:
         traceback.print_exc()
     finally:
@@ -118,7 +131,9 @@ def kill_at_random(folder, name, kills, seed):
 
 
 def wait_for_trial(pid, place, draw):
-    """Wait until a trial of this sweep runs; in one of four cases do not, so that the sweep is killed as it starts."""
+    """Wait until a trial of this sweep runs; in one of four cases do not, so that the sweep is
+    killed as it starts.
+    """
     end = time.monotonic() + SECONDS
     if draw.random() < 0.25:
         return
@@ -136,11 +151,15 @@ def wait_for_end_of_all(place):
 
 
 def require_complete(place, storage):
-    """Check that each point has its value, once, and that no trial counts as running; return how many failed."""
+    """Check that each point has its value, once, and that no trial counts as running; return how
+    many failed.
+    """
     os.chdir(place)
     loaded = optuna.load_study(study_name="script", storage=open_storage(storage))
     trials = loaded.get_trials(deepcopy=False)
-    complete = sorted((trial.params["width"], trial.value) for trial in trials if trial.state.name == "COMPLETE")
+    complete = sorted(
+        (trial.params["width"], trial.value) for trial in trials if trial.state.name == "COMPLETE"
+    )
     assert complete == [(width, float(width)) for width in range(POINTS)], complete
     assert {trial.state.name for trial in trials} <= {"COMPLETE", "FAIL"}
     return sum(trial.state.name == "FAIL" for trial in trials)
@@ -158,7 +177,11 @@ def main():
         began = time.monotonic()
         interrupted = kill_at_random(options.folder.resolve(), name, options.kills, options.seed)
         seconds = time.monotonic() - began
-        print(f"{name}: {options.kills} kills of {interrupted} trials in {seconds:.0f} s, nothing lost", flush=True)
+        print(
+            f"{name}: {options.kills} kills of {interrupted} trials in {seconds:.0f} s, nothing "
+            "lost",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What becomes of a training whose newest checkpoint is damaged, or lies among other things: it ends the same."""
+"""What becomes of a training whose newest checkpoint is damaged, or lies among other things: it
+ends the same.
+"""
 
 import os
 import shutil
@@ -11,7 +13,14 @@ from tiny import At
 from trainings import EVERY_STEP
 
 NEWEST = 8
-FILES = ["_manifest.json", "data_state_0.pth", "model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt"]
+FILES = [
+    "_manifest.json",
+    "data_state_0.pth",
+    "model.safetensors",
+    "optimizer.pt",
+    "rng_state.pth",
+    "scheduler.pt",
+]
 FILES += ["trainer_state.json", "training_args.bin"]
 
 
@@ -46,7 +55,9 @@ def test_a_missing_file(killed, whole, caplog, name):
     assert name == "_manifest.json" or name in caplog.text
 
 
-@pytest.mark.parametrize("without", [[], ["_manifest.json"]], ids=["with a list of files", "without"])
+@pytest.mark.parametrize(
+    "without", [[], ["_manifest.json"]], ids=["with a list of files", "without"]
+)
 def test_further_files_are_no_damage(killed, whole, caplog, without):
     """Whatever they are called, and whatever is in them."""
     folder = killed / f"checkpoint-{NEWEST}"
@@ -78,7 +89,8 @@ def half(folder: Path) -> None:
         ("checkpoint-99", half, True),
         ("checkpoint-100", Path.touch, True),
         ("checkpoint-8.bak", half, True),
-        (".checkpoint-9.partial-elsewhere-1-1", half, True),  # of another machine, and in use, for all one can tell
+        # of another machine, and in use, for all one can tell
+        (".checkpoint-9.partial-elsewhere-1-1", half, True),
     ],
 )
 def test_what_lies_beside_it(killed, whole, caplog, name, make: Callable, stays):

@@ -1,4 +1,6 @@
-"""A disk that is full, or read-only: a training goes on, or ends in a clear error, and nothing older is harmed."""
+"""A disk that is full, or read-only: a training goes on, or ends in a clear error, and nothing
+older is harmed.
+"""
 
 import os
 import re
@@ -24,21 +26,29 @@ def goes_on(found, case):
     assert found["warnings"] > 0
     if "metric_for_best_model" not in case.arguments:
         assert found["weights"]
-        assert 12 - len(found["left"]) <= found["warnings"] <= (12 - len(found["left"])) * case.processes
+        assert (
+            12 - len(found["left"])
+            <= found["warnings"]
+            <= (12 - len(found["left"])) * case.processes
+        )
     elif found["left"]:
         assert found["best"][2] in found["left"] or "is missing or damaged" in found["said"]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_full_disk_is_a_warning(report, name):
-    """Some write is refused in every other checkpoint or so; the loss goes its way, in all processes."""
+    """Some write is refused in every other checkpoint or so; the loss goes its way, in all
+    processes.
+    """
     for found in report[name]["refused"]:
         goes_on(found, CASES[name])
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].processes == 1])
 def test_a_real_disk_that_is_full_is_a_warning(report, name):
-    """It refuses in mid-file, after it was said that there is enough space; with more space the training goes on."""
+    """It refuses in mid-file, after it was said that there is enough space; with more space the
+    training goes on.
+    """
     if report[name]["small"][0] is None:
         pytest.skip("only an administrator can make a small file system")
     for found in report[name]["small"]:
@@ -50,13 +60,18 @@ def test_a_real_disk_that_is_full_is_a_warning(report, name):
 def test_a_folder_that_is_read_only_is_an_error_before_the_first_step(report):
     found = report["never writable"]
     assert found["codes"] == [1]
-    assert re.search(r"PermissionError: output_dir='.*out' cannot hold checkpoints: .* not writable", found["said"])
+    assert re.search(
+        r"PermissionError: output_dir='.*out' cannot hold checkpoints: .* not writable",
+        found["said"],
+    )
     assert not found["trained"]
 
 
 @pytest.mark.parametrize("name", ["full", "full, in the background", "full in two processes"])
 def test_a_folder_that_becomes_read_only_ends_the_training_and_harms_nothing(report, name):
-    """None waits for ever, which would fail the script. When it is writable again, it goes on to the same bits."""
+    """None waits for ever, which would fail the script. When it is writable again, it goes on to
+    the same bits.
+    """
     found = report[f"no more writable: {name}"]
     assert all(found["codes"])
     assert "PermissionError" in found["said"]

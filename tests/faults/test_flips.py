@@ -1,4 +1,6 @@
-"""What becomes of a checkpoint in which single bits are not what was written: it is never used without a word."""
+"""What becomes of a checkpoint in which single bits are not what was written: it is never used
+without a word.
+"""
 
 import json
 import random
@@ -33,8 +35,13 @@ def flip(path: Path, bit: int) -> None:
 
 
 def flips(folder: Path) -> list[tuple[str, int]]:
-    """The same bits each time: as many of every file, half of them in its last hundred bytes, where tables end."""
-    generator, files = random.Random(0), sorted(path for path in folder.rglob("*") if path.is_file())
+    """The same bits each time: as many of every file, half of them in its last hundred bytes,
+    where tables end.
+    """
+    generator, files = (
+        random.Random(0),
+        sorted(path for path in folder.rglob("*") if path.is_file()),
+    )
     found = []
     for number in range(FLIPS):
         path = files[number % len(files)]
@@ -58,7 +65,9 @@ def test_no_flipped_bit_goes_unnoticed(folder):
 
 
 def test_without_checksums_no_flipped_bit_is_a_raw_error(folder):
-    """As in checkpoints of the reference: a table of contents, or JSON, that says nonsense is damage."""
+    """As in checkpoints of the reference: a table of contents, or JSON, that says nonsense is
+    damage.
+    """
     (folder / "_manifest.json").unlink()
     noticed = set()
     for name, bit in flips(folder)[::2]:
@@ -66,12 +75,22 @@ def test_without_checksums_no_flipped_bit_is_a_raw_error(folder):
         if checkpoints.problems(folder):
             noticed.add(name)
         flip(folder / name, bit)
-    assert noticed >= {"optimizer.pt", "scheduler.pt", "rng_state.pth", "data_state_0.pth", "trainer_state.json"}
+    assert noticed >= {
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "data_state_0.pth",
+        "trainer_state.json",
+    }
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"]
+)
 def test_the_training_goes_on_from_the_one_before(folder, whole, caplog, name):
-    """And ends as the whole one; asked for by its name, the damaged one is an error that says what to do."""
+    """And ends as the whole one; asked for by its name, the damaged one is an error that says
+    what to do.
+    """
     flip(folder / name, 8 * ((folder / name).stat().st_size // 2))
     with pytest.raises(ValueError, match=f"{name} .*Use an earlier one"):
         train(folder.parent, resume=str(folder), **EVERY_STEP)
@@ -118,7 +137,9 @@ def test_whatever_a_file_holds_the_one_before_is_found(folder, caplog, kind, lis
     damage(folder / name)
     if not listed:
         (folder / "_manifest.json").unlink()
-    assert checkpoints.last_intact_checkpoint(folder.parent) == str(folder.with_name(f"checkpoint-{BEFORE}"))
+    assert checkpoints.last_intact_checkpoint(folder.parent) == str(
+        folder.with_name(f"checkpoint-{BEFORE}")
+    )
     assert f"checkpoint-{NEWEST} is passed over, because it is damaged: {name} " in caplog.text
 
 
@@ -127,7 +148,10 @@ def test_what_was_changed_on_purpose_is_taken_when_the_list_of_files_is_gone(fol
     weights = load_file(folder / "model.safetensors")
     changed = {name: tensor + 1 for name, tensor in weights.items()}
     save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"model\.safetensors has other contents.*on purpose, remove _manifest.json"):
+    with pytest.raises(
+        ValueError,
+        match=r"model\.safetensors has other contents.*on purpose, remove _manifest.json",
+    ):
         checkpoints.require_intact(folder)
     (folder / "_manifest.json").unlink()
     checkpoints.require_intact(folder)

@@ -1,4 +1,6 @@
-"""A training that is killed again and again ends as one that never was. Real signals, real processes."""
+"""A training that is killed again and again ends as one that never was. Real signals, real
+processes.
+"""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +23,9 @@ LEAST = {1: 30, 2: 8}
 
 
 def reports(folder: Path, processes: int, soak: int) -> Iterator[dict]:
-    """One after the other until there were as many kills as a soak asks for; the first is always the same."""
+    """One after the other until there were as many kills as a soak asks for; the first is always
+    the same.
+    """
     kills, share = 0, soak * list(NAMES.values()).count(processes) // len(CASES)
     for seed in count(0, len(CASES)):
         options = ["--processes", processes, "--seed", seed, "--kills", 12 if seed else 3]
@@ -33,7 +37,9 @@ def reports(folder: Path, processes: int, soak: int) -> Iterator[dict]:
 
 
 NAMES = {
-    name: case.processes for name, case in CASES.items() if not (needs := KINDS[case.reads].needs) or find_spec(needs)
+    name: case.processes
+    for name, case in CASES.items()
+    if not (needs := KINDS[case.reads].needs) or find_spec(needs)
 }
 
 
@@ -53,14 +59,18 @@ def all_reports(request, tmp_path_factory):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_ends_the_same(all_reports, name):
-    """Weights, logs and best model, bit for bit; nothing damaged after any kill, and nothing left over at the end."""
+    """Weights, logs and best model, bit for bit; nothing damaged after any kill, and nothing
+    left over at the end.
+    """
     case: Case = CASES[name]
     for report in all_reports(case.processes):
         found = report[name]
         assert found["failed"] is None
         assert [kill for kill in found["kills"] if kill["damaged"]] == []
         there = [kill["complete"] > 0 for kill in found["kills"]]
-        assert there == sorted(there), "rotation took the last one away before the next was complete"
+        assert there == sorted(there), (
+            "rotation took the last one away before the next was complete"
+        )
         assert found["other"] == []
         assert [left for left in found["left"] if left.startswith(".")] == []
         if case.limit is not None:
@@ -80,4 +90,6 @@ def test_it_was_killed_often_and_everywhere(all_reports, processes):
     assert sum(kill["hidden"] for kill in kills) >= len(kills) / 8
     assert len({begin for case in report.values() for begin in case["begins"]}) >= 4
     moments = {kill["moment"].partition("'")[2].partition("'")[0] for kill in kills}
-    assert moments >= ({"change", "pass", "byte", "second", "sample"} if processes == 1 else {"pass", "second"})
+    assert moments >= (
+        {"change", "pass", "byte", "second", "sample"} if processes == 1 else {"pass", "second"}
+    )

@@ -1,4 +1,6 @@
-"""What is copied to the device, and how: batches of page-locked memory, and each part of a checkpoint once."""
+"""What is copied to the device, and how: batches of page-locked memory, and each part of a
+checkpoint once.
+"""
 
 import lightning
 import pretended_cuda
@@ -33,16 +35,22 @@ def test_batches_reach_the_model_from_page_locked_memory(tmp_path, device, name)
     trainer.model.to(trainer.args.device)
     places = []
     trainer.model.register_forward_pre_hook(
-        lambda module, args, batch: places.extend(tensor.device.type for tensor in batch.values()), with_kwargs=True
+        lambda module, args, batch: places.extend(tensor.device.type for tensor in batch.values()),
+        with_kwargs=True,
     )
-    for work in (trainer.train, lambda: trainer.evaluate(sentences(8)), lambda: trainer.predict(sentences(8))):
+    for work in (
+        trainer.train,
+        lambda: trainer.evaluate(sentences(8)),
+        lambda: trainer.predict(sentences(8)),
+    ):
         places.clear()
         uploads = uploads_of(device, work)
         assert uploads[True] >= 2 * 3, "ids, mask and labels of two batches or more"
         assert set(places) == {"cuda"}
 
 
-@pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning")  # Lightning's, in its combined loader
+# Lightning's, in its combined loader
+@pytest.mark.filterwarnings("ignore:.*treespec:FutureWarning")
 def test_batches_of_a_data_module_are_page_locked(device):
     """Counted in the middle of a training."""
 
@@ -54,11 +62,24 @@ def test_batches_of_a_data_module_are_page_locked(device):
                 self.uploads = device.uploads - self.before
 
     callback = CountsUploads()
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "limit_val_batches": 0}
+    options = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "limit_val_batches": 0,
+    }
     trainer = lightning.Trainer(
-        accelerator="gpu", devices=1, max_steps=7, callbacks=[callback], enable_model_summary=False, **options
+        accelerator="gpu",
+        devices=1,
+        max_steps=7,
+        callbacks=[callback],
+        enable_model_summary=False,
+        **options,
     )
-    trainer.fit(LossModule(Words()), DataModule(sentences(64), sentences(8), collate_fn=padded, batch_size=4))
+    trainer.fit(
+        LossModule(Words()),
+        DataModule(sentences(64), sentences(8), collate_fn=padded, batch_size=4),
+    )
     assert callback.uploads == {True: 3 * 3}
 
 
@@ -72,8 +93,15 @@ def test_a_batch_on_the_device_is_not_copied(tmp_path, device):
 
 def long_run(folder, **changes):
     """Return a Trainer of a model that is much larger than its batches."""
-    options = {"max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 4, "report_to": "none"}
-    args = TrainingArguments(str(folder), **{**options, "logging_steps": 100, "disable_tqdm": True, **changes})
+    options = {
+        "max_steps": 4,
+        "save_steps": 2,
+        "per_device_train_batch_size": 4,
+        "report_to": "none",
+    }
+    args = TrainingArguments(
+        str(folder), **{**options, "logging_steps": 100, "disable_tqdm": True, **changes}
+    )
     return Trainer(Classifier(width=2000), args, train_dataset=points(16))
 
 

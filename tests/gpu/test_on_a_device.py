@@ -1,4 +1,6 @@
-"""Code that is different on a GPU, on the CPU too: the numbers of the CPU show that the tests are right."""
+"""Code that is different on a GPU, on the CPU too: the numbers of the CPU show that the tests
+are right.
+"""
 
 import warnings
 
@@ -12,7 +14,13 @@ from same_values import same
 from torch import nn
 from torch.utils.data import default_collate
 
-from lightrainer import NaNGuardCallback, ProfilerCallback, Trainer, TrainerCallback, TrainingArguments
+from lightrainer import (
+    NaNGuardCallback,
+    ProfilerCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from lightrainer.lightning_modules import checkpoint_activations
 from lightrainer.lightning_modules.common.seeding import capture_rng_state, restore_rng_state
 from lightrainer.lightning_modules.data.iteration import batches_of
@@ -24,11 +32,23 @@ def device(request):
 
 
 def trainer(folder, device, model=None, callbacks=None, **changes):
-    options = {"max_steps": 8, "per_device_train_batch_size": 4, "report_to": "none", "disable_tqdm": True, **changes}
+    options = {
+        "max_steps": 8,
+        "per_device_train_batch_size": 4,
+        "report_to": "none",
+        "disable_tqdm": True,
+        **changes,
+    }
     args = TrainingArguments(str(folder), use_cpu=device == "cpu", **options)
     data = points(32)
     torch.manual_seed(0)
-    return Trainer((model or Classifier)(dropout=0.2), args, train_dataset=data, eval_dataset=data, callbacks=callbacks)
+    return Trainer(
+        (model or Classifier)(dropout=0.2),
+        args,
+        train_dataset=data,
+        eval_dataset=data,
+        callbacks=callbacks,
+    )
 
 
 def weights(made):
@@ -49,7 +69,9 @@ def test_script_goes_on_by_hand_after_a_training(tmp_path, device, optimizer):
     before = weights(made)
     assert {state["exp_avg"].device.type for state in made.optimizer.state.values()} == {device}
 
-    batch = {name: values.to(made.args.device) for name, values in default_collate(points(4)).items()}
+    batch = {
+        name: values.to(made.args.device) for name, values in default_collate(points(4)).items()
+    }
     for group in made.optimizer.param_groups:
         group["lr"] = 0.1
     made.model(**batch)["loss"].backward()
@@ -59,7 +81,12 @@ def test_script_goes_on_by_hand_after_a_training(tmp_path, device, optimizer):
 
 def profiled(folder, device):
     """Return the file of the allocations in a profiled training."""
-    trainer(folder, device, callbacks=[ProfilerCallback(wait=1, warmup=1, active=2)], save_strategy="no").train()
+    trainer(
+        folder,
+        device,
+        callbacks=[ProfilerCallback(wait=1, warmup=1, active=2)],
+        save_strategy="no",
+    ).train()
     return folder / "profile" / "memory.pickle"
 
 
@@ -94,7 +121,9 @@ def test_generators_come_back(device):
 
 
 def test_weights_saved_in_the_background_are_those_of_their_step(tmp_path, device, monkeypatch):
-    """A callback with `on_save` has the files written at once; a thread has to write the same ones."""
+    """A callback with `on_save` has the files written at once; a thread has to write the same
+    ones.
+    """
 
     class Listens(TrainerCallback):
         def on_save(self, args, state, control, **kwargs):
@@ -128,7 +157,9 @@ def test_activations_wait_in_main_memory(device):
     for offload in (None, True):
         torch.manual_seed(1)
         model = nn.Module()
-        model.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(2)).to(device)
+        model.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(2)
+        ).to(device)
         if offload:
             checkpoint_activations(model, offload=True)
         model.layers[1](model.layers[0](x)).sum().backward()
@@ -166,7 +197,10 @@ def test_predictions_come_from_the_device(tmp_path, device):
     found = made.predict(points(32))
     assert found.predictions.shape == (32, 3)
     with torch.no_grad():
-        batch = {name: values.to(made.args.device) for name, values in default_collate(points(32)).items()}
+        batch = {
+            name: values.to(made.args.device)
+            for name, values in default_collate(points(32)).items()
+        }
         expected = made.model.eval()(**batch)["logits"].cpu()
     torch.testing.assert_close(torch.as_tensor(found.predictions), expected, rtol=1e-4, atol=1e-5)
 
@@ -219,7 +253,11 @@ def test_batches_come_on_the_device(tmp_path, device, pinned):
     assert same(weights(own), weights(usual))
     assert own.evaluate()["eval_loss"] == usual.evaluate()["eval_loss"]
 
-    for loader in (own.get_train_dataloader(), own.get_eval_dataloader(), own.get_test_dataloader(data)):
+    for loader in (
+        own.get_train_dataloader(),
+        own.get_eval_dataloader(),
+        own.get_test_dataloader(data),
+    ):
         for batch in loader:
             own.model(**batch)
 

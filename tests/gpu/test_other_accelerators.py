@@ -1,4 +1,6 @@
-"""What is done for CUDA is done for Intel's GPUs and Apple's too, where it means any accelerator."""
+"""What is done for CUDA is done for Intel's GPUs and Apple's too, where it means any
+accelerator.
+"""
 
 from types import SimpleNamespace
 
@@ -46,7 +48,9 @@ def test_an_intel_gpu_that_is_not_used_is_named(tmp_path, monkeypatch, caplog):
     assert "GPU of Intel" in caplog.text
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("cpu", False), ("cuda", True), ("xpu", True), ("mps", False)])
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("cpu", False), ("cuda", True), ("xpu", True), ("mps", False)]
+)
 def test_batches_of_a_data_module_are_page_locked_where_a_device_reads_such_memory(kind, expected):
     data = DataModule([1, 2])
     data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(kind)))

@@ -86,7 +86,9 @@ def test_random_numbers_are_of_a_generator_of_its_own(device):
     torch.manual_seed(3)
     drawn = torch.rand(2, device="cuda"), torch.rand(2)
     torch.manual_seed(3)
-    assert torch.equal(torch.rand(2), drawn[1]), "what is drawn on the device changes nothing on the CPU"
+    assert torch.equal(torch.rand(2), drawn[1]), (
+        "what is drawn on the device changes nothing on the CPU"
+    )
     assert torch.equal(torch.rand(2, device="cuda"), drawn[0])
     assert not torch.equal(torch.rand(2, device="cuda"), drawn[0])
 
@@ -137,7 +139,9 @@ def test_attention_with_dropout_is_causal(device):
     query = key = torch.ones(9, 1, 4, 8, device="cuda")
     value = torch.zeros(9, 1, 4, 8, device="cuda")
     value[:, :, -1] = 1
-    found = nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1, is_causal=True)
+    found = nn.functional.scaled_dot_product_attention(
+        query, key, value, dropout_p=0.1, is_causal=True
+    )
     assert found.device == DEVICE
     assert found[:, :, :-1].count_nonzero() == 0 < found.count_nonzero()
 

@@ -1,7 +1,14 @@
 """The host waits for the device at logs, and at most once for a batch of an evaluation."""
 
 import pytest
-from counted_waits import CONTROL, EVALUATIONS, SETTINGS, Setting, waits_between_logs, waits_of_batches
+from counted_waits import (
+    CONTROL,
+    EVALUATIONS,
+    SETTINGS,
+    Setting,
+    waits_between_logs,
+    waits_of_batches,
+)
 
 import lightrainer
 from benchmarks import host_sync
@@ -40,4 +47,6 @@ def test_predict_waits_once_for_a_batch():
 def test_page_has_the_waits_of_all_settings():
     rows = host_sync.published()
     expected = {name: setting.waits for name, setting in (SETTINGS | EVALUATIONS).items()}
-    assert {name: float(rows[name][1]) for name in expected} == expected, "python -m benchmarks.host_sync publish"
+    assert {name: float(rows[name][1]) for name in expected} == expected, (
+        "python -m benchmarks.host_sync publish"
+    )

@@ -1,4 +1,6 @@
-"""Runs scripts that train with libraries: by Python itself on the reference, and unmodified on ours."""
+"""Runs scripts that train with libraries: by Python itself on the reference, and unmodified on
+ours.
+"""
 
 import json
 import os
@@ -17,7 +19,12 @@ SECONDS = 1200  # for processes that wait for each other on a busy machine
 COMPARED: list[str] = []
 """Results of the comparisons so far, a line for each script."""
 # Nothing is downloaded, and these trainings are reported nowhere.
-SURROUNDINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "CI": "1"}
+SURROUNDINGS = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "CI": "1",
+}
 SURROUNDINGS |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
 TWO_PROCESSES = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
 TWO_PROCESSES += ["--rdzv-endpoint=localhost:0"]
@@ -30,8 +37,12 @@ class Trained:
     folder: Path
 
     def kinds(self) -> list[str]:
-        """The trainings of the script, by the folders of their figures; a resumed one is in `again`."""
-        return sorted(str(path.parent.relative_to(self.folder)) for path in self.folder.rglob("figures.json"))
+        """The trainings of the script, by the folders of their figures; a resumed one is in
+        `again`.
+        """
+        return sorted(
+            str(path.parent.relative_to(self.folder)) for path in self.folder.rglob("figures.json")
+        )
 
     def figures(self, kind: str) -> dict[str, Any]:
         """Whose Trainer it was, logs, metrics, norms of the weights."""
@@ -39,7 +50,11 @@ class Trained:
 
     def files(self, pattern: str = "*") -> set[str]:
         """Files below the folder, without caches that are named by chance."""
-        found = (path for path in self.folder.rglob(pattern) if path.is_file() and "cache-" not in path.name)
+        found = (
+            path
+            for path in self.folder.rglob(pattern)
+            if path.is_file() and "cache-" not in path.name
+        )
         return {str(path.relative_to(self.folder)) for path in found}
 
 
@@ -62,22 +77,34 @@ def execute(command: list[str], aside: str | None = None) -> subprocess.Complete
         surroundings["PYTHONPATH"] = str(ASIDE / aside)
     command = [sys.executable, *command]
     given: dict[str, Any] = {"cwd": HERE, "env": surroundings, "timeout": SECONDS}
-    return subprocess.run(command, **given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return subprocess.run(
+        command, **given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
 
 
-def train_both(folder: Path, runners: Both, script: str, *arguments: str, aside: str | None = None) -> Both:
-    """Run a script on the reference and on ours, at the same time; both have to come to their end."""
+def train_both(
+    folder: Path, runners: Both, script: str, *arguments: str, aside: str | None = None
+) -> Both:
+    """Run a script on the reference and on ours, at the same time; both have to come to their
+    end.
+    """
     with ThreadPoolExecutor(2) as threads:
         sides = zip(Both._fields, runners, strict=True)
         runs = [
-            threads.submit(_train, folder / side, runner, script, *arguments, aside=aside) for side, runner in sides
+            threads.submit(_train, folder / side, runner, script, *arguments, aside=aside)
+            for side, runner in sides
         ]
     return Both(*(run.result() for run in runs))
 
 
-def _train(folder: Path, runner: list[str], script: str, *arguments: str, aside: str | None) -> Trained:
+def _train(
+    folder: Path, runner: list[str], script: str, *arguments: str, aside: str | None
+) -> Trained:
     folder.mkdir()
     done = execute([*runner, f"{script}.py", str(folder), *arguments], aside)
     if done.returncode:
-        pytest.fail(f"{' '.join(runner)} {script}.py ended with status {done.returncode}:\n{done.stdout[-6000:]}")
+        pytest.fail(
+            f"{' '.join(runner)} {script}.py ended with status "
+            f"{done.returncode}:\n{done.stdout[-6000:]}"
+        )
     return Trained(folder)

@@ -1,7 +1,8 @@
-"""Runs a script on the reference, without its one defect under accumulation: `repaired_reference.py SCRIPT ARGUMENTS`.
+"""Runs a script on the reference, without its one defect under accumulation:
+`repaired_reference.py SCRIPT ARGUMENTS`.
 
-transformers 5.3.0 divides the loss by the number of micro-batches, and lets accelerate divide it once more; later
-versions do not, and neither do we.
+transformers 5.3.0 divides the loss by the number of micro-batches, and lets accelerate divide it
+once more; later versions do not, and neither do we.
 """
 
 import functools

@@ -1,4 +1,6 @@
-"""Embeddings of sentences with sentence-transformers: an evaluator and a best model, two datasets and losses, pairs."""
+"""Embeddings of sentences with sentence-transformers: an evaluator and a best model, two
+datasets and losses, pairs.
+"""
 
 import functools
 import os
@@ -6,8 +8,16 @@ import sys
 
 import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.cross_encoder import (
+    CrossEncoder,
+    CrossEncoderTrainer,
+    CrossEncoderTrainingArguments,
+)
 from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
@@ -18,13 +28,18 @@ from tiny_models import arguments, save_bert, sentences, train_and_resume
 def encoder(folder: str) -> SentenceTransformer:
     """A tiny BERT from a folder, with a mean over its tokens."""
     words = Transformer(folder)
-    return SentenceTransformer(modules=[words, Pooling(words.get_embedding_dimension())], device="cpu")
+    return SentenceTransformer(
+        modules=[words, Pooling(words.get_embedding_dimension())], device="cpu"
+    )
 
 
 def scored(count: int, seed: int) -> Dataset:
     """Pairs of sentences, and how alike they are."""
     left, right = sentences(count, seed), sentences(count, seed + 100)
-    alike = [len(set(one.split()) & set(other.split())) / 8 for one, other in zip(left, right, strict=True)]
+    alike = [
+        len(set(one.split()) & set(other.split())) / 8
+        for one, other in zip(left, right, strict=True)
+    ]
     return Dataset.from_dict({"sentence1": left, "sentence2": right, "score": alike})
 
 
@@ -32,7 +47,9 @@ def classed(count: int, seed: int) -> Dataset:
     """Pairs of sentences, and which of two classes they are in."""
     pairs = scored(count, seed)
     label = [number % 2 for number in range(count)]
-    return Dataset.from_dict({"sentence1": pairs["sentence1"], "sentence2": pairs["sentence2"], "label": label})
+    return Dataset.from_dict(
+        {"sentence1": pairs["sentence1"], "sentence2": pairs["sentence2"], "label": label}
+    )
 
 
 def make(base: str, output_dir: str, kind: str) -> SentenceTransformerTrainer:
@@ -41,20 +58,32 @@ def make(base: str, output_dir: str, kind: str) -> SentenceTransformerTrainer:
     train, check = scored(18, 0), scored(8, 1)
     more = {}
     if kind == "evaluator":
-        evaluator = EmbeddingSimilarityEvaluator(check["sentence1"], check["sentence2"], check["score"])
+        evaluator = EmbeddingSimilarityEvaluator(
+            check["sentence1"], check["sentence2"], check["score"]
+        )
         more = {"loss": losses.CosineSimilarityLoss(model), "evaluator": evaluator}
         best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_spearman_cosine"}
     else:
         heads = {"alike": losses.CosineSimilarityLoss(model)}
         heads["class"] = losses.SoftmaxLoss(model, model.get_embedding_dimension(), num_labels=2)
         more, best = {"loss": heads}, {}
-        train, check = {"alike": train, "class": classed(10, 2)}, {"alike": check, "class": classed(8, 3)}
+        train, check = (
+            {"alike": train, "class": classed(10, 2)},
+            {
+                "alike": check,
+                "class": classed(8, 3),
+            },
+        )
     args = SentenceTransformerTrainingArguments(**arguments(output_dir, **best))
-    return SentenceTransformerTrainer(model=model, args=args, train_dataset=train, eval_dataset=check, **more)
+    return SentenceTransformerTrainer(
+        model=model, args=args, train_dataset=train, eval_dataset=check, **more
+    )
 
 
 def cached(base: str, output_dir: str) -> SentenceTransformerTrainer:
-    """Gradient caching: a backward pass for each two sentences of a batch, within that of the loss."""
+    """Gradient caching: a backward pass for each two sentences of a batch, within that of the
+    loss.
+    """
     model = encoder(base)
     return SentenceTransformerTrainer(
         model=model,

@@ -14,7 +14,9 @@ from tiny_models import record, save_bert, sentences, without_times
 def classed(count: int, seed: int) -> Dataset:
     """Sentences, and whether one of the first words of the list is in them."""
     texts = sentences(count, seed)
-    return Dataset.from_dict({"text": texts, "label": [int("sun" in text or "moon" in text) for text in texts]})
+    return Dataset.from_dict(
+        {"text": texts, "label": [int("sun" in text or "moon" in text) for text in texts]}
+    )
 
 
 def share_right(predicted, labels) -> dict[str, float]:
@@ -40,14 +42,23 @@ def main(folder: str) -> None:
         report_to=[],
     )
     trainer = Trainer(
-        model=model, args=args, train_dataset=classed(16, 0), eval_dataset=classed(12, 1), metric=share_right
+        model=model,
+        args=args,
+        train_dataset=classed(16, 0),
+        eval_dataset=classed(12, 1),
+        metric=share_right,
     )
     trainer.train()
     metrics = trainer.evaluate()
     model.save_pretrained(os.path.join(folder, "final"))
     again = SetFitModel.from_pretrained(os.path.join(folder, "final"))
     texts = sentences(10, 2)
-    record(folder, trainer.st_trainer, metrics=without_times(metrics), predicted=again.predict_proba(texts))
+    record(
+        folder,
+        trainer.st_trainer,
+        metrics=without_times(metrics),
+        predicted=again.predict_proba(texts),
+    )
 
 
 if __name__ == "__main__":

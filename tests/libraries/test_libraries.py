@@ -1,4 +1,6 @@
-"""TRL, sentence-transformers, PEFT and SetFit train on ours as on the reference, bit for bit, in unmodified scripts."""
+"""TRL, sentence-transformers, PEFT and SetFit train on ours as on the reference, bit for bit, in
+unmodified scripts.
+"""
 
 import importlib.util
 import json
@@ -20,10 +22,19 @@ SCRIPTS = {
     "setfit_classes": ["setfit", "sentence_transformers"],
 }
 OLDER_TRL = "trl-1.9"
-VARIANTS = [(script, None) for script in SCRIPTS] + [(script, OLDER_TRL) for script in SCRIPTS if "trl_" in script]
-# In several processes the reference has no cross encoder, and shuffles two datasets in the same way in each epoch.
-TOGETHER = {"trl_sft": [], "trl_preferences": [], "trl_online": [], "sentence_embeddings": ["evaluator", "cached"]}
-# 5.3.0 divides by the number of micro-batches twice; with this runner it does not, as later versions do not either.
+VARIANTS = [(script, None) for script in SCRIPTS] + [
+    (script, OLDER_TRL) for script in SCRIPTS if "trl_" in script
+]
+# In several processes the reference has no cross encoder, and shuffles two datasets in the same way
+# in each epoch.
+TOGETHER = {
+    "trl_sft": [],
+    "trl_preferences": [],
+    "trl_online": [],
+    "sentence_embeddings": ["evaluator", "cached"],
+}
+# 5.3.0 divides by the number of micro-batches twice; with this runner it does not, as later
+# versions do not either.
 REPAIRED = ("trl_accumulated", "trl_experimental")
 
 
@@ -65,19 +76,29 @@ def test_each_version_is_the_one_it_should_be(both, request):
     if "trl_" in script:
         assert versions[0]["trl"].startswith("1.9." if aside == OLDER_TRL else version("trl"))
         assert not version("trl").startswith("1.9.")
-    trainings = f"{len(kinds)} trainings, {sum(len(both.ours.figures(kind)['logs']) for kind in kinds)} logs"
+    trainings = (
+        f"{len(kinds)} trainings, {sum(len(both.ours.figures(kind)['logs']) for kind in kinds)} "
+        "logs"
+    )
     files = f"{len(both.theirs.files('*.safetensors'))} files of weights"
-    COMPARED.append(f"{script}: {trainings}, {files}; {', '.join(map(' '.join, versions[0].items()))}")
+    COMPARED.append(
+        f"{script}: {trainings}, {files}; {', '.join(map(' '.join, versions[0].items()))}"
+    )
 
 
 def assert_same_numbers(both):
     assert both.ours.kinds() == both.theirs.kinds() != []
     for kind in both.theirs.kinds():
         theirs, ours = both.theirs.figures(kind), both.ours.figures(kind)
-        assert (theirs.pop("trainer_of"), ours.pop("trainer_of")) == ("transformers", "lightrainer")
-        versions = theirs.pop("versions"), ours.pop("versions")  # of what was loaded; the reference loads PEFT early
+        assert (theirs.pop("trainer_of"), ours.pop("trainer_of")) == (
+            "transformers",
+            "lightrainer",
+        )
+        # of what was loaded; the reference loads PEFT early
+        versions = theirs.pop("versions"), ours.pop("versions")
         assert versions[1].items() <= versions[0].items()
-        if kind.endswith("again"):  # 5.3.0 divides the loss since the resumption by all steps; later versions do not
+        # 5.3.0 divides the loss since the resumption by all steps; later versions do not
+        if kind.endswith("again"):
             half, whole = theirs["logs"][-1].pop("train_loss"), ours["logs"][-1].pop("train_loss")
             assert whole == pytest.approx(2 * half, abs=1e-12)
         assert ours == theirs, kind
@@ -87,7 +108,9 @@ def assert_same_files(both):
     """Bit for bit where they are tensors; ours has two more in a checkpoint."""
     from safetensors.torch import load_file
 
-    own = {name for name in both.ours.files() if name.endswith(("_manifest.json", "loss_curve.svg"))}
+    own = {
+        name for name in both.ours.files() if name.endswith(("_manifest.json", "loss_curve.svg"))
+    }
     own |= {name for name in both.ours.files() if "data_state_" in name}
     assert both.ours.files() - own == both.theirs.files()
     weights = both.theirs.files("*.safetensors")
@@ -99,7 +122,9 @@ def assert_same_files(both):
 
 
 def test_the_numbers_are_those_of_the_reference(both):
-    """Losses, norms of gradients, rates, metrics, rewards, norms of weights: of the training and of the one resumed."""
+    """Losses, norms of gradients, rates, metrics, rewards, norms of weights: of the training and
+    of the one resumed.
+    """
     assert_same_numbers(both)
 
 
@@ -109,7 +134,9 @@ def test_the_files_are_those_of_the_reference(both):
 
 
 def test_different_trainings_differ(both):
-    """The control: other trainings of the same script have other numbers, which change from step to step."""
+    """The control: other trainings of the same script have other numbers, which change from step
+    to step.
+    """
     kinds = [kind for kind in both.ours.kinds() if not kind.endswith(("again", "after"))]
     logs = [both.ours.figures(kind)["logs"] for kind in kinds]
     names = ("grad_norm", "loss/policy_avg")  # PPO logs no norm
@@ -127,17 +154,27 @@ def test_the_files_are_those_of_the_reference_in_two_processes(both_in_two_proce
 
 
 def test_two_adapters_go_on_as_if_never_stopped(tmp_path):
-    """DPO trains `default` and keeps `ref`, a copy of where it began; the reference loads only one of them."""
+    """DPO trains `default` and keeps `ref`, a copy of where it began; the reference loads only
+    one of them.
+    """
     need("trl_preferences")
     done = execute(["-m", "lightrainer", "trl_two_adapters.py", str(tmp_path)])
     assert done.returncode == 0, done.stdout[-6000:]
-    straight, cut = (json.loads((tmp_path / place / "figures.json").read_text()) for place in ("straight", "cut"))
+    straight, cut = (
+        json.loads((tmp_path / place / "figures.json").read_text()) for place in ("straight", "cut")
+    )
     assert straight["adapters"] == ["default", "ref"]
     own = ("num_tokens", "eval_num_tokens", "train_loss")  # of one call of `train`
-    kept = [[{k: v for k, v in entry.items() if k not in own} for entry in one["logs"]] for one in (straight, cut)]
+    kept = [
+        [{k: v for k, v in entry.items() if k not in own} for entry in one["logs"]]
+        for one in (straight, cut)
+    ]
     assert kept[0] == kept[1]
     saved = [
-        [(tmp_path / place / "final" / name / "adapter_model.safetensors").read_bytes() for name in ("", "ref")]
+        [
+            (tmp_path / place / "final" / name / "adapter_model.safetensors").read_bytes()
+            for name in ("", "ref")
+        ]
         for place in ("straight", "cut")
     ]
     assert saved[0] == saved[1]
@@ -145,21 +182,40 @@ def test_two_adapters_go_on_as_if_never_stopped(tmp_path):
 
 
 LAUNCHED = {
-    "sft": ({"distributed_type": "FSDP", "fsdp_config": FSDP2}, {"fsdp": True}, "ModelParallelStrategy"),
-    "dpo": ({"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"}, {"bf16": True}, "bf16-mixed"),
+    "sft": (
+        {"distributed_type": "FSDP", "fsdp_config": FSDP2},
+        {"fsdp": True},
+        "ModelParallelStrategy",
+    ),
+    "dpo": (
+        {"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"},
+        {"bf16": True},
+        "bf16-mixed",
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", LAUNCHED)
 def test_launchers_train_as_the_arguments_do(tmp_path, kind):
-    """`accelerate launch` and `lightrainer launch` with one file: the weights and logs of torchrun and arguments."""
+    """`accelerate launch` and `lightrainer launch` with one file: the weights and logs of
+    torchrun and arguments.
+    """
     need("trl_sft")
     config, given, shown = LAUNCHED[kind]
     file = tmp_path / "launch.json"
-    file.write_text(json.dumps({"compute_environment": "LOCAL_MACHINE", "num_processes": 2, **config}))
+    file.write_text(
+        json.dumps({"compute_environment": "LOCAL_MACHINE", "num_processes": 2, **config})
+    )
     commands = {
         "arguments": [*TWO_PROCESSES, "-m", "lightrainer"],
-        "accelerate": ["-m", "accelerate.commands.launch", "--config_file", str(file), "-m", "lightrainer"],
+        "accelerate": [
+            "-m",
+            "accelerate.commands.launch",
+            "--config_file",
+            str(file),
+            "-m",
+            "lightrainer",
+        ],
         "lightrainer": ["-m", "lightrainer", "launch", "--config_file", str(file)],
     }
     found = []
@@ -178,23 +234,33 @@ def test_launchers_train_as_the_arguments_do(tmp_path, kind):
 
 
 TRL_COMMANDS = {"sft": ["text"], "dpo": ["prompt", "chosen", "rejected"]}
-MODEL = "import sys, tiny_models as t; [it.save_pretrained(sys.argv[1]) for it in (t.causal_lm(), t.tokenizer())]"
+MODEL = (
+    "import sys, tiny_models as t; [it.save_pretrained(sys.argv[1]) for it in (t.causal_lm(), "
+    "t.tokenizer())]"
+)
 
 
 @pytest.mark.parametrize("command", TRL_COMMANDS)
 def test_the_command_line_of_trl_trains_as_on_the_reference(tmp_path, command):
-    """`trl sft` and `trl dpo` start `accelerate launch`, which starts Python once more: names are served there too."""
+    """`trl sft` and `trl dpo` start `accelerate launch`, which starts Python once more: names
+    are served there too.
+    """
     need("trl_sft")
     model, data = tmp_path / "model", tmp_path / "data"
     assert execute(["-c", MODEL, str(model)]).returncode == 0
     data.mkdir()
     texts = ("sun moon river", "king queen fish", "fire road leaf", "wind bird stone")
-    rows = [dict(zip(TRL_COMMANDS[command], (*texts[at:], *texts), strict=False)) for at in range(4)] * 4
+    rows = [
+        dict(zip(TRL_COMMANDS[command], (*texts[at:], *texts), strict=False)) for at in range(4)
+    ] * 4
     (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = (
-        f"--model_name_or_path {model} --dataset_name {data} --max_steps 3 --save_steps 3 --max_length 32 --use_cpu "
+        f"--model_name_or_path {model} --dataset_name {data} --max_steps 3 --save_steps 3 "
+        "--max_length 32 --use_cpu "
     )
-    words += "--report_to none --per_device_train_batch_size 2 --logging_steps 1 --learning_rate 1e-3 "
+    words += (
+        "--report_to none --per_device_train_batch_size 2 --logging_steps 1 --learning_rate 1e-3 "
+    )
     words += "--bf16 False --dtype float32 --num_processes 1 --output_dir"
     found = []
     for runner, is_ours in (([], False), (["-m", "lightrainer"], True)):
@@ -202,7 +268,12 @@ def test_the_command_line_of_trl_trains_as_on_the_reference(tmp_path, command):
         done = execute([*runner, "-m", "trl.cli.main", command, *words.split(), str(out)])
         assert done.returncode == 0, done.stdout[-6000:]
         state = json.loads((out / "checkpoint-3" / "trainer_state.json").read_text())
-        found.append(([entry.get("loss") for entry in state["log_history"]], (out / "model.safetensors").read_bytes()))
+        found.append(
+            (
+                [entry.get("loss") for entry in state["log_history"]],
+                (out / "model.safetensors").read_bytes(),
+            )
+        )
         assert (out / "checkpoint-3" / "_manifest.json").exists() == is_ours
     assert found[0] == found[1]
     assert len(set(found[0][0])) == 3

@@ -1,4 +1,6 @@
-"""Models and tokenizers that the scripts of this folder make in place, and what a script writes of its training."""
+"""Models and tokenizers that the scripts of this folder make in place, and what a script writes
+of its training.
+"""
 
 import contextlib
 import json
@@ -22,16 +24,40 @@ from transformers import (
     set_seed,
 )
 
-WORDS = ["sun", "moon", "river", "stone", "wind", "leaf", "bird", "fish", "king", "queen", "road", "house", "fire"]
+WORDS = [
+    "sun",
+    "moon",
+    "river",
+    "stone",
+    "wind",
+    "leaf",
+    "bird",
+    "fish",
+    "king",
+    "queen",
+    "road",
+    "house",
+    "fire",
+]
 CHAT = "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' <eos> ' }}{% endfor %}"
 OWNERS = ("transformers", "lightrainer")
-LIBRARIES = ("trl", "sentence-transformers", "peft", "setfit", "transformers", "accelerate", "torch")
+LIBRARIES = (
+    "trl",
+    "sentence-transformers",
+    "peft",
+    "setfit",
+    "transformers",
+    "accelerate",
+    "torch",
+)
 TIMES = ("runtime", "per_second", "time", "tokens_per")
 EPISODES_PER_SECOND = "eps"  # of PPO
 
 
 def sentences(count: int, seed: int = 0, length: tuple[int, int] = (3, 9)) -> list[str]:
-    """Sentences of a few words, in which each word follows from the one before it half of the time."""
+    """Sentences of a few words, in which each word follows from the one before it half of the
+    time.
+    """
     draw = random.Random(seed)
     made = []
     for _ in range(count):
@@ -45,7 +71,18 @@ def sentences(count: int, seed: int = 0, length: tuple[int, int] = (3, 9)) -> li
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer of whole words, trained here, with a chat template."""
-    special = ["<pad>", "<unk>", "<eos>", "<bos>", "[CLS]", "[SEP]", "[MASK]", "user", "assistant", "system"]
+    special = [
+        "<pad>",
+        "<unk>",
+        "<eos>",
+        "<bos>",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "user",
+        "assistant",
+        "system",
+    ]
     own = Tokenizer(models.WordLevel(unk_token="<unk>"))
     own.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     own.train_from_iterator([" ".join(WORDS)], trainers.WordLevelTrainer(special_tokens=special))
@@ -65,7 +102,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def llama_config(**changes) -> LlamaConfig:
     """One layer of width 16."""
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     words = tokenizer()
     return LlamaConfig(
         vocab_size=len(words),
@@ -96,7 +138,9 @@ def token_classifier(seed: int = 1) -> LlamaForTokenClassification:
 
 @contextlib.contextmanager
 def complete(folder: str):
-    """A place to write a folder in, which then appears all at once; of several processes the first one ready wins."""
+    """A place to write a folder in, which then appears all at once; of several processes the
+    first one ready wins.
+    """
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     place = tempfile.mkdtemp(dir=os.path.dirname(folder))
     yield place
@@ -110,8 +154,15 @@ def save_bert(folder: str, seed: int = 1, **changes) -> None:
     """A tiny BERT and its tokenizer, in a folder to load them from."""
     set_seed(seed)
     words = tokenizer()
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(vocab_size=len(words), max_position_embeddings=64, pad_token_id=words.pad_token_id, **sizes)
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    config = BertConfig(
+        vocab_size=len(words), max_position_embeddings=64, pad_token_id=words.pad_token_id, **sizes
+    )
     model = BertModel(config)
     with complete(folder) as place:
         model.save_pretrained(place)
@@ -120,12 +171,18 @@ def save_bert(folder: str, seed: int = 1, **changes) -> None:
 
 def without_times(figures: dict) -> dict:
     """Metrics by their names; in the place of what depends on the clock None."""
-    timed = [name for name in figures if name == EPISODES_PER_SECOND or any(word in name for word in TIMES)]
+    timed = [
+        name
+        for name in figures
+        if name == EPISODES_PER_SECOND or any(word in name for word in TIMES)
+    ]
     return {**figures, **dict.fromkeys(timed)}
 
 
 def arguments(output_dir: str, **more) -> dict:
-    """Training arguments of all these scripts: six steps, with an evaluation and a checkpoint after three of them."""
+    """Training arguments of all these scripts: six steps, with an evaluation and a checkpoint
+    after three of them.
+    """
     return {
         "output_dir": output_dir,
         "max_steps": 6,
@@ -143,7 +200,8 @@ def arguments(output_dir: str, **more) -> dict:
 
 
 def train_and_resume(make, folder: str, *, evaluates: bool = True, **more):
-    """Train, evaluate, save; then go on from the checkpoint in the middle; write what came out of both.
+    """Train, evaluate, save; then go on from the checkpoint in the middle; write what came out of
+    both.
 
     Args:
         make: makes the trainer, given an output folder.
@@ -159,8 +217,16 @@ def train_and_resume(make, folder: str, *, evaluates: bool = True, **more):
     metrics = trainer.evaluate() if evaluates else None
     trainer.save_model(os.path.join(folder, "final"))
     trainer.create_model_card()
-    record(folder, trainer, train_loss=result.training_loss, summary=result.metrics, metrics=metrics, **more)
-    if trainer.args.world_size == 1:  # in several processes on the CPU, 5.3.0 cannot read its own generators
+    record(
+        folder,
+        trainer,
+        train_loss=result.training_loss,
+        summary=result.metrics,
+        metrics=metrics,
+        **more,
+    )
+    # in several processes on the CPU, 5.3.0 cannot read its own generators
+    if trainer.args.world_size == 1:
         again = make(os.path.join(folder, "again"))
         again.train(resume_from_checkpoint=os.path.join(folder, "checkpoint-3"))
         again.save_model(os.path.join(folder, "resumed"))
@@ -169,14 +235,23 @@ def train_and_resume(make, folder: str, *, evaluates: bool = True, **more):
 
 
 def record(folder: str, trainer, **more) -> None:
-    """Write what came out of a training: whose Trainer it was, its logs, its weights in short, and other figures."""
+    """Write what came out of a training: whose Trainer it was, its logs, its weights in short,
+    and other figures.
+    """
     figures = {
         "trainer_of": owner_of(type(trainer)),
-        "versions": {name: version(name) for name in LIBRARIES if name.replace("-", "_") in sys.modules},
+        "versions": {
+            name: version(name) for name in LIBRARIES if name.replace("-", "_") in sys.modules
+        },
         "step": trainer.state.global_step,
         "logs": logs_of(trainer),
-        "norms": {name: one.detach().double().norm() for name, one in trainer.model.named_parameters()},
-        **{name: without_times(value) if isinstance(value, dict) else value for name, value in more.items()},
+        "norms": {
+            name: one.detach().double().norm() for name, one in trainer.model.named_parameters()
+        },
+        **{
+            name: without_times(value) if isinstance(value, dict) else value
+            for name, value in more.items()
+        },
     }
     if not trainer.is_world_process_zero():
         return
@@ -186,7 +261,11 @@ def record(folder: str, trainer, **more) -> None:
 
 def owner_of(kind: type) -> str:
     """The package whose Trainer a class inherits."""
-    base = next(one for one in kind.__mro__ if one.__name__ == "Trainer" and one.__module__.split(".")[0] in OWNERS)
+    base = next(
+        one
+        for one in kind.__mro__
+        if one.__name__ == "Trainer" and one.__module__.split(".")[0] in OWNERS
+    )
     return base.__module__.split(".")[0]
 
 

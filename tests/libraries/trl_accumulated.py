@@ -1,4 +1,6 @@
-"""Accumulation with TRL: losses that count tokens (SFT), that do not (DPO), and that are scaled already (GRPO)."""
+"""Accumulation with TRL: losses that count tokens (SFT), that do not (DPO), and that are scaled
+already (GRPO).
+"""
 
 import os
 import sys
@@ -13,7 +15,9 @@ from trl import GRPOConfig, GRPOTrainer
 def main(folder: str) -> None:
     twice = {"gradient_accumulation_steps": 2}
     train_and_resume(lambda to: trl_sft.make(to, **twice), os.path.join(folder, "sft"))
-    train_and_resume(lambda to: trl_preferences.dpo(to, folder, **twice), os.path.join(folder, "dpo"))
+    train_and_resume(
+        lambda to: trl_preferences.dpo(to, folder, **twice), os.path.join(folder, "dpo")
+    )
     grpo = os.path.join(folder, "grpo")
     train_and_resume(lambda to: trl_online.make(GRPOTrainer, GRPOConfig, to, **twice), grpo)
 

@@ -1,4 +1,6 @@
-"""Distillation, and what TRL calls experimental, of the version that is there; PPO has a loop of its own."""
+"""Distillation, and what TRL calls experimental, of the version that is there; PPO has a loop of
+its own.
+"""
 
 import functools
 import importlib
@@ -35,7 +37,9 @@ def tokens(count: int, seed: int) -> Dataset:
     """The same as tokens."""
     words = tokenizer()
     return (
-        prompts(count, seed).map(lambda one: {"input_ids": words(one["prompt"])["input_ids"]}).remove_columns("prompt")
+        prompts(count, seed)
+        .map(lambda one: {"input_ids": words(one["prompt"])["input_ids"]})
+        .remove_columns("prompt")
     )
 
 
@@ -51,11 +55,25 @@ def steps(count: int, seed: int) -> Dataset:
     texts = [text.split() for text in sentences(count, seed)]
     labels = [[number % 2 == 0 for number in range(len(words) - 1)] for words in texts]
     return Dataset.from_dict(
-        {"prompt": [words[0] for words in texts], "completions": [w[1:] for w in texts], "labels": labels}
+        {
+            "prompt": [words[0] for words in texts],
+            "completions": [w[1:] for w in texts],
+            "labels": labels,
+        }
     )
 
 
-def make(output_dir: str, name: str, data, *, home: str = "trl", model=causal_lm, given=dict, side="right", **more):
+def make(
+    output_dir: str,
+    name: str,
+    data,
+    *,
+    home: str = "trl",
+    model=causal_lm,
+    given=dict,
+    side="right",
+    **more,
+):
     """A trainer of TRL by its name; `given` makes what it needs besides."""
     module = importlib.import_module(home)
     words = tokenizer()
@@ -104,21 +122,37 @@ def judged_by_model() -> dict:
     return {"reward_funcs": classifier(), **referred()}
 
 
-ONLINE = {"max_new_tokens": 6, "max_length": 40, "eval_strategy": "no"}  # TRL cannot evaluate these
+ONLINE = {
+    "max_new_tokens": 6,
+    "max_length": 40,
+    "eval_strategy": "no",
+}  # TRL cannot evaluate these
 SHORT = {"max_length": 32}
 
 
 def trainers(base: str) -> dict:
-    """Return the arguments of both versions; `base` is a folder with a model, which some load as a reference."""
+    """Return the arguments of both versions; `base` is a folder with a model, which some load as
+    a reference.
+    """
     self_taught = {**GENERATED, "model": lambda: base}
     return {
-        "gkd": experimental("gkd", "GKD", chat_samples, given=taught, max_new_tokens=6, **SHORT, **TWICE),
+        "gkd": experimental(
+            "gkd", "GKD", chat_samples, given=taught, max_new_tokens=6, **SHORT, **TWICE
+        ),
         "cpo": experimental("cpo", "CPO", pairs, **SHORT),
         "orpo": experimental("orpo", "ORPO", pairs, **SHORT, **TWICE),
-        "gmpo": experimental("gmpo", "GMPO", prompts, given=rewarded, max_completion_length=6, num_generations=4),
-        "online_dpo": experimental("online_dpo", "OnlineDPO", prompts, given=lambda: rewarded() | referred(), **ONLINE),
-        "sdft": experimental("sdft", "SDFT", questions, **self_taught, **TWICE, distillation_topk=5),
-        "sdpo": experimental("sdpo", "SDPO", prompts, given=rewarded, **self_taught, distillation_topk=5),
+        "gmpo": experimental(
+            "gmpo", "GMPO", prompts, given=rewarded, max_completion_length=6, num_generations=4
+        ),
+        "online_dpo": experimental(
+            "online_dpo", "OnlineDPO", prompts, given=lambda: rewarded() | referred(), **ONLINE
+        ),
+        "sdft": experimental(
+            "sdft", "SDFT", questions, **self_taught, **TWICE, distillation_topk=5
+        ),
+        "sdpo": experimental(
+            "sdpo", "SDPO", prompts, given=rewarded, **self_taught, distillation_topk=5
+        ),
     }
 
 
@@ -129,7 +163,13 @@ NEWEST = {
 }
 OLDER = {
     "distillation": experimental(
-        "distillation", "Distillation", chat_samples, given=taught, max_completion_length=6, max_length=40, **TWICE
+        "distillation",
+        "Distillation",
+        chat_samples,
+        given=taught,
+        max_completion_length=6,
+        max_length=40,
+        **TWICE,
     ),
     "bco": experimental("bco", "BCO", answers, given=referred, **SHORT),
     "prm": experimental("prm", "PRM", steps, model=token_classifier, **SHORT),
@@ -139,9 +179,20 @@ OLDER = {
 
 def ppo(output_dir: str):
     """It never calls the constructor of the Trainer, and has a training loop of its own."""
-    given = {"ref_model": causal_lm(2), "reward_model": classifier(), "value_model": classifier(seed=3)}
-    wanted = {"response_length": 6, "num_ppo_epochs": 2, "num_mini_batches": 2, "total_episodes": 48}
-    make_it = experimental("ppo", "PPO", tokens, given=lambda: given, side="left", max_steps=-1, **wanted, **TWICE)
+    given = {
+        "ref_model": causal_lm(2),
+        "reward_model": classifier(),
+        "value_model": classifier(seed=3),
+    }
+    wanted = {
+        "response_length": 6,
+        "num_ppo_epochs": 2,
+        "num_mini_batches": 2,
+        "total_episodes": 48,
+    }
+    make_it = experimental(
+        "ppo", "PPO", tokens, given=lambda: given, side="left", max_steps=-1, **wanted, **TWICE
+    )
     return make_it(output_dir)
 
 

@@ -23,7 +23,10 @@ def main(folder: str, kind: str, more: str = "{}") -> None:
             processing_class=tokenizer(),
         )
     else:
-        data = {name: stored(pairs(18, 0), os.path.join(folder, name)) for name in ("train_dataset", "eval_dataset")}
+        data = {
+            name: stored(pairs(18, 0), os.path.join(folder, name))
+            for name in ("train_dataset", "eval_dataset")
+        }
         trainer = DPOTrainer(
             model=causal_lm(),
             ref_model=causal_lm(2),
@@ -34,7 +37,11 @@ def main(folder: str, kind: str, more: str = "{}") -> None:
     trainer.train()
     trainer.save_model(os.path.join(folder, "model"))
     if trainer.is_world_process_zero():
-        seen = {"trainer_of": owner_of(type(trainer)), "plan": repr(trainer.plan), "logs": logs_of(trainer)}
+        seen = {
+            "trainer_of": owner_of(type(trainer)),
+            "plan": repr(trainer.plan),
+            "logs": logs_of(trainer),
+        }
         Path(folder, "figures.json").write_text(json.dumps(seen))
 
 

@@ -1,4 +1,6 @@
-"""Supervised fine-tuning with TRL: of texts, packed with accumulation, and of chats with an adapter."""
+"""Supervised fine-tuning with TRL: of texts, packed with accumulation, and of chats with an
+adapter.
+"""
 
 import os
 import sys
@@ -11,12 +13,18 @@ from trl import SFTConfig, SFTTrainer
 
 def chats(texts: list[str]) -> Dataset:
     """Each text as an answer."""
-    said = [[{"role": "user", "content": text.split()[0]}, {"role": "assistant", "content": text}] for text in texts]
+    said = [
+        [{"role": "user", "content": text.split()[0]}, {"role": "assistant", "content": text}]
+        for text in texts
+    ]
     return Dataset.from_dict({"messages": said})
 
 
 def make(
-    output_dir: str, data=lambda texts: Dataset.from_dict({"text": texts}), peft_config=None, **more
+    output_dir: str,
+    data=lambda texts: Dataset.from_dict({"text": texts}),
+    peft_config=None,
+    **more,
 ) -> SFTTrainer:
     args = SFTConfig(**arguments(output_dir, **{"max_length": 32, "bf16": False, **more}))
     return SFTTrainer(
@@ -37,7 +45,9 @@ def main(folder: str) -> None:
         os.path.join(folder, "adapter"),
     )
     train_and_resume(
-        lambda to: make(to, packing=True, packing_strategy="wrapped", per_device_train_batch_size=1),
+        lambda to: make(
+            to, packing=True, packing_strategy="wrapped", per_device_train_batch_size=1
+        ),
         os.path.join(folder, "packed"),
     )
 

@@ -1,4 +1,6 @@
-"""DPO of a PEFT model, to which TRL adds a reference adapter: python trl_two_adapters.py OUTPUT_FOLDER."""
+"""DPO of a PEFT model, to which TRL adds a reference adapter: python trl_two_adapters.py
+OUTPUT_FOLDER.
+"""
 
 import json
 import os
@@ -22,7 +24,13 @@ def make(folder: str, seed: int = 4, callbacks=()) -> DPOTrainer:
     """The adapter begins with other weights for another seed."""
     base = causal_lm()
     torch.manual_seed(seed)
-    lora = LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    lora = LoraConfig(
+        r=2,
+        lora_dropout=0.1,
+        target_modules=["q_proj"],
+        task_type="CAUSAL_LM",
+        init_lora_weights=False,
+    )
     return DPOTrainer(
         model=get_peft_model(base, lora),
         args=DPOConfig(**arguments(folder, bf16=False, max_length=32)),
@@ -34,7 +42,9 @@ def make(folder: str, seed: int = 4, callbacks=()) -> DPOTrainer:
 
 
 def main(folder: str) -> None:
-    """Train without a break, and stopped after half of the steps and resumed in a model of other adapters."""
+    """Train without a break, and stopped after half of the steps and resumed in a model of other
+    adapters.
+    """
     straight, cut = os.path.join(folder, "straight"), os.path.join(folder, "cut")
     whole = make(straight)
     whole.train()

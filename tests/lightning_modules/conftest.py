@@ -1,4 +1,6 @@
-"""Search for installed packages once, and let Lightning advise and warn of what tests do on purpose."""
+"""Search for installed packages once, and let Lightning advise and warn of what tests do on
+purpose.
+"""
 
 from pathlib import Path
 
@@ -8,7 +10,8 @@ from searched_once import packages_searched_once  # noqa: F401 - a fixture
 FILTERS = (
     # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
     "ignore:.*LeafSpec:FutureWarning",
-    # Advice: more workers on machines with many cores, fewer steps between logs, other folders, other hooks.
+    # Advice: more workers on machines with many cores, fewer steps between logs, other folders,
+    # other hooks.
     "ignore:.*does not have many workers",
     "ignore:The number of training batches",
     "ignore:You defined a `validation_step` but have no `val_dataloader`",

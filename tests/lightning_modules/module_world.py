@@ -17,11 +17,16 @@ class Net(nn.Module):
 
     def __init__(self, width: int = 8, dropout: float = 0.0):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, width), nn.LayerNorm(width), nn.Dropout(dropout), nn.Linear(width, 3))
+        self.layers = nn.Sequential(
+            nn.Linear(4, width), nn.LayerNorm(width), nn.Dropout(dropout), nn.Linear(width, 3)
+        )
 
     def forward(self, x, labels=None):
         logits = self.layers(x)
-        return {"loss": None if labels is None else functional.cross_entropy(logits, labels), "logits": logits}
+        return {
+            "loss": None if labels is None else functional.cross_entropy(logits, labels),
+            "logits": logits,
+        }
 
 
 class Bare(nn.Module):
@@ -50,8 +55,15 @@ class TokenNet(nn.Module):
         logits = self.head(self.embedding(input_ids))
         if labels is None:
             return {"logits": logits}
-        total = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
-        return {"loss": total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)}
+        total = functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum"
+        )
+        return {
+            "loss": (
+                total
+                / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
+            )
+        }
 
 
 def seeded(make, *args, seed=1, **kwargs):
@@ -69,7 +81,10 @@ def sentences(count=22, seed=0, tokens=11):
     """Of 2 to 9 tokens, their own labels."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(2, 10, (count,), generator=generator).tolist()
-    return [{"input_ids": torch.randint(1, tokens, (length,), generator=generator)} for length in lengths]
+    return [
+        {"input_ids": torch.randint(1, tokens, (length,), generator=generator)}
+        for length in lengths
+    ]
 
 
 def pad(items):
@@ -77,7 +92,10 @@ def pad(items):
     rows = {"input_ids": 0, "labels": -100}
     return {
         name: torch.stack(
-            [functional.pad(item["input_ids"], (0, longest - len(item["input_ids"])), value=fill) for item in items]
+            [
+                functional.pad(item["input_ids"], (0, longest - len(item["input_ids"])), value=fill)
+                for item in items
+            ]
         )
         for name, fill in rows.items()
     }

@@ -41,6 +41,12 @@ class Model(LightningModule):
 def run(trainer, module, verb="fit", loader=None):
     if verb == "fit":
         trainer.limit_val_batches = 0
-    loader = lightning_internals.combined(Loader() if loader is None else loader, training=verb == "fit")
+    loader = lightning_internals.combined(
+        Loader() if loader is None else loader, training=verb == "fit"
+    )
     with lightning_internals.quiet():
-        trainer.fit(module, loader, []) if verb == "fit" else getattr(trainer, verb)(module, loader, verbose=False)
+        (
+            trainer.fit(module, loader, [])
+            if verb == "fit"
+            else getattr(trainer, verb)(module, loader, verbose=False)
+        )

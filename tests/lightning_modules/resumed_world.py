@@ -47,7 +47,9 @@ class Sized(Stream):
 
 
 class Counting(Noisy):
-    """Each sample is a little larger than the one before; how many there were is in its `state_dict`."""
+    """Each sample is a little larger than the one before; how many there were is in its
+    `state_dict`.
+    """
 
     def __init__(self):
         super().__init__()
@@ -93,7 +95,9 @@ class Shuffled(Sampler):
 
 
 class Plain(LightningModule):
-    """Another author's module: dropout, a validation that draws, a schedule by step and one that follows a metric."""
+    """Another author's module: dropout, a validation that draws, a schedule by step and one that
+    follows a metric.
+    """
 
     def __init__(self):
         super().__init__()
@@ -105,12 +109,19 @@ class Plain(LightningModule):
         return loss
 
     def validation_step(self, batch, batch_idx, dataloader_idx=0):
-        self.log(f"val_{dataloader_idx}", self.net(**batch)["loss"] + torch.rand(()), add_dataloader_idx=False)
+        self.log(
+            f"val_{dataloader_idx}",
+            self.net(**batch)["loss"] + torch.rand(()),
+            add_dataloader_idx=False,
+        )
 
     def configure_optimizers(self):
         optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, 20)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
 
 class Following(Plain):
@@ -122,7 +133,9 @@ class Following(Plain):
 
     def configure_optimizers(self):
         optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5, factor=0.7)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, patience=0, threshold=0.5, factor=0.7
+        )
         schedule = {"scheduler": plateau, "monitor": "train_loss", "interval": self.interval}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
@@ -135,7 +148,11 @@ class Events(Seen):
         self.validations = []
 
     def on_validation_end(self, trainer, module):
-        values = sorted((name, float(value)) for name, value in trainer.callback_metrics.items() if "val" in name)
+        values = sorted(
+            (name, float(value))
+            for name, value in trainer.callback_metrics.items()
+            if "val" in name
+        )
         self.validations.append((trainer.current_epoch, trainer.global_step, *values))
 
 

@@ -1,4 +1,6 @@
-"""A Trainer script as people start it: python launch_training.py OUTPUT_FOLDER [ARGUMENTS AS JSON]."""
+"""A Trainer script as people start it: python launch_training.py OUTPUT_FOLDER [ARGUMENTS AS
+JSON].
+"""
 
 import json
 import sys
@@ -39,16 +41,27 @@ def main(folder: Path, given: dict) -> None:
     torch.manual_seed(0)
     model = Model()
     data = [{"x": x, "labels": int(x[:3].argmax())} for x in torch.randn(64, 8)]
-    options = {"max_steps": 4, "logging_steps": 1, "learning_rate": 1e-2, "save_strategy": "no", "report_to": []}
+    options = {
+        "max_steps": 4,
+        "logging_steps": 1,
+        "learning_rate": 1e-2,
+        "save_strategy": "no",
+        "report_to": [],
+    }
     options |= {"use_cpu": True}
     args = TrainingArguments(str(folder), **options, **given)
     trainer = Trainer(model, args, train_dataset=data)
     trainer.train()
     trainer.save_model(str(folder / "model"))
     if trainer.is_world_process_zero():
-        logs = [{key: entry.get(key) for key in ("loss", "grad_norm")} for entry in trainer.state.log_history[:-1]]
+        logs = [
+            {key: entry.get(key) for key in ("loss", "grad_norm")}
+            for entry in trainer.state.log_history[:-1]
+        ]
         taken = trainer.args._from_launcher
-        (folder / "seen.json").write_text(json.dumps([logs, trainer.plan.strategy.name, args.world_size, taken]))
+        (folder / "seen.json").write_text(
+            json.dumps([logs, trainer.plan.strategy.name, args.world_size, taken])
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Run a command on each of several isolated machines: python launched_machines.py FOLDER LISTS OF WORDS AS JSON."""
+"""Run a command on each of several isolated machines: python launched_machines.py FOLDER LISTS
+OF WORDS AS JSON.
+"""
 
 import functools
 import json
@@ -15,7 +17,9 @@ def main(folder: Path, commands: list[list[str]]) -> None:
     """Exit with the output of all machines where one of them fails."""
     machines = Machines(folder, len(commands), isolated=True)
     for number, words in enumerate(commands):
-        machines.start(number, functools.partial(os.execv, sys.executable, [sys.executable, *words]))
+        machines.start(
+            number, functools.partial(os.execv, sys.executable, [sys.executable, *words])
+        )
     if any(machines.wait(seconds=SECONDS)):
         sys.exit(machines.said())
 

@@ -1,7 +1,8 @@
 """Machines on this one: each with a network address, a host name, processes and a disk of its own.
 
-They are Linux namespaces behind a bridge, where the system lets us make them; that takes root, and containers often
-have no right to it. Otherwise they are groups of processes with loopback addresses, which share name and disk.
+They are Linux namespaces behind a bridge, where the system lets us make them; that takes root, and
+containers often have no right to it. Otherwise they are groups of processes with loopback
+addresses, which share name and disk.
 """
 
 import ctypes
@@ -19,7 +20,8 @@ from pathlib import Path
 import psutil
 from forking import free_port
 
-NETWORK, NAMES, MOUNTS, PIDS = 0x40000000, 0x04000000, 0x00020000, 0x20000000  # of `unshare`, see <sched.h>
+# of `unshare`, see <sched.h>
+NETWORK, NAMES, MOUNTS, PIDS = 0x40000000, 0x04000000, 0x00020000, 0x20000000
 PRIVATE, BIND = 0x44000, 0x1000  # of `mount`: MS_REC | MS_PRIVATE, and MS_BIND
 SUBREAPER = 36  # of `prctl`
 SECONDS = 90
@@ -37,7 +39,9 @@ def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
 
 
 def _ip(*lines: str) -> None:
-    said = subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, capture_output=True, check=False)
+    said = subprocess.run(
+        ["ip", "-batch", "-"], input="\n".join(lines), text=True, capture_output=True, check=False
+    )
     if said.returncode:
         raise OSError(f"ip: {said.stderr.strip()}")
 
@@ -45,8 +49,22 @@ def _ip(*lines: str) -> None:
 @functools.cache
 def why_not_isolated() -> str:
     """Why there can be no namespaces here; nothing where there can."""
-    made = "ip link add switch type bridge && ip link add port type veth peer name plug && ip link set lo up"
-    command = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-ec", made]
+    made = (
+        "ip link add switch type bridge && ip link add port type veth peer name plug && ip link "
+        "set lo up"
+    )
+    command = [
+        "unshare",
+        "--net",
+        "--uts",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "sh",
+        "-ec",
+        made,
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -83,7 +101,8 @@ class Machine:
 class Machines:
     """So many machines, connected with each other and with nothing else.
 
-    Where they are isolated the calling process moves into the network between them, and stays there.
+    Where they are isolated the calling process moves into the network between them, and stays
+    there.
 
     Args:
         folder: gets what they say, and their disks.
@@ -111,7 +130,9 @@ class Machines:
         return Machine(number, name, address, disk, self.folder / f"machine{number}.txt")
 
     def start(self, number: int, program: Callable[[], object]) -> None:
-        """Start a machine, or start it again: the program runs in a process of its own, and is not told more."""
+        """Start a machine, or start it again: the program runs in a process of its own, and is
+        not told more.
+        """
         machine = self.all[number]
         ready, wired, begun = os.pipe(), os.pipe(), os.pipe()
         machine.code, machine.pid = None, os.fork()
@@ -129,7 +150,10 @@ class Machines:
         os.close(begun[1])
         if self.isolated and os.read(ready[0], 1):
             port = f"port{number}-{machine.pid}"[:15]
-            _ip(f"link add {port} type veth peer name eth0 netns {machine.pid}", f"link set {port} master switch up")
+            _ip(
+                f"link add {port} type veth peer name eth0 netns {machine.pid}",
+                f"link set {port} master switch up",
+            )
             os.write(wired[1], b"1")
         machine.inner = int(os.read(begun[0], 20) or 0)
         for end in (ready[0], *wired, begun[0]):
@@ -147,20 +171,32 @@ class Machines:
         _mount(str(machine.disk), str(self.folder / "disk"), None, BIND)
 
     def disk_of(self, number: int) -> Path:
-        """The folder under which a machine sees its own disk: the same on all, where they are isolated."""
+        """The folder under which a machine sees its own disk: the same on all, where they are
+        isolated.
+        """
         return self.folder / "disk" if self.isolated else self.all[number].disk
 
     def wait(self, *numbers: int, seconds: float = SECONDS) -> list[int]:
-        """The exit codes of these machines, of all if none is named, once all their processes have ended."""
-        end, asked = time.monotonic() + seconds, [self.all[number] for number in numbers or range(len(self.all))]
+        """The exit codes of these machines, of all if none is named, once all their processes
+        have ended.
+        """
+        end, asked = (
+            time.monotonic() + seconds,
+            [self.all[number] for number in numbers or range(len(self.all))],
+        )
         while any(machine.code is None for machine in asked):
             for machine in asked:
-                done, status = (0, 0) if machine.code is not None else os.waitpid(machine.pid, os.WNOHANG)
+                done, status = (
+                    (0, 0) if machine.code is not None else os.waitpid(machine.pid, os.WNOHANG)
+                )
                 if done:
                     machine.code = os.waitstatus_to_exitcode(status)
             if time.monotonic() > end:
                 self.kill(*(machine.number for machine in self.all if machine.code is None))
-                raise TimeoutError(f"{[machine.name for machine in asked]} were not done in {seconds} s\n{self.said()}")
+                raise TimeoutError(
+                    f"{[machine.name for machine in asked]} were not done in {seconds} "
+                    f"s\n{self.said()}"
+                )
             time.sleep(0.01)
         return [machine.code or 0 for machine in asked]
 
@@ -172,7 +208,8 @@ class Machines:
         """Switch machines off: none of their processes has a last word."""
         for machine in (self.all[number] for number in numbers):
             if self.isolated:
-                os.kill(machine.inner, signal.SIGKILL)  # the first process of its namespace: all others end with it
+                # the first process of its namespace: all others end with it
+                os.kill(machine.inner, signal.SIGKILL)
             else:
                 os.killpg(machine.pid, signal.SIGKILL)
 
@@ -195,7 +232,9 @@ class Machines:
 
 
 def _look_after(begun: int, program: Callable[[], object], *, isolated: bool) -> None:
-    """Run a program as the first process of a machine does; ends with its code once all that it left has ended."""
+    """Run a program as the first process of a machine does; ends with its code once all that it
+    left has ended.
+    """
     if isolated:
         _call("unshare", PIDS)  # no later: the next child is the first process in there
     inner = os.fork() if isolated else 0

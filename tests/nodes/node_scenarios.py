@@ -1,8 +1,10 @@
-"""Scenarios of machines that train together; torch's own agents start the processes, as `torchrun` does on each.
+"""Scenarios of machines that train together; torch's own agents start the processes, as `torchrun`
+does on each.
 
     node_scenarios.py FOLDER isolated|loopback SCENARIO ...
 
-Everything is imported once, and forked. Prints a JSON object: for each scenario what its function returns.
+Everything is imported once, and forked. Prints a JSON object: for each scenario what its function
+returns.
 """
 
 import json
@@ -32,19 +34,36 @@ QUICK = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1"
 
 
 def start(
-    machines: Machines, number: int, script: Path, *words: str, options: tuple[str, ...] = (), **more: str
+    machines: Machines,
+    number: int,
+    script: Path,
+    *words: str,
+    options: tuple[str, ...] = (),
+    **more: str,
 ) -> None:
     """The agent of one machine, as `torchrun` makes it."""
     machine, count = machines.all[number], len(machines.all)
-    known = {"--nnodes": count, "--nproc-per-node": 1, "--rdzv-backend": "c10d", "--rdzv-endpoint": machines.endpoint}
+    known = {
+        "--nnodes": count,
+        "--nproc-per-node": 1,
+        "--rdzv-backend": "c10d",
+        "--rdzv-endpoint": machines.endpoint,
+    }
     known |= {"--rdzv-id": "job", "--local-addr": machine.address}
     known |= dict(option.split("=", 1) for option in options)
-    # Each machine takes a loopback address for its own, and the first to come would keep the store, and take it along.
+    # Each machine takes a loopback address for its own, and the first to come would keep the store,
+    # and take it along.
     keeps = str(known["--rdzv-endpoint"]).rpartition(":")[0] == machine.name
     known["--rdzv-conf"] = f"{QUICK},is_host={int(keeps)}"
-    environment = {"PYTHONPATH": str(script.parent), "NODE": str(number), "NODE_DISK": str(machines.disk_of(number))}
+    environment = {
+        "PYTHONPATH": str(script.parent),
+        "NODE": str(number),
+        "NODE_DISK": str(machines.disk_of(number)),
+    }
     command = [f"{name}={value}" for name, value in known.items()]
-    machines.start(number, partial(launch, command, str(script), list(words), {**environment, **more}))
+    machines.start(
+        number, partial(launch, command, str(script), list(words), {**environment, **more})
+    )
 
 
 def together(machines: Machines, script: Path, *words: str, **options: Any) -> list[int]:
@@ -74,9 +93,14 @@ def files(folder: Path) -> list[str]:
 
 
 def strategies(folder: Path, isolated: bool) -> dict[str, Any]:
-    """Two machines with two processes each, and a folder that both see; beside it one process alone."""
+    """Two machines with two processes each, and a folder that both see; beside it one process
+    alone.
+    """
     machines = Machines(folder / "nodes", 2, isolated)
-    well(machines, together(machines, SHARDED, str(folder), *STRATEGIES, options=("--nproc-per-node=2",)))
+    well(
+        machines,
+        together(machines, SHARDED, str(folder), *STRATEGIES, options=("--nproc-per-node=2",)),
+    )
     alone = Machines(folder / "alone", 1, isolated)
     well(alone, together(alone, SHARDED, str(folder), "single"))
     return {
@@ -86,13 +110,23 @@ def strategies(folder: Path, isolated: bool) -> dict[str, Any]:
     }
 
 
-def disks(folder: Path, isolated: bool, each: bool, library: str = "lightrainer", nodes: int = 2) -> dict[str, Any]:
-    """Machines with two processes each, and checkpoints on the disk of each machine, or of the first one."""
+def disks(
+    folder: Path, isolated: bool, each: bool, library: str = "lightrainer", nodes: int = 2
+) -> dict[str, Any]:
+    """Machines with two processes each, and checkpoints on the disk of each machine, or of the
+    first one.
+    """
     machines, name = Machines(folder / "nodes", nodes, isolated), "disks"
     options = json.dumps({"save_on_each_node": each, "log_on_each_node": each})
     two = ("--nproc-per-node=2",) if nodes == 2 else ()
-    well(machines, train(machines, "places", str(folder), name, options, options=two, LIBRARY=library))
-    found = {"ranks": read(folder, name, 4 if two else nodes), "files": [files(one.disk) for one in machines.all]}
+    well(
+        machines,
+        train(machines, "places", str(folder), name, options, options=two, LIBRARY=library),
+    )
+    found = {
+        "ranks": read(folder, name, 4 if two else nodes),
+        "files": [files(one.disk) for one in machines.all],
+    }
     if library == "lightrainer" and nodes == 2:
         found["resumed"] = resumed(machines, folder, options, each)
     found["said"] = [machine.said() for machine in machines.all]
@@ -100,7 +134,9 @@ def disks(folder: Path, isolated: bool, each: bool, library: str = "lightrainer"
 
 
 def resumed(machines: Machines, folder: Path, options: str, each: bool) -> dict[str, Any]:
-    """The same once more from the last checkpoint but one: on both machines, and on the second one alone."""
+    """The same once more from the last checkpoint but one: on both machines, and on the second
+    one alone.
+    """
     found = {}
     for name, numbers in {"both": (0, 1), "1": (1,)}.items():
         if name == "1" and not each:
@@ -111,16 +147,28 @@ def resumed(machines: Machines, folder: Path, options: str, each: bool) -> dict[
         alone = () if len(numbers) == 2 else ("--nnodes=1", place)
         for number in numbers:
             words = ("places", str(folder), f"from {name}", options, "resume")
-            start(machines, number, HERE / "node_training.py", *words, options=("--nproc-per-node=2", *alone))
+            start(
+                machines,
+                number,
+                HERE / "node_training.py",
+                *words,
+                options=("--nproc-per-node=2", *alone),
+            )
         codes = machines.wait(*numbers)
-        found[name] = {"codes": codes, "ranks": read(folder, f"from {name}", 0 if any(codes) else 2 * len(numbers))}
+        found[name] = {
+            "codes": codes,
+            "ranks": read(folder, f"from {name}", 0 if any(codes) else 2 * len(numbers)),
+        }
     return found
 
 
 def parts(folder: Path, isolated: bool) -> dict[str, Any]:
     """Checkpoints in parts, on disks of which no process sees all."""
     machines = Machines(folder / "nodes", 2, isolated)
-    sharded = {"fsdp": "full_shard", "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
+    sharded = {
+        "fsdp": "full_shard",
+        "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
+    }
     codes = train(machines, "places", str(folder), "parts", json.dumps(sharded))
     return {
         "codes": codes,
@@ -136,10 +184,21 @@ RESTARTING = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def lost(folder: Path, isolated: bool, how: str, seconds: int = 60) -> dict[str, Any]:
-    """The second of two machines is lost after three steps; how the first one ends, and what is left of the second."""
+    """The second of two machines is lost after three steps; how the first one ends, and what is
+    left of the second.
+    """
     machines, name = Machines(folder / "nodes", 2, isolated), "lost"
     for number in (0, 1):
-        start(machines, number, HERE / "node_training.py", "interrupted", str(folder), name, "lost", str(seconds))
+        start(
+            machines,
+            number,
+            HERE / "node_training.py",
+            "interrupted",
+            str(folder),
+            name,
+            "lost",
+            str(seconds),
+        )
     machines.until(folder / f"{name}-hit")
     begun = time.monotonic()
     {"killed": machines.kill, "cut": machines.cut_off}[how](1)
@@ -155,7 +214,9 @@ def lost(folder: Path, isolated: bool, how: str, seconds: int = 60) -> dict[str,
 
 
 def orphaned(folder: Path, isolated: bool) -> dict[str, Any]:
-    """The launcher of the second machine is killed after three steps, and nothing that it started."""
+    """The launcher of the second machine is killed after three steps, and nothing that it
+    started.
+    """
     machines, name = Machines(folder / "nodes", 2, isolated), "orphaned"
     for number in (0, 1):
         start(machines, number, HERE / "node_training.py", "interrupted", str(folder), name, name)
@@ -172,7 +233,9 @@ def orphaned(folder: Path, isolated: bool) -> dict[str, Any]:
 
 
 def back(folder: Path, isolated: bool, action: str) -> dict[str, Any]:
-    """The second machine is switched off, and on again: the others wait for it, or go on without it until it comes."""
+    """The second machine is switched off, and on again: the others wait for it, or go on without
+    it until it comes.
+    """
     whole = Machines(folder / "whole", 2, isolated)
     training, name = HERE / "node_training.py", "back"
     (folder / f"{WHOLE}-hit").touch()
@@ -180,17 +243,42 @@ def back(folder: Path, isolated: bool, action: str) -> dict[str, Any]:
     machines = Machines(folder / "nodes", 2, isolated)
     options = ("--max-restarts=3", *(("--nnodes=1:2",) if action == "alone" else ()))
     for number in (0, 1):
-        start(machines, number, training, "interrupted", str(folder), name, action, options=options, **RESTARTING)
+        start(
+            machines,
+            number,
+            training,
+            "interrupted",
+            str(folder),
+            name,
+            action,
+            options=options,
+            **RESTARTING,
+        )
     machines.until(folder / f"{name}-hit")
     machines.kill(1)
     machines.wait(1)
     if action == "alone":
         machines.until(folder / f"{name}-back")
-    start(machines, 1, training, "interrupted", str(folder), name, action, options=options, **RESTARTING)
+    start(
+        machines,
+        1,
+        training,
+        "interrupted",
+        str(folder),
+        name,
+        action,
+        options=options,
+        **RESTARTING,
+    )
     well(machines, machines.wait())
     began = [(folder / f"{name}-began{node}.txt").read_text().splitlines() for node in (0, 1)]
     said = [machine.said() for machine in machines.all]
-    return {"whole": read(folder, WHOLE, 2), "ranks": read(folder, name, 2), "began": began, "said": said}
+    return {
+        "whole": read(folder, WHOLE, 2),
+        "ranks": read(folder, name, 2),
+        "began": began,
+        "said": said,
+    }
 
 
 SCENARIOS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
@@ -218,7 +306,9 @@ def begin(name: str, folder: Path, isolated: bool) -> int:
         folder.mkdir()
         begun = time.monotonic()
         found = SCENARIOS[name](folder, isolated)
-        (folder / "report.json").write_text(json.dumps({**found, "seconds": time.monotonic() - begun}))
+        (folder / "report.json").write_text(
+            json.dumps({**found, "seconds": time.monotonic() - begun})
+        )
         code = 0
     except BaseException:
         (folder / "failed.txt").write_text(traceback.format_exc())

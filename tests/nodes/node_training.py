@@ -1,9 +1,10 @@
-"""Trains together with the processes of other machines; started by torchrun's agents, see `node_scenarios.py`.
+"""Trains together with the processes of other machines; started by torchrun's agents, see
+`node_scenarios.py`.
 
     node_training.py WHAT FOLDER [...]
 
-`NODE_DISK` is the folder that belongs to this machine, `NODE` its number. What a process saw goes to
-`FOLDER/<what>-rank<rank>.json`, or where the training says.
+`NODE_DISK` is the folder that belongs to this machine, `NODE` its number. What a process saw goes
+to `FOLDER/<what>-rank<rank>.json`, or where the training says.
 """
 
 import ctypes
@@ -27,7 +28,12 @@ LIBRARY: Any = importlib.import_module(os.environ.get("LIBRARY", "lightrainer"))
 
 
 def arguments(output: Path, **options: Any) -> Any:
-    known = {"per_device_train_batch_size": 2, "num_train_epochs": 2, "learning_rate": 3e-2, "logging_steps": 1}
+    known = {
+        "per_device_train_batch_size": 2,
+        "num_train_epochs": 2,
+        "learning_rate": 3e-2,
+        "logging_steps": 1,
+    }
     known |= {"save_steps": 2, "save_strategy": "steps", "optim": "adamw_torch", **QUIET}
     known |= {"ddp_timeout": 60, "ddp_find_unused_parameters": False}
     return LIBRARY.TrainingArguments(output_dir=str(output), **{**known, **options})
@@ -36,14 +42,21 @@ def arguments(output: Path, **options: Any) -> Any:
 def train(args: Any, *callbacks: Any, resume: Any = None) -> dict[str, Any]:
     """Train, and tell what is left of it in this process."""
     torch.manual_seed(7)
-    trainer = LIBRARY.Trainer(Classifier(), args, train_dataset=points(24), callbacks=list(callbacks))
+    trainer = LIBRARY.Trainer(
+        Classifier(), args, train_dataset=points(24), callbacks=list(callbacks)
+    )
     trainer.train(resume_from_checkpoint=resume)
     return {
         "weights": {name: tensor.tolist() for name, tensor in trainer.model.state_dict().items()},
         "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
         "step": trainer.state.global_step,
         "size": SIZE,
-        "place": [args.process_index, args.local_process_index, bool(args.should_save), bool(args.should_log)],
+        "place": [
+            args.process_index,
+            args.local_process_index,
+            bool(args.should_save),
+            bool(args.should_log),
+        ],
     }
 
 
@@ -52,8 +65,12 @@ def write(folder: Path, name: str, found: dict[str, Any]) -> None:
 
 
 def places(folder: Path, name: str, options: str, resume: str = "") -> None:
-    """Train with checkpoints on the disk of each machine; note who logs, and whose turn it is when others wait."""
-    args = arguments(DISK / "out", log_level="info", log_level_replica="warning", **json.loads(options))
+    """Train with checkpoints on the disk of each machine; note who logs, and whose turn it is
+    when others wait.
+    """
+    args = arguments(
+        DISK / "out", log_level="info", log_level_replica="warning", **json.loads(options)
+    )
     turns = {}
     for local in (True, False):
         with args.main_process_first(local=local):
@@ -68,11 +85,17 @@ def places(folder: Path, name: str, options: str, resume: str = "") -> None:
 
     found = train(args, Notes(), resume=bool(resume) or None)
     levels = [args.get_process_log_level(), args.local_rank]
-    write(folder, name, {**found, "turns": turns, "logs": sorted(set(logs)), "levels": levels, "node": NODE})
+    write(
+        folder,
+        name,
+        {**found, "turns": turns, "logs": sorted(set(logs)), "levels": levels, "node": NODE},
+    )
 
 
 def interrupted(folder: Path, name: str, action: str, seconds: str = "60") -> None:
-    """Train until something happens to a machine: after the third step its process says so, and waits for it."""
+    """Train until something happens to a machine: after the third step its process says so, and
+    waits for it.
+    """
     import lightrainer
 
     class Waiting(lightrainer.TrainerCallback):
@@ -83,7 +106,8 @@ def interrupted(folder: Path, name: str, action: str, seconds: str = "60") -> No
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             hit, back = folder / f"{name}-hit", folder / f"{name}-back"
             if action == "alone" and SIZE == 1 and not back.exists():
-                # The other machine has not come yet, or is gone: this one stops when the launcher sees it (again).
+                # The other machine has not come yet, or is gone: this one stops when the launcher
+                # sees it (again).
                 if hit.exists() and state.global_step < 5:
                     return
                 back.touch() if hit.exists() else None
@@ -99,7 +123,9 @@ def interrupted(folder: Path, name: str, action: str, seconds: str = "60") -> No
 
 
 def _outlive_launcher() -> None:
-    """A program that torchrun starts does; a function that it forks is sent a signal, which is taken back here."""
+    """A program that torchrun starts does; a function that it forks is sent a signal, which is
+    taken back here.
+    """
     ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, 0, 0, 0, 0)
 
 

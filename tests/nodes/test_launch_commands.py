@@ -1,4 +1,6 @@
-"""`accelerate launch` and `lightrainer launch` train as the arguments that mean the same do, to the last bit."""
+"""`accelerate launch` and `lightrainer launch` train as the arguments that mean the same do, to
+the last bit.
+"""
 
 import importlib.util
 import json
@@ -17,9 +19,16 @@ HERE = Path(__file__).parent
 SCRIPT = HERE / "launch_training.py"
 DEEPSPEED = Path(sys.prefix) / "deepspeed"
 SECONDS = 400
-WRAPPED = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_state_dict_type": "FULL_STATE_DICT"}
+WRAPPED = {
+    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    "fsdp_state_dict_type": "FULL_STATE_DICT",
+}
 FSDP2 = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2, **WRAPPED}}
-ZERO = {"zero3_save_16bit_model": True, "offload_optimizer_device": "none", "deepspeed_multinode_launcher": "standard"}
+ZERO = {
+    "zero3_save_16bit_model": True,
+    "offload_optimizer_device": "none",
+    "deepspeed_multinode_launcher": "standard",
+}
 CASES = {
     "fsdp2": (FSDP2, {"fsdp": True}, "ModelParallelStrategy"),
     "one process": ({"distributed_type": "NO", "num_processes": 1}, {}, "SingleDeviceStrategy"),
@@ -40,7 +49,10 @@ CASES = {
         "DeepSpeedStrategy",
     ),
     "zero3": (
-        {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3, "zero3_init_flag": True, **ZERO}},
+        {
+            "distributed_type": "DEEPSPEED",
+            "deepspeed_config": {"zero_stage": 3, "zero3_init_flag": True, **ZERO},
+        },
         {"deepspeed": {"zero_optimization": {"stage": 3}, "gradient_clipping": "auto"}},
         "DeepSpeedStrategy",
     ),
@@ -50,15 +62,30 @@ CASES = {
         "ModelParallelStrategy",
     ),
     "two machines": ({"distributed_type": "MULTI_GPU", "num_machines": 2}, {}, "DDPStrategy"),
-    "two isolated machines": ({"distributed_type": "MULTI_GPU", "num_machines": 2}, {}, "DDPStrategy"),
-    "two isolated machines, fsdp2": ({**FSDP2, "num_machines": 2}, {"fsdp": True}, "ModelParallelStrategy"),
+    "two isolated machines": (
+        {"distributed_type": "MULTI_GPU", "num_machines": 2},
+        {},
+        "DDPStrategy",
+    ),
+    "two isolated machines, fsdp2": (
+        {**FSDP2, "num_machines": 2},
+        {"fsdp": True},
+        "ModelParallelStrategy",
+    ),
 }
 USUAL = ("fsdp2",)  # the others with `make test-nodes`
 
 
 def started(words, folder, python=sys.executable):
-    paths = os.pathsep.join([str(HERE.parent / "shared"), *([str(DEEPSPEED)] if DEEPSPEED.is_dir() else [])])
-    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "DS_ACCELERATOR": "cpu"}
+    paths = os.pathsep.join(
+        [str(HERE.parent / "shared"), *([str(DEEPSPEED)] if DEEPSPEED.is_dir() else [])]
+    )
+    surroundings = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": paths,
+        "DS_ACCELERATOR": "cpu",
+    }
     with open(folder / "log.txt", "a") as log:
         return subprocess.Popen([python, *words], stdout=log, stderr=log, env=surroundings)
 
@@ -70,7 +97,9 @@ def finished(processes, folder):
         for process in processes:
             process.kill()
     assert not any(codes), (folder / "log.txt").read_text()[-8000:]
-    return (folder / "model" / "model.safetensors").read_bytes(), json.loads((folder / "seen.json").read_text())
+    return (folder / "model" / "model.safetensors").read_bytes(), json.loads(
+        (folder / "seen.json").read_text()
+    )
 
 
 def by_arguments(folder, config, given):
@@ -79,7 +108,9 @@ def by_arguments(folder, config, given):
     if config.get("num_processes") == 1:
         return finished([started([str(SCRIPT), *words], folder)], folder)
     library = "lightrainer and deepspeed" if "deepspeed" in given else "lightrainer"
-    code, said = forked_torchrun(SCRIPT, *words, log=folder / "log.txt", seconds=SECONDS, library=library)
+    code, said = forked_torchrun(
+        SCRIPT, *words, log=folder / "log.txt", seconds=SECONDS, library=library
+    )
     assert code == 0, said[-8000:]
     return finished([], folder)
 
@@ -88,17 +119,38 @@ def by_launcher(folder, module, config, python, isolated):
     """One launcher for each machine: in network namespaces, or all of them on this one."""
     folder.mkdir()
     machines, path = config.get("num_machines", 1), folder / "launch.yaml"
-    usual = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "num_processes": 2, "mixed_precision": "no"}
-    path.write_text(yaml.safe_dump({**usual, "same_network": True, "rdzv_backend": "static", **config}))
+    usual = {
+        "compute_environment": "LOCAL_MACHINE",
+        "num_machines": 1,
+        "num_processes": 2,
+        "mixed_precision": "no",
+    }
+    path.write_text(
+        yaml.safe_dump({**usual, "same_network": True, "rdzv_backend": "static", **config})
+    )
     address = "10.9.0.1" if isolated else "127.0.0.1"
-    place = ["--config_file", str(path), "--main_process_ip", address, "--main_process_port", str(free_port())]
-    commands = [[*module, *place, "--machine_rank", str(rank), str(SCRIPT), str(folder)] for rank in range(machines)]
+    place = [
+        "--config_file",
+        str(path),
+        "--main_process_ip",
+        address,
+        "--main_process_port",
+        str(free_port()),
+    ]
+    commands = [
+        [*module, *place, "--machine_rank", str(rank), str(SCRIPT), str(folder)]
+        for rank in range(machines)
+    ]
     if isolated:
-        commands = [[str(HERE / "launched_machines.py"), str(folder / "machines"), json.dumps(commands)]]
+        commands = [
+            [str(HERE / "launched_machines.py"), str(folder / "machines"), json.dumps(commands)]
+        ]
     return finished([started(words, folder, python) for words in commands], folder)
 
 
-@pytest.mark.parametrize("name", [one if one in USUAL else pytest.param(one, marks=pytest.mark.nodes) for one in CASES])
+@pytest.mark.parametrize(
+    "name", [one if one in USUAL else pytest.param(one, marks=pytest.mark.nodes) for one in CASES]
+)
 def test_both_launchers_train_as_the_arguments_do(tmp_path, name):
     pytest.importorskip("accelerate")
     config, given, strategy = CASES[name]

@@ -1,6 +1,8 @@
-"""Several machines train together: network namespaces with an agent of torchrun in each, or loopback addresses.
+"""Several machines train together: network namespaces with an agent of torchrun in each, or
+loopback addresses.
 
-`make test-nodes` runs all of it, both ways; among the other tests a part runs, in the way that is allowed.
+`make test-nodes` runs all of it, both ways; among the other tests a part runs, in the way that is
+allowed.
 """
 
 import json
@@ -32,24 +34,38 @@ def ways():
     for name in [*ALWAYS, *ON_REQUEST]:
         marks = [] if name in ALWAYS else [pytest.mark.nodes]
         yield pytest.param(
-            (usual, name), marks=[*marks, *([skipped] if name in ISOLATED else [])], id=f"{name}, {usual}"
+            (usual, name),
+            marks=[*marks, *([skipped] if name in ISOLATED else [])],
+            id=f"{name}, {usual}",
         )
         if name not in ISOLATED:
             marks = [] if name == "agent" and allowed else [pytest.mark.nodes]
-            yield pytest.param((other, name), marks=[*marks, *([] if allowed else [skipped])], id=f"{name}, {other}")
+            yield pytest.param(
+                (other, name),
+                marks=[*marks, *([] if allowed else [skipped])],
+                id=f"{name}, {other}",
+            )
 
 
 def of(*names):
-    return pytest.mark.parametrize("report", [one for one in ways() if one.values[0][1] in names], indirect=True)
+    return pytest.mark.parametrize(
+        "report", [one for one in ways() if one.values[0][1] in names], indirect=True
+    )
 
 
 @pytest.fixture(scope="module")
 def all_reports(request, tmp_path_factory):
-    """`all_reports(way)`: of the scenarios that the tests of this session ask for, made together."""
+    """`all_reports(way)`: of the scenarios that the tests of this session ask for, made
+    together.
+    """
     asked, made = {}, {}
     for item in request.session.items:
         found = getattr(item, "callspec", None)
-        if found is not None and item.path == Path(__file__) and not item.get_closest_marker("skip"):
+        if (
+            found is not None
+            and item.path == Path(__file__)
+            and not item.get_closest_marker("skip")
+        ):
             way, name = found.params["report"]
             asked.setdefault(way, {})[name] = None
 
@@ -57,8 +73,15 @@ def all_reports(request, tmp_path_factory):
         if way not in made:
             folder = tmp_path_factory.mktemp(way)
             paths = os.pathsep.join(map(str, [HERE, HERE.parent / "ddp", HERE.parent / "shared"]))
-            known = {"log": folder / "log.txt", "seconds": SECONDS, "processes": 0, "PYTHONPATH": paths}
-            said = finished_ranks(HERE / "node_scenarios.py", str(folder), way, *asked[way], **known)
+            known = {
+                "log": folder / "log.txt",
+                "seconds": SECONDS,
+                "processes": 0,
+                "PYTHONPATH": paths,
+            }
+            said = finished_ranks(
+                HERE / "node_scenarios.py", str(folder), way, *asked[way], **known
+            )
             made[way] = json.loads(said.splitlines()[-1])
         return made[way]
 
@@ -77,21 +100,34 @@ def report(all_reports, request):
 
 @of("strategies")
 def test_the_numbers_are_those_of_one_process(report):
-    """DDP, FSDP 2 within each machine and over both, with checkpoints in parts on a disk that both see."""
+    """DDP, FSDP 2 within each machine and over both, with checkpoints in parts on a disk that
+    both see.
+    """
     for strategy in ("ddp", "fsdp2_hybrid", "fsdp2_parts"):
         for rank in report[strategy]:
             close(report["single"], rank, 1e-5)
     assert len(set(report["single"]["losses"])) == 6
-    own = {name: [rank["local_numel"] for rank in report[name]] for name in ("ddp", "fsdp2_hybrid", "fsdp2_parts")}
+    own = {
+        name: [rank["local_numel"] for rank in report[name]]
+        for name in ("ddp", "fsdp2_hybrid", "fsdp2_parts")
+    }
     assert own["ddp"] == [PARAMETERS] * 4
-    assert sum(own["fsdp2_hybrid"][:2]) == sum(own["fsdp2_hybrid"][2:]) == PARAMETERS, "a copy on each machine"
+    assert sum(own["fsdp2_hybrid"][:2]) == sum(own["fsdp2_hybrid"][2:]) == PARAMETERS, (
+        "a copy on each machine"
+    )
     assert sum(own["fsdp2_parts"]) == PARAMETERS
     for rank in report["fsdp2_parts"]:
         close(rank, rank["resumed"], 1e-6)
 
 
 def saved(*ranks):
-    once = ["_manifest.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"]
+    once = [
+        "_manifest.json",
+        "model.safetensors",
+        "optimizer.pt",
+        "scheduler.pt",
+        "trainer_state.json",
+    ]
     each = [f"{kind}_state_{number}.pth" for kind in ("data", "rng") for number in ranks]
     names = [*once, "training_args.bin", *each]
     return sorted(f"out/checkpoint-{step}/{name}" for step in (2, 4, 6) for name in names)
@@ -99,10 +135,14 @@ def saved(*ranks):
 
 @of("each")
 def test_each_machine_has_whole_checkpoints_and_a_log(report):
-    """On disks that the others do not see; both go on from them together, to the same bits, and each alone."""
+    """On disks that the others do not see; both go on from them together, to the same bits, and
+    each alone.
+    """
     assert report["files"] == [saved(0, 1), saved(2, 3)]
     ranks = report["ranks"]
-    assert [rank["place"] for rank in ranks] == [[n, n % 2, n % 2 == 0, n % 2 == 0] for n in range(4)]
+    assert [rank["place"] for rank in ranks] == [
+        [n, n % 2, n % 2 == 0, n % 2 == 0] for n in range(4)
+    ]
     assert [rank["levels"][0] for rank in ranks] == [20, 30, 20, 30]
     whole = ranks[0]["losses"]
     assert len(whole) == 6
@@ -111,17 +151,25 @@ def test_each_machine_has_whole_checkpoints_and_a_log(report):
         assert found["codes"] == [0] * (processes // 2), report["said"]
         for rank in found["ranks"]:
             assert (rank["step"], rank["size"]) == (6, processes)
-            assert rank["losses"] == whole if name == "both" else rank["losses"] == pytest.approx(whole, rel=1e-5)
+            assert (
+                rank["losses"] == whole
+                if name == "both"
+                else rank["losses"] == pytest.approx(whole, rel=1e-5)
+            )
 
 
 @of("first")
 def test_only_the_first_machine_has_whole_checkpoints(report):
-    """With the states of all processes. The other one cannot go on, and both say where the checkpoints are."""
+    """With the states of all processes. The other one cannot go on, and both say where the
+    checkpoints are.
+    """
     assert report["files"] == [saved(0, 1, 2, 3), []]
     assert [rank["place"][2:] for rank in report["ranks"]] == [[n == 0, n == 0] for n in range(4)]
     assert report["resumed"]["both"]["codes"] == [1, 1]
     for said in report["said"]:
-        found = re.findall(r"checkpoint is checkpoint-4 on (\S+), and there is none on (\S+)\. ", said)
+        found = re.findall(
+            r"checkpoint is checkpoint-4 on (\S+), and there is none on (\S+)\. ", said
+        )
         assert found
         assert found[0] in (("node0", "node1"), found[0][:1] * 2)
 
@@ -143,10 +191,14 @@ def test_three_machines_train_together(report):
 
 @of("parts")
 def test_parts_on_disks_of_which_nobody_sees_all_are_refused(report):
-    """By the machine that does not see the folder; the other one names it, and nothing is left behind."""
+    """By the machine that does not see the folder; the other one names it, and nothing is left
+    behind.
+    """
     assert report["codes"] == [1, 1]
     assert re.search(r"\S+ does not see \S+/checkpoint-2, and parts of", report["said"][1])
-    assert re.search(r"OtherProcessError: Process 1 \(pid \d+ on \S+\) failed: ValueError", report["said"][0])
+    assert re.search(
+        r"OtherProcessError: Process 1 \(pid \d+ on \S+\) failed: ValueError", report["said"][0]
+    )
     assert report["files"] == [[], []]
 
 
@@ -168,8 +220,12 @@ def test_processes_whose_launcher_is_killed_train_to_the_end(report):
 
 
 @of("back", "elastic")
-def test_a_machine_comes_back_and_the_end_is_that_of_a_training_to_which_nothing_happened(report, request):
-    """The other one waits for it, or trains alone until it comes: the samples of each step stay the same."""
+def test_a_machine_comes_back_and_the_end_is_that_of_a_training_to_which_nothing_happened(
+    report, request
+):
+    """The other one waits for it, or trains alone until it comes: the samples of each step stay
+    the same.
+    """
     elastic = request.node.callspec.id.startswith("elastic")
     began = [[line for line in node if line != "0 of 1"] for node in report["began"]]
     if elastic:
@@ -186,7 +242,9 @@ def test_a_machine_comes_back_and_the_end_is_that_of_a_training_to_which_nothing
 
 @of("each, reference", "first, reference")
 def test_it_is_what_the_reference_does(report, request, all_reports):
-    """Compare which process saves and logs, its level, and the files of each machine that both have."""
+    """Compare which process saves and logs, its level, and the files of each machine that both
+    have.
+    """
     way, name = request.node.callspec.params["report"]
     ours = all_reports(way)[name.partition(",")[0]]
     for left, right in zip(ours["ranks"], report["ranks"], strict=True):

@@ -1,9 +1,11 @@
-"""Checks what `make dist` has built: contents, description, and a training with the wheel in an environment of its own.
+"""Checks what `make dist` has built: contents, description, and a training with the wheel in an
+environment of its own.
 
     python tests/package/check_dist.py dist
 
-The environment has nothing of this checkout in it. What the wheel depends on is taken from the packages of the Python
-that runs this (a `.pth` file), as to download torch again would take longer than all the rest.
+The environment has nothing of this checkout in it. What the wheel depends on is taken from the
+packages of the Python that runs this (a `.pth` file), as to download torch again would take longer
+than all the rest.
 """
 
 import re
@@ -25,11 +27,26 @@ MAPPED = {
 """The folders of the wheel, by those of the checkout."""
 IN_SDIST = {
     *(*MAPPED, "benchmarks", "docs", "examples", "tests", "lightrainer.egg-info"),
-    *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "PKG-INFO"),
+    *(
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "MANIFEST.in",
+        "Makefile",
+        "PKG-INFO",
+    ),
     *("README.md", "SECURITY.md", "constraints.txt", "pyproject.toml", "setup.cfg", "setup.py"),
 }
 MAY_BE_IN_SDIST = {"mkdocs.yml"}
-IN_DIST_INFO = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt"}
+IN_DIST_INFO = {
+    "METADATA",
+    "RECORD",
+    "WHEEL",
+    "entry_points.txt",
+    "licenses/LICENSE",
+    "top_level.txt",
+}
 TRAINING = """
 import os, sys, torch, lightrainer
 from torch import nn
@@ -70,14 +87,20 @@ def check_wheel(wheel: Path) -> None:
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         told = Parser().parsestr(archive.read(metadata).decode())
     info = metadata.removesuffix("METADATA")
-    require({name.removeprefix(info) for name in names if name.startswith(info)}, IN_DIST_INFO, "the wheel's metadata")
+    require(
+        {name.removeprefix(info) for name in names if name.startswith(info)},
+        IN_DIST_INFO,
+        "the wheel's metadata",
+    )
     require({name for name in names if not name.startswith(info)}, sources(), "the wheel")
     links = re.findall(r"\]\((?!https?:)([^)]+)\)", str(told.get_payload()))
     if links:
         raise SystemExit(f"The description has links that lead nowhere on an index: {links}")
     said = re.search(r'__version__ = "(.+)"', (ROOT / "package" / "__init__.py").read_text())
     if said is None or told["Version"] != said[1]:
-        raise SystemExit(f"The wheel has version {told['Version']}, package/__init__.py another one.")
+        raise SystemExit(
+            f"The wheel has version {told['Version']}, package/__init__.py another one."
+        )
 
 
 def check_sdist(sdist: Path) -> None:
@@ -90,7 +113,9 @@ def check_sdist(sdist: Path) -> None:
 def require(found: set[str], wanted: set[str], what: str) -> None:
     """End the program where two lists of files differ."""
     if found != wanted:
-        raise SystemExit(f"{what}: too much {sorted(found - wanted)}, missing {sorted(wanted - found)}")
+        raise SystemExit(
+            f"{what}: too much {sorted(found - wanted)}, missing {sorted(wanted - found)}"
+        )
 
 
 def train(wheel: Path, folder: Path) -> None:
@@ -98,13 +123,32 @@ def train(wheel: Path, folder: Path) -> None:
     venv.create(folder / "env", with_pip=False)
     python = folder / "env" / "bin" / "python"
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    site = Path(subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip())
-    # The `.pth` files there are not followed, so that the checkout, which is installed there, is not found.
+    site = Path(
+        subprocess.run(
+            [python, "-c", ask], check=True, capture_output=True, text=True
+        ).stdout.strip()
+    )
+    # The `.pth` files there are not followed, so that the checkout, which is installed there, is
+    # not found.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*install, "--disable-pip-version-check", "--ignore-installed", str(wheel)], check=True)
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    ]
+    subprocess.run(
+        [*install, "--disable-pip-version-check", "--ignore-installed", str(wheel)], check=True
+    )
     subprocess.run([python, "-c", TRAINING], check=True, cwd=folder)
-    said = subprocess.run([folder / "env" / "bin" / "lightrainer", "--version"], check=True, capture_output=True)
+    said = subprocess.run(
+        [folder / "env" / "bin" / "lightrainer", "--version"], check=True, capture_output=True
+    )
     print(f"trained with the installed {said.stdout.decode().strip()}")
 
 

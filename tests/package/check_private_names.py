@@ -1,10 +1,12 @@
-"""Show that each private name of another library has a test: rename it in the library, and its test has to fail.
+"""Show that each private name of another library has a test: rename it in the library, and its test
+has to fail.
 
     python tests/package/check_private_names.py [LIBRARY...]
 
-Names are replaced in the source while a library is imported (`renamed_names.py`). The library itself runs as before
-under the other name; only this package's use of it does not. `make test-private-names` runs this; it takes minutes.
-Names that a library defines in C or has as folders, and libraries that are not installed, are left out and listed.
+Names are replaced in the source while a library is imported (`renamed_names.py`). The library
+itself runs as before under the other name; only this package's use of it does not.
+`make test-private-names` runs this; it takes minutes. Names that a library defines in C or has as
+folders, and libraries that are not installed, are left out and listed.
 """
 
 import os
@@ -20,7 +22,18 @@ LEFT_OUT = ("_scaled_dot_product",)
 
 def said_without(library: str, name: str, test: str) -> str:
     """Return how a test ends where a library calls a name otherwise."""
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "renamed_names", "-W", "default"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "renamed_names",
+        "-W",
+        "default",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
     environment["RENAMED"] = f"{library}:{name}"
     command += ["--tb=line", "--no-header", test]
@@ -34,7 +47,10 @@ def main(libraries: list[str]) -> None:
     """Exit with the names whose tests pass without them."""
     others = OTHER_ROW.findall(OTHERS.read_text(encoding="utf-8"))
     known = [(library, name, f"{ROOT / file}::{test}") for library, name, _, file, test in others]
-    known += [("lightning", name, f"{TESTS / file}::{test}") for name, (_, _, file, test) in rows().items()]
+    known += [
+        ("lightning", name, f"{TESTS / file}::{test}")
+        for name, (_, _, file, test) in rows().items()
+    ]
     unnoticed = []
     for library, name, test in known:
         if libraries and library not in libraries:

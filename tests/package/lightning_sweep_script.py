@@ -1,4 +1,5 @@
-"""A script of plain Lightning, as a LightningCLI and without one; it imports nothing of lightrainer.
+"""A script of plain Lightning, as a LightningCLI and without one; it imports nothing of
+lightrainer.
 
 lightning_sweep_script.py fit --model.rate 0.1
 RATE=0.1 lightning_sweep_script.py
@@ -42,4 +43,6 @@ if "fit" in sys.argv:
     best = ModelCheckpoint(monitor="val_score", mode="max")
     LightningCLI(Module, trainer_defaults={**settings, "callbacks": [best]})
 else:
-    Trainer(**settings, enable_checkpointing=False).fit(Module(float(os.environ.get("RATE", "0.1"))))
+    Trainer(**settings, enable_checkpointing=False).fit(
+        Module(float(os.environ.get("RATE", "0.1")))
+    )

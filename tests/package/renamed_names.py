@@ -1,4 +1,6 @@
-"""Plugin of pytest: rename a private name of a library while the library is imported, RENAMED=library:name."""
+"""Plugin of pytest: rename a private name of a library while the library is imported,
+RENAMED=library:name.
+"""
 
 import importlib.abc
 import importlib.machinery
@@ -16,7 +18,9 @@ class Renaming(importlib.machinery.SourceFileLoader):
         source = self.get_data(self.get_filename(fullname)).decode()
         if not re.search(rf"\b{NAME}\b", source):
             return super().get_code(fullname)
-        return self.source_to_code(re.sub(rf"\b{NAME}\b", f"{NAME}_renamed", source).encode(), self.path)
+        return self.source_to_code(
+            re.sub(rf"\b{NAME}\b", f"{NAME}_renamed", source).encode(), self.path
+        )
 
 
 class Finder(importlib.abc.MetaPathFinder):

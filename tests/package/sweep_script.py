@@ -1,8 +1,10 @@
-"""A script with a Trainer of the reference, as people write it: a sweep runs it without a change in it.
+"""A script with a Trainer of the reference, as people write it: a sweep runs it without a change in
+it.
 
     sweep_script.py [--width 6] [--out out] [--kill MARKER] [--slow SECONDS]
 
-With `--kill` the process ends itself with SIGKILL after its third step, if the file is not there yet.
+With `--kill` the process ends itself with SIGKILL after its third step, if the file is not there
+yet.
 """
 
 import argparse
@@ -34,10 +36,12 @@ def points(count, seed):
 
 class Trouble(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
-        print(f"step {state.global_step}\n", end="", flush=True)  # in one piece: two processes may write to one file
+        # in one piece: two processes may write to one file
+        print(f"step {state.global_step}\n", end="", flush=True)
         time.sleep(options.slow)
         if options.kill and state.global_step == 3 and not os.path.exists(options.kill):
-            while not any(Path(args.output_dir).glob("checkpoint-*")):  # they are written in the background
+            # they are written in the background
+            while not any(Path(args.output_dir).glob("checkpoint-*")):
                 time.sleep(0.01)
             open(options.kill, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -49,9 +53,17 @@ parser.add_argument("--out", default="out")
 parser.add_argument("--kill")
 parser.add_argument("--slow", type=float, default=0)
 options = parser.parse_args()
-settings = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "logging_steps": 100, "learning_rate": 1e-5}
+settings = {
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "save_steps": 1,
+    "logging_steps": 100,
+    "learning_rate": 1e-5,
+}
 settings |= {"per_device_train_batch_size": 4, "num_train_epochs": 1}
-arguments = TrainingArguments(options.out, **settings, report_to="none", use_cpu=True, disable_tqdm=True)
+arguments = TrainingArguments(
+    options.out, **settings, report_to="none", use_cpu=True, disable_tqdm=True
+)
 torch.manual_seed(arguments.seed)
 print("rate", arguments.learning_rate, "width", options.width)
 data = {"train_dataset": points(16, 1), "eval_dataset": points(8, 2)}

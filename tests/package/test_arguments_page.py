@@ -15,7 +15,9 @@ FIELDS = {item.name: item for item in dataclasses.fields(lightrainer.Seq2SeqTrai
 
 @pytest.fixture(scope="module")
 def tool():
-    spec = importlib.util.spec_from_file_location("arguments_table", ROOT / "docs" / "scripts" / "arguments_table.py")
+    spec = importlib.util.spec_from_file_location(
+        "arguments_table", ROOT / "docs" / "scripts" / "arguments_table.py"
+    )
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     return made
@@ -27,4 +29,8 @@ def test_the_page_is_up_to_date(tool):
 
 
 def test_every_argument_says_what_it_becomes():
-    assert [name for name in FIELDS if len(ARGUMENTS[name].becomes) < 6 or ARGUMENTS[name].becomes.endswith(".")] == []
+    assert [
+        name
+        for name in FIELDS
+        if len(ARGUMENTS[name].becomes) < 6 or ARGUMENTS[name].becomes.endswith(".")
+    ] == []

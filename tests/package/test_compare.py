@@ -11,14 +11,25 @@ import pytest
 from commands import NET, command
 
 from lightrainer.tools.compare import runs
-from lightrainer.tools.compare.differences import CONTENT, FILES, GROUPS, LOGS, METRICS, WEIGHTS, Difference
+from lightrainer.tools.compare.differences import (
+    CONTENT,
+    FILES,
+    GROUPS,
+    LOGS,
+    METRICS,
+    WEIGHTS,
+    Difference,
+)
 from lightrainer.tools.compare.differences import compare as differences_of
 from lightrainer.tools.compare.findings import Findings
 from lightrainer.tools.compare.known import reason
 from lightrainer.tools.compare.verdict import Verdict
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
-COMMON = "--do_train --do_eval --eval_strategy steps --eval_steps 3 --save_steps 3 --logging_steps 1 --max_steps 6"
+COMMON = (
+    "--do_train --do_eval --eval_strategy steps --eval_steps 3 --save_steps 3 --logging_steps 1 "
+    "--max_steps 6"
+)
 COMMON += " --learning_rate 5e-3 --report_to none --use_cpu"
 SMALL = """\
 import os, sys, torch, transformers
@@ -33,7 +44,9 @@ args = transformers.TrainingArguments("fixed/here", max_steps=3, logging_steps=1
 transformers.Trainer(Net(), args, train_dataset=data).train()
 """
 
-needs_reference = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
+needs_reference = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="needs transformers"
+)
 
 
 def compare(*words, cwd):
@@ -51,7 +64,9 @@ def rows(said):
 
 @needs_reference
 def test_a_usual_script_is_the_same_on_both_sides(tmp_path):
-    """Every metric, logged number, weight and text; what differs are files, each with its reason."""
+    """Every metric, logged number, weight and text; what differs are files, each with its
+    reason.
+    """
     name = "text_classification"
     done = compare(SCRIPTS / f"{name}.py", "--output_dir", "out", *COMMON.split(), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
@@ -64,9 +79,14 @@ def test_a_usual_script_is_the_same_on_both_sides(tmp_path):
         assert found[group]["compared"] > 5
         assert group == FILES or found[group]["equal"] == found[group]["compared"]
     assert found[LOGS]["compared"] >= 6 * 3
-    assert [side["version"].split()[0] for side in said["sides"]] == ["transformers", "lightrainer"]
+    assert [side["version"].split()[0] for side in said["sides"]] == [
+        "transformers",
+        "lightrainer",
+    ]
     assert not (tmp_path / "out").exists()
-    assert not list(tmp_path.rglob("*.pt.partial")) + list((tmp_path / "compare" / name).rglob("weights-*"))
+    assert not list(tmp_path.rglob("*.pt.partial")) + list(
+        (tmp_path / "compare" / name).rglob("weights-*")
+    )
     assert {one["what"] for one in said["differences"]} == {FILES}
     assert all(one["known"] for one in said["differences"])
 
@@ -84,11 +104,17 @@ def test_the_gradient_under_accumulation_is_a_known_difference(tmp_path):
 
 @needs_reference
 def test_unexplained_differences_are_reported(tmp_path):
-    """The negative control: weights that come from `os.urandom`, in a script with a fixed output folder."""
-    (tmp_path / "drawing.py").write_text(SMALL % "torch.manual_seed(int.from_bytes(os.urandom(4), 'big'))")
+    """The negative control: weights that come from `os.urandom`, in a script with a fixed output
+    folder.
+    """
+    (tmp_path / "drawing.py").write_text(
+        SMALL % "torch.manual_seed(int.from_bytes(os.urandom(4), 'big'))"
+    )
     done = compare("--again", "--folder", "there", "drawing.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "have no known reason. The reference differs from itself, too" in " ".join(done.stdout.split())
+    assert "have no known reason. The reference differs from itself, too" in " ".join(
+        done.stdout.split()
+    )
     found = rows(summary(tmp_path / "there"))
     assert found[WEIGHTS]["unexplained"] == 2
     assert found[LOGS]["unexplained"] > 0
@@ -100,12 +126,20 @@ def test_unexplained_differences_are_reported(tmp_path):
 
 def test_what_a_script_draws_without_a_seed_is_the_same_on_both_sides(tmp_path):
     """From Python's and NumPy's generators, and the order of a set."""
-    draw = "import random, numpy; print(random.random(), numpy.random.random(), {'a', 'b', 'c', 'd', 'e'})"
+    draw = (
+        "import random, numpy; print(random.random(), numpy.random.random(), {'a', 'b', 'c', 'd', "
+        "'e'})"
+    )
     script = runs.Script(
-        path=tmp_path / "script.py", here=tmp_path, folders=[runs.WorkingFolder(path=tmp_path)], seed=7
+        path=tmp_path / "script.py",
+        here=tmp_path,
+        folders=[runs.WorkingFolder(path=tmp_path)],
+        seed=7,
     )
     drawn = {
-        subprocess.check_output([sys.executable, "-c", draw], env=runs._variables(script, side, tmp_path))
+        subprocess.check_output(
+            [sys.executable, "-c", draw], env=runs._variables(script, side, tmp_path)
+        )
         for side in (runs.REFERENCE, runs.LIGHTRAINER, runs.REFERENCE)
     }
     assert len(drawn) == 1
@@ -113,8 +147,15 @@ def test_what_a_script_draws_without_a_seed_is_the_same_on_both_sides(tmp_path):
 
 @needs_reference
 def test_a_script_finds_its_files_and_changes_none_of_them(tmp_path):
-    """It lists its output by the name it gave, and writes to what there was, by Python and by native code."""
-    theirs = {"model/weights.pt": "of the user", "notes/log.txt": "begun\n", "big/data.txt": "12", "big/own.txt": "3"}
+    """It lists its output by the name it gave, and writes to what there was, by Python and by
+    native code.
+    """
+    theirs = {
+        "model/weights.pt": "of the user",
+        "notes/log.txt": "begun\n",
+        "big/data.txt": "12",
+        "big/own.txt": "3",
+    }
     for name, text in theirs.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -137,9 +178,9 @@ assert os.path.realpath(__file__).startswith(os.getcwd())
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert before == {path: path.read_text() for path in before}
     side = tmp_path / "compare" / "listing"
-    assert {path.name for path in tmp_path.iterdir()} == {*(name.split("/")[0] for name in theirs)} | {
-        *("unneeded", "elsewhere", "helper.py", "listing.py", "compare")
-    }
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(name.split("/")[0] for name in theirs)
+    } | {*("unneeded", "elsewhere", "helper.py", "listing.py", "compare")}
     for work in (side / "reference" / "work", side / "lightrainer" / "work"):
         left = {path.name for path in work.iterdir()} - {"__pycache__"}
         assert left == {"elsewhere", "fixed", "model", "notes"}
@@ -149,7 +190,9 @@ assert os.path.realpath(__file__).startswith(os.getcwd())
 @needs_reference
 @pytest.mark.parametrize("root", [True, False])
 def test_a_script_in_another_folder_changes_nothing_beside_it(tmp_path, root):
-    """Nor where the command line or the shell name the working folder; what is reached by `..` comes with `--root`."""
+    """Nor where the command line or the shell name the working folder; what is reached by `..`
+    comes with `--root`.
+    """
     here, scripts = tmp_path / "here", tmp_path / "scripts"
     here.mkdir()
     scripts.mkdir()
@@ -174,7 +217,9 @@ transformers.Trainer(Net(), args, train_dataset=data).train(resume_from_checkpoi
     assert before == {path: path.read_text() for path in before}
     assert {path.name for path in tmp_path.iterdir()} == {"here", "scripts"}
     work = here / "compare" / "away" / "reference" / "work"
-    assert (work / "here" / "size.txt" if root else work / "size.txt").read_text() == "16# changed# changed"
+    assert (
+        work / "here" / "size.txt" if root else work / "size.txt"
+    ).read_text() == "16# changed# changed"
 
 
 @needs_reference
@@ -183,7 +228,9 @@ def test_what_is_not_in_the_copy_is_told(tmp_path):
     (tmp_path / "here" / "up.py").write_text("open('../data/none.txt')")
     done = compare("up.py", cwd=tmp_path / "here")
     assert done.returncode == 2
-    assert f"It ran in a copy of {tmp_path / 'here'}; --root names a folder above it." in done.stderr
+    assert (
+        f"It ran in a copy of {tmp_path / 'here'}; --root names a folder above it." in done.stderr
+    )
 
 
 def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):
@@ -193,10 +240,17 @@ def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):
     for name in ("data/first", "data/second", "small"):
         (source / name).write_bytes(bytes(500 if name == "small" else 1500))
     folder = runs.WorkingFolder(path=source)
-    with pytest.raises(runs.CompareError, match=r"The largest entries are data .*--link.*--leave-out"):
+    with pytest.raises(
+        runs.CompareError, match=r"The largest entries are data .*--link.*--leave-out"
+    ):
         folder.copy(tmp_path / "copy")
     dataclasses.replace(folder, linked={source / "data" / "first"}).copy(tmp_path / "linked")
-    assert sorted(path.name for path in (tmp_path / "linked").rglob("*")) == ["data", "first", "second", "small"]
+    assert sorted(path.name for path in (tmp_path / "linked").rglob("*")) == [
+        "data",
+        "first",
+        "second",
+        "small",
+    ]
     dataclasses.replace(folder, left_out={source / "data"}).copy(tmp_path / "left_out")
     assert [path.name for path in (tmp_path / "left_out").rglob("*")] == ["small"]
 
@@ -206,14 +260,19 @@ def test_mistakes_are_said(tmp_path):
     (tmp_path / "full" / "file").touch()
     (tmp_path / "script.py").touch()
     done = compare("nowhere.py", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "lightrainer compare: nowhere.py: there is no such script.\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "lightrainer compare: nowhere.py: there is no such script.\n",
+    )
     with pytest.raises(runs.CompareError, match="holds files that are no comparison"):
         runs.empty_folder(tmp_path / "full")
 
 
 @needs_reference
 def test_a_script_that_fails_or_trains_nothing_is_told(tmp_path):
-    (tmp_path / "failing.py").write_text("print('so far so good')\nraise ValueError('no such corpus')\n")
+    (tmp_path / "failing.py").write_text(
+        "print('so far so good')\nraise ValueError('no such corpus')\n"
+    )
     done = compare("failing.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "The script failed with the reference (exit status 1)" in done.stderr
@@ -226,14 +285,28 @@ def test_a_script_that_fails_or_trains_nothing_is_told(tmp_path):
 
 @pytest.mark.parametrize(
     ("group", "name"),
-    [(LOGS, "step 1: loss"), (METRICS, "train: train_loss"), (CONTENT, "all_results.json train_loss")],
+    [
+        (LOGS, "step 1: loss"),
+        (METRICS, "train: train_loss"),
+        (CONTENT, "all_results.json train_loss"),
+    ],
 )
 def test_sum_of_losses_is_known_only_with_the_factor_of_the_accumulation(group, name):
-    facts = {"version": "transformers 5.3.0", "gradient_accumulation_steps": 4, "gradient_norms": (0.5, 0.5)}
+    facts = {
+        "version": "transformers 5.3.0",
+        "gradient_accumulation_steps": 4,
+        "gradient_norms": (0.5, 0.5),
+    }
     name_of_reason = "the logged loss of a mean under accumulation"
-    assert reason(Difference(group=group, name=name, reference=4.4, lightrainer=1.1), facts).name == name_of_reason
+    assert (
+        reason(Difference(group=group, name=name, reference=4.4, lightrainer=1.1), facts).name
+        == name_of_reason
+    )
     for reference, ours in ((1.1, 4.4), (2.2, 1.1), (1.1, 1.2)):
-        assert reason(Difference(group=group, name=name, reference=reference, lightrainer=ours), facts) is None
+        assert (
+            reason(Difference(group=group, name=name, reference=reference, lightrainer=ours), facts)
+            is None
+        )
     evaluated = Difference(group=LOGS, name="step 1: eval_loss", reference=4.4, lightrainer=1.1)
     assert reason(evaluated, facts) is None
 
@@ -250,7 +323,11 @@ def test_counts_are_of_values_also_in_files(tmp_path):
     (row,) = [
         row
         for row in Verdict(
-            script="s", words=[], reference=sides[0], lightrainer=sides[1], compared=differences_of(*sides)
+            script="s",
+            words=[],
+            reference=sides[0],
+            lightrainer=sides[1],
+            compared=differences_of(*sides),
         ).rows()
         if row["what"] == CONTENT
     ]
@@ -259,7 +336,11 @@ def test_counts_are_of_values_also_in_files(tmp_path):
 
 def test_a_known_difference_explains_only_what_it_is_the_reason_for():
     weight = Difference(group=WEIGHTS, name="layer.weight", size=0.1)
-    old = {"version": "transformers 5.3.0", "gradient_accumulation_steps": 4, "gradient_norms": (0.5, 2.0)}
+    old = {
+        "version": "transformers 5.3.0",
+        "gradient_accumulation_steps": 4,
+        "gradient_norms": (0.5, 2.0),
+    }
     assert reason(weight, old).name == "the gradient under accumulation"
     for norms in ((0.5, 0.5), (2.0, 0.5), (0.5, 1.0), (None, None)):
         assert reason(weight, {**old, "gradient_norms": norms}) is None
@@ -268,7 +349,18 @@ def test_a_known_difference_explains_only_what_it_is_the_reason_for():
     manifest = Difference(group=FILES, name="checkpoint-3/_manifest.json", only_in="lightrainer")
     assert reason(manifest, {}) is not None
     assert reason(Difference(group=FILES, name=manifest.name, only_in="reference"), {}) is None
-    assert reason(Difference(group=FILES, name="checkpoint-3/model.safetensors", only_in="lightrainer"), {}) is None
+    assert (
+        reason(
+            Difference(group=FILES, name="checkpoint-3/model.safetensors", only_in="lightrainer"),
+            {},
+        )
+        is None
+    )
     loss = Difference(group=CONTENT, name="all_results.json train_loss", size=0.1)
-    assert reason(loss, {"resume_from_checkpoint": "out", "version": "transformers 5.3.0"}) is not None
-    assert reason(Difference(group=LOGS, name="step 1: loss"), {"resume_from_checkpoint": "out"}) is None
+    assert (
+        reason(loss, {"resume_from_checkpoint": "out", "version": "transformers 5.3.0"}) is not None
+    )
+    assert (
+        reason(Difference(group=LOGS, name="step 1: loss"), {"resume_from_checkpoint": "out"})
+        is None
+    )

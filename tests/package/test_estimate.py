@@ -1,4 +1,6 @@
-"""The command `estimate`: its table, its JSON, its picture, and what it says of numbers that cannot be."""
+"""The command `estimate`: its table, its JSON, its picture, and what it says of numbers that
+cannot be.
+"""
 
 import json
 
@@ -17,7 +19,14 @@ def run(capsys, *words):
 def test_the_table(capsys):
     printed = run(capsys, *SEVEN, "--fsdp", "full_shard")
     assert "7,000,000,000 parameters" in printed
-    for word in ("parameters", "gradients", "optimizer states", "activations", "communication buffers", "total"):
+    for word in (
+        "parameters",
+        "gradients",
+        "optimizer states",
+        "activations",
+        "communication buffers",
+        "total",
+    ):
         assert f"\n{word}" in printed
     assert "all-gather of parameters, forward" in printed
     assert "fits into 80.00 GiB" in printed
@@ -39,7 +48,9 @@ def test_the_comparison(capsys, tmp_path):
         assert name in printed
     assert "Take: " in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "None fits" in run(capsys, "estimate", "--params", "1e12", "--gpus", "8", "--gpu-memory", "1", "--compare")
+    assert "None fits" in run(
+        capsys, "estimate", "--params", "1e12", "--gpus", "8", "--gpu-memory", "1", "--compare"
+    )
 
 
 WORDS = [

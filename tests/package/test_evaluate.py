@@ -1,4 +1,6 @@
-"""`lightrainer evaluate`: the metrics of a checkpoint, of an unchanged script, and nothing written beside."""
+"""`lightrainer evaluate`: the metrics of a checkpoint, of an unchanged script, and nothing
+written beside.
+"""
 
 import json
 import sys
@@ -35,7 +37,11 @@ else:
 
 
 def files(folder):
-    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()}
+    return {
+        path: (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.fixture(scope="module", params=["transformers", "lightrainer"])
@@ -49,9 +55,16 @@ def trained(request, tmp_path_factory):
 
 
 def logged(folder, step):
-    history = json.loads((folder / "out" / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
+    history = json.loads((folder / "out" / "checkpoint-4" / "trainer_state.json").read_text())[
+        "log_history"
+    ]
     entries = [entry for entry in history if entry["step"] == step]
-    return {name: value for entry in entries for name, value in entry.items() if name.endswith(("_loss", "count"))}
+    return {
+        name: value
+        for entry in entries
+        for name, value in entry.items()
+        if name.endswith(("_loss", "count"))
+    }
 
 
 def test_the_metrics_are_those_of_the_training_and_nothing_is_written(trained):
@@ -71,24 +84,41 @@ def test_the_metrics_are_those_of_the_training_and_nothing_is_written(trained):
 
 
 def test_a_script_that_evaluates_gets_the_weights(trained):
-    done = command("evaluate", "--json", "out/checkpoint-2", "train.py", "out", 1, "only", cwd=trained)
+    done = command(
+        "evaluate", "--json", "out/checkpoint-2", "train.py", "out", 1, "only", cwd=trained
+    )
     assert json.loads(done.stdout)["eval_loss"] == logged(trained, 2)["eval_b_loss"]
 
 
 def test_in_two_processes(trained):
     launcher = f"{sys.executable} -m torch.distributed.run --nproc_per_node=2 --standalone"
-    done = command("evaluate", "--json", "--launcher", launcher, "out/checkpoint-2", "train.py", "x", 1, cwd=trained)
+    done = command(
+        "evaluate",
+        "--json",
+        "--launcher",
+        launcher,
+        "out/checkpoint-2",
+        "train.py",
+        "x",
+        1,
+        cwd=trained,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["eval_a_count"] == 5
-    assert found["eval_b_loss"] == pytest.approx(logged(trained, 2)["eval_b_loss"], rel=0.2)  # other batches
+    # other batches
+    assert found["eval_b_loss"] == pytest.approx(logged(trained, 2)["eval_b_loss"], rel=0.2)
     assert not Path(trained, "x").exists()
 
 
 BAD = {
     "no checkpoint": (["out/checkpoint-3", "train.py"], 2, "out/checkpoint-3 is not a folder"),
     "no weights": ([".", "train.py"], 2, "it holds no weights"),
-    "a script that fails": (["out/checkpoint-2", "train.py"], 1, "train.py failed (exit status 1)"),
+    "a script that fails": (
+        ["out/checkpoint-2", "train.py"],
+        1,
+        "train.py failed (exit status 1)",
+    ),
 }
 
 

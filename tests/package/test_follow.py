@@ -1,4 +1,6 @@
-"""Each change between the two versions of transformers that are installed has a row in docs/develop/followed.md."""
+"""Each change between the two versions of transformers that are installed has a row in
+docs/develop/followed.md.
+"""
 
 import importlib.util
 import re
@@ -9,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST = Path(sys.prefix) / "newest" / "transformers"
-needs_newest = pytest.mark.skipif(not NEWEST.is_dir(), reason="`make` lays the newest transformers aside")
+needs_newest = pytest.mark.skipif(
+    not NEWEST.is_dir(), reason="`make` lays the newest transformers aside"
+)
 
 
 @pytest.fixture
@@ -28,16 +32,25 @@ def older():
 @needs_newest
 def test_each_change_has_a_row_and_each_row_a_change(follow, older):
     (info,) = NEWEST.parent.glob("transformers-*.dist-info")
-    assert follow.nameless(older, NEWEST, "5.3.0", info.name.split("-")[1].removesuffix(".dist")) == []
+    assert (
+        follow.nameless(older, NEWEST, "5.3.0", info.name.split("-")[1].removesuffix(".dist")) == []
+    )
 
 
 @needs_newest
 def test_rows_count_for_a_part_of_the_way_that_they_describe(follow, older):
-    assert follow.nameless(older, NEWEST, "5.3.0", "5.20.2") == follow.nameless(older, NEWEST, "5.10.1", "5.24.0") == []
+    assert (
+        follow.nameless(older, NEWEST, "5.3.0", "5.20.2")
+        == follow.nameless(older, NEWEST, "5.10.1", "5.24.0")
+        == []
+    )
 
 
 def test_a_row_without_a_reason_is_named(follow):
-    open_rows = "| changed | what | why |\n|---|---|---|\n| `a.b` | new |\n| `a.c` | new | |\n| `a.d` | new | torch |\n"
+    open_rows = (
+        "| changed | what | why |\n|---|---|---|\n| `a.b` | new |\n| `a.c` | new | |\n| `a.d` | "
+        "new | torch |\n"
+    )
     assert list(follow.unexplained(f"Open:\n\n{open_rows}")) == ["`a.b`", "`a.c`"]
     assert list(follow.unexplained(follow.PAGE.read_text(encoding="utf-8"))) == []
 

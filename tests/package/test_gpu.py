@@ -1,4 +1,6 @@
-"""`make gpu`, rehearsed on the CPU; the list of code that only a GPU runs; and devices of new tensors."""
+"""`make gpu`, rehearsed on the CPU; the list of code that only a GPU runs; and devices of new
+tensors.
+"""
 
 import json
 import subprocess
@@ -14,7 +16,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_every_stage_runs_to_its_end_on_the_cpu(tmp_path):
     results = tmp_path / "results.json"
-    command = [sys.executable, "-m", "benchmarks", "gpu", "--device", "cpu", "--results", str(results)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "gpu",
+        "--device",
+        "cpu",
+        "--results",
+        str(results),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     outcomes = {}
@@ -26,14 +37,18 @@ def test_every_stage_runs_to_its_end_on_the_cpu(tmp_path):
 
 
 def test_page_and_readme_say_what_ran():
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "python -m benchmarks gpu --publish writes it"
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(), (
+        "python -m benchmarks gpu --publish writes it"
+    )
     assert page.readme_row() in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_all_code_for_cuda_is_listed():
     rows = listed()
     assert found() == rows.keys(), "docs/develop/gpu.md lists them"
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    tests = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
+    )
     for shown in rows.values():
         stage, _, test = shown.partition(": ")
         assert stage in gpu.STAGES or (ROOT / stage).is_dir(), shown

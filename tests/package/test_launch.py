@@ -1,4 +1,6 @@
-"""`lightrainer launch` sets the variables of `accelerate launch`, and starts torch's launcher with the same words."""
+"""`lightrainer launch` sets the variables of `accelerate launch`, and starts torch's launcher
+with the same words.
+"""
 
 import os
 import sys
@@ -10,26 +12,71 @@ from lightrainer.facade.arguments.launch_variables import VARIABLES
 from lightrainer.interception import runner
 from lightrainer.tools.launch import launch
 
-LOCAL = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "machine_rank": 0, "num_processes": 2}
-LOCAL |= {"main_training_function": "main", "rdzv_backend": "static", "same_network": True, "downcast_bf16": "no"}
-LOCAL |= {"tpu_env": [], "tpu_use_cluster": False, "debug": False, "use_cpu": False, "enable_cpu_affinity": False}
-FSDP2 = {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_reshard_after_forward": True}
-ZERO = {"zero_stage": 3, "offload_optimizer_device": "none", "offload_param_device": "cpu", "zero3_init_flag": True}
+LOCAL = {
+    "compute_environment": "LOCAL_MACHINE",
+    "num_machines": 1,
+    "machine_rank": 0,
+    "num_processes": 2,
+}
+LOCAL |= {
+    "main_training_function": "main",
+    "rdzv_backend": "static",
+    "same_network": True,
+    "downcast_bf16": "no",
+}
+LOCAL |= {
+    "tpu_env": [],
+    "tpu_use_cluster": False,
+    "debug": False,
+    "use_cpu": False,
+    "enable_cpu_affinity": False,
+}
+FSDP2 = {
+    "fsdp_version": 2,
+    "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    "fsdp_reshard_after_forward": True,
+}
+ZERO = {
+    "zero_stage": 3,
+    "offload_optimizer_device": "none",
+    "offload_param_device": "cpu",
+    "zero3_init_flag": True,
+}
 GROUPS = {"parallelism_config_dp_shard_size": 2, "parallelism_config_tp_size": 2}
 FILES = {
     "plain": {"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"},
     "compiled": {
         "distributed_type": "NO",
         "num_processes": 1,
-        "dynamo_config": {"dynamo_backend": "INDUCTOR", "dynamo_mode": "max-autotune", "dynamo_use_dynamic": True},
+        "dynamo_config": {
+            "dynamo_backend": "INDUCTOR",
+            "dynamo_mode": "max-autotune",
+            "dynamo_use_dynamic": True,
+        },
     },
-    "fsdp1": {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "HYBRID_SHARD", "fsdp_version": 1}},
+    "fsdp1": {
+        "distributed_type": "FSDP",
+        "fsdp_config": {"fsdp_sharding_strategy": "HYBRID_SHARD", "fsdp_version": 1},
+    },
     "alone": {"distributed_type": "NO", "num_processes": 8},  # as in the files of TRL
-    "fsdp2": {"distributed_type": "FSDP", "mixed_precision": "bf16", "fsdp_config": {**FSDP2, "offload_params": False}},
-    "groups": {"distributed_type": "FSDP", "num_processes": 4, "fsdp_config": FSDP2, "parallelism_config": GROUPS},
+    "fsdp2": {
+        "distributed_type": "FSDP",
+        "mixed_precision": "bf16",
+        "fsdp_config": {**FSDP2, "offload_params": False},
+    },
+    "groups": {
+        "distributed_type": "FSDP",
+        "num_processes": 4,
+        "fsdp_config": FSDP2,
+        "parallelism_config": GROUPS,
+    },
     "zero3": {
         "distributed_type": "DEEPSPEED",
-        "deepspeed_config": {**ZERO, "deepspeed_multinode_launcher": "standard", "zero3_save_16bit_model": True},
+        "deepspeed_config": {
+            **ZERO,
+            "deepspeed_multinode_launcher": "standard",
+            "zero3_save_16bit_model": True,
+        },
     },
     "zero file": {
         "distributed_type": "DEEPSPEED",
@@ -79,7 +126,9 @@ def of_accelerate(words):
     args, defaults, named = command._validate_launch_command(args)
     if args.use_deepspeed:
         fields = list(defaults.deepspeed_config) if defaults else []
-        args.deepspeed_fields_from_accelerate_config = ",".join(fields + ["mixed_precision"] * named)
+        args.deepspeed_fields_from_accelerate_config = ",".join(
+            fields + ["mixed_precision"] * named
+        )
         return launch.prepare_deepspeed_cmd_env(args)[1]
     if args.use_fsdp or args.multi_gpu:
         return launch.prepare_multi_gpu_env(args)
@@ -90,26 +139,56 @@ def of_accelerate(words):
 def test_the_variables_are_those_of_accelerate(started, tmp_path, file, words):
     theirs = of_accelerate([*written(tmp_path, file), *words])
     ours, command = started(file, words)
-    handed = [name for name, row in VARIABLES.items() if row.argument or row.refused or "DEEPSPEED" in row.switch]
+    handed = [
+        name
+        for name, row in VARIABLES.items()
+        if row.argument or row.refused or "DEEPSPEED" in row.switch
+    ]
     no = ("", "false", "no", "default")  # beside DeepSpeed accelerate says nothing of compilation
     for name in handed:
         mine, other = ours.get(name, "").lower(), theirs.get(name, "").lower()
-        beside_a_file = name == "ACCELERATE_CONFIG_DS_FIELDS" and "ACCELERATE_DEEPSPEED_CONFIG_FILE" not in ours
+        beside_a_file = (
+            name == "ACCELERATE_CONFIG_DS_FIELDS" and "ACCELERATE_DEEPSPEED_CONFIG_FILE" not in ours
+        )
         assert mine == other or (mine in no and other in no) or beside_a_file, name
     assert command[-3:] == ["train.py", "--lr", "1"]
-    alone = file == "compiled" or (file, words) == ("alone", []) or words[:2] == ["--num_processes", "1"]
+    alone = (
+        file == "compiled"
+        or (file, words) == ("alone", [])
+        or words[:2] == ["--num_processes", "1"]
+    )
     assert ("torch.distributed.run" in command) != alone
 
 
 STARTED = [
     ([], ["--nproc_per_node=2", "--standalone"]),
-    (["--num_processes", "5", "--main_process_port", "29501"], ["--nproc_per_node=5", "--master_port=29501"]),
-    (["--max_restarts", "2", "-m"], ["--nproc_per_node=2", "--max_restarts=2", "--standalone", "--module"]),
-    (["--main_process_port", "0", "-t", "3"], ["--nproc_per_node=2", "--tee=3", "--standalone"]),
-    (["--no_python", "--role=a"], ["--nproc_per_node=2", "--role=a", "--standalone", "--no_python"]),
     (
-        ["--num_machines=2", "--machine_rank=1", "--main_process_ip=10.0.0.1", "--main_process_port=9"],
-        ["--nproc_per_node=1", "--nnodes=2", "--node_rank=1", "--rdzv_backend=static", "--rdzv_endpoint=10.0.0.1:9"],
+        ["--num_processes", "5", "--main_process_port", "29501"],
+        ["--nproc_per_node=5", "--master_port=29501"],
+    ),
+    (
+        ["--max_restarts", "2", "-m"],
+        ["--nproc_per_node=2", "--max_restarts=2", "--standalone", "--module"],
+    ),
+    (["--main_process_port", "0", "-t", "3"], ["--nproc_per_node=2", "--tee=3", "--standalone"]),
+    (
+        ["--no_python", "--role=a"],
+        ["--nproc_per_node=2", "--role=a", "--standalone", "--no_python"],
+    ),
+    (
+        [
+            "--num_machines=2",
+            "--machine_rank=1",
+            "--main_process_ip=10.0.0.1",
+            "--main_process_port=9",
+        ],
+        [
+            "--nproc_per_node=1",
+            "--nnodes=2",
+            "--node_rank=1",
+            "--rdzv_backend=static",
+            "--rdzv_endpoint=10.0.0.1:9",
+        ],
     ),
 ]
 
@@ -124,7 +203,7 @@ def test_torch_starts_the_processes(started, words, expected):
 
 def test_the_file_of_accelerate_config_is_the_default(started, tmp_path):
     (tmp_path / "accelerate").mkdir()
-    (_, path) = written(tmp_path, "plain", num_processes=7)
+    _, path = written(tmp_path, "plain", num_processes=7)
     os.rename(path, tmp_path / "accelerate" / "default_config.yaml")
     environment, command = started(None, ["--mixed_precision", "no"])
     assert "--nproc_per_node=7" in command
@@ -134,16 +213,33 @@ def test_the_file_of_accelerate_config_is_the_default(started, tmp_path):
 REFUSED = [
     ("plain", {}, ["--num_proceses", "2"], "--num_proceses. Did you mean '--num_processes'"),
     ("plain", {}, ["--mixed_precision", "fp8"], "ACCELERATE_MIXED_PRECISION='fp8': set it to"),
-    ("plain", {}, ["--num_machines", "2"], "num_machines=2 needs main_process_ip and main_process_port"),
-    ("plain", {"num_processes": -1}, [], "num_processes=-1 is no multiple of num_machines=1: pass --num_processes"),
-    ("plain", {"num_procesess": 2}, [], "'num_procesess' is no known setting. Did you mean 'num_processes'"),
+    (
+        "plain",
+        {},
+        ["--num_machines", "2"],
+        "num_machines=2 needs main_process_ip and main_process_port",
+    ),
+    (
+        "plain",
+        {"num_processes": -1},
+        [],
+        "num_processes=-1 is no multiple of num_machines=1: pass --num_processes",
+    ),
+    (
+        "plain",
+        {"num_procesess": 2},
+        [],
+        "'num_procesess' is no known setting. Did you mean 'num_processes'",
+    ),
     ("plain", {"distributed_type": "XLA"}, [], "distributed_type=XLA needs accelerate launch"),
     ("plain", {"enable_cpu_affinity": True}, [], "leave enable_cpu_affinity out"),
 ]
 
 
 @pytest.mark.parametrize(("file", "changes", "words", "message"), REFUSED, ids=str)
-def test_what_cannot_be_is_said_before_anything_starts(started, tmp_path, capsys, file, changes, words, message):
+def test_what_cannot_be_is_said_before_anything_starts(
+    started, tmp_path, capsys, file, changes, words, message
+):
     with pytest.raises(SystemExit, match="2"):
         started(None, [*written(tmp_path, file, **changes), *words])
     assert message in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Imports between folders, read from the source of every module, also those in functions and for types only."""
+"""Imports between folders, read from the source of every module, also those in functions and for
+types only.
+"""
 
 import ast
 import functools
@@ -13,7 +15,10 @@ from lightrainer.facade.strategies import Strategy
 ROOT = Path(__file__).parents[2]
 FOLDERS = ["package", "facade", "lightning_modules", "callbacks"]
 MODULES = sorted(
-    path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py*") if path.suffix in (".py", ".pyi")
+    path
+    for folder in FOLDERS
+    for path in (ROOT / folder).rglob("*.py*")
+    if path.suffix in (".py", ".pyi")
 )
 SOURCES = [path for path in MODULES if path.suffix == ".py"]
 
@@ -24,7 +29,8 @@ MAY_IMPORT = {
     "callbacks": {"callbacks"},
 }
 
-# What both lower folders need: the standard library, and what compares versions, is all that these import.
+# What both lower folders need: the standard library, and what compares versions, is all that these
+# import.
 COMMON = {
     ("lightrainer", "lightning_modules", "common", "suggestions", "did_you_mean"),
     ("lightrainer", "lightning_modules", "common", "followed", "followed"),
@@ -38,12 +44,17 @@ COMMON = {
     ("lightrainer", "lightning_modules", "common", "versions", "is_older"),
 }
 
-# The rooms of a folder, from the lowest up; each may import those of its line and of the lines before.
+# The rooms of a folder, from the lowest up; each may import those of its line and of the lines
+# before.
 ROOMS = {
-    "facade": "distributed < arguments < strategies < accelerator < parser evaluation hub checkpointing < search"
-    " < trainer < compat keras",
-    "lightning_modules": "common internals < data distributed optim models < evaluation checkpoints < training tasks"
-    " < search tokenization keras",
+    "facade": (
+        "distributed < arguments < strategies < accelerator < parser evaluation hub checkpointing "
+        "< search < trainer < compat keras"
+    ),
+    "lightning_modules": (
+        "common internals < data distributed optim models < evaluation checkpoints < training "
+        "tasks < search tokenization keras"
+    ),
 }
 
 
@@ -71,7 +82,9 @@ def location(path):
 
 
 def resolved(path, node):
-    """Return the imports of a statement, as folders and names below `lightrainer`, or the absolute name."""
+    """Return the imports of a statement, as folders and names below `lightrainer`, or the
+    absolute name.
+    """
     if isinstance(node, ast.Import):
         return [tuple(alias.name.split(".")) for alias in node.names]
     module = tuple(node.module.split(".")) if node.module else ()
@@ -91,7 +104,9 @@ def resolved(path, node):
 def for_type_checkers(path):
     """The statements of a module below `if TYPE_CHECKING:`."""
     blocks = [
-        node for node in tree(path).body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        node
+        for node in tree(path).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     ]
     return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
 
@@ -99,7 +114,9 @@ def for_type_checkers(path):
 def names_the_trainer(path, node):
     """Return whether a statement imports the Trainer, or the module of its training, as a type."""
     found = resolved(path, node)
-    known = {("lightrainer", "facade", name) for name in ("Trainer", "TrainerModule", "TrainingRun")}
+    known = {
+        ("lightrainer", "facade", name) for name in ("Trainer", "TrainerModule", "TrainingRun")
+    }
     return node in for_type_checkers(path) and set(found) <= known
 
 
@@ -117,7 +134,9 @@ def imports(path):
             found += resolved(path, node)
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if name in ("import_module", "__import__", "find_spec") and isinstance(node.args[0].value, str):
+            if name in ("import_module", "__import__", "find_spec") and isinstance(
+                node.args[0].value, str
+            ):
                 found.append(tuple(node.args[0].value.split(".")))
     return found
 
@@ -140,10 +159,18 @@ def test_imports_go_down_only():
 
 @functools.cache
 def imported_modules(path):
-    """Those of our own modules that a module imports; the package of a name where the name is no module."""
-    places = {("lightrainer", *(here[1:] if (here := location(one))[0] == "package" else here)): one for one in SOURCES}
+    """Those of our own modules that a module imports; the package of a name where the name is no
+    module.
+    """
+    places = {
+        ("lightrainer", *(here[1:] if (here := location(one))[0] == "package" else here)): one
+        for one in SOURCES
+    }
     lengths = ((name, range(len(name), 0, -1)) for name in imports(path))
-    found = {next((places[name[:n]] for n in sizes if name[:n] in places), None) for name, sizes in lengths}
+    found = {
+        next((places[name[:n]] for n in sizes if name[:n] in places), None)
+        for name, sizes in lengths
+    }
     return found - {None, path}
 
 
@@ -159,20 +186,28 @@ def circles(graph):
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """Imports for type checkers and inside of functions count too: who reads one module need not know the other."""
+    """Imports for type checkers and inside of functions count too: who reads one module need not
+    know the other.
+    """
     found = circles({path: imported_modules(path) for path in SOURCES})
     assert [str(path.relative_to(ROOT)) for path in found] == []
 
 
 @pytest.mark.parametrize("folder", ROOMS)
 def test_rooms_import_downwards_only(folder):
-    level = {room: number for number, rooms in enumerate(ROOMS[folder].split(" < ")) for room in rooms.split()}
+    level = {
+        room: number
+        for number, rooms in enumerate(ROOMS[folder].split(" < "))
+        for room in rooms.split()
+    }
     assert {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")} == set(level)
     upwards = {
         (f"{folder}/{room}", other)
         for path in SOURCES
         for target in imported_modules(path)
-        if (room := room_of(path, folder)) and (other := room_of(target, folder)) and level[room] < level[other]
+        if (room := room_of(path, folder))
+        and (other := room_of(target, folder))
+        and level[room] < level[other]
     }
     assert upwards == set()
 
@@ -190,8 +225,13 @@ def test_what_both_lower_folders_need_imports_nothing_else():
 
 
 def test_the_library_of_this_api_is_not_imported():
-    """Neither it nor its helper; they are looked for in `sys.modules` where other code has loaded them."""
-    assert where(lambda path: {name[0] for name in imports(path)} & {"transformers", "accelerate"}) == {}
+    """Neither it nor its helper; they are looked for in `sys.modules` where other code has
+    loaded them.
+    """
+    assert (
+        where(lambda path: {name[0] for name in imports(path)} & {"transformers", "accelerate"})
+        == {}
+    )
 
 
 def test_only_the_strategies_ask_which_one_it_is():
@@ -200,11 +240,21 @@ def test_only_the_strategies_ask_which_one_it_is():
 
     def asks(path):
         nodes = list(ast.walk(tree(path)))
-        shown = {inner for node in nodes if isinstance(node, ast.JoinedStr) for inner in ast.walk(node)}
-        attributes = [node for node in nodes if isinstance(node, ast.Attribute) and node not in shown]
-        named = [node.lineno for node in attributes if re.search(r"\bstrategy\.name$", ast.unparse(node))]
-        return named + [name for name in imports(path) if name[0] == "lightrainer" and name[-1] in classes]
+        shown = {
+            inner for node in nodes if isinstance(node, ast.JoinedStr) for inner in ast.walk(node)
+        }
+        attributes = [
+            node for node in nodes if isinstance(node, ast.Attribute) and node not in shown
+        ]
+        named = [
+            node.lineno for node in attributes if re.search(r"\bstrategy\.name$", ast.unparse(node))
+        ]
+        return named + [
+            name for name in imports(path) if name[0] == "lightrainer" and name[-1] in classes
+        ]
 
     found = where(asks)
     assert "facade/strategies/__init__.py" in found  # `choose`, so that the search is known to find
-    assert {place: what for place, what in found.items() if not place.startswith("facade/strategies/")} == {}
+    assert {
+        place: what for place, what in found.items() if not place.startswith("facade/strategies/")
+    } == {}

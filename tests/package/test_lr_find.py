@@ -39,7 +39,8 @@ def test_it_suggests_a_rate_and_writes_nothing(tmp_path):
     assert 1e-3 < found["suggestion"] < 10
     assert found["rates"][0] == 1e-4
     first, last = found["losses"][:5], found["losses"][-5:]
-    assert max(first) - min(first) < 0.3 < sum(first) / 5 - min(last)  # small rates change nothing, large ones do
+    # small rates change nothing, large ones do
+    assert max(first) - min(first) < 0.3 < sum(first) / 5 - min(last)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
     logged = [float(rate) for rate in re.findall(r"'learning_rate': '?([\d.e+-]+)", done.stderr)]
     assert logged == pytest.approx(found["rates"], rel=1e-3)
@@ -62,7 +63,9 @@ def test_the_suggestion_is_where_the_loss_falls_fastest():
 def noisy_losses(seed, fall):
     """Losses of 100 steps whose batches scatter by 0.1, and which fall from step 70 to 85."""
     draw = random.Random(seed)
-    return [1.0 - fall * min(max((step - 70) / 15, 0), 1) + draw.gauss(0, 0.1) for step in range(100)]
+    return [
+        1.0 - fall * min(max((step - 70) / 15, 0), 1) + draw.gauss(0, 0.1) for step in range(100)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))

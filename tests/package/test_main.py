@@ -27,10 +27,22 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 def test_the_plan_as_a_program(tmp_path):
-    done = run("plan", "--output_dir", "not/there", "--learning-rate", "1e-3", "--use_cpu", cwd=tmp_path / "here")
+    done = run(
+        "plan",
+        "--output_dir",
+        "not/there",
+        "--learning-rate",
+        "1e-3",
+        "--use_cpu",
+        cwd=tmp_path / "here",
+    )
     assert (done.returncode, done.stderr) == (0, "")
     args = lightrainer.TrainingArguments("not/there", learning_rate=1e-3, use_cpu=True)
-    assert done.stdout == f"{translate(args)}\n" != f"{translate(lightrainer.TrainingArguments(use_cpu=True))}\n"
+    assert (
+        done.stdout
+        == f"{translate(args)}\n"
+        != f"{translate(lightrainer.TrainingArguments(use_cpu=True))}\n"
+    )
 
 
 def test_a_plan_for_a_gpu_that_is_elsewhere(capsys, monkeypatch):
@@ -45,7 +57,10 @@ def test_a_plan_for_a_gpu_that_is_elsewhere(capsys, monkeypatch):
 
 WORDS = [
     (["plan", "--learning_rte", "1"], "Did you mean 'learning_rate'"),
-    (["plan", "--max_steps", "many"], "argument --max_steps/--max-steps: invalid int value: 'many'"),
+    (
+        ["plan", "--max_steps", "many"],
+        "argument --max_steps/--max-steps: invalid int value: 'many'",
+    ),
     (["plan", "--fsdp_config", "no.json"], "no.json"),
     (["plann"], "invalid choice: 'plann'"),
     ([], "the following arguments are required: COMMAND"),

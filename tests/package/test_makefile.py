@@ -1,4 +1,6 @@
-"""Targets of the Makefile that install packages are brought up to date when the versions in the Makefile change."""
+"""Targets of the Makefile that install packages are brought up to date when the versions in the
+Makefile change.
+"""
 
 import shutil
 import subprocess

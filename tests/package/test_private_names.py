@@ -1,4 +1,6 @@
-"""Private names of Lightning: used in one place, each in a table with the test that fails when it changes."""
+"""Private names of Lightning: used in one place, each in a table with the test that fails when
+it changes.
+"""
 
 import ast
 import functools
@@ -9,7 +11,9 @@ import lightning
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
-    path for name in ("package", "facade", "lightning_modules", "callbacks") for path in (ROOT / name).rglob("*.py")
+    path
+    for name in ("package", "facade", "lightning_modules", "callbacks")
+    for path in (ROOT / name).rglob("*.py")
 )
 PLACE = ROOT / "lightning_modules" / "internals"
 TESTS = ROOT / "tests" / "lightning_modules" / "internals"
@@ -20,9 +24,12 @@ CLASS = re.compile(r"^class (\w+)(?:\(([^)]*)\))?:\n((?:(?:[ \t].*)?\n)*)", re.M
 # Lightning gives them too, but those used here are torch's.
 TORCHS = {"_load_from_state_dict", "_metadata", "_timeout"}
 
-# What Lightning's sources give a private name to: functions and classes, attributes of `self`, variables of a module.
+# What Lightning's sources give a private name to: functions and classes, attributes of `self`,
+# variables of a module.
 GIVEN = re.compile(
-    r"\b(?:def|class) (_[a-zA-Z]\w*)|\bself\.(_[a-zA-Z]\w*)(?=\s*:|[^=\n]*\s=\s)|^(_[a-zA-Z]\w*)(?=\s*[:=])", re.M
+    r"\b(?:def|class) "
+    r"(_[a-zA-Z]\w*)|\bself\.(_[a-zA-Z]\w*)(?=\s*:|[^=\n]*\s=\s)|^(_[a-zA-Z]\w*)(?=\s*[:=])",
+    re.M,
 )
 
 
@@ -33,12 +40,22 @@ OURS = re.compile(GIVEN.pattern.replace("|^", r"|^\s*").replace("def|class", "de
 @functools.cache
 def texts_of_lightning():
     home = Path(lightning.__file__).parent
-    return [path.read_text(encoding="utf-8") for part in ("pytorch", "fabric") for path in (home / part).rglob("*.py")]
+    return [
+        path.read_text(encoding="utf-8")
+        for part in ("pytorch", "fabric")
+        for path in (home / part).rglob("*.py")
+    ]
 
 
 @functools.cache
 def given_by_lightning():
-    return {name for text in texts_of_lightning() for found in GIVEN.findall(text) for name in found if name}
+    return {
+        name
+        for text in texts_of_lightning()
+        for found in GIVEN.findall(text)
+        for name in found
+        if name
+    }
 
 
 def used(path, wanted):
@@ -47,16 +64,26 @@ def used(path, wanted):
     if not wanted.intersection(PRIVATE.findall(text)):
         return {}
     nodes = list(ast.walk(ast.parse(text)))
-    found, parts = {}, {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    found, parts = (
+        {},
+        {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values},
+    )
     for node in nodes:
         if isinstance(node, ast.Attribute):
             names = [node.attr]
         elif isinstance(node, ast.ImportFrom):
-            names = [*(alias.name for alias in node.names), *(node.module or "").split(".") * (node.level == 0)]
+            names = [
+                *(alias.name for alias in node.names),
+                *(node.module or "").split(".") * (node.level == 0),
+            ]
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names = [node.name]
         else:
-            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts
+            is_text = (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and id(node) not in parts
+            )
             names = [node.value] if is_text else []
         found |= {name: node.lineno for name in names if name in wanted}
     return found
@@ -75,10 +102,15 @@ def rows():
 
 
 def classes_in(texts):
-    """Name -> names of its bases, private names that it gives or uses on itself, of every class in these sources."""
+    """Name -> names of its bases, private names that it gives or uses on itself, of every class
+    in these sources.
+    """
     itself = re.compile(r"\b(?:self|super\(\))\.(_[a-zA-Z]\w*)|\bdef (_[a-zA-Z]\w*)")
     return {
-        name: (re.findall(r"\w+", bases), {one for found in itself.findall(body) for one in found if one})
+        name: (
+            re.findall(r"\w+", bases),
+            {one for found in itself.findall(body) for one in found if one},
+        )
         for text in texts
         for name, bases, body in CLASS.findall(text)
     }
@@ -93,51 +125,79 @@ def private_names_of(name, classes):
 def is_of(name, classes, roots):
     """Return the roots that a class inherits."""
     found = {base for base in classes[name][0] if base not in classes and base in roots}
-    return found.union(*(is_of(base, classes, roots) for base in classes[name][0] if base in classes and base != name))
+    return found.union(
+        *(
+            is_of(base, classes, roots)
+            for base in classes[name][0]
+            if base in classes and base != name
+        )
+    )
 
 
 def test_the_table_has_what_is_used():
-    assert {name for path in PLACE.glob("*.py") for name in used(path, given_by_lightning() - TORCHS)} == set(rows())
+    assert {
+        name for path in PLACE.glob("*.py") for name in used(path, given_by_lightning() - TORCHS)
+    } == set(rows())
 
 
 def test_private_names_are_used_nowhere_else():
-    """Neither those of the table, nor others that Lightning gives and we do not. So there is one place to check."""
+    """Neither those of the table, nor others that Lightning gives and we do not. So there is one
+    place to check.
+    """
     theirs = set(rows()) | given_by_lightning() - given_by_us() - TORCHS
     elsewhere = [path for path in SOURCES if path.parent != PLACE]
     assert len(theirs) > 500
-    assert {str(path.relative_to(ROOT)): found for path in elsewhere if (found := used(path, theirs))} == {}
+    assert {
+        str(path.relative_to(ROOT)): found for path in elsewhere if (found := used(path, theirs))
+    } == {}
 
 
 def test_what_is_made_of_lightnings_classes_takes_none_of_their_private_names():
     """Not by accident either, as for an attribute of its own that a class of Lightning has too."""
-    theirs, ours = classes_in(texts_of_lightning()), classes_in(path.read_text(encoding="utf-8") for path in SOURCES)
+    theirs, ours = (
+        classes_in(texts_of_lightning()),
+        classes_in(path.read_text(encoding="utf-8") for path in SOURCES),
+    )
     taken = set()
     for name, (_, names) in ours.items():
-        inherited = set().union(*(private_names_of(root, theirs) for root in is_of(name, ours, set(theirs))))
+        inherited = set().union(
+            *(private_names_of(root, theirs) for root in is_of(name, ours, set(theirs)))
+        )
         taken |= {f"{name}.{one}" for one in names & inherited}
     known = ("_evaluation_step", "_has_run", "_seen_batches_per_dataloader")
-    assert taken == {f"EvaluationLoop.{one}" for one in known}, "those of the engine are in the table"
+    assert taken == {f"EvaluationLoop.{one}" for one in known}, (
+        "those of the engine are in the table"
+    )
 
 
 def test_the_tests_in_the_table_are_there():
     """That each fails when its name is another one is shown by `make test-private-names`."""
     texts = {path.name: path.read_text(encoding="utf-8") for path in TESTS.glob("test_*.py")}
-    missing = [test for _, _, file, test in rows().values() if f"\ndef {test}(" not in texts.get(file, "")]
+    missing = [
+        test for _, _, file, test in rows().values() if f"\ndef {test}(" not in texts.get(file, "")
+    ]
     assert missing == []
 
 
 OTHERS = ROOT / "docs" / "develop" / "private_names.md"
-OTHER_ROW = re.compile(r"^\| (\w+) \| `(_\w+)` \| ([^|]+) \| [^|]+ \| `([\w/]+\.py)::(\w+)` \|$", re.M)
+OTHER_ROW = re.compile(
+    r"^\| (\w+) \| `(_\w+)` \| ([^|]+) \| [^|]+ \| `([\w/]+\.py)::(\w+)` \|$", re.M
+)
 OF_MODELS = re.compile(r"^\| `(_\w+)` \| [^|]+ \| ([^|]+) \|$", re.M)
-# The documented functions of Python that are called so, the folders of torch's own modules, and a mark of ours.
+# The documented functions of Python that are called so, the folders of torch's own modules, and a
+# mark of ours.
 PUBLIC = {"_exit", "_getframe", "_current_frames", "_C", "_autograd", "_averaged"}
 # Without the names that an import takes from elsewhere.
-OWN = re.compile(OURS.pattern.replace("def|class|as", "def|class").replace(")|^\\s*(", ")|^ *("), re.M)
+OWN = re.compile(
+    OURS.pattern.replace("def|class|as", "def|class").replace(")|^\\s*(", ")|^ *("), re.M
+)
 ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 
 def foreign(path):
-    """Return the private names that a module reads, sets or imports, and that are defined nowhere in this package."""
+    """Return the private names that a module reads, sets or imports, and that are defined
+    nowhere in this package.
+    """
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute):
@@ -161,8 +221,12 @@ def defined_anywhere():
 
 def test_private_names_of_other_libraries_are_in_the_table():
     text = OTHERS.read_text(encoding="utf-8")
-    known = [(name, where) for _, name, where, _, _ in OTHER_ROW.findall(text)] + OF_MODELS.findall(text)
-    expected = {(name, path) for name, where in known for path in re.findall(r"`([\w/]+\.py)`", where)}
+    known = [(name, where) for _, name, where, _, _ in OTHER_ROW.findall(text)] + OF_MODELS.findall(
+        text
+    )
+    expected = {
+        (name, path) for name, where in known for path in re.findall(r"`([\w/]+\.py)`", where)
+    }
     found = {(name, str(path.relative_to(ROOT))) for path in SOURCES for name in foreign(path)}
     assert found == expected
 

@@ -9,8 +9,7 @@ from tiny import split
 
 import lightrainer
 
-NAMES = split(
-    """
+NAMES = split("""
     Adafactor AutoTokenizer BatchEncoding BatchMetrics BestRun CallbackHandler CausalLMModule DataCollator
     DataCollatorForLanguageModeling DataCollatorForMultipleChoice DataCollatorForPermutationLanguageModeling
     DataCollatorForSOP DataCollatorForSeq2Seq DataCollatorForTokenClassification DataCollatorForWholeWordMask
@@ -33,8 +32,7 @@ NAMES = split(
     get_reduce_on_plateau_schedule get_scheduler get_wsd_schedule has_length install load_ipython_extension
     notebook_launcher set_seed speed_metrics torch_default_data_collator torch_distributed_zero_first uninstall
     unload_ipython_extension
-    """
-)
+    """)
 
 
 # Classes that the reference has under a newer name.
@@ -72,10 +70,33 @@ def test_kinds_and_names_are_those_of_the_reference(name):
 
 
 LIGHT = {
-    "import lightrainer": ["torch", "lightning", "datasets", "transformers", "accelerate", "optuna", "numpy"],
-    "from lightrainer import TrainingArguments": ["lightning", "datasets", "transformers", "accelerate", "optuna"],
+    "import lightrainer": [
+        "torch",
+        "lightning",
+        "datasets",
+        "transformers",
+        "accelerate",
+        "optuna",
+        "numpy",
+    ],
+    "from lightrainer import TrainingArguments": [
+        "lightning",
+        "datasets",
+        "transformers",
+        "accelerate",
+        "optuna",
+    ],
     "from lightrainer import TrainingArguments; TrainingArguments('out', use_cpu=True, report_to='none')": [
-        *("lightning", "torchmetrics", "datasets", "transformers", "accelerate", "optuna", "matplotlib", "tensorboard")
+        *(
+            "lightning",
+            "torchmetrics",
+            "datasets",
+            "transformers",
+            "accelerate",
+            "optuna",
+            "matplotlib",
+            "tensorboard",
+        )
     ],
     "from lightrainer import HfArgumentParser, TrainingArguments; HfArgumentParser(TrainingArguments)": [
         *("torch", "lightning", "datasets", "transformers", "accelerate", "numpy", "yaml")
@@ -87,7 +108,13 @@ LIGHT = {
     "from lightrainer.__main__ import main; main(['estimate', '--params', '7e9', '--compare'])": [
         *("lightning", "datasets", "transformers", "accelerate", "matplotlib")
     ],
-    "from lightrainer import Trainer": ["lightning", "datasets", "transformers", "accelerate", "matplotlib"],
+    "from lightrainer import Trainer": [
+        "lightning",
+        "datasets",
+        "transformers",
+        "accelerate",
+        "matplotlib",
+    ],
 }
 
 
@@ -95,7 +122,9 @@ LIGHT = {
 def test_an_import_loads_no_more_than_it_needs(statement, tmp_path):
     """In a process of its own, where nothing has been loaded before."""
     code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     loaded = {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
     assert "lightrainer" in loaded

@@ -8,7 +8,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_trees_are_up_to_date():
     """`python docs/scripts/folder_tree.py` writes them."""
-    spec = importlib.util.spec_from_file_location("folder_tree", ROOT / "docs" / "scripts" / "folder_tree.py")
+    spec = importlib.util.spec_from_file_location(
+        "folder_tree", ROOT / "docs" / "scripts" / "folder_tree.py"
+    )
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     assert len(tool.DEPTHS) == 2

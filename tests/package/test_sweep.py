@@ -1,4 +1,5 @@
-"""`python -m lightrainer sweep`: a script as it is, many times, side by side, stopped and gone on with.
+"""`python -m lightrainer sweep`: a script as it is, many times, side by side, stopped and gone on
+with.
 
 Where it is not said otherwise the Python that runs sweeps and trials is `starting.forked_python`.
 """
@@ -27,7 +28,9 @@ from lightrainer.tools.sweep.script_process import set_objective
 SCRIPT = Path(__file__).with_name("sweep_script.py")
 SPACE = "learning_rate: {low: 1e-3, high: 1e-1, log: true}\nwidth: [4, 8]\n"
 LOSS = ["--metric", "eval_loss"]  # so that the script is not asked
-SECONDS = 600  # after which it hangs: a trial takes about five, most of them imports, on a machine that is not busy
+# after which it hangs: a trial takes about five, most of them imports, on a machine that is not
+# busy
+SECONDS = 600
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +43,26 @@ def _quiet():
 def command(folder, *words, python=sys.executable):
     (folder / "space.yaml").write_text(SPACE)
     script = [] if "--" in words else ["--"]
-    sweep = [python, "-m", "lightrainer", "sweep", str(SCRIPT), "--space", str(folder / "space.yaml")]
-    return [*sweep, "--folder", str(folder / "sweep"), "--seed", "1", *words, *script, "--out", str(folder / "out")]
+    sweep = [
+        python,
+        "-m",
+        "lightrainer",
+        "sweep",
+        str(SCRIPT),
+        "--space",
+        str(folder / "space.yaml"),
+    ]
+    return [
+        *sweep,
+        "--folder",
+        str(folder / "sweep"),
+        "--seed",
+        "1",
+        *words,
+        *script,
+        "--out",
+        str(folder / "out"),
+    ]
 
 
 def laid_out(folder, monkeypatch, script="", space=SPACE):
@@ -70,7 +91,9 @@ def begun(folder, *words, python=None):
 
 
 def here(folder, monkeypatch, *words):
-    """The exit code of a sweep in this process, where it is about the trials, which are processes as ever."""
+    """The exit code of a sweep in this process, where it is about the trials, which are
+    processes as ever.
+    """
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(sys, "executable", forked_python())
@@ -90,14 +113,24 @@ def study_of(folder, name="sweep_script"):
 def done(tmp_path_factory):
     """Three trials by two workers, of which the last is pruned for being worse than the median."""
     folder = tmp_path_factory.mktemp("sweep")
-    words = ["--n-trials", "3", "--workers", "2", "--pruner", "median:n_startup_trials=1", "--remove-pruned"]
+    words = [
+        "--n-trials",
+        "3",
+        "--workers",
+        "2",
+        "--pruner",
+        "median:n_startup_trials=1",
+        "--remove-pruned",
+    ]
     code, said = ended(begun(folder, *words), folder)
     assert code == 0, said
     return folder, said
 
 
 def test_the_script_runs_with_the_values_of_each_trial(done):
-    """Training arguments take them up whatever the script passes; what is none is an option of the script."""
+    """Training arguments take them up whatever the script passes; what is none is an option of
+    the script.
+    """
     folder, _ = done
     trials = study_of(folder).trials
     assert len(trials) == 3
@@ -116,12 +149,21 @@ def test_the_script_runs_with_the_values_of_each_trial(done):
 
 
 def test_a_script_in_two_processes(tmp_path, monkeypatch):
-    """Both stop at the step at which the trial is pruned: the one before, which is made up, was better."""
+    """Both stop at the step at which the trial is pruned: the one before, which is made up, was
+    better.
+    """
     (tmp_path / "sweep").mkdir()
-    study = optuna.create_study(study_name="sweep_script", storage=f"sqlite:///{tmp_path / 'sweep' / 'study.db'}")
+    study = optuna.create_study(
+        study_name="sweep_script", storage=f"sqlite:///{tmp_path / 'sweep' / 'study.db'}"
+    )
     study.add_trial(optuna.trial.create_trial(value=0.1, intermediate_values={1: 0.1, 2: 0.1}))
     launcher = f"{forked_python()} -m torch.distributed.run --nproc_per_node=2 --rdzv-backend=c10d "
-    words = ["--launcher", launcher + "--rdzv-endpoint=localhost:0", "--pruner", "median:n_startup_trials=1"]
+    words = [
+        "--launcher",
+        launcher + "--rdzv-endpoint=localhost:0",
+        "--pruner",
+        "median:n_startup_trials=1",
+    ]
     assert here(tmp_path, monkeypatch, *LOSS, "--n-trials", "2", *words) == 0
     _, pruned = study_of(tmp_path).trials
     assert pruned.state.name == "PRUNED"
@@ -152,11 +194,19 @@ def test_a_script_of_plain_lightning(tmp_path, monkeypatch, capsys):
     """Its ModelCheckpoint says what is best; asking for it leaves nothing behind."""
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     monkeypatch.setattr(sys, "executable", forked_python())
-    laid_out(tmp_path, monkeypatch, SCRIPT.with_name("lightning_sweep_script.py").read_text(), "model.rate: [0.2, 0.1]")
+    laid_out(
+        tmp_path,
+        monkeypatch,
+        SCRIPT.with_name("lightning_sweep_script.py").read_text(),
+        "model.rate: [0.2, 0.1]",
+    )
     words = ["--sampler", "grid", "--pruner", "median:n_startup_trials=1"]
     assert sweep(*words, "--", "fit", "--trainer.default_root_dir", "out/{run}") == 0
     said = "".join(capsys.readouterr())
-    assert "Objective: maximize val_score. The script has ModelCheckpoint(monitor='val_score', mode='max')." in said
+    assert (
+        "Objective: maximize val_score. The script has ModelCheckpoint(monitor='val_score', "
+        "mode='max')." in said
+    )
     assert "best: run-0, val_score = -0.002" in said
     first, second = study_of_script().trials
     assert list(first.intermediate_values) == [4, 8, 12]
@@ -165,8 +215,22 @@ def test_a_script_of_plain_lightning(tmp_path, monkeypatch, capsys):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["run-0", "run-1"]
 
 
-def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch, capsys):
-    assert here(tmp_path, monkeypatch, *LOSS, "--n-trials", "1", "--", "--kill", str(tmp_path / "killed")) == 0
+def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(
+    tmp_path, monkeypatch, capsys
+):
+    assert (
+        here(
+            tmp_path,
+            monkeypatch,
+            *LOSS,
+            "--n-trials",
+            "1",
+            "--",
+            "--kill",
+            str(tmp_path / "killed"),
+        )
+        == 0
+    )
     said = "".join(capsys.readouterr())
     first, second = study_of(tmp_path).trials
     assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
@@ -192,7 +256,16 @@ def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp
 
 def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
     """In the middle of a trial; the processes of a real one end with it, whatever it dies of."""
-    words = [*LOSS, "--n-trials", "1", "--storage", str(tmp_path / "journal.log"), "--", "--slow", "1"]
+    words = [
+        *LOSS,
+        "--n-trials",
+        "1",
+        "--storage",
+        str(tmp_path / "journal.log"),
+        "--",
+        "--slow",
+        "1",
+    ]
 
     process = begun(tmp_path, *words)
     until((tmp_path / "out" / "run-0" / "checkpoint-1").is_dir, tmp_path)
@@ -207,7 +280,10 @@ def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
     assert children
     process.kill()
     process.wait()
-    until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children), tmp_path)
+    until(
+        lambda: not any(child.is_running() and child.status() != "zombie" for child in children),
+        tmp_path,
+    )
 
     code, said = ended(begun(tmp_path, *words), tmp_path)
     assert code == 0, said
@@ -216,7 +292,9 @@ def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
     assert sorted({*steps}) == ["1", "2", "3", "4"]
     assert len(steps) <= 6  # gone on with, not begun anew
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run-0"]
-    study = optuna.load_study(study_name="sweep_script", storage=open_storage(str(tmp_path / "journal.log")))
+    study = optuna.load_study(
+        study_name="sweep_script", storage=open_storage(str(tmp_path / "journal.log"))
+    )
     assert [trial.state.name for trial in study.trials] == ["FAIL", "FAIL", "COMPLETE"]
     assert list(study.trials[2].intermediate_values) == [1, 2, 3, 4]
 
@@ -243,18 +321,32 @@ WORDS = [
     (["script.py", "--space", "wrong.yaml"], "'cosine'"),
     (["script.py", "--n-trials", "0"], "--n-trials: '0' has to be at least 1"),
     (["script.py", "--folder", "s3://bucket/x"], "--folder='s3://bucket/x'"),
-    (["script.py", "--metric", "a", "--metric", "b", "--direction", "maximize"], "2 --metric and 1 --direction"),
-    (["script.py", "--metric", "loss", "--metric", "f1", "--pruner", "median"], "--pruner needs a single --metric"),
-    (["script.py", "--metric", "loss", "--metric", "f1", "--value", "best"], "--value best needs a single --metric"),
+    (
+        ["script.py", "--metric", "a", "--metric", "b", "--direction", "maximize"],
+        "2 --metric and 1 --direction",
+    ),
+    (
+        ["script.py", "--metric", "loss", "--metric", "f1", "--pruner", "median"],
+        "--pruner needs a single --metric",
+    ),
+    (
+        ["script.py", "--metric", "loss", "--metric", "f1", "--value", "best"],
+        "--value best needs a single --metric",
+    ),
     (["script.py", "--pruner", "medain"], "'median'"),
     (["script.py", "--metric", "score"], "Pass --direction minimize or --direction maximize"),
     (["script.py", "--launcher", "no-such-program -x"], "'no-such-program'"),
-    (["script.py", "--workers", "2", "--launcher", "env torchrun --nproc_per_node 2"], "need 4 GPUs, and 3"),
+    (
+        ["script.py", "--workers", "2", "--launcher", "env torchrun --nproc_per_node 2"],
+        "need 4 GPUs, and 3",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("words", "match"), WORDS)
-def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, monkeypatch, words, match):
+def test_what_cannot_be_is_said_before_anything_is_written(
+    tmp_path, capsys, monkeypatch, words, match
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
     laid_out(tmp_path, monkeypatch)
     (tmp_path / "wrong.yaml").write_text("lr_scheduler_type: [linear, cosin]")
@@ -270,8 +362,14 @@ open(trial["result"], "w").write('{"values": [[1, [0.5], 1]], "seen": ["eval_los
 
 
 WAYS = [
-    ("arguments", [{"seed": 3}, ["out/run-3", "--fast", "--width=8", "--shift=-1e-05", "--freeze"], None]),
-    ("options", [{}, ["out/run-3", "--fast", "--width=8", "--shift=-1e-05", "--seed=3", "--freeze"], None]),
+    (
+        "arguments",
+        [{"seed": 3}, ["out/run-3", "--fast", "--width=8", "--shift=-1e-05", "--freeze"], None],
+    ),
+    (
+        "options",
+        [{}, ["out/run-3", "--fast", "--width=8", "--shift=-1e-05", "--seed=3", "--freeze"], None],
+    ),
     ("environment", [{}, ["out/run-3"], "8"]),
 ]
 
@@ -279,13 +377,24 @@ WAYS = [
 @pytest.mark.parametrize(("way", "told"), WAYS)
 def test_how_values_reach_the_script(tmp_path, monkeypatch, way, told):
     """Of a grid each point is tried once, and flags are there or not."""
-    space = "fast: {type: flag}\nwidth: {value: 8, when: {fast: true}}\nshift: -1e-5\nnone: {value: null}\n"
+    space = (
+        "fast: {type: flag}\nwidth: {value: 8, when: {fast: true}}\nshift: -1e-5\nnone: {value: "
+        "null}\n"
+    )
     space += "seed: 3\nfreeze: {type: flag}"
     laid_out(tmp_path, monkeypatch, SAYS_ITS_WORDS, space)
     for _ in range(2):
-        assert sweep("--sampler", "grid", "--metric", "loss", "--values-as", way, "--", "out/{run}") == 0
+        assert (
+            sweep("--sampler", "grid", "--metric", "loss", "--values-as", way, "--", "out/{run}")
+            == 0
+        )
     logs = sorted((tmp_path / "sweeps" / "script").glob("*.log"))
-    assert [log.read_text().partition(" ")[0] for log in logs] == ["run-0", "run-1", "run-2", "run-3"]
+    assert [log.read_text().partition(" ")[0] for log in logs] == [
+        "run-0",
+        "run-1",
+        "run-2",
+        "run-3",
+    ]
     assert logs[3].read_text() == f"run-3 {' '.join(map(str, told))}\n"
     assert "--f" not in logs[0].read_text()
 
@@ -301,8 +410,17 @@ open(trial["result"], "w").write(json.dumps(found))
 """
 
 
-def evaluating(folder, monkeypatch, *words, values, script=EVALUATES, space="width: {low: 1, high: 1000000000}"):
-    """The exit code of a sweep whose trials have these evaluations: step, values, and number of the training."""
+def evaluating(
+    folder,
+    monkeypatch,
+    *words,
+    values,
+    script=EVALUATES,
+    space="width: {low: 1, high: 1000000000}",
+):
+    """The exit code of a sweep whose trials have these evaluations: step, values, and number of
+    the training.
+    """
     laid_out(folder, monkeypatch, script, space)
     return sweep(*LOSS, *words, "--", json.dumps(values))
 
@@ -311,7 +429,9 @@ def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch):
     space = "width: {low: 1, high: 1000000000}\nenqueue: [{width: 3}, {width: 5}]"
     for trials in "233":  # the last one has enough
         values = [[[1, [0.5], 1]]] * 3
-        assert evaluating(tmp_path, monkeypatch, "--n-trials", trials, values=values, space=space) == 0
+        assert (
+            evaluating(tmp_path, monkeypatch, "--n-trials", trials, values=values, space=space) == 0
+        )
     found = [trial.params["width"] for trial in study_of_script().trials]
     assert found[:2] == [3, 5]
     assert len(set(found)) == len(found) == 3
@@ -381,14 +501,19 @@ def test_the_command_of_the_best_trial_gives_its_value_again(tmp_path, monkeypat
 @pytest.mark.parametrize("again", [True, False])
 def test_what_failed_does_not_count_in_the_next_start(tmp_path, monkeypatch, capsys, again):
     values = ["broken", "broken", *[[[1, [0.5], 1]]] * 4]
-    assert evaluating(tmp_path, monkeypatch, "--n-trials", "4", "--max-failures", "2", values=values) == 1
+    assert (
+        evaluating(tmp_path, monkeypatch, "--n-trials", "4", "--max-failures", "2", values=values)
+        == 1
+    )
     assert "2 trials failed, and none was completed" in capsys.readouterr().err
     words = ["--n-trials", "4", *(["--retry-failed"] if again else [])]
     for _ in range(2):
         assert evaluating(tmp_path, monkeypatch, *words, values=values) == 0
     trials = study_of_script().trials
     assert [trial.state.name for trial in trials] == ["FAIL"] * 2 + ["COMPLETE"] * 4
-    assert ([trial.params for trial in trials[:2]] == [trial.params for trial in trials[2:4]]) == again
+    assert (
+        [trial.params for trial in trials[:2]] == [trial.params for trial in trials[2:4]]
+    ) == again
 
 
 def test_a_storage_that_is_none_or_that_cannot_be_reached(tmp_path, capsys, monkeypatch):
@@ -399,30 +524,68 @@ def test_a_storage_that_is_none_or_that_cannot_be_reached(tmp_path, capsys, monk
         ("sqlite:////no/such/folder/s.db", "cannot be reached"),
     ):
         assert sweep("--storage", storage, *LOSS) == 1
-        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lightrainer sweep")]
+        (line,) = [
+            line
+            for line in capsys.readouterr().err.splitlines()
+            if line.startswith("lightrainer sweep")
+        ]
         assert said in line
     assert (tmp_path / "notes.log").read_text() == "garbage"
     assert not (tmp_path / "sweeps").exists()
 
 
 WORDS_AND_PASSEDS = [
-    ([], "metric_for_best_model='f1'", "maximize f1", "metric_for_best_model='f1', and no greater_is_better."),
-    ([], "metric_for_best_model='wer'", "minimize wer", "metric_for_best_model='wer', and no greater_is_better."),
-    ([], "metric_for_best_model='wer', greater_is_better=True", "maximize wer", "greater_is_better=True."),
-    ([], "metric_for_best_model='f1', greater_is_better=False", "minimize f1", "greater_is_better=False."),
-    (["--direction", "minimize"], "metric_for_best_model='f1'", "minimize f1", "metric_for_best_model='f1'"),
-    ([], "seed=1/0", "minimize eval_loss", "The script made no TrainingArguments, and ended with exit code 1."),
+    (
+        [],
+        "metric_for_best_model='f1'",
+        "maximize f1",
+        "metric_for_best_model='f1', and no greater_is_better.",
+    ),
+    (
+        [],
+        "metric_for_best_model='wer'",
+        "minimize wer",
+        "metric_for_best_model='wer', and no greater_is_better.",
+    ),
+    (
+        [],
+        "metric_for_best_model='wer', greater_is_better=True",
+        "maximize wer",
+        "greater_is_better=True.",
+    ),
+    (
+        [],
+        "metric_for_best_model='f1', greater_is_better=False",
+        "minimize f1",
+        "greater_is_better=False.",
+    ),
+    (
+        ["--direction", "minimize"],
+        "metric_for_best_model='f1'",
+        "minimize f1",
+        "metric_for_best_model='f1'",
+    ),
+    (
+        [],
+        "seed=1/0",
+        "minimize eval_loss",
+        "The script made no TrainingArguments, and ended with exit code 1.",
+    ),
     (["--objective", "f1"], "metric_for_best_model='wer'", "maximize f1", ""),
 ]
 
 
 @pytest.mark.parametrize(("words", "passed", "goal", "why"), WORDS_AND_PASSEDS)
-def test_the_objective_is_what_the_script_calls_best(tmp_path, monkeypatch, capsys, words, passed, goal, why):
+def test_the_objective_is_what_the_script_calls_best(
+    tmp_path, monkeypatch, capsys, words, passed, goal, why
+):
     """It is run with values of the space, and ended before it goes on."""
     monkeypatch.setattr(sys, "executable", forked_python())
     plan = planned(tmp_path, monkeypatch, *words)
     made = f"width = len(sys.argv)\nTrainingArguments('out', {passed})\nopen('there', 'w')"
-    (tmp_path / "script.py").write_text(f"import sys\nfrom transformers import TrainingArguments\n{made}")
+    (tmp_path / "script.py").write_text(
+        f"import sys\nfrom transformers import TrainingArguments\n{made}"
+    )
     set_objective(plan)
     assert plan.goal == goal
     said = capsys.readouterr().err
@@ -451,7 +614,11 @@ WORDS_AND_VISIBLES = [
     (["--workers", "2"], None, ["0", "1"]),
     (["--gpus-per-trial", "2"], "5,6,7", ["5,6"]),
     (["--workers", "2", "--gpus-per-trial", "2"], "5, 6, 7, 8", ["5,6", "7,8"]),
-    (["--workers", "2", "--launcher", "env torchrun --nproc-per-node=2"], "5,6,7,8", ["5,6", "7,8"]),
+    (
+        ["--workers", "2", "--launcher", "env torchrun --nproc-per-node=2"],
+        "5,6,7,8",
+        ["5,6", "7,8"],
+    ),
 ]
 
 
@@ -473,7 +640,9 @@ while len(glob.glob(os.path.dirname(trial["result"]) + "/run-*.json")) < 2:
 
 
 def test_a_script_sees_the_gpus_of_its_worker(tmp_path, monkeypatch, capsys):
-    """Each trial waits for the other, so that each worker runs one; the command of the best has as many GPUs."""
+    """Each trial waits for the other, so that each worker runs one; the command of the best has
+    as many GPUs.
+    """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,GPU-c,8")
     given = {"values": [[[1, [0.5], 1]], [[1, [0.4], 1]]], "script": EVALUATES + SAYS_ITS_GPUS}
     words = ["--workers", "2", "--n-trials", "2", "--gpus-per-trial", "2"]

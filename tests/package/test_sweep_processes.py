@@ -55,10 +55,14 @@ TREE = """
 
 @pytest.mark.parametrize("end", ["pipe", "SIGTERM"])
 def test_keeper_ends_all_that_a_script_started(tmp_path, end):
-    """The pipe is closed when the sweep is killed; SIGTERM is passed on by a sweep that is stopped."""
+    """The pipe is closed when the sweep is killed; SIGTERM is passed on by a sweep that is
+    stopped.
+    """
     process = kept(tmp_path, TREE)
     pids = tmp_path / "pids"
-    until(lambda: pids.exists() and "done" in pids.read_text() and len(pids.read_text().split()) == 3)
+    until(
+        lambda: pids.exists() and "done" in pids.read_text() and len(pids.read_text().split()) == 3
+    )
     started = [int(word) for word in pids.read_text().split() if word != "done"]
     process.stdin.close() if end == "pipe" else process.terminate()
     assert process.wait(SECONDS) == 128 + (signal.SIGKILL if end == "pipe" else signal.SIGTERM)
@@ -85,7 +89,9 @@ def test_keeper_lets_the_script_behind_a_launcher_save(tmp_path):
     process.stdin.close()
 
 
-@pytest.mark.parametrize(("code", "status"), [("exit 3", 3), ("kill -SEGV $$", 128 + signal.SIGSEGV), ("true", 0)])
+@pytest.mark.parametrize(
+    ("code", "status"), [("exit 3", 3), ("kill -SEGV $$", 128 + signal.SIGSEGV), ("true", 0)]
+)
 def test_keeper_exits_as_the_script(tmp_path, code, status):
     process = kept(tmp_path, code)
     assert process.wait(SECONDS) == status
@@ -100,7 +106,9 @@ def sweep(folder, monkeypatch, script, *words):
 
 
 def study_of(folder):
-    return optuna.load_study(study_name="script", storage=f"sqlite:///{folder}/sweeps/script/study.db")
+    return optuna.load_study(
+        study_name="script", storage=f"sqlite:///{folder}/sweeps/script/study.db"
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,8 +123,9 @@ def test_a_script_that_crashes_is_not_retried_and_one_that_is_killed_is(
     words = ["--max-failures", "2", "--max-retry", "1", "--n-trials", "9"]
     assert sweep(tmp_path, monkeypatch, script, *words) == 1
     assert len((tmp_path / "starts").read_text()) == starts
-    assert f"2 trials failed, and none was completed: is it the script? See --max-failures. The last: {said}" in (
-        capsys.readouterr().err
+    assert (
+        "2 trials failed, and none was completed: is it the script? See --max-failures. The last: "
+        f"{said}" in (capsys.readouterr().err)
     )
 
 
@@ -134,8 +143,12 @@ if number == 0:
 """
 
 
-def test_a_sweep_that_was_suspended_continues_without_the_trial_that_another_one_has(tmp_path, monkeypatch, capsys):
-    """Another process gives its trial up, as it would after twice the heartbeat; the retry is run here, by chance."""
+def test_a_sweep_that_was_suspended_continues_without_the_trial_that_another_one_has(
+    tmp_path, monkeypatch, capsys
+):
+    """Another process gives its trial up, as it would after twice the heartbeat; the retry is
+    run here, by chance.
+    """
     from lightrainer.tools.sweep import trial_script
 
     monkeypatch.setattr(trial_script, "_SECONDS_BETWEEN_LOOKS", 0.1)
@@ -168,14 +181,18 @@ def test_a_hangup_interrupts_a_sweep_unless_nohup_ignores_it(tmp_path, monkeypat
 
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
 @pytest.mark.parametrize("name", ["study.db", "study.log"])
-def test_a_trial_of_another_machine_is_given_up_without_a_heartbeat_only(tmp_path, monkeypatch, name):
+def test_a_trial_of_another_machine_is_given_up_without_a_heartbeat_only(
+    tmp_path, monkeypatch, name
+):
     """Two containers have one host name: the processes of the other one cannot be seen."""
     scheme = "journal://" if name.endswith(".log") else "sqlite:///"
     storage = open_storage(f"{scheme}{tmp_path / name}", heartbeat=1)
     study = optuna.create_study(storage=storage, study_name="s")
     trials = [study.ask(), study.ask()]
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("lightrainer.lightning_modules.common.process_identity._machine", lambda: "elsewhere")
+        elsewhere.setattr(
+            "lightrainer.lightning_modules.common.process_identity._machine", lambda: "elsewhere"
+        )
         for trial in trials:
             storage.record_heartbeat(trial._trial_id)
             retries.note_worker(study, trial)
@@ -194,7 +211,9 @@ def test_a_trial_that_a_killed_process_gave_up_and_did_not_queue_is_queued(tmp_p
     study = optuna.create_study(storage=open_storage(str(tmp_path / "study.log")), study_name="s")
 
     def killed(trial):
-        ended = subprocess.run([sys.executable, "-S", "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE)
+        ended = subprocess.run(
+            [sys.executable, "-S", "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE
+        )
         with monkeypatch.context() as of_another:
             of_another.setattr(os, "getpid", lambda: int(ended.stdout))
             retries.note_worker(study, trial)
@@ -218,19 +237,36 @@ def test_give_up_dead_queues_a_trial_that_no_process_has_claimed_in_time(tmp_pat
 def test_sweep_with_a_seed_draws_the_same_values_for_any_number_of_workers(tmp_path, monkeypatch):
     values = []
     for workers in ("1", "2"):
-        words = ["--sampler", "random", "--seed", "3", "--n-trials", "4", "--workers", workers, "--study-name", workers]
+        words = [
+            "--sampler",
+            "random",
+            "--seed",
+            "3",
+            "--n-trials",
+            "4",
+            "--workers",
+            workers,
+            "--study-name",
+            workers,
+        ]
         assert sweep(tmp_path, monkeypatch, EVALUATES, *words) == 0
-        study = optuna.load_study(study_name=workers, storage=f"sqlite:///sweeps/{workers}/study.db")
+        study = optuna.load_study(
+            study_name=workers, storage=f"sqlite:///sweeps/{workers}/study.db"
+        )
         values.append({trial.params["width"] for trial in study.trials})
     assert values[0] == values[1]
     assert len(values[0]) == 4
 
 
-def test_sweep_over_a_grid_tries_each_point_where_another_sweep_has_queued_one_too(tmp_path, monkeypatch):
+def test_sweep_over_a_grid_tries_each_point_where_another_sweep_has_queued_one_too(
+    tmp_path, monkeypatch
+):
     """Both queue the points that they do not find, so that one may be there twice."""
     monkeypatch.setattr(sys.modules[__name__], "SPACE", "width: [1, 2, 3]")
     (tmp_path / "sweeps" / "script").mkdir(parents=True)
-    study = optuna.create_study(study_name="script", storage=f"sqlite:///{tmp_path}/sweeps/script/study.db")
+    study = optuna.create_study(
+        study_name="script", storage=f"sqlite:///{tmp_path}/sweeps/script/study.db"
+    )
     for _ in range(2):
         study.enqueue_trial({"width": 1})
     assert sweep(tmp_path, monkeypatch, EVALUATES, "--sampler", "grid") == 0
@@ -255,7 +291,9 @@ open(trial["result"], "w").write(json.dumps({**result, "rates": {"learning_rate"
 
 
 @pytest.mark.parametrize(("rate", "code"), [('trial["values"]["learning_rate"]', 0), ("0.001", 1)])
-def test_an_optimizer_that_does_not_read_the_rate_ends_the_sweep(tmp_path, monkeypatch, capsys, rate, code):
+def test_an_optimizer_that_does_not_read_the_rate_ends_the_sweep(
+    tmp_path, monkeypatch, capsys, rate, code
+):
     script = EVALUATES + RATES.replace("RATE", rate)
     monkeypatch.setattr(sys.modules[__name__], "SPACE", "learning_rate: [0.1, 0.2]")
     assert sweep(tmp_path, monkeypatch, script, "--sampler", "grid") == code

@@ -1,4 +1,5 @@
-"""A user's script, for type checkers: `make lint` runs pyright over it. What has to be a mistake is marked as one.
+"""A user's script, for type checkers: `make lint` runs pyright over it. What has to be a mistake is
+marked as one.
 
 An `ignore` where there is no mistake is an error (`reportUnnecessaryTypeIgnoreComment`).
 """
@@ -22,7 +23,13 @@ from lightrainer import (
 class Telling(TrainerCallback):
     """Prints the step."""
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object):
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ):
         """Print it."""
         print(state.global_step)
 

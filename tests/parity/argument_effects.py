@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets_for_parity import NoisyPoints, class_data, pad, point_data, points, sentence_data, sentences
+from datasets_for_parity import (
+    NoisyPoints,
+    class_data,
+    pad,
+    point_data,
+    points,
+    sentence_data,
+    sentences,
+)
 from harness import Case
 from models import Classifier, SometimesNotANumber, TokenModel, bert, gpt2
 from pretended_cuda import trains_on_device
@@ -22,10 +30,11 @@ def nothing(api: ModuleType) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Row:
-    """One training: `arguments` are what it is about, `beside` are further ones, which the control has too.
+    """One training: `arguments` are what it is about, `beside` are further ones, which the control
+    has too.
 
-    `changes` says whether it must come out otherwise than without `arguments`, or must not. With `resume` a training
-    that saved at this step is gone on with.
+    `changes` says whether it must come out otherwise than without `arguments`, or must not. With
+    `resume` a training that saved at this step is gone on with.
     """
 
     arguments: dict[str, Any]
@@ -51,7 +60,10 @@ def accuracy(api: ModuleType) -> dict[str, Any]:
     def compute(prediction: Any) -> dict[str, float]:
         right = np.argmax(prediction.predictions, axis=-1) == prediction.label_ids
         more = [part for part in (prediction.inputs, prediction.losses) if part is not None]
-        return {"accuracy": float(right.mean()), **{f"sum_{n}": float(np.sum(part)) for n, part in enumerate(more)}}
+        return {
+            "accuracy": float(right.mean()),
+            **{f"sum_{n}": float(np.sum(part)) for n, part in enumerate(more)},
+        }
 
     return {"compute_metrics": compute}
 
@@ -73,9 +85,14 @@ def batched_accuracy(api: ModuleType) -> dict[str, Any]:
 
 
 def stopping_after_five(api: ModuleType) -> dict[str, Any]:
-    """A callback that counts steps, takes the count into checkpoints, and ends the training at the fifth."""
+    """A callback that counts steps, takes the count into checkpoints, and ends the training at
+    the fifth.
+    """
 
-    class Count(api.TrainerCallback, api.trainer_callback.ExportableState if reference(api) else api.ExportableState):
+    class Count(
+        api.TrainerCallback,
+        api.trainer_callback.ExportableState if reference(api) else api.ExportableState,
+    ):
         def __init__(self, steps: int = 0):
             self.steps = steps
 
@@ -96,7 +113,9 @@ def reference(api: ModuleType) -> bool:
 class WithMore(Classifier):
     """Also takes a column that its signature does not name."""
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None, **more: torch.Tensor) -> Any:
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor | None = None, **more: torch.Tensor
+    ) -> Any:
         return super().forward(x + sum(more.values()), labels)
 
 
@@ -116,7 +135,10 @@ class Cached(Classifier):
 
 def points_with_more() -> dict[str, Any]:
     sets = point_data()
-    return {name: [{**item, "noise": item["x"].flip(0)} for item in items] for name, items in sets.items()}
+    return {
+        name: [{**item, "noise": item["x"].flip(0)} for item in items]
+        for name, items in sets.items()
+    }
 
 
 def noisy_data() -> dict[str, Any]:
@@ -129,11 +151,15 @@ def table_of_sentences() -> dict[str, Any]:
     import datasets
 
     def table(count: int, seed: int) -> Any:
-        rows = [{key: value.tolist() for key, value in item.items()} for item in sentences(count, seed)]
+        rows = [
+            {key: value.tolist() for key, value in item.items()} for item in sentences(count, seed)
+        ]
         return datasets.Dataset.from_list([{**row, "size": len(row["labels"]) % 5} for row in rows])
 
     def collate(rows: list[dict[str, Any]]) -> Any:
-        return pad([{key: torch.tensor(row[key]) for key in ("input_ids", "labels")} for row in rows])
+        return pad(
+            [{key: torch.tensor(row[key]) for key in ("input_ids", "labels")} for row in rows]
+        )
 
     return {"train_dataset": table(22, 2), "eval_dataset": table(10, 12), "data_collator": collate}
 
@@ -152,12 +178,18 @@ BEST = {**STEPS, **SAVED, "eval_steps": 2, "learning_rate": 0.2, "num_train_epoc
 ON_TOKENS = {"model": TokenModel, "data": sentence_data}
 ON_GPT2 = {"model": gpt2, "data": sentence_data}
 PREDICTED = {"test": test_points}
-REENTERED = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+REENTERED = {
+    "gradient_checkpointing": True,
+    "gradient_checkpointing_kwargs": {"use_reentrant": False},
+}
 BEST_EPOCH = {**EPOCHS, "save_strategy": "epoch", "load_best_model_at_end": True}
 
 
 def optimizer(name: str, args: str | None = None, **more: Any) -> Row:
-    return Row({"optim": name, **({"optim_args": args} if args else {}), **more}, {"gradient_accumulation_steps": 2})
+    return Row(
+        {"optim": name, **({"optim_args": args} if args else {}), **more},
+        {"gradient_accumulation_steps": 2},
+    )
 
 
 OPTIMIZATION = [
@@ -170,7 +202,10 @@ OPTIMIZATION = [
     Row({"lr_scheduler_type": "linear"}, changes=False),
     Row({"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 1.0}}),
     Row(
-        {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0, "factor": 0.5}},
+        {
+            "lr_scheduler_type": "reduce_lr_on_plateau",
+            "lr_scheduler_kwargs": {"patience": 0, "factor": 0.5},
+        },
         {**STEPS, "eval_steps": 2, "learning_rate": 0.1, "metric_for_best_model": "loss"},
     ),
     Row({"warmup_steps": 3}),
@@ -192,8 +227,18 @@ EXECUTION = [
     Row({"bf16": True}, {"gradient_accumulation_steps": 2, **EPOCHS}, **PREDICTED),
     Row({"bf16_full_eval": True}, EPOCHS, test=test_sentences, **ON_TOKENS),
     Row({"fp16_full_eval": True}, EPOCHS, test=test_sentences, **ON_TOKENS),
-    Row({"gradient_checkpointing": True}, {"gradient_accumulation_steps": 2}, changes=False, **ON_GPT2),
-    Row({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, REENTERED, changes=False, **ON_GPT2),
+    Row(
+        {"gradient_checkpointing": True},
+        {"gradient_accumulation_steps": 2},
+        changes=False,
+        **ON_GPT2,
+    ),
+    Row(
+        {"gradient_checkpointing_kwargs": {"use_reentrant": True}},
+        REENTERED,
+        changes=False,
+        **ON_GPT2,
+    ),
     Row({"torch_compile": True, "torch_compile_backend": "eager"}, changes=False),
     Row({"torch_compile_backend": "aot_eager"}, BEST_EPOCH, changes=False),
     Row({"use_cache": True}, model=Cached),
@@ -213,8 +258,16 @@ LOGGING = [
     Row({"logging_steps": 3}, {"num_train_epochs": 3}),
     Row({"logging_first_step": True}, {"logging_steps": 3}),
     Row({"logging_nan_inf_filter": False}, {"logging_steps": 2}, model=SometimesNotANumber),
-    Row({"include_num_input_tokens_seen": "all"}, {"gradient_accumulation_steps": 2, **EPOCHS}, **ON_GPT2),
-    Row({"include_num_input_tokens_seen": "non_padding"}, {"gradient_accumulation_steps": 2}, **ON_TOKENS),
+    Row(
+        {"include_num_input_tokens_seen": "all"},
+        {"gradient_accumulation_steps": 2, **EPOCHS},
+        **ON_GPT2,
+    ),
+    Row(
+        {"include_num_input_tokens_seen": "non_padding"},
+        {"gradient_accumulation_steps": 2},
+        **ON_TOKENS,
+    ),
 ]
 
 EVALUATION = [
@@ -226,16 +279,32 @@ EVALUATION = [
     Row({"per_device_eval_batch_size": 3}, EPOCHS, **PREDICTED),
     Row({"prediction_loss_only": True}, EPOCHS, extras=accuracy, **PREDICTED),
     Row({"eval_do_concat_batches": False}, **PREDICTED),
-    Row({"eval_accumulation_steps": 1}, EPOCHS, model=bert, data=class_data, extras=accuracy, changes=False),
+    Row(
+        {"eval_accumulation_steps": 1},
+        EPOCHS,
+        model=bert,
+        data=class_data,
+        extras=accuracy,
+        changes=False,
+    ),
     Row({"eval_use_gather_object": True}, EPOCHS, extras=accuracy, changes=False, **PREDICTED),
-    Row({"include_for_metrics": ["inputs", "loss"]}, EPOCHS, model=bert, data=class_data, extras=accuracy),
+    Row(
+        {"include_for_metrics": ["inputs", "loss"]},
+        EPOCHS,
+        model=bert,
+        data=class_data,
+        extras=accuracy,
+    ),
     Row({"batch_eval_metrics": True}, {**STEPS, "eval_steps": 4}, extras=batched_accuracy),
     Row({"label_names": ["absent"]}, **PREDICTED),
 ]
 
 SAVING = [
     Row({"save_strategy": "epoch"}),
-    Row({"save_strategy": "best"}, {**STEPS, "eval_steps": 1, "metric_for_best_model": "loss", "learning_rate": 0.2}),
+    Row(
+        {"save_strategy": "best"},
+        {**STEPS, "eval_steps": 1, "metric_for_best_model": "loss", "learning_rate": 0.2},
+    ),
     Row({"save_steps": 3}, {"save_strategy": "steps"}),
     Row({"save_steps": 0.25}, {"save_strategy": "steps"}),
     Row({"save_total_limit": 2}, SAVED),
@@ -251,7 +320,11 @@ SAVING = [
 DATA = [
     Row({"train_sampling_strategy": "random"}, EPOCHS, changes=False, **ON_TOKENS),
     Row({"train_sampling_strategy": "sequential"}, EPOCHS, **ON_TOKENS),
-    Row({"train_sampling_strategy": "group_by_length"}, {"gradient_accumulation_steps": 2, **EPOCHS}, **ON_TOKENS),
+    Row(
+        {"train_sampling_strategy": "group_by_length"},
+        {"gradient_accumulation_steps": 2, **EPOCHS},
+        **ON_TOKENS,
+    ),
     Row(
         {"length_column_name": "size"},
         {"train_sampling_strategy": "group_by_length", "remove_unused_columns": False},
@@ -265,8 +338,17 @@ DATA = [
 
 WORKERS = [
     Row({"dataloader_num_workers": 2}, EPOCHS, data=noisy_data),
-    Row({"dataloader_persistent_workers": True}, {"dataloader_num_workers": 2, **EPOCHS}, data=noisy_data),
-    Row({"dataloader_prefetch_factor": 3}, {"dataloader_num_workers": 1}, data=noisy_data, changes=False),
+    Row(
+        {"dataloader_persistent_workers": True},
+        {"dataloader_num_workers": 2, **EPOCHS},
+        data=noisy_data,
+    ),
+    Row(
+        {"dataloader_prefetch_factor": 3},
+        {"dataloader_num_workers": 1},
+        data=noisy_data,
+        changes=False,
+    ),
 ]
 
 ROWS = [*OPTIMIZATION, *EXECUTION, *LOGGING, *EVALUATION, *SAVING, *DATA, *WORKERS]

@@ -16,9 +16,16 @@ def without_clock(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(left: Any, right: Any, path: str = "") -> list[str]:
-    """One line for each place where the values differ: in type, shape or in a single bit (NaN equals the same NaN)."""
-    if type(left) is not type(right) and not (isinstance(left, Mapping) and isinstance(right, Mapping)):
-        return [f"{path}: {type(left).__name__} {_short(left)} != {type(right).__name__} {_short(right)}"]
+    """One line for each place where the values differ: in type, shape or in a single bit (NaN
+    equals the same NaN).
+    """
+    if type(left) is not type(right) and not (
+        isinstance(left, Mapping) and isinstance(right, Mapping)
+    ):
+        return [
+            f"{path}: {type(left).__name__} {_short(left)} != {type(right).__name__} "
+            f"{_short(right)}"
+        ]
     if isinstance(left, Mapping):
         return _mapping_differences(left, right, path)
     if isinstance(left, (list, tuple)):
@@ -28,13 +35,23 @@ def differences(left: Any, right: Any, path: str = "") -> list[str]:
     if isinstance(left, (np.ndarray, np.generic)):
         return _array_differences(np.asarray(left), np.asarray(right), path)
     if isinstance(left, float):
-        return [] if struct.pack("<d", left) == struct.pack("<d", right) else [f"{path}: {left!r} != {right!r}"]
+        return (
+            []
+            if struct.pack("<d", left) == struct.pack("<d", right)
+            else [f"{path}: {left!r} != {right!r}"]
+        )
     return [] if left == right else [f"{path}: {_short(left)} != {_short(right)}"]
 
 
 def _mapping_differences(left: Mapping, right: Mapping, path: str) -> list[str]:
-    found = [f"{path}.{key}: only on the left ({_short(left[key])})" for key in left if key not in right]
-    found += [f"{path}.{key}: only on the right ({_short(right[key])})" for key in right if key not in left]
+    found = [
+        f"{path}.{key}: only on the left ({_short(left[key])})" for key in left if key not in right
+    ]
+    found += [
+        f"{path}.{key}: only on the right ({_short(right[key])})"
+        for key in right
+        if key not in left
+    ]
     for key in left:
         if key in right:
             found += differences(left[key], right[key], f"{path}.{key}")
@@ -48,7 +65,9 @@ def _sequence_differences(left: Any, right: Any, path: str) -> list[str]:
     if len(left) != len(right):
         first = min(len(left), len(right))
         extra = left[first] if len(left) > first else right[first]
-        found.append(f"{path}: length {len(left)} != {len(right)}, the first one more is {_short(extra)}")
+        found.append(
+            f"{path}: length {len(left)} != {len(right)}, the first one more is {_short(extra)}"
+        )
     return found
 
 
@@ -60,11 +79,17 @@ def _array_differences(left: np.ndarray, right: np.ndarray, path: str) -> list[s
     if left.dtype == object:
         return _sequence_differences(left.tolist(), right.tolist(), path)
     width = left.dtype.itemsize
-    bits = [np.ascontiguousarray(side).reshape(-1).view(np.uint8).reshape(-1, width) for side in (left, right)]
+    bits = [
+        np.ascontiguousarray(side).reshape(-1).view(np.uint8).reshape(-1, width)
+        for side in (left, right)
+    ]
     differing = np.flatnonzero((bits[0] != bits[1]).any(axis=1))
     first = int(differing[0])
     one, other = left.reshape(-1)[first], right.reshape(-1)[first]
-    return [f"{path}: {len(differing)} of {left.size} values differ, the first at {first}: {one!r} != {other!r}"]
+    return [
+        f"{path}: {len(differing)} of {left.size} values differ, the first at {first}: {one!r} != "
+        f"{other!r}"
+    ]
 
 
 def _short(value: Any) -> str:

@@ -11,7 +11,9 @@ from searched_once import packages_searched_once  # noqa: F401 - a fixture
 
 @pytest.fixture(autouse=True)
 def _one_thread():
-    """Sums in several threads may be added in another order: one thread makes bitwise claims fair."""
+    """Sums in several threads may be added in another order: one thread makes bitwise claims
+    fair.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -30,7 +32,9 @@ def reference() -> ModuleType:
 
 
 def _ask_once_what_is_installed() -> None:
-    """For each loader the reference reads what torchdata says of itself: a fifth of the time of a short training."""
+    """For each loader the reference reads what torchdata says of itself: a fifth of the time of
+    a short training.
+    """
     from accelerate.utils import imports
 
     if hasattr(imports, "_is_package_available"):

@@ -16,7 +16,9 @@ def points(count: int, seed: int = 1) -> list[dict[str, torch.Tensor]]:
     return [{"x": x, "labels": label} for x, label in zip(features, classes, strict=True)]
 
 
-def sentences(count: int, seed: int = 2, shortest: int = 3, longest: int = 9) -> list[dict[str, torch.Tensor]]:
+def sentences(
+    count: int, seed: int = 2, shortest: int = 3, longest: int = 9
+) -> list[dict[str, torch.Tensor]]:
     """Token sequences of different lengths; some of the labels are hidden too."""
     generator = torch.Generator().manual_seed(seed)
     made = []
@@ -33,7 +35,9 @@ def sentences(count: int, seed: int = 2, shortest: int = 3, longest: int = 9) ->
 def labelled_sentences(count: int, seed: int = 3) -> list[dict[str, torch.Tensor]]:
     """Token sequences with one class each."""
     made = sentences(count, seed)
-    return [{"input_ids": item["input_ids"], "labels": item["input_ids"].sum() % 3} for item in made]
+    return [
+        {"input_ids": item["input_ids"], "labels": item["input_ids"].sum() % 3} for item in made
+    ]
 
 
 def pad(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -63,7 +67,10 @@ def sentence_data(train: int = 22, evaluation: int = 10) -> dict[str, Any]:
 
 
 def class_data(train: int = 22, evaluation: int = 10) -> dict[str, Any]:
-    datasets = {"train_dataset": labelled_sentences(train), "eval_dataset": labelled_sentences(evaluation, seed=13)}
+    datasets = {
+        "train_dataset": labelled_sentences(train),
+        "eval_dataset": labelled_sentences(evaluation, seed=13),
+    }
     return {**datasets, "data_collator": pad}
 
 
@@ -85,7 +92,9 @@ class MeasuredStream(Stream):
 
 
 class NoisyPoints(Dataset):
-    """Adds noise from the global torch generator, as augmentations do: when an item is fetched then matters."""
+    """Adds noise from the global torch generator, as augmentations do: when an item is fetched
+    then matters.
+    """
 
     def __init__(self, count: int, seed: int = 1):
         self.items = points(count, seed)

@@ -1,4 +1,6 @@
-"""Trains the same thing with the reference and with lightrainer, and collects all that must come out the same."""
+"""Trains the same thing with the reference and with lightrainer, and collects all that must come
+out the same.
+"""
 
 import json
 import random
@@ -15,14 +17,19 @@ from pretended_cuda import trains_on_device
 from repairs import trainer_class
 from torch import nn
 
-# No accelerator but a pretended one, nothing to download, nothing on the screen. Pinned memory would only warn.
+# No accelerator but a pretended one, nothing to download, nothing on the screen. Pinned memory
+# would only warn.
 DEFAULTS: dict[str, Any] = {
     "report_to": "none",
     "disable_tqdm": True,
     "use_cpu": not trains_on_device(),
     "dataloader_pin_memory": False,
 }
-DEFAULTS |= {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 2}
+DEFAULTS |= {
+    "per_device_train_batch_size": 4,
+    "per_device_eval_batch_size": 4,
+    "num_train_epochs": 2,
+}
 DEFAULTS |= {"learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no"}
 
 
@@ -30,9 +37,10 @@ DEFAULTS |= {"learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no"}
 class Case:
     """One training, described without saying which library runs it.
 
-    `model` makes a fresh model, `data` makes the datasets and the collator (keywords of `Trainer`), `arguments` are
-    keywords of `TrainingArguments` over `DEFAULTS`, `extras` makes further keywords of `Trainer` from a library's
-    names, `subclass` derives from a library's `Trainer`, `test` makes the dataset for `predict`.
+    `model` makes a fresh model, `data` makes the datasets and the collator (keywords of `Trainer`),
+    `arguments` are keywords of `TrainingArguments` over `DEFAULTS`, `extras` makes further keywords
+    of `Trainer` from a library's names, `subclass` derives from a library's `Trainer`, `test` makes
+    the dataset for `predict`.
     """
 
     model: Callable[[], nn.Module]
@@ -51,7 +59,9 @@ class Case:
 
 @dataclass
 class Run:
-    """Results of a training, all compared bit for bit; weights are on the CPU, where those of files are."""
+    """Results of a training, all compared bit for bit; weights are on the CPU, where those of
+    files are.
+    """
 
     history: list[dict[str, Any]]
     state: dict[str, Any]
@@ -92,20 +102,42 @@ def run(api: ModuleType, case: Case, folder: Path, resume: str | bool | None = N
 
 def collect(trainer: Any, output: Any) -> Run:
     """The results of a finished training."""
-    names = ("global_step", "epoch", "max_steps", "num_train_epochs", "total_flos", "best_metric", "best_global_step")
-    names += ("num_input_tokens_seen", "logging_steps", "eval_steps", "save_steps", "train_batch_size")
+    names = (
+        "global_step",
+        "epoch",
+        "max_steps",
+        "num_train_epochs",
+        "total_flos",
+        "best_metric",
+        "best_global_step",
+    )
+    names += (
+        "num_input_tokens_seen",
+        "logging_steps",
+        "eval_steps",
+        "save_steps",
+        "train_batch_size",
+    )
     state = {name: getattr(trainer.state, name) for name in names}
     best = trainer.state.best_model_checkpoint
     state["best_model_checkpoint"] = Path(best).name if best else None
     metrics = without_clock(output.metrics)
-    # With the progress bar off, the reference's printing callback takes `total_flos` out of the very dictionary that
-    # `train` returns. That is an accident, not a result; the number itself is compared in the history.
+    # With the progress bar off, the reference's printing callback takes `total_flos` out of the
+    # very dictionary that `train` returns. That is an accident, not a result; the number itself is
+    # compared in the history.
     metrics.pop("total_flos", None)
     return Run(
         history=[without_clock(entry) for entry in trainer.state.log_history],
         state=state,
-        output={"global_step": output.global_step, "training_loss": output.training_loss, "metrics": metrics},
-        weights={name: tensor.detach().cpu().clone() for name, tensor in trainer.model.state_dict().items()},
+        output={
+            "global_step": output.global_step,
+            "training_loss": output.training_loss,
+            "metrics": metrics,
+        },
+        weights={
+            name: tensor.detach().cpu().clone()
+            for name, tensor in trainer.model.state_dict().items()
+        },
         random_state=random_state(),
         trainer=trainer,
     )
@@ -114,17 +146,30 @@ def collect(trainer: Any, output: Any) -> Run:
 def random_state() -> dict[str, Any]:
     """States of the global generators, which show any draw too many or too few."""
     _, numpy_keys, numpy_position, *_ = np.random.get_state()
-    return {"torch": torch.get_rng_state(), "numpy": (numpy_keys.copy(), numpy_position), "python": random.getstate()}
+    return {
+        "torch": torch.get_rng_state(),
+        "numpy": (numpy_keys.copy(), numpy_position),
+        "python": random.getstate(),
+    }
 
 
 def assert_same(expected: Run, actual: Run, ignoring: tuple[str, ...] = ()) -> None:
     """Fail with every difference (reference on the left, lightrainer on the right)."""
     left, right = expected.compared(), actual.compared()
-    found = [line for key in left if key not in ignoring for line in differences(left[key], right[key], key)]
-    assert not found, "{} differences, reference != lightrainer:\n{}".format(len(found), "\n".join(found[:25]))
+    found = [
+        line
+        for key in left
+        if key not in ignoring
+        for line in differences(left[key], right[key], key)
+    ]
+    assert not found, "{} differences, reference != lightrainer:\n{}".format(
+        len(found), "\n".join(found[:25])
+    )
 
 
-def assert_parity(reference: ModuleType, ours: ModuleType, case: Case, folder: Path) -> tuple[Run, Run]:
+def assert_parity(
+    reference: ModuleType, ours: ModuleType, case: Case, folder: Path
+) -> tuple[Run, Run]:
     """Run the case with both libraries in this process and demand the same bits."""
     expected = run(reference, case, folder / "reference")
     actual = run(ours, case, folder / "ours")
@@ -134,7 +179,9 @@ def assert_parity(reference: ModuleType, ours: ModuleType, case: Case, folder: P
 
 
 def checkpoint_state(folder: Path) -> dict[str, Any]:
-    """The content of a checkpoint's `trainer_state.json`, without clocks and without the path of the run."""
+    """The content of a checkpoint's `trainer_state.json`, without clocks and without the path of
+    the run.
+    """
     state = json.loads((folder / "trainer_state.json").read_text())
     state["log_history"] = [without_clock(entry) for entry in state["log_history"]]
     if state.get("best_model_checkpoint"):

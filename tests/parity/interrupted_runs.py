@@ -10,7 +10,9 @@ def folders(run: Run) -> list[str]:
 
 
 def interruption(step: int):
-    """The extras of a case that saves at a step and stops there, as a killed run that had just saved."""
+    """The extras of a case that saves at a step and stops there, as a killed run that had just
+    saved.
+    """
 
     def extras(api):
         class Interrupt(api.TrainerCallback):
@@ -28,7 +30,10 @@ def interrupted(api, case: Case, step: int, folder: Path) -> Run:
 
     def extras(api):
         given = case.extras(api)
-        return {**given, "callbacks": [*interruption(step)(api)["callbacks"], *given.get("callbacks", [])]}
+        return {
+            **given,
+            "callbacks": [*interruption(step)(api)["callbacks"], *given.get("callbacks", [])],
+        }
 
     stopped = run(api, case.but(extras=extras), folder)
     assert stopped.state["global_step"] == step

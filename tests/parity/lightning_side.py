@@ -1,4 +1,6 @@
-"""The trainings of the parity tests as a Lightning user runs them: LossModule, plain `lightning.Trainer`, folders."""
+"""The trainings of the parity tests as a Lightning user runs them: LossModule, plain
+`lightning.Trainer`, folders.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +25,13 @@ from lightrainer.lightning_modules import (
 )
 from lightrainer.lightning_modules.internals import lightning_internals
 
-LIGHTNINGS = ("LeafSpec:FutureWarning", "does not have many workers", "You defined a `validation_step` but have no")
-LIGHTNINGS += ("Be aware that when using `ckpt_path`, callbacks used",)  # the run that goes on saves nothing itself
+LIGHTNINGS = (
+    "LeafSpec:FutureWarning",
+    "does not have many workers",
+    "You defined a `validation_step` but have no",
+)
+# the run that goes on saves nothing itself
+LIGHTNINGS += ("Be aware that when using `ckpt_path`, callbacks used",)
 # torch 2.13 warns of what Lightning 2.6 does with its trees (2025); the others are advice.
 WARNINGS = pytest.mark.filterwarnings(*(f"ignore:.*{said}" for said in LIGHTNINGS))
 STEPS = 12
@@ -73,12 +80,18 @@ class Plain:
     def module(self) -> LossModule:
         torch.manual_seed(self.seed)
         model = Classifier()
-        schedule = None if self.schedule is None else ScheduleConfig(name=self.schedule, total_steps=self.total)
+        schedule = (
+            None
+            if self.schedule is None
+            else ScheduleConfig(name=self.schedule, total_steps=self.total)
+        )
         return LossModule(model, optimizer=OptimizerConfig(learning_rate=1e-2), schedule=schedule)
 
     def train_loader(self) -> Any:
         data = points(22)
-        return build_loader(data, batch_size=4, collate_fn=default_collate, sampler=RandomSampler(data), seed=42)
+        return build_loader(
+            data, batch_size=4, collate_fn=default_collate, sampler=RandomSampler(data), seed=42
+        )
 
     def trainer(self, module: LossModule) -> Trainer:
         callbacks: list[Any] = [self.notes]
@@ -90,8 +103,14 @@ class Plain:
         folder_io = self.wrap(FolderCheckpointIO(module))
         with lightning_internals.quiet():
             options = {"max_epochs": self.epochs, "max_steps": self.max_steps}
-            options |= {"accumulate_grad_batches": self.accumulation, "gradient_clip_val": self.clip}
-            options |= {"plugins": [] if folder_io is None else [folder_io], "callbacks": callbacks}
+            options |= {
+                "accumulate_grad_batches": self.accumulation,
+                "gradient_clip_val": self.clip,
+            }
+            options |= {
+                "plugins": [] if folder_io is None else [folder_io],
+                "callbacks": callbacks,
+            }
             options |= {"enable_checkpointing": bool(self.save), "num_sanity_val_steps": 0}
             return Trainer(**options, **{**QUIET, **self.options})
 
@@ -106,6 +125,8 @@ class Plain:
         held_out = build_loader(points(10, seed=11), batch_size=4) if self.validate else None
         with lightning_internals.quiet():
             self.lightning.fit(module, loader, held_out, ckpt_path=resume)
-        self.weights = {name: value.detach().cpu().clone() for name, value in module.model.state_dict().items()}
+        self.weights = {
+            name: value.detach().cpu().clone() for name, value in module.model.state_dict().items()
+        }
         self.random = torch.get_rng_state()
         return self

@@ -33,7 +33,9 @@ class Classifier(nn.Module):
 class TupleClassifier(Classifier):
     """Returns `(loss, logits)`, or `(logits,)` without labels."""
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, ...]:
         return tuple(super().forward(x, labels).values())
 
 
@@ -53,7 +55,9 @@ class ObjectClassifier(Classifier):
 
 
 class TokenModel(nn.Module):
-    """Predicts each token's label; divides by the number of labels in the whole window when it is told."""
+    """Predicts each token's label; divides by the number of labels in the whole window when it
+    is told.
+    """
 
     main_input_name = "input_ids"
 
@@ -74,7 +78,9 @@ class TokenModel(nn.Module):
         logits = self.head(self.dropout(self.embedding(input_ids)))
         if labels is None:
             return {"logits": logits}
-        total = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+        total = functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum"
+        )
         count = num_items_in_batch if num_items_in_batch is not None else (labels != -100).sum()
         return {"loss": total / count, "logits": logits}
 
@@ -82,12 +88,16 @@ class TokenModel(nn.Module):
 class SometimesNotANumber(Classifier):
     """Reports a NaN loss for batches whose first feature is large; its gradients stay finite."""
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         outputs = super().forward(x, labels)
         if "loss" in outputs:
             bad = (x[:, 0] > 1.0).any()
             # Adding a constant leaves the gradient alone.
-            outputs["loss"] = outputs["loss"] + torch.where(bad, torch.tensor(torch.nan), torch.tensor(0.0))
+            outputs["loss"] = outputs["loss"] + torch.where(
+                bad, torch.tensor(torch.nan), torch.tensor(0.0)
+            )
         return outputs
 
 
@@ -102,7 +112,12 @@ def gpt2() -> nn.Module:
 def bert() -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
     config = BertConfig(vocab_size=VOCABULARY, max_position_embeddings=32, num_labels=3, **sizes)
     return BertForSequenceClassification(config)
 
@@ -111,5 +126,10 @@ def t5() -> nn.Module:
     from transformers import T5Config, T5ForConditionalGeneration
 
     sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
-    tokens = {"vocab_size": VOCABULARY, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    tokens = {
+        "vocab_size": VOCABULARY,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+    }
     return T5ForConditionalGeneration(T5Config(**sizes, **tokens))

@@ -1,4 +1,6 @@
-"""The trainings of the parity tests as a Lightning user runs them: a module and a `DataModule`, plain `Trainer`."""
+"""The trainings of the parity tests as a Lightning user runs them: a module and a `DataModule`,
+plain `Trainer`.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +11,13 @@ from harness import DEFAULTS, Case
 from lightning.pytorch import Callback, Trainer
 from pretended_cuda import trains_on_device
 
-from lightrainer.lightning_modules import DataModule, LossModule, OptimizerConfig, ScheduleConfig, set_seed
+from lightrainer.lightning_modules import (
+    DataModule,
+    LossModule,
+    OptimizerConfig,
+    ScheduleConfig,
+    set_seed,
+)
 from lightrainer.lightning_modules.internals import lightning_internals
 
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -66,10 +74,12 @@ def plain_run(case: Case, folder: Path, kind: type = LossModule, **options: Any)
     module = kind(
         model,
         optimizer=OptimizerConfig(
-            learning_rate=arguments["learning_rate"], weight_decay=arguments.get("weight_decay", 0.0)
+            learning_rate=arguments["learning_rate"],
+            weight_decay=arguments.get("weight_decay", 0.0),
         ),
         schedule=ScheduleConfig(
-            name=arguments.get("lr_scheduler_type", "linear"), warmup_steps=arguments.get("warmup_steps", 0)
+            name=arguments.get("lr_scheduler_type", "linear"),
+            warmup_steps=arguments.get("warmup_steps", 0),
         ),
         label_smoothing=arguments.get("label_smoothing_factor", 0.0),
         neftune_noise_alpha=arguments.get("neftune_noise_alpha"),
@@ -96,5 +106,15 @@ def plain_run(case: Case, folder: Path, kind: type = LossModule, **options: Any)
         )
         set_seed(42)
         trainer.fit(module, datamodule)
-    weights = {name: value.detach().cpu().clone() for name, value in module.model.state_dict().items()}
-    return PlainRun(steps.losses, steps.rates, evaluations.losses, weights, torch.get_rng_state(), module, trainer)
+    weights = {
+        name: value.detach().cpu().clone() for name, value in module.model.state_dict().items()
+    }
+    return PlainRun(
+        steps.losses,
+        steps.rates,
+        evaluations.losses,
+        weights,
+        torch.get_rng_state(),
+        module,
+        trainer,
+    )

@@ -2,17 +2,19 @@
 
 Of all versions:
 
-- A mean loss is divided by the number of micro-batches, so that the last, smaller one of an epoch counts as much as the
-  others; and not at all for models that accept `num_items_in_batch`, use it or not.
+- A mean loss is divided by the number of micro-batches, so that the last, smaller one of an epoch
+  counts as much as the others; and not at all for models that accept `num_items_in_batch`, use it
+  or not.
 
 Of 5.3.0, mended in later versions as well:
 
-- Under accumulation 5.3.0 divides the loss by the number of micro-batches itself and lets accelerate divide it once
-  more: its gradients are too small by that factor. Right in 5.10 and later.
-- With `save_strategy="best"` it forgets which checkpoint is the best one: `load_best_model_at_end` loads nothing, and
-  rotation may delete the best. Right in 5.23.
-- After a resumption it divides the losses of the steps since then by the number of all steps, so that `train_loss` is
-  too small. Right in 5.23.
+- Under accumulation 5.3.0 divides the loss by the number of micro-batches itself and lets
+  accelerate divide it once more: its gradients are too small by that factor. Right in 5.10 and
+  later.
+- With `save_strategy="best"` it forgets which checkpoint is the best one: `load_best_model_at_end`
+  loads nothing, and rotation may delete the best. Right in 5.23.
+- After a resumption it divides the losses of the steps since then by the number of all steps, so
+  that `train_loss` is too small. Right in 5.23.
 - It resumes a model with several adapters without its default one. Right in 5.23.
 """
 
@@ -56,7 +58,9 @@ def _weighing(base: type) -> type:
 
         def training_step(self, *positional, **keywords):
             if self.compute_loss_func is None:  # otherwise it divides nothing
-                self.current_gradient_accumulation_steps = sum(self.counts) / self.counts[self.trained]
+                self.current_gradient_accumulation_steps = (
+                    sum(self.counts) / self.counts[self.trained]
+                )
             self.trained += 1
             return super().training_step(*positional, **keywords)
 
@@ -81,12 +85,19 @@ def _repaired(base: type) -> type:
 
         def _load_from_checkpoint(self, checkpoint, model=None):
             super()._load_from_checkpoint(checkpoint, model)
-            if len(getattr(self.model, "peft_config", ())) > 1 and Path(checkpoint, "adapter_config.json").exists():
-                self.model.load_adapter(checkpoint, "default", is_trainable="default" in self.model.active_adapters)
+            if (
+                len(getattr(self.model, "peft_config", ())) > 1
+                and Path(checkpoint, "adapter_config.json").exists()
+            ):
+                self.model.load_adapter(
+                    checkpoint, "default", is_trainable="default" in self.model.active_adapters
+                )
 
         def log(self, logs, *positional, **keywords):
             if "train_loss" in logs and self.first_step:
-                logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step - self.first_step, 0.001)
+                logs["train_loss"] = self._total_loss_scalar / max(
+                    self.state.global_step - self.first_step, 0.001
+                )
             super().log(logs, *positional, **keywords)
 
         def _determine_best_metric(self, metrics, trial):
@@ -94,7 +105,9 @@ def _repaired(base: type) -> type:
             if is_best and self.args.save_strategy == "best":
                 # The checkpoint is written right after this.
                 step = self.state.best_global_step = self.state.global_step
-                self.state.best_model_checkpoint = str(Path(self.args.output_dir) / f"checkpoint-{step}")
+                self.state.best_model_checkpoint = str(
+                    Path(self.args.output_dir) / f"checkpoint-{step}"
+                )
             return is_best
 
     return Repaired

@@ -1,4 +1,6 @@
-"""Gradient accumulation is right in itself: a window of micro-batches is one batch of their common size."""
+"""Gradient accumulation is right in itself: a window of micro-batches is one batch of their
+common size.
+"""
 
 import pytest
 import torch
@@ -7,7 +9,12 @@ from harness import Case, run
 from models import Classifier, TokenModel, gpt2
 
 # Whole batches give the same items in the same order to 4 x 3 and to 1 x 12.
-ARGUMENTS = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "train_sampling_strategy": "sequential"}
+ARGUMENTS = {
+    "optim": "sgd",
+    "learning_rate": 0.1,
+    "max_grad_norm": 0.0,
+    "train_sampling_strategy": "sequential",
+}
 
 
 def token_case(model) -> Case:
@@ -29,20 +36,29 @@ def largest_difference(left: dict[str, torch.Tensor], right: dict[str, torch.Ten
 CASES = {
     "number of items": token_case(lambda: TokenModel(dropout=0.0)),
     "gpt2": token_case(gpt2_without_dropout),
-    "gpt2, smoothed labels": token_case(gpt2_without_dropout).but(arguments={"label_smoothing_factor": 0.1}),
-    "mean loss": Case(lambda: Classifier(dropout=0.0), lambda: {"train_dataset": points(24)}, ARGUMENTS),
+    "gpt2, smoothed labels": (
+        token_case(gpt2_without_dropout).but(arguments={"label_smoothing_factor": 0.1})
+    ),
+    "mean loss": Case(
+        lambda: Classifier(dropout=0.0), lambda: {"train_dataset": points(24)}, ARGUMENTS
+    ),
 }
 
 
 def both(api, case: Case, folder):
     window = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 4}
     whole = {"per_device_train_batch_size": 12, "gradient_accumulation_steps": 1}
-    return [run(api, case.but(arguments=each), folder / str(index)) for index, each in enumerate((window, whole))]
+    return [
+        run(api, case.but(arguments=each), folder / str(index))
+        for index, each in enumerate((window, whole))
+    ]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_window_of_4_is_one_batch_of_4_times_the_size(ours, tmp_path, name):
-    """Plain SGD, so that a gradient wrong by a factor cannot hide: weights, norms and losses agree to 1e-6."""
+    """Plain SGD, so that a gradient wrong by a factor cannot hide: weights, norms and losses
+    agree to 1e-6.
+    """
     window, whole = both(ours, CASES[name], tmp_path)
     assert window.state["global_step"] == whole.state["global_step"] == 4
     assert largest_difference(window.weights, whole.weights) < 1e-6
@@ -75,7 +91,9 @@ def test_a_mean_is_weighed_by_its_labels(ours, tmp_path):
 
 
 def test_a_mean_over_unevenly_many_labels_weighed_by_rows_is_another_gradient(ours, tmp_path):
-    """Negative control: where the labels cannot be found, their different numbers cannot be made up for."""
+    """Negative control: where the labels cannot be found, their different numbers cannot be made
+    up for.
+    """
     case = token_case(lambda: Unlabelled(dropout=0.0))
     case = case.but(
         data=lambda: {"train_dataset": sentences(24), "data_collator": unlabelled},

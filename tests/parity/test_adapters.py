@@ -1,4 +1,6 @@
-"""Models of PEFT with one adapter or several: trained, interrupted, resumed, by both libraries, bit for bit."""
+"""Models of PEFT with one adapter or several: trained, interrupted, resumed, by both libraries,
+bit for bit.
+"""
 
 import pytest
 import torch
@@ -10,13 +12,17 @@ from models import Classifier, bert, gpt2
 
 peft = pytest.importorskip("peft")
 
-RENAMED = pytest.mark.filterwarnings("ignore:`(is_gradient_checkpointing|past_key_values)` is deprecated:FutureWarning")
+RENAMED = pytest.mark.filterwarnings(
+    "ignore:`(is_gradient_checkpointing|past_key_values)` is deprecated:FutureWarning"
+)
 """PEFT 0.21 uses names that transformers deprecates since 5.23 and 5.24."""
 DIRECTIONS = ["theirs resumed by ours", "ours resumed by theirs", "ours resumed by ours"]
 
 
 def of_seed(make, seed=3):
-    """The base comes from elsewhere and is always the same; what is drawn for adapters differs from run to run."""
+    """The base comes from elsewhere and is always the same; what is drawn for adapters differs
+    from run to run.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return make()
@@ -24,11 +30,15 @@ def of_seed(make, seed=3):
 
 def lora(**more):
     """Nothing of it is zero, so that each adapter counts from the first step on."""
-    return peft.LoraConfig(r=2, target_modules=["first"], lora_dropout=0.1, init_lora_weights=False, **more)
+    return peft.LoraConfig(
+        r=2, target_modules=["first"], lora_dropout=0.1, init_lora_weights=False, **more
+    )
 
 
 def adapted(*names, config=lora, train=None):
-    """A classifier with adapters; the first of `train` is active, the others are trained beside it."""
+    """A classifier with adapters; the first of `train` is active, the others are trained beside
+    it.
+    """
     model = peft.get_peft_model(of_seed(Classifier), config(), adapter_name=names[0])
     for name in names[1:]:
         model.add_adapter(name, config())
@@ -48,7 +58,9 @@ def prompted():
 
 def mixed():
     """Adapters of two kinds, both active; PEFT cannot save such a model, so it is saved whole."""
-    model = peft.get_peft_model(of_seed(bert), peft.LoHaConfig(r=2, target_modules=["query"]), mixed=True)
+    model = peft.get_peft_model(
+        of_seed(bert), peft.LoHaConfig(r=2, target_modules=["query"]), mixed=True
+    )
     model.add_adapter("other", peft.LoKrConfig(r=2, target_modules=["value"], init_weights=False))
     model.set_adapter(["default", "other"])
     return model
@@ -60,12 +72,16 @@ MODELS = {
     "a reference beside it": lambda: adapted("default", "ref"),
     "the default is the reference": lambda: adapted("default", "policy", train=["policy"]),
     "names that hold each other": lambda: adapted("ref", "default", "my_ref", train=["default"]),
-    "all trained": lambda: adapted("default", "second", "third", train=["second", "default", "third"]),
+    "all trained": lambda: adapted(
+        "default", "second", "third", train=["second", "default", "third"]
+    ),
     "with a head each": lambda: adapted("default", "ref", config=with_head),
     "infused": lambda: adapted(
         "default",
         "ref",
-        config=lambda: peft.IA3Config(target_modules=["first"], feedforward_modules=[], init_ia3_weights=False),
+        config=lambda: peft.IA3Config(
+            target_modules=["first"], feedforward_modules=[], init_ia3_weights=False
+        ),
     ),
     "prompt": prompted,
     "mixed": mixed,
@@ -95,7 +111,9 @@ def test_resumed(reference, ours, tmp_path, name, direction):
         one.history[-1].pop("train_loss")
     before, after = straight.trainer.model, resumed.trainer.model
     assert before.active_adapters == after.active_adapters
-    assert [p.requires_grad for p in before.parameters()] == [p.requires_grad for p in after.parameters()]
+    assert [p.requires_grad for p in before.parameters()] == [
+        p.requires_grad for p in after.parameters()
+    ]
     assert_same(straight, resumed, ignoring=("output", "trainer"))
 
 
@@ -112,26 +130,35 @@ def test_the_best_of_all_adapters_is_back_at_the_end(ours, tmp_path):
 
     class Watch(ours.TrainerCallback):
         def on_step_end(self, args, state, control, model, **kwargs):
-            trained[state.global_step] = {name: weight.cpu().clone() for name, weight in model.state_dict().items()}
+            trained[state.global_step] = {
+                name: weight.cpu().clone() for name, weight in model.state_dict().items()
+            }
 
     best = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4}
     case = Case(
         MODELS["all trained"],
         point_data,
         {**best, "load_best_model_at_end": True, "metric_for_best_model": "good"},
-        extras=lambda api: {"compute_metrics": lambda prediction: {"good": next(goodness)}, "callbacks": [Watch()]},
+        extras=lambda api: {
+            "compute_metrics": lambda prediction: {"good": next(goodness)},
+            "callbacks": [Watch()],
+        },
         subclass=in_background,
     )
     made = run(ours, case, tmp_path)
     assert made.state["best_global_step"] == 8
     assert not differences(trained[8], made.weights)
-    changed = [name for name in made.weights if not torch.equal(trained[8][name], trained[12][name])]
+    changed = [
+        name for name in made.weights if not torch.equal(trained[8][name], trained[12][name])
+    ]
     assert len(changed) == 2 * 3
     assert made.trainer.model.active_adapters == ["second", "default", "third"]
 
 
 def p_tuned():
-    config = peft.PromptEncoderConfig(num_virtual_tokens=2, encoder_hidden_size=4, task_type="CAUSAL_LM")
+    config = peft.PromptEncoderConfig(
+        num_virtual_tokens=2, encoder_hidden_size=4, task_type="CAUSAL_LM"
+    )
     return peft.get_peft_model(of_seed(gpt2), config)
 
 
@@ -161,15 +188,25 @@ def test_trained_weights_that_peft_leaves_out_are_resumed_and_the_best(ours, tmp
     """The reference goes on with other weights, or fails; PEFT reads the adapter as before."""
     model, data, base = LEFT_OUT[name]
     best = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 3, "save_steps": 3}
-    best |= {"load_best_model_at_end": True, "greater_is_better": True, "max_steps": 6, "learning_rate": 0.1}
+    best |= {
+        "load_best_model_at_end": True,
+        "greater_is_better": True,
+        "max_steps": 6,
+        "learning_rate": 0.1,
+    }
     trained = {}
 
     class Watch(ours.TrainerCallback):
         def on_step_end(self, args, state, control, model, **kwargs):
-            trained[state.global_step] = {name: weight.cpu().clone() for name, weight in model.state_dict().items()}
+            trained[state.global_step] = {
+                name: weight.cpu().clone() for name, weight in model.state_dict().items()
+            }
 
     def first_is_best(api):
-        return {"compute_metrics": lambda prediction: {"first": -len(trained)}, "callbacks": [Watch()]}
+        return {
+            "compute_metrics": lambda prediction: {"first": -len(trained)},
+            "callbacks": [Watch()],
+        }
 
     case = Case(model, data, {**best, "metric_for_best_model": "first"}, extras=first_is_best)
     whole = run(ours, case, tmp_path / "whole")
@@ -186,5 +223,7 @@ def test_trained_weights_that_peft_leaves_out_are_resumed_and_the_best(ours, tmp
         (checkpoint / missing).unlink()
     if name == "a weight of the base":
         return
-    with pytest.raises(ValueError, match="has no weights of the encoder that makes the prompt 'default'"):
+    with pytest.raises(
+        ValueError, match="has no weights of the encoder that makes the prompt 'default'"
+    ):
         run(ours, case.but(model_seed=99), tmp_path / "without", resume=str(checkpoint))

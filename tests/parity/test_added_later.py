@@ -1,4 +1,5 @@
-"""Additions of versions after 5.3.0, compared with the newest: left out where the reference is 5.3.0.
+"""Additions of versions after 5.3.0, compared with the newest: left out where the reference is
+5.3.0.
 
 `test_newest.py` and `make test-newest` run these.
 """
@@ -46,15 +47,24 @@ class OfAnyLength(torch.nn.Module):
 def padded(samples):
     longest = max(len(sample["input_ids"]) for sample in samples)
     ids = [sample["input_ids"] + [0] * (longest - len(sample["input_ids"])) for sample in samples]
-    return {"input_ids": torch.tensor(ids), "labels": torch.tensor([sample["labels"] for sample in samples])}
+    return {
+        "input_ids": torch.tensor(ids),
+        "labels": torch.tensor([sample["labels"] for sample in samples]),
+    }
 
 
 def texts():
-    samples = [{"input_ids": [1 + i % 3] * length, "labels": i / 9} for i, length in enumerate(LENGTHS)]
+    samples = [
+        {"input_ids": [1 + i % 3] * length, "labels": i / 9} for i, length in enumerate(LENGTHS)
+    ]
     return {"train_dataset": samples, "eval_dataset": samples[:5], "data_collator": padded}
 
 
-REBALANCED = {"train_sampling_strategy": "batch_rebalance", "gradient_accumulation_steps": 2, "learning_rate": 0.01}
+REBALANCED = {
+    "train_sampling_strategy": "batch_rebalance",
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 0.01,
+}
 
 
 ARGUMENTS = [
@@ -78,15 +88,27 @@ def test_rebalanced_trainings_go_on_in_the_middle_of_an_epoch(newest, ours, tmp_
 
 @pytest.mark.parametrize("seed", range(10))
 def test_rebalanced_batches_are_the_same(newest, seed):
-    """Of every process, in every epoch, for lengths of every kind; also from a place in the middle of an epoch."""
+    """Of every process, in every epoch, for lengths of every kind; also from a place in the
+    middle of an epoch.
+    """
     draw = random.Random(seed)
     for _ in range(30):
         processes, accumulation = draw.choice([1, 2, 3, 8]), draw.choice([1, 2, 3, 8])
         samples = processes * accumulation * draw.choice([1, 2, 4, 16]) + draw.choice([0, 0, 1])
-        count, short, longest = int(samples * draw.choice([0.3, 1, 2.5])), draw.random(), draw.choice([3, 30, 2000])
+        count, short, longest = (
+            int(samples * draw.choice([0.3, 1, 2.5])),
+            draw.random(),
+            draw.choice([3, 30, 2000]),
+        )
         tailed = [int(draw.paretovariate(1)) + 1 for _ in range(count)]
-        lengths = [length if draw.random() < short else draw.randint(1, longest) for length in tailed]
-        ways = {"shuffle": draw.random() < 0.8, "drop_last": draw.random() < 0.5, "seed": draw.choice([42, 7])}
+        lengths = [
+            length if draw.random() < short else draw.randint(1, longest) for length in tailed
+        ]
+        ways = {
+            "shuffle": draw.random() < 0.8,
+            "drop_last": draw.random() < 0.5,
+            "seed": draw.choice([42, 7]),
+        }
         ways |= {"rank": draw.randrange(processes)}
         kinds = newest.trainer_pt_utils.BatchRebalanceSampler, BatchRebalanceSampler
         theirs, ours = (kind(lengths, samples, processes, accumulation, **ways) for kind in kinds)
@@ -102,12 +124,31 @@ def test_rebalanced_batches_are_the_same(newest, seed):
 
 # --- GreedyLR
 
-EVALUATED = {"eval_strategy": "steps", "eval_steps": 1, "lr_scheduler_type": "greedy", "learning_rate": 0.1}
+EVALUATED = {
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "lr_scheduler_type": "greedy",
+    "learning_rate": 0.1,
+}
 GREEDY = {
     "defaults": {},
     "at once": {"patience": 0, "factor": 0.5},
-    "pauses": {"patience": 0, "factor": 0.7, "threshold": 0.05, "cooldown": 1, "warmup": 1, "smooth": True},
-    "anew": {"patience": 0, "factor": 0.5, "mode": "max", "min_lr": 0.06, "max_lr": 0.15, "reset_start": 2},
+    "pauses": {
+        "patience": 0,
+        "factor": 0.7,
+        "threshold": 0.05,
+        "cooldown": 1,
+        "warmup": 1,
+        "smooth": True,
+    },
+    "anew": {
+        "patience": 0,
+        "factor": 0.5,
+        "mode": "max",
+        "min_lr": 0.06,
+        "max_lr": 0.15,
+        "reset_start": 2,
+    },
 }
 
 
@@ -140,14 +181,21 @@ def settings_of(draw, groups, rate):
         "smooth": draw.random() < 0.4,
         "window_size": draw.choice([1, 2, 50]),
         "reset_start": draw.choice([0, 1, 3, 500]),
-        "min_lr": draw.choice([1e-3, 0.0, rate * 0.9, rate * 2, [rate * 0.9 * (1 + i) for i in range(groups)]]),
-        "max_lr": draw.choice([1.0, rate * 1.1, rate * 0.5, [rate * 1.3 * (1 + i) for i in range(groups)]]),
+        "min_lr": draw.choice(
+            [1e-3, 0.0, rate * 0.9, rate * 2, [rate * 0.9 * (1 + i) for i in range(groups)]]
+        ),
+        "max_lr": draw.choice(
+            [1.0, rate * 1.1, rate * 0.5, [rate * 1.3 * (1 + i) for i in range(groups)]]
+        ),
     }
     return {name: value for name, value in settings.items() if draw.random() < 0.9}
 
 
 def optimizer_of(groups, rate):
-    parameters = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate * (1 + i)} for i in range(groups)]
+    parameters = [
+        {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate * (1 + i)}
+        for i in range(groups)
+    ]
     return torch.optim.SGD(parameters, lr=rate)
 
 
@@ -155,7 +203,9 @@ def metrics_of(draw, count):
     """Stretches that fall, rise, stand still and wander, with values that are no numbers."""
     metric, found = 1.0, []
     while len(found) < count:
-        step = draw.choice([lambda: -0.05 * draw.random(), lambda: 0.05 * draw.random(), lambda: 0, draw.random])
+        step = draw.choice(
+            [lambda: -0.05 * draw.random(), lambda: 0.05 * draw.random(), lambda: 0, draw.random]
+        )
         for _ in range(draw.randint(1, 15)):
             metric += step()
             found.append(metric if draw.random() > 0.01 else draw.choice([math.nan, math.inf]))
@@ -171,13 +221,19 @@ def test_greedy_rates_have_the_same_bits(newest, seed):
         settings = settings_of(draw, groups, rate)
         optimizers = [optimizer_of(groups, rate) for _ in range(2)]
         kinds = newest.GreedyLR, lightrainer.GreedyLR
-        pair = [kind(optimizer, **settings) for kind, optimizer in zip(kinds, optimizers, strict=True)]
+        pair = [
+            kind(optimizer, **settings) for kind, optimizer in zip(kinds, optimizers, strict=True)
+        ]
         for metric in metrics_of(draw, 60):
             for schedule in pair:
                 schedule.step(metric)
             theirs, ours = (schedule.state_dict() for schedule in pair)
             assert repr(theirs) == repr(ours), settings
-            assert pair[0].get_last_lr() == pair[1].get_last_lr() == [g["lr"] for g in optimizers[1].param_groups]
+            assert (
+                pair[0].get_last_lr()
+                == pair[1].get_last_lr()
+                == [g["lr"] for g in optimizers[1].param_groups]
+            )
             if draw.random() < 0.05:
                 for schedule, state in zip(pair, (ours, theirs), strict=True):
                     schedule.load_state_dict(copy.deepcopy(state))

@@ -1,4 +1,6 @@
-"""`auto_find_batch_size` where memory runs out: the batches, steps, logs and states of the reference."""
+"""`auto_find_batch_size` where memory runs out: the batches, steps, logs and states of the
+reference.
+"""
 
 import pytest
 import torch
@@ -42,17 +44,28 @@ def seen_by_callbacks(api):
             self.rows = []
 
         def on_step_end(self, args, state, control, **kwargs):
-            batch = (args.per_device_train_batch_size, args.train_batch_size, args.gradient_accumulation_steps)
+            batch = (
+                args.per_device_train_batch_size,
+                args.train_batch_size,
+                args.gradient_accumulation_steps,
+            )
             self.rows.append((state.global_step, state.max_steps, state.train_batch_size, *batch))
 
     return Seen()
 
 
 def train(api, folder, limit=32, batch_size=64, resume=None, **changes):
-    options = {**DEFAULTS, "per_device_train_batch_size": batch_size, "auto_find_batch_size": True, **changes}
+    options = {
+        **DEFAULTS,
+        "per_device_train_batch_size": batch_size,
+        "auto_find_batch_size": True,
+        **changes,
+    }
     model, seen = Limited(limit), seen_by_callbacks(api)
     args = api.TrainingArguments(str(folder), **options)
-    trainer = trainer_class(api)(model, args, train_dataset=points(200), eval_dataset=points(9), callbacks=[seen])
+    trainer = trainer_class(api)(
+        model, args, train_dataset=points(200), eval_dataset=points(9), callbacks=[seen]
+    )
     result = trainer.train(resume_from_checkpoint=resume)
     kept = [without_clock(entry) for entry in trainer.state.log_history]
     kept[-1].pop("total_flos")
@@ -64,7 +77,10 @@ def train(api, folder, limit=32, batch_size=64, resume=None, **changes):
         "total": trainer.get_total_train_batch_size(trainer.args),
         "steps": result.global_step,
         "weights": {name: value.tolist() for name, value in model.state_dict().items()},
-        "args": (trainer.args.per_device_train_batch_size, trainer.args.gradient_accumulation_steps),
+        "args": (
+            trainer.args.per_device_train_batch_size,
+            trainer.args.gradient_accumulation_steps,
+        ),
     }
 
 
@@ -79,10 +95,14 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(
-    "changes", CHANGES, ids=["plain", "accumulated", "by steps", "evaluated", "down to one", "enough"]
+    "changes",
+    CHANGES,
+    ids=["plain", "accumulated", "by steps", "evaluated", "down to one", "enough"],
 )
 def test_what_scripts_log_is_what_they_log_there(tmp_path, changes):
-    """To the last bit: batches that were tried, losses, learning rates, steps, arguments and state in callbacks."""
+    """To the last bit: batches that were tried, losses, learning rates, steps, arguments and
+    state in callbacks.
+    """
     theirs = train(transformers, tmp_path / "theirs", **changes)
     ours = train(lightrainer, tmp_path / "ours", **changes)
     for name in theirs:

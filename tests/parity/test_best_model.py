@@ -27,19 +27,27 @@ ARRANGEMENTS = {
     "at most 1, saved at every second": by_steps(1, 2, save_total_limit=1),
     "shares of the training": by_steps(0.1, 0.2),
     "of no common measure, not loaded": by_steps(2, 3, save_total_limit=2, **NOT_LOADED),
-    "saved by epochs, not loaded": by_steps(3, 2, save_total_limit=1, save_strategy="epoch", **NOT_LOADED),
+    "saved by epochs, not loaded": by_steps(
+        3, 2, save_total_limit=1, save_strategy="epoch", **NOT_LOADED
+    ),
     "by epochs": {"eval_strategy": "epoch", "save_strategy": "epoch", **BEST},
     "best, evaluated by epochs": {"eval_strategy": "epoch", "save_strategy": "best", **BEST},
     "best, at most 1": by_steps(2, 2, save_strategy="best", save_total_limit=1),
     "only the model": by_steps(2, 2, save_only_model=True),
-    "evaluated at the start too, with accumulation": by_steps(2, 2, eval_on_start=True, gradient_accumulation_steps=2),
+    "evaluated at the start too, with accumulation": by_steps(
+        2, 2, eval_on_start=True, gradient_accumulation_steps=2
+    ),
 }
 
 
 @pytest.mark.parametrize("name", ARRANGEMENTS)
 def test_saving_and_evaluating_need_not_line_up(reference, ours, tmp_path, name):
-    """The same checkpoint is the best one, the same ones are kept, and the same weights are there at the end."""
-    expected, actual = assert_parity(reference, ours, Case(Classifier, point_data, ARRANGEMENTS[name]), tmp_path)
+    """The same checkpoint is the best one, the same ones are kept, and the same weights are
+    there at the end.
+    """
+    expected, actual = assert_parity(
+        reference, ours, Case(Classifier, point_data, ARRANGEMENTS[name]), tmp_path
+    )
     assert folders(expected) == folders(actual)
     for folder in folders(expected):
         assert_same_checkpoint(expected.folder / folder, actual.folder / folder)
@@ -47,15 +55,24 @@ def test_saving_and_evaluating_need_not_line_up(reference, ours, tmp_path, name)
 
 
 def two_datasets():
-    return {**point_data(), "eval_dataset": {"first": points(10, seed=11), "second": points(9, seed=12)}}
+    return {
+        **point_data(),
+        "eval_dataset": {"first": points(10, seed=11), "second": points(9, seed=12)},
+    }
 
 
 @pytest.mark.parametrize("metric", ["first_loss", "second_loss", "eval_second_loss"])
 @pytest.mark.parametrize("strategy", ["steps", "epoch", "best"])
 def test_the_metric_of_any_dataset(reference, ours, tmp_path, metric, strategy):
-    evaluated = {"eval_strategy": "epoch" if strategy == "epoch" else "steps", "eval_steps": 2, "save_steps": 2}
+    evaluated = {
+        "eval_strategy": "epoch" if strategy == "epoch" else "steps",
+        "eval_steps": 2,
+        "save_steps": 2,
+    }
     arguments = {**evaluated, **BEST, "save_strategy": strategy, "metric_for_best_model": metric}
-    expected, actual = assert_parity(reference, ours, Case(Classifier, two_datasets, arguments), tmp_path)
+    expected, actual = assert_parity(
+        reference, ours, Case(Classifier, two_datasets, arguments), tmp_path
+    )
     assert folders(expected) == folders(actual)
     name = f"eval_{metric.removeprefix('eval_')}"
     values = [entry[name] for entry in actual.history if name in entry]
@@ -80,13 +97,26 @@ def test_the_best_of_before_the_interruption_is_still_the_best(reference, ours, 
     for api, name in ((reference, "theirs"), (ours, "ours")):
         values = iter(goodness)
         compute = lambda prediction, values=values: {"good": next(values)}
-        case = Case(Classifier, point_data, arguments, extras=lambda api, compute=compute: {"compute_metrics": compute})
+        case = Case(
+            Classifier,
+            point_data,
+            arguments,
+            extras=lambda api, compute=compute: {"compute_metrics": compute},
+        )
         interrupted(api, case, 8, tmp_path / name)
         assert folders_in(tmp_path / name) == ["checkpoint-4", "checkpoint-8"]
-        runs.append(run(api, case.but(model_seed=99), tmp_path / name, resume=str(tmp_path / name / "checkpoint-8")))
+        runs.append(
+            run(
+                api,
+                case.but(model_seed=99),
+                tmp_path / name,
+                resume=str(tmp_path / name / "checkpoint-8"),
+            )
+        )
         stored = load_file(tmp_path / name / "checkpoint-4" / "model.safetensors")
         assert not differences(stored, runs[-1].weights)
-        runs[-1].history[-1].pop("train_loss")  # which part of the training it is the mean of is another matter
+        # which part of the training it is the mean of is another matter
+        runs[-1].history[-1].pop("train_loss")
     assert_same(*runs, ignoring=("output",))
     assert folders(runs[0]) == folders(runs[1]) == ["checkpoint-12", "checkpoint-4"]
 
@@ -106,7 +136,9 @@ def test_a_best_step_that_was_not_saved_is_said(ours, tmp_path, caplog):
     )
     made = run(ours, case, tmp_path)
     assert (made.state["best_global_step"], made.state["best_model_checkpoint"]) == (2, None)
-    assert not differences(made.weights, load_file(tmp_path / "checkpoint-12" / "model.safetensors"))
+    assert not differences(
+        made.weights, load_file(tmp_path / "checkpoint-12" / "model.safetensors")
+    )
     assert "step 2" in caplog.text
     assert "no checkpoint" in caplog.text
 
@@ -115,16 +147,22 @@ def test_a_best_step_that_was_not_saved_is_said(ours, tmp_path, caplog):
 
 
 def test_the_state_goes_through_json_and_through_the_other_library(reference, ours, tmp_path):
-    """Written by one, read and written by the other: the same bytes, also of a NaN, and the same values."""
+    """Written by one, read and written by the other: the same bytes, also of a NaN, and the same
+    values.
+    """
     made = run(ours, Case(Classifier, point_data, {"max_steps": 3}), tmp_path / "run").trainer
     made.save_state()
     first = tmp_path / "run" / "trainer_state.json"
     for api, target in ((reference, tmp_path / "theirs.json"), (ours, tmp_path / "ours.json")):
         api.TrainerState.load_from_json(str(first)).save_to_json(str(target))
         assert target.read_bytes() == first.read_bytes()
-    theirs = reference.TrainerState(log_history=[{"loss": float("nan"), "step": 1}], best_metric=0.5, epoch=1.5)
+    theirs = reference.TrainerState(
+        log_history=[{"loss": float("nan"), "step": 1}], best_metric=0.5, epoch=1.5
+    )
     theirs.save_to_json(str(tmp_path / "nan.json"))
-    ours.TrainerState.load_from_json(str(tmp_path / "nan.json")).save_to_json(str(tmp_path / "again.json"))
+    ours.TrainerState.load_from_json(str(tmp_path / "nan.json")).save_to_json(
+        str(tmp_path / "again.json")
+    )
     assert (tmp_path / "nan.json").read_bytes() == (tmp_path / "again.json").read_bytes()
 
 
@@ -142,7 +180,9 @@ def test_two_callbacks_of_a_class_get_their_states_back_in_their_order(ours, tmp
             return {"args": {"stride": self.stride}, "attributes": {"total": self.total}}
 
     arguments = {"restore_callback_states_from_checkpoint": True}
-    case = Case(Classifier, point_data, arguments, lambda api: {"callbacks": [Counter(1), Counter(10)]})
+    case = Case(
+        Classifier, point_data, arguments, lambda api: {"callbacks": [Counter(1), Counter(10)]}
+    )
     interrupted(ours, case, 4, tmp_path)
     present = run(ours, case, tmp_path, resume=True).trainer.callback_handler.callbacks
     assert [one.total for one in present if isinstance(one, Counter)] == [12, 120]

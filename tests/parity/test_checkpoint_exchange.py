@@ -1,4 +1,6 @@
-"""Schedules, optimizers, shards, adapters, encoder-decoders: written by one library, read by the other."""
+"""Schedules, optimizers, shards, adapters, encoder-decoders: written by one library, read by the
+other.
+"""
 
 from pathlib import Path
 
@@ -22,7 +24,10 @@ SCHEDULES = {
     "constant": {},
     "constant_with_warmup": {},
     "inverse_sqrt": {},
-    "reduce_lr_on_plateau": {**EVALUATED, "lr_scheduler_kwargs": {"patience": 0, "factor": 0.5, "threshold": 0.5}},
+    "reduce_lr_on_plateau": {
+        **EVALUATED,
+        "lr_scheduler_kwargs": {"patience": 0, "factor": 0.5, "threshold": 0.5},
+    },
     "cosine_with_min_lr": {"lr_scheduler_kwargs": {"min_lr": 1e-3}},
     "cosine_warmup_with_min_lr": {"lr_scheduler_kwargs": {"min_lr": 1e-3}},
     "warmup_stable_decay": {"lr_scheduler_kwargs": {"num_decay_steps": 4}},
@@ -35,7 +40,10 @@ OPTIMIZERS = {
     "rmsprop": {"optim_args": "momentum=0.9"},
 }
 CASES = {
-    **{f"schedule {name}": {"lr_scheduler_type": name, "warmup_steps": 2, **more} for name, more in SCHEDULES.items()},
+    **{
+        f"schedule {name}": {"lr_scheduler_type": name, "warmup_steps": 2, **more}
+        for name, more in SCHEDULES.items()
+    },
     **{f"optimizer {name}": {"optim": name, **more} for name, more in OPTIMIZERS.items()},
 }
 
@@ -46,7 +54,9 @@ def test_every_schedule_is_tried(reference):
 
 
 def exchanged(reference, ours, case, folder: Path, direction: str, step: int = 3):
-    """The run that goes on from the other's checkpoint, after comparing it with the reference's straight one."""
+    """The run that goes on from the other's checkpoint, after comparing it with the reference's
+    straight one.
+    """
     straight = run(reference, case, folder / "straight")
     first = reference if direction.startswith("theirs") else ours
     second = reference if direction.endswith("theirs") else ours
@@ -91,9 +101,15 @@ def test_shards(reference, ours, tmp_path, direction):
 @pytest.mark.parametrize("limit", [None, 1])
 def test_the_best_of_sharded_models(reference, ours, tmp_path, limit):
     best = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2, "save_steps": 2}
-    worst_is_best = {"load_best_model_at_end": True, "greater_is_better": True, "save_total_limit": limit}
+    worst_is_best = {
+        "load_best_model_at_end": True,
+        "greater_is_better": True,
+        "save_total_limit": limit,
+    }
     case = Case(gpt2, sentence_data, {**best, **worst_is_best}, subclass=in_shards)
-    runs = [run(api, case, tmp_path / name) for api, name in ((reference, "theirs"), (ours, "ours"))]
+    runs = [
+        run(api, case, tmp_path / name) for api, name in ((reference, "theirs"), (ours, "ours"))
+    ]
     assert_same(*runs)
     assert folders(runs[0]) == folders(runs[1])
 
@@ -104,19 +120,29 @@ def test_the_best_of_sharded_models(reference, ours, tmp_path, limit):
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_encoder_decoders(reference, ours, tmp_path, direction):
     """A Seq2SeqTrainer that generates in its evaluations, stopped in mid-epoch."""
-    arguments = {"eval_strategy": "steps", "eval_steps": 2, "learning_rate": 1e-3, "generation_max_length": 8}
+    arguments = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "learning_rate": 1e-3,
+        "generation_max_length": 8,
+    }
     first = reference if direction.startswith("theirs") else ours
     second = reference if direction.endswith("theirs") else ours
     straight = build_seq2seq(reference, t5, tmp_path / "straight", **arguments)
     straight.train()
-    stopped = build_seq2seq(first, t5, tmp_path / "stopped", trainer=interruption(3)(first), **arguments)
+    stopped = build_seq2seq(
+        first, t5, tmp_path / "stopped", trainer=interruption(3)(first), **arguments
+    )
     stopped.processing_class.save_pretrained = lambda folder: ()
     stopped.train()
     resumed = build_seq2seq(second, t5, tmp_path / "resumed", **arguments)
     torch.nn.init.zeros_(resumed.model.lm_head.weight)
     resumed.train(resume_from_checkpoint=str(tmp_path / "stopped" / "checkpoint-3"))
     assert not differences(dict(straight.model.state_dict()), dict(resumed.model.state_dict()))
-    histories = [[without_clock(entry) for entry in made.state.log_history[:-1]] for made in (straight, resumed)]
+    histories = [
+        [without_clock(entry) for entry in made.state.log_history[:-1]]
+        for made in (straight, resumed)
+    ]
     assert not differences(*histories)
 
 
@@ -134,7 +160,9 @@ class Words:
 @pytest.mark.parametrize("model", [gpt2, t5])
 @pytest.mark.parametrize("only_model", [False, True])
 def test_the_same_files(reference, ours, tmp_path, model, only_model):
-    """Config, generation config and tokenizer beside the model; ours has its manifest and data position besides."""
+    """Config, generation config and tokenizer beside the model; ours has its manifest and data
+    position besides.
+    """
     case = Case(
         model,
         sentence_data,
@@ -147,7 +175,9 @@ def test_the_same_files(reference, ours, tmp_path, model, only_model):
         made.trainer.save_model()
         made.trainer.save_state()
         (checkpoint,) = (tmp_path / name).glob("checkpoint-*")
-        names.append({str(path.relative_to(checkpoint.parent)) for path in checkpoint.parent.rglob("*")})
+        names.append(
+            {str(path.relative_to(checkpoint.parent)) for path in checkpoint.parent.rglob("*")}
+        )
         beside = ("config.json", "generation_config.json", "words.json")
         texts.append([(checkpoint / file).read_text() for file in beside])
     extra = ["_manifest.json"] if only_model else ["_manifest.json", "data_state_0.pth"]

@@ -1,4 +1,6 @@
-"""Checkpoints: the same folders at the same times, resumed to the same bits, and exchanged with the reference."""
+"""Checkpoints: the same folders at the same times, resumed to the same bits, and exchanged with
+the reference.
+"""
 
 import functools
 import shutil
@@ -27,9 +29,13 @@ STRATEGIES = {
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_when_to_save(reference, ours, tmp_path, name, accumulation):
-    """The same folders are there at the end, with the same weights and the same `trainer_state.json`."""
+    """The same folders are there at the end, with the same weights and the same
+    `trainer_state.json`.
+    """
     arguments = {**STRATEGIES[name], "gradient_accumulation_steps": accumulation}
-    expected, actual = assert_parity(reference, ours, Case(Classifier, point_data, arguments), tmp_path)
+    expected, actual = assert_parity(
+        reference, ours, Case(Classifier, point_data, arguments), tmp_path
+    )
     assert folders(expected) == folders(actual)
     assert any(folder.startswith("checkpoint-") for folder in folders(expected))
     for folder in folders(expected):
@@ -40,20 +46,33 @@ def assert_same_checkpoint(expected: Path, actual: Path) -> None:
     """All documented files are there; what can be compared is the same."""
     missing = {path.name for path in expected.iterdir()} - {path.name for path in actual.iterdir()}
     assert not missing, f"{actual.name} lacks {sorted(missing)}"
-    found = differences(load_file(expected / "model.safetensors"), load_file(actual / "model.safetensors"), "weights")
+    found = differences(
+        load_file(expected / "model.safetensors"),
+        load_file(actual / "model.safetensors"),
+        "weights",
+    )
     found += differences(checkpoint_state(expected), checkpoint_state(actual), "trainer_state")
     for name in ("optimizer.pt", "scheduler.pt"):
         if (expected / name).exists():
-            left, right = (torch.load(folder / name, weights_only=True) for folder in (expected, actual))
+            left, right = (
+                torch.load(folder / name, weights_only=True) for folder in (expected, actual)
+            )
             found += differences(left, right, name)
     assert not found, "\n".join(found[:20])
 
 
-EACH_STEP = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True, "metric_for_best_model": "loss"}
+EACH_STEP = {
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "loss",
+}
 
 
 def test_early_stopping_with_the_best_strategy(reference, ours, tmp_path):
-    """Saves only what is better than all before, stops when nothing gets better, and ends with the best weights."""
+    """Saves only what is better than all before, stops when nothing gets better, and ends with
+    the best weights.
+    """
     case = Case(
         Classifier,
         point_data,
@@ -72,21 +91,36 @@ def stream_data():
     return {**sentence_data(), "train_dataset": Stream(sentences(60))}
 
 
-# 22 samples are 6 batches: an epoch has 6, 3 or 2 steps with windows of 1, 2 or 4. Step 3 (of 12) is in mid-epoch,
-# step 6 the end of an epoch, step 8 in mid-epoch of the second.
+# 22 samples are 6 batches: an epoch has 6, 3 or 2 steps with windows of 1, 2 or 4. Step 3 (of 12)
+# is in mid-epoch, step 6 the end of an epoch, step 8 in mid-epoch of the second.
 INTERRUPTED = {
     "plain module": (Case(Classifier, point_data), (1, 3, 6, 8)),
-    # A checkpoint of an epoch's last step is older than that epoch's end, which a resumed run does not repeat: step 6
-    # would lack one evaluation, here as in the reference.
-    "evaluation at the end of the epochs": (Case(Classifier, point_data, {"eval_strategy": "epoch"}), (1, 3, 8)),
-    "gpt2": (Case(gpt2, sentence_data, {"lr_scheduler_type": "cosine", "warmup_steps": 2}), (3, 6, 8)),
-    "windows of 2": (Case(gpt2, sentence_data, {"gradient_accumulation_steps": 2, "num_train_epochs": 3}), (2, 3, 5)),
+    # A checkpoint of an epoch's last step is older than that epoch's end, which a resumed run does
+    # not repeat: step 6 would lack one evaluation, here as in the reference.
+    "evaluation at the end of the epochs": (
+        Case(Classifier, point_data, {"eval_strategy": "epoch"}),
+        (1, 3, 8),
+    ),
+    "gpt2": (
+        Case(gpt2, sentence_data, {"lr_scheduler_type": "cosine", "warmup_steps": 2}),
+        (3, 6, 8),
+    ),
+    "windows of 2": (
+        Case(gpt2, sentence_data, {"gradient_accumulation_steps": 2, "num_train_epochs": 3}),
+        (2, 3, 5),
+    ),
     "windows with a remainder": (
         Case(TokenModel, sentence_data, {"gradient_accumulation_steps": 4, "num_train_epochs": 3}),
         (1, 2, 3),
     ),
-    "evaluation in between": (Case(gpt2, sentence_data, {"eval_strategy": "steps", "eval_steps": 2}), (3, 4, 8)),
-    "group by length": (Case(gpt2, sentence_data, {"train_sampling_strategy": "group_by_length"}), (6,)),
+    "evaluation in between": (
+        Case(gpt2, sentence_data, {"eval_strategy": "steps", "eval_steps": 2}),
+        (3, 4, 8),
+    ),
+    "group by length": (
+        Case(gpt2, sentence_data, {"train_sampling_strategy": "group_by_length"}),
+        (6,),
+    ),
     "stream": (Case(TokenModel, stream_data, {"max_steps": 10}), (4,)),
 }
 POINTS = [(name, step) for name, (_, steps) in INTERRUPTED.items() for step in steps]
@@ -94,7 +128,9 @@ POINTS = [(name, step) for name, (_, steps) in INTERRUPTED.items() for step in s
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """`trained(api, name)` is a case from the first step to the last, or up to a checkpoint; each is run once."""
+    """`trained(api, name)` is a case from the first step to the last, or up to a checkpoint;
+    each is run once.
+    """
 
     @functools.cache
     def get(api, name: str, stop: int | None = None) -> Run:
@@ -106,7 +142,9 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resumed(trained, tmp_path_factory):
-    """`resumed(api, name, step)` goes on from there, with other first weights and random numbers; each is run once."""
+    """`resumed(api, name, step)` goes on from there, with other first weights and random
+    numbers; each is run once.
+    """
 
     @functools.cache
     def get(api, name: str, step: int) -> Run:
@@ -121,7 +159,10 @@ def resumed(trained, tmp_path_factory):
 def without_mean_loss(run: Run) -> Run:
     """The logged loss is the mean of the steps since a resumption."""
     *steps, last = run.history
-    return replace(run, history=[*steps, {name: value for name, value in last.items() if name != "train_loss"}])
+    return replace(
+        run,
+        history=[*steps, {name: value for name, value in last.items() if name != "train_loss"}],
+    )
 
 
 @pytest.mark.parametrize(("name", "step"), POINTS)
@@ -140,7 +181,9 @@ def test_resuming_gives_what_the_reference_gives(reference, ours, resumed, name,
 @pytest.mark.parametrize(("name", "step"), POINTS)
 @pytest.mark.parametrize("direction", ["theirs resumed by ours", "ours resumed by theirs"])
 def test_checkpoints_are_exchanged(reference, ours, trained, tmp_path, name, step, direction):
-    """A checkpoint of one library is resumed by the other to the bits of the reference's uninterrupted run."""
+    """A checkpoint of one library is resumed by the other to the bits of the reference's
+    uninterrupted run.
+    """
     first, second = (reference, ours) if direction.startswith("theirs") else (ours, reference)
     checkpoint = str(trained(first, name, step).folder / f"checkpoint-{step}")
     went_on = run(second, INTERRUPTED[name][0].but(model_seed=99), tmp_path, resume=checkpoint)
@@ -150,12 +193,20 @@ def test_checkpoints_are_exchanged(reference, ours, trained, tmp_path, name, ste
 
 def test_early_stopping_remembers_over_a_resumption(reference, ours, tmp_path):
     """The counter of the early stopping is in the checkpoint, and restored when asked."""
-    arguments = {**EACH_STEP, "save_strategy": "steps", "save_steps": 1, "learning_rate": 0.3, "num_train_epochs": 10}
+    arguments = {
+        **EACH_STEP,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "learning_rate": 0.3,
+        "num_train_epochs": 10,
+    }
     arguments["restore_callback_states_from_checkpoint"] = True
     runs = []
     for api, folder in ((reference, tmp_path / "reference"), (ours, tmp_path / "ours")):
         extras = {"callbacks": [api.EarlyStoppingCallback(3)]}
-        case = Case(Classifier, point_data, arguments, extras=lambda api, extras=extras: dict(extras))
+        case = Case(
+            Classifier, point_data, arguments, extras=lambda api, extras=extras: dict(extras)
+        )
         interrupted(api, case, 4, folder)
         extras["callbacks"] = [api.EarlyStoppingCallback(3)]
         runs.append(run(api, case, folder, resume=True))

@@ -35,8 +35,18 @@ def test_one_flipped_bit_is_found(ours, tmp_path, part):
 
 
 LEFTS = [
-    *((0.0, -0.0), (1, 1.0), (1.0, np.float64(1.0)), ([1], [1, 2]), ((1,), [1]), ({"a": 1}, {"b": 1})),
-    *((torch.zeros(2), other) for other in (torch.zeros(1, 2), torch.zeros(2, dtype=torch.float64))),
+    *(
+        (0.0, -0.0),
+        (1, 1.0),
+        (1.0, np.float64(1.0)),
+        ([1], [1, 2]),
+        ((1,), [1]),
+        ({"a": 1}, {"b": 1}),
+    ),
+    *(
+        (torch.zeros(2), other)
+        for other in (torch.zeros(1, 2), torch.zeros(2, dtype=torch.float64))
+    ),
     *((np.array([np.nan, 1.0]), np.array([np.nan, 2.0])), (None, 0.0), (float("nan"), 1.0)),
 ]
 

@@ -64,11 +64,16 @@ def test_a_folder_becomes_a_file(request, straight, tmp_path, writer, step):
 
 
 def test_there_and_back(straight, tmp_path):
-    """Through folder and file again nothing is lost: loops and callbacks of Lightning come through."""
+    """Through folder and file again nothing is lost: loops and callbacks of Lightning come
+    through.
+    """
     in_files(tmp_path / "files")
     folder = convert(tmp_path / "files" / "checkpoint-8.ckpt", tmp_path)
     file = convert(folder, tmp_path / "back.ckpt")
-    before, after = (torch.load(path, weights_only=True) for path in (tmp_path / "files" / "checkpoint-8.ckpt", file))
+    before, after = (
+        torch.load(path, weights_only=True)
+        for path in (tmp_path / "files" / "checkpoint-8.ckpt", file)
+    )
     packed = [checkpoint.pop("lightrainer_processes") for checkpoint in (before, after)]
     assert list(packed[0]) == list(packed[1]) == [0]
     assert not differences(before, after)
@@ -82,15 +87,21 @@ def test_a_file_from_inside_an_epoch_of_a_loader_of_torch(ours, tmp_path):
     with pytest.raises(ValueError, match="3 batches into epoch 0"):
         convert(middle, tmp_path / "out")
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
-    for file, epoch in ((convert(middle, tmp_path / "out", batches_in_epoch=6), 0.5), (convert(end, tmp_path), 1.0)):
+    for file, epoch in (
+        (convert(middle, tmp_path / "out", batches_in_epoch=6), 0.5),
+        (convert(end, tmp_path), 1.0),
+    ):
         resumed = run(ours, CASE, tmp_path / "resumed", resume=str(file))
         assert resumed.history[0]["epoch"] == pytest.approx(epoch + 1 / 6)
 
 
-@pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization:UserWarning")  # see the claim
+# see the claim
+@pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization:UserWarning")
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_a_file_of_a_callback_of_the_facade(ours, reference, tmp_path, accumulation):
-    """A `ModelCheckpoint` among the callbacks of our Trainer: Lightning can read its files, and they convert."""
+    """A `ModelCheckpoint` among the callbacks of our Trainer: Lightning can read its files, and
+    they convert.
+    """
     saving = {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}"}
     made = ModelCheckpoint(dirpath=tmp_path / "files", **saving)
     case = CASE.but(arguments={"gradient_accumulation_steps": accumulation})
@@ -104,7 +115,9 @@ def test_a_file_of_a_callback_of_the_facade(ours, reference, tmp_path, accumulat
             resumed = run(api, case.but(model_seed=99), tmp_path / "new", resume=str(folder))
             assert not differences(noted.weights, resumed.weights)
     if accumulation == 1:
-        assert not differences(noted.weights, Plain(tmp_path / "plain", seed=99).run(folder).weights)
+        assert not differences(
+            noted.weights, Plain(tmp_path / "plain", seed=99).run(folder).weights
+        )
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):

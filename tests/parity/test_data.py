@@ -1,30 +1,51 @@
-"""Every way to feed a Trainer gives the same batches in the same order, drawn at the same moments."""
+"""Every way to feed a Trainer gives the same batches in the same order, drawn at the same
+moments.
+"""
 
 import pytest
 import torch
-from datasets_for_parity import MeasuredStream, NoisyPoints, Stream, pad, point_data, points, sentences
+from datasets_for_parity import (
+    MeasuredStream,
+    NoisyPoints,
+    Stream,
+    pad,
+    point_data,
+    points,
+    sentences,
+)
 from harness import Case, assert_parity, assert_same, build, run
 from models import Classifier, TokenModel, gpt2
 
-LENGTHS = [*({"num_train_epochs": epochs} for epochs in (1, 2.5, 0.4)), *({"max_steps": steps} for steps in (1, 4, 9))]
+LENGTHS = [
+    *({"num_train_epochs": epochs} for epochs in (1, 2.5, 0.4)),
+    *({"max_steps": steps} for steps in (1, 4, 9)),
+]
 
 
 @pytest.mark.parametrize("length", LENGTHS, ids=str)
 @pytest.mark.parametrize("accumulation", [1, 4, 50])
 def test_trainings_of_any_length(reference, ours, tmp_path, length, accumulation):
-    """Within and after an epoch of six batches, with windows that have a remainder or are longer than an epoch."""
+    """Within and after an epoch of six batches, with windows that have a remainder or are longer
+    than an epoch.
+    """
     arguments = {**length, "gradient_accumulation_steps": accumulation}
     assert_parity(reference, ours, Case(Classifier, point_data, arguments), tmp_path)
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_a_dataset_that_draws_from_the_global_generator(reference, ours, tmp_path, accumulation):
-    """Items are fetched one batch ahead of the step, between the dropout draws of the steps: in the same places."""
+    """Items are fetched one batch ahead of the step, between the dropout draws of the steps: in
+    the same places.
+    """
 
     def data():
         return {"train_dataset": NoisyPoints(22), "eval_dataset": NoisyPoints(10, seed=11)}
 
-    arguments = {"gradient_accumulation_steps": accumulation, "eval_strategy": "steps", "eval_steps": 2}
+    arguments = {
+        "gradient_accumulation_steps": accumulation,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+    }
     case = Case(Classifier, data, arguments, test=lambda: NoisyPoints(7, seed=21))
     assert_parity(reference, ours, case, tmp_path)
 
@@ -49,7 +70,9 @@ def test_a_stream_of_unknown_length(reference, ours, tmp_path, accumulation, max
 
 @pytest.mark.parametrize("count", [18, 6], ids=["two batches left over", "shorter than one window"])
 def test_a_stream_that_ends_in_mid_window_steps_with_what_is_left(reference, ours, tmp_path, count):
-    """As the same data does where it has a length; the reference adds those gradients to the next window."""
+    """As the same data does where it has a length; the reference adds those gradients to the
+    next window.
+    """
 
     def data():
         return {"train_dataset": sentences(count), "data_collator": pad}
@@ -57,7 +80,12 @@ def test_a_stream_that_ends_in_mid_window_steps_with_what_is_left(reference, our
     def stream():
         return {"train_dataset": Stream(sentences(count)), "data_collator": pad}
 
-    arguments = {"max_steps": 5, "gradient_accumulation_steps": 3, "optim": "sgd", "learning_rate": 0.1}
+    arguments = {
+        "max_steps": 5,
+        "gradient_accumulation_steps": 3,
+        "optim": "sgd",
+        "learning_rate": 0.1,
+    }
     arguments["train_sampling_strategy"] = "sequential"
     case = Case(TokenModel, data, arguments)
     expected = run(reference, case, tmp_path / "reference")
@@ -122,14 +150,24 @@ def test_a_stream_without_items_is_an_error(reference, ours, tmp_path):
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_a_stream_that_knows_its_length(reference, ours, tmp_path, accumulation):
     def data():
-        return {"train_dataset": MeasuredStream(points(18)), "eval_dataset": MeasuredStream(points(10, seed=11))}
+        return {
+            "train_dataset": MeasuredStream(points(18)),
+            "eval_dataset": MeasuredStream(points(10, seed=11)),
+        }
 
     arguments = {"gradient_accumulation_steps": accumulation, "eval_strategy": "epoch"}
-    assert_parity(reference, ours, Case(Classifier, data, arguments, test=lambda: MeasuredStream(points(7))), tmp_path)
+    assert_parity(
+        reference,
+        ours,
+        Case(Classifier, data, arguments, test=lambda: MeasuredStream(points(7))),
+        tmp_path,
+    )
 
 
 def test_a_table_with_columns_the_model_does_not_know(reference, ours, tmp_path):
-    """A `datasets.Dataset` loses the columns that the model does not take, and is shuffled as any other."""
+    """A `datasets.Dataset` loses the columns that the model does not take, and is shuffled as
+    any other.
+    """
     import datasets
 
     def table(count: int, seed: int):

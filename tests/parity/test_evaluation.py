@@ -1,4 +1,6 @@
-"""Evaluation gives the same metrics and disturbs the training no more; see argument_effects.py for when it is due."""
+"""Evaluation gives the same metrics and disturbs the training no more; see argument_effects.py
+for when it is due.
+"""
 
 import pytest
 import torch
@@ -9,7 +11,9 @@ from models import Classifier, gpt2
 
 
 def test_logits_are_prepared_for_the_metrics(reference, ours, tmp_path):
-    """`preprocess_logits_for_metrics` sees tensors; what it returns is what the metrics and `predict` see."""
+    """`preprocess_logits_for_metrics` sees tensors; what it returns is what the metrics and
+    `predict` see.
+    """
     shapes = []
 
     def prepare(logits, labels):
@@ -23,19 +27,27 @@ def test_logits_are_prepared_for_the_metrics(reference, ours, tmp_path):
 
     extras = {"preprocess_logits_for_metrics": prepare, "compute_metrics": metrics}
     case = Case(
-        gpt2, sentence_data, {"eval_strategy": "epoch"}, lambda api: dict(extras), test=lambda: sentences(7, seed=22)
+        gpt2,
+        sentence_data,
+        {"eval_strategy": "epoch"},
+        lambda api: dict(extras),
+        test=lambda: sentences(7, seed=22),
     )
     assert_parity(reference, ours, case, tmp_path)
     assert len(shapes) == 6
     assert shapes[:3] == shapes[3:]
 
 
-@pytest.mark.parametrize("event", ["on_step_end", "on_substep_end", "on_epoch_begin", "on_pre_optimizer_step"])
+@pytest.mark.parametrize(
+    "event", ["on_step_end", "on_substep_end", "on_epoch_begin", "on_pre_optimizer_step"]
+)
 @pytest.mark.parametrize("data", [points, NoisyPoints], ids=["", "data that draws"])
 def test_a_user_may_evaluate_in_the_middle_of_training(reference, ours, tmp_path, event, data):
-    """A callback evaluates and predicts on its own account; training goes on as if the reference had done it.
+    """A callback evaluates and predicts on its own account; training goes on as if the reference
+    had done it.
 
-    Also between two micro-batches, whose gradients are added up; dropout is on, and the data may draw random numbers.
+    Also between two micro-batches, whose gradients are added up; dropout is on, and the data may
+    draw random numbers.
     """
     predicted = []
 
@@ -61,7 +73,13 @@ def test_a_user_may_evaluate_in_the_middle_of_training(reference, ours, tmp_path
 
         return Known
 
-    case = Case(Classifier, point_data, {"gradient_accumulation_steps": 2, "num_train_epochs": 3}, extras, subclass)
+    case = Case(
+        Classifier,
+        point_data,
+        {"gradient_accumulation_steps": 2, "num_train_epochs": 3},
+        extras,
+        subclass,
+    )
     _, actual = assert_parity(reference, ours, case, tmp_path)
     count = sum("middle_loss" in entry for entry in actual.history)
     assert count == (1 if event == "on_epoch_begin" else 2)

@@ -15,7 +15,9 @@ from torch.utils.data import DataLoader
 
 
 class Layers(nn.Module):
-    """Returns what large models return: logits, a tuple of layers, a dict, and a list of values of other shapes."""
+    """Returns what large models return: logits, a tuple of layers, a dict, and a list of values
+    of other shapes.
+    """
 
     main_input_name = "input_ids"
 
@@ -25,7 +27,9 @@ class Layers(nn.Module):
         self.dropout = nn.Dropout(0.2)
         self.head = nn.Linear(6, 29)
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: Any = None, labels: Any = None) -> dict[str, Any]:
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: Any = None, labels: Any = None
+    ) -> dict[str, Any]:
         first = self.embedding(input_ids)
         second = torch.tanh(self.dropout(first))
         logits = self.head(second)
@@ -36,14 +40,18 @@ class Layers(nn.Module):
             "several": [second.sum(dim=(1, 2)), (logits.argmax(-1) > 3, second.half())],
         }
         if labels is not None:
-            outputs["loss"] = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+            outputs["loss"] = functional.cross_entropy(
+                logits.flatten(0, 1), labels.flatten(), ignore_index=-100
+            )
         return outputs
 
 
 class Two(Classifier):
     """Two columns of labels, of which the arguments are told."""
 
-    def forward(self, x: torch.Tensor, kind: Any = None, span: Any = None) -> dict[str, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, kind: Any = None, span: Any = None
+    ) -> dict[str, torch.Tensor]:
         logits = self.logits(x)
         if kind is None or span is None:
             return {"logits": logits}
@@ -88,18 +96,43 @@ CASES: dict[str, tuple[type[nn.Module], Any, dict[str, Any], dict[str, Any]]] = 
     "one sample in the last batch": (Layers, lambda: sentences(9, 5), NO, TOKENS),
     "moved to the host now and then": (Layers, lambda: sentences(18, 5), IN_TWOS, TOKENS),
     "batches apart": (Layers, lambda: sentences(11, 5), APART, TOKENS),
-    "batches apart, moved to the host": (Layers, lambda: sentences(18, 5), {**APART, **IN_TWOS}, TOKENS),
-    "several columns of labels": (Two, lambda: two_columns(7, 3), {"label_names": ["kind", "span"]}, NO),
-    "columns of labels in another order": (Two, lambda: two_columns(7, 3), {"label_names": ["span", "kind"]}, {}),
+    "batches apart, moved to the host": (
+        Layers,
+        lambda: sentences(18, 5),
+        {**APART, **IN_TWOS},
+        TOKENS,
+    ),
+    "several columns of labels": (
+        Two,
+        lambda: two_columns(7, 3),
+        {"label_names": ["kind", "span"]},
+        NO,
+    ),
+    "columns of labels in another order": (
+        Two,
+        lambda: two_columns(7, 3),
+        {"label_names": ["span", "kind"]},
+        {},
+    ),
     "one column of two": (Two, lambda: two_columns(7, 3), {"label_names": ["kind"]}, NO),
-    "names that are not in the data": (Classifier, lambda: points(7, 3), {"label_names": ["target"]}, NO),
+    "names that are not in the data": (
+        Classifier,
+        lambda: points(7, 3),
+        {"label_names": ["target"]},
+        NO,
+    ),
     "no names": (Classifier, lambda: points(7, 3), {"label_names": []}, NO),
     "no labels": (Classifier, lambda: without_labels(7, 3), NO, NO),
     "a model that knows no labels": (OnlyLogits, lambda: without_labels(7, 3), NO, NO),
     "a loss without labels": (Own, lambda: without_labels(7, 3), NO, NO),
     "only the loss": (Layers, lambda: sentences(7, 3), {"prediction_loss_only": True}, TOKENS),
     "with both, batches apart": (Layers, lambda: sentences(11, 5), {**APART, **WITH_BOTH}, TOKENS),
-    "dropping the last": (Layers, lambda: sentences(11, 5), {"dataloader_drop_last": True}, TOKENS),
+    "dropping the last": (
+        Layers,
+        lambda: sentences(11, 5),
+        {"dataloader_drop_last": True},
+        TOKENS,
+    ),
     "a stream": (Classifier, lambda: Stream(points(11, 5)), NO, NO),
     "a stream of different lengths": (Layers, lambda: Stream(sentences(11, 5)), NO, TOKENS),
     "a stream that knows its length": (Classifier, lambda: MeasuredStream(points(11, 5)), NO, NO),
@@ -107,14 +140,18 @@ CASES: dict[str, tuple[type[nn.Module], Any, dict[str, Any], dict[str, Any]]] = 
 
 
 def as_arrays(value: Any) -> Any:
-    """A copy, with tensors as arrays: what a metric function was given may be used again by the one who gave it."""
+    """A copy, with tensors as arrays: what a metric function was given may be used again by the
+    one who gave it.
+    """
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().float().numpy().copy()
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, (list, tuple)):
         return type(value)(as_arrays(part) for part in value)
-    return {key: as_arrays(part) for key, part in value.items()} if isinstance(value, dict) else value
+    return (
+        {key: as_arrays(part) for key, part in value.items()} if isinstance(value, dict) else value
+    )
 
 
 def outcome(api: Any, folder: Any, name: str, **keywords: Any) -> dict[str, Any]:
@@ -127,7 +164,12 @@ def outcome(api: Any, folder: Any, name: str, **keywords: Any) -> dict[str, Any]
         given.append([type(prediction.inputs).__name__, type(prediction.losses).__name__])
         return {"number": len(given), "numpy": np.float32(0.5), "tensor": torch.tensor(2)}
 
-    case = Case(model, lambda: {"eval_dataset": data(), **extras}, arguments, lambda api: {"compute_metrics": compute})
+    case = Case(
+        model,
+        lambda: {"eval_dataset": data(), **extras},
+        arguments,
+        lambda api: {"compute_metrics": compute},
+    )
     trainer = build(api, case, folder)
     evaluated = without_clock(trainer.evaluate(**keywords))
     predicted = trainer.predict(data(), **keywords)
@@ -138,14 +180,21 @@ def outcome(api: Any, folder: Any, name: str, **keywords: Any) -> dict[str, Any]
         "predictions": predicted.predictions,
         "label_ids": predicted.label_ids,
         "metrics": without_clock(predicted.metrics),
-        "loop": [output.predictions, output.label_ids, without_clock(output.metrics), output.num_samples],
+        "loop": [
+            output.predictions,
+            output.label_ids,
+            without_clock(output.metrics),
+            output.num_samples,
+        ],
         "history": [without_clock(entry) for entry in trainer.state.log_history],
         "training": trainer.model.training,
     }
 
 
 def both(reference: Any, ours: Any, folder: Any, name: str, **keywords: Any) -> dict[str, Any]:
-    expected, actual = (outcome(api, folder / api.__name__, name, **keywords) for api in (reference, ours))
+    expected, actual = (
+        outcome(api, folder / api.__name__, name, **keywords) for api in (reference, ours)
+    )
     found = differences(expected, actual)
     assert not found, "reference != lightrainer:\n" + "\n".join(found[:20])
     return actual
@@ -156,13 +205,17 @@ def test_an_option(reference, ours, tmp_path, name):
     both(reference, ours, tmp_path, name)
 
 
-@pytest.mark.parametrize("keys", [["layers"], ["layers", "parts", "several"], ["logits", "parts", "several"], []])
+@pytest.mark.parametrize(
+    "keys", [["layers"], ["layers", "parts", "several"], ["logits", "parts", "several"], []]
+)
 def test_outputs_that_are_ignored(reference, ours, tmp_path, keys):
     both(reference, ours, tmp_path, "different lengths, nested", ignore_keys=keys)
 
 
 def test_another_prefix(reference, ours, tmp_path):
-    """Of the evaluation, and of the prediction; a metric whose name begins with it keeps its name."""
+    """Of the evaluation, and of the prediction; a metric whose name begins with it keeps its
+    name.
+    """
     found = both(reference, ours, tmp_path, "several columns of labels", metric_key_prefix="numb")
     assert {"numb_loss", "number", "numb_numpy"} <= set(found["metrics"]) | {"number"}
 
@@ -170,7 +223,9 @@ def test_another_prefix(reference, ours, tmp_path):
 @pytest.mark.parametrize("inputs", [[], ["inputs", "loss"]], ids=["", "with inputs and losses"])
 @pytest.mark.parametrize("count", [8, 11])
 def test_metrics_batch_by_batch(reference, ours, tmp_path, inputs, count):
-    """`batch_eval_metrics`: each batch is given as tensors, the last one with `compute_result=True`."""
+    """`batch_eval_metrics`: each batch is given as tensors, the last one with
+    `compute_result=True`.
+    """
 
     def outcome_of(api):
         given = []
@@ -188,7 +243,11 @@ def test_metrics_batch_by_batch(reference, ours, tmp_path, inputs, count):
         metrics = without_clock(trainer.evaluate())
         prediction = trainer.predict(points(count, 5))
         loop = trainer.evaluation_loop(trainer.get_eval_dataloader(), "Evaluation")
-        predicted = [prediction.predictions, prediction.label_ids, without_clock(prediction.metrics)]
+        predicted = [
+            prediction.predictions,
+            prediction.label_ids,
+            without_clock(prediction.metrics),
+        ]
         return [metrics, *predicted, loop.predictions, loop.label_ids, given]
 
     expected, actual = outcome_of(reference), outcome_of(ours)
@@ -202,14 +261,18 @@ def test_datasets_by_name(reference, ours, tmp_path):
 
     def outcome_of(api):
         sets = {"near": points(6, seed=11), "far": points(9, seed=12)}
-        trainer = build(api, Case(Classifier, lambda: {"eval_dataset": sets}), tmp_path / api.__name__)
+        trainer = build(
+            api, Case(Classifier, lambda: {"eval_dataset": sets}), tmp_path / api.__name__
+        )
         others = {"third": points(3, seed=13), "near": points(5, seed=14)}
         return [
             without_clock(trainer.evaluate()),
             without_clock(trainer.evaluate(others, metric_key_prefix="other")),
             without_clock(trainer.evaluate("far")),
             without_clock(trainer.evaluate("near", metric_key_prefix="here")),
-            without_clock(trainer.evaluation_loop(trainer.get_eval_dataloader("far"), "Evaluation").metrics),
+            without_clock(
+                trainer.evaluation_loop(trainer.get_eval_dataloader("far"), "Evaluation").metrics
+            ),
             [without_clock(entry) for entry in trainer.state.log_history],
         ]
 
@@ -220,8 +283,11 @@ def test_datasets_by_name(reference, ours, tmp_path):
 
 
 def test_a_loader_of_the_users_own(reference, ours, tmp_path):
-    """An override of `get_eval_dataloader`, and `evaluation_loop` called with a plain DataLoader."""
-    # The reference cuts predictions by what the last loader of its own in this process has left in a global state.
+    """An override of `get_eval_dataloader`, and `evaluation_loop` called with a plain
+    DataLoader.
+    """
+    # The reference cuts predictions by what the last loader of its own in this process has left in
+    # a global state.
     accelerate = pytest.importorskip("accelerate")
     accelerate.state.GradientState._reset_state()
 
@@ -250,31 +316,54 @@ def test_a_loader_of_the_users_own(reference, ours, tmp_path):
 
 
 def test_what_people_override(reference, ours, tmp_path):
-    """`evaluation_loop` and `prediction_step`, called inside and outside of a training, with the same arguments."""
+    """`evaluation_loop` and `prediction_step`, called inside and outside of a training, with the
+    same arguments.
+    """
     seen = {reference.__name__: [], ours.__name__: []}
 
     def subclass(base):
         class Own(base):
             def evaluation_loop(self, dataloader, description, *positional, **keywords):
-                self.note("loop", description, len(dataloader), positional, sorted(keywords.items(), key=str))
+                self.note(
+                    "loop",
+                    description,
+                    len(dataloader),
+                    positional,
+                    sorted(keywords.items(), key=str),
+                )
                 output = super().evaluation_loop(dataloader, description, *positional, **keywords)
                 output.metrics["eval_own"] = 1.5
                 return output
 
             def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
                 self.note("step", sorted(inputs), prediction_loss_only, ignore_keys, model.training)
-                loss, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-                return loss, None if logits is None else logits * 2, None if labels is None else labels + 1
+                loss, logits, labels = super().prediction_step(
+                    model, inputs, prediction_loss_only, ignore_keys
+                )
+                return (
+                    loss,
+                    None if logits is None else logits * 2,
+                    None if labels is None else labels + 1,
+                )
 
             def note(self, *what):
-                seen[reference.__name__ if issubclass(base, reference.Trainer) else ours.__name__].append(what)
+                seen[
+                    reference.__name__ if issubclass(base, reference.Trainer) else ours.__name__
+                ].append(what)
 
         return Own
 
     arguments = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "own"}
     data = {"train_dataset": points(14), "eval_dataset": points(6, seed=11)}
     extras = {"compute_metrics": lambda prediction: {"sum": float(prediction.label_ids.sum())}}
-    case = Case(Classifier, lambda: dict(data), arguments, lambda api: dict(extras), subclass, lambda: points(5, 6))
+    case = Case(
+        Classifier,
+        lambda: dict(data),
+        arguments,
+        lambda api: dict(extras),
+        subclass,
+        lambda: points(5, 6),
+    )
     _, actual = assert_parity(reference, ours, case, tmp_path)
     assert any("eval_own" in entry for entry in actual.history)
     assert seen[reference.__name__] == seen[ours.__name__]

@@ -1,8 +1,10 @@
-"""The frozen parity test of events: steps, epochs, the model's mode, control flags, and what each event is given.
+"""The frozen parity test of events: steps, epochs, the model's mode, control flags, and what each
+event is given.
 
-`event_sequences.txt` holds what transformers 5.3.0 does in every situation below. Reference and lightrainer are both
-held against it, so that neither a change here nor another version there goes unnoticed. Where the reference is repaired
-(`repairs.py`), it is the repaired one. `python tests/parity/test_event_sequences.py` writes the file again.
+`event_sequences.txt` holds what transformers 5.3.0 does in every situation below. Reference and
+lightrainer are both held against it, so that neither a change here nor another version there goes
+unnoticed. Where the reference is repaired (`repairs.py`), it is the repaired one.
+`python tests/parity/test_event_sequences.py` writes the file again.
 """
 
 import contextlib
@@ -17,8 +19,22 @@ from models import Classifier
 
 FROZEN = Path(__file__).parent / "event_sequences.txt"
 EVENTS = [
-    *("on_init_end", "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_step_begin"),
-    *("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end", "on_evaluate", "on_predict"),
+    *(
+        "on_init_end",
+        "on_train_begin",
+        "on_train_end",
+        "on_epoch_begin",
+        "on_epoch_end",
+        "on_step_begin",
+    ),
+    *(
+        "on_pre_optimizer_step",
+        "on_optimizer_step",
+        "on_substep_end",
+        "on_step_end",
+        "on_evaluate",
+        "on_predict",
+    ),
     *("on_save", "on_log", "on_prediction_step"),
 ]
 FLAGS = {"should_training_stop": "T", "should_epoch_stop": "E"}
@@ -36,13 +52,19 @@ def mode(model) -> str:
 
 
 class Listening:
-    """Notes every event that passes through the handlers of a library, of all its trainers, while it is entered.
+    """Notes every event that passes through the handlers of a library, of all its trainers, while
+    it is entered.
 
-    And every call of `log`, which overrides tell training from evaluation in by the mode of the model.
+    And every call of `log`, which overrides tell training from evaluation in by the mode of the
+    model.
     """
 
     def __init__(self, api):
-        self.handler = api.trainer_callback.CallbackHandler if api.__name__ == "transformers" else api.CallbackHandler
+        self.handler = (
+            api.trainer_callback.CallbackHandler
+            if api.__name__ == "transformers"
+            else api.CallbackHandler
+        )
         self.trainer = api.Trainer
         self.lines: list[str] = []
 
@@ -67,10 +89,14 @@ class Listening:
             place = f"{event:22} {state.global_step:2} {state.epoch or 0:.4f} {mode(handler.model)}"
             names = ("model", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
             given = "".join(name[0] for name in names if getattr(handler, name) is not None)
-            keys = ",".join(sorted(key for value in rest for key in value if isinstance(value, dict)))
+            keys = ",".join(
+                sorted(key for value in rest for key in value if isinstance(value, dict))
+            )
             entries = len(state.log_history)
             control = original(handler, args, state, control, *rest, **keywords)
-            self.lines.append(f"{place} {before} {flags(control)} {given:5} {entries:2} {keys}".rstrip())
+            self.lines.append(
+                f"{place} {before} {flags(control)} {given:5} {entries:2} {keys}".rstrip()
+            )
             return control
 
         return method
@@ -78,7 +104,9 @@ class Listening:
 
 @dataclasses.dataclass(frozen=True)
 class Situation:
-    """A training; `then` is what a script does after it, `resume` the step from which it is run once more."""
+    """A training; `then` is what a script does after it, `resume` the step from which it is run
+    once more.
+    """
 
     arguments: dict = dataclasses.field(default_factory=dict)
     callbacks: object = lambda api: []
@@ -120,7 +148,11 @@ def evaluating_in(*events):
         def hook(self, args, state, control, **kwargs):
             self.trainer.evaluate()
 
-        return [type("Asking", (api.TrainerCallback,), {"trainer": None, **dict.fromkeys(events, hook)})()]
+        return [
+            type(
+                "Asking", (api.TrainerCallback,), {"trainer": None, **dict.fromkeys(events, hook)}
+            )()
+        ]
 
     return callbacks
 
@@ -143,15 +175,29 @@ WORSENING |= {"greater_is_better": False, "num_train_epochs": 6, "learning_rate"
 SITUATIONS = {
     "bare": Situation(),
     "accumulation": Situation({"gradient_accumulation_steps": 2}),
-    "accumulation with a remainder": Situation({"gradient_accumulation_steps": 4, "logging_first_step": True}),
-    "evaluation by steps, late": Situation({"eval_strategy": "steps", "eval_steps": 2, "eval_delay": 3}),
+    "accumulation with a remainder": Situation(
+        {"gradient_accumulation_steps": 4, "logging_first_step": True}
+    ),
+    "evaluation by steps, late": Situation(
+        {"eval_strategy": "steps", "eval_steps": 2, "eval_delay": 3}
+    ),
     "evaluation and saving by steps": Situation(
-        {**BY_STEPS, "save_steps": 4, "gradient_accumulation_steps": 2, "logging_steps": 3, "eval_on_start": True}
+        {
+            **BY_STEPS,
+            "save_steps": 4,
+            "gradient_accumulation_steps": 2,
+            "logging_steps": 3,
+            "eval_on_start": True,
+        }
     ),
     "everything by epoch": Situation(BY_EPOCH),
     "nothing logged": Situation({"logging_strategy": "no", "save_strategy": "no"}),
-    "intervals as shares": Situation({**BY_STEPS, "logging_steps": 0.2, "eval_steps": 0.3, "save_steps": 0.3}),
-    "max_steps in mid-epoch": Situation({"max_steps": 4, "save_strategy": "steps", "save_steps": 3}),
+    "intervals as shares": Situation(
+        {**BY_STEPS, "logging_steps": 0.2, "eval_steps": 0.3, "save_steps": 0.3}
+    ),
+    "max_steps in mid-epoch": Situation(
+        {"max_steps": 4, "save_strategy": "steps", "save_steps": 3}
+    ),
     "max_steps over two epochs": Situation({"max_steps": 8, **BY_EPOCH}),
     "a fraction of an epoch": Situation({"num_train_epochs": 1.5, "logging_steps": 2}),
     "a stream": Situation(
@@ -165,17 +211,29 @@ SITUATIONS = {
     "the best is saved": Situation({**WORSENING, "save_strategy": "best", "num_train_epochs": 1}),
     "early stopping": Situation(WORSENING, early_stopping),
     "resumed in mid-epoch": Situation({**BY_STEPS, "logging_steps": 3}, resume=4),
-    "resumed in mid-epoch with accumulation": Situation({**BY_STEPS, "gradient_accumulation_steps": 2}, resume=2),
+    "resumed in mid-epoch with accumulation": Situation(
+        {**BY_STEPS, "gradient_accumulation_steps": 2}, resume=2
+    ),
     "resumed after an epoch": Situation(BY_EPOCH, resume=6),
     "resumed at the end": Situation(BY_EPOCH, resume=12),
     "early stopping, resumed": Situation(WORSENING, early_stopping, resume=4),
-    "evaluate and predict": Situation({"num_train_epochs": 1}, before=evaluate_and_predict, then=evaluate_and_predict),
+    "evaluate and predict": Situation(
+        {"num_train_epochs": 1}, before=evaluate_and_predict, then=evaluate_and_predict
+    ),
     "evaluate and predict by a callback": Situation(
-        {"num_train_epochs": 1, "eval_strategy": "steps", "eval_steps": 3}, evaluating_in_events, before=introduce
+        {"num_train_epochs": 1, "eval_strategy": "steps", "eval_steps": 3},
+        evaluating_in_events,
+        before=introduce,
     ),
     "evaluated in the midst of steps": Situation(
         {"num_train_epochs": 1, "gradient_accumulation_steps": 2},
-        evaluating_in("on_train_begin", "on_epoch_begin", "on_step_begin", "on_substep_end", "on_optimizer_step"),
+        evaluating_in(
+            "on_train_begin",
+            "on_epoch_begin",
+            "on_step_begin",
+            "on_substep_end",
+            "on_optimizer_step",
+        ),
         before=introduce,
     ),
     "evaluated at the end": Situation(
@@ -185,11 +243,23 @@ SITUATIONS = {
         then=lambda trainer: trainer.train(),
     ),
     "evaluated in between, by epoch": Situation(
-        {**BY_EPOCH, "load_best_model_at_end": True, "metric_for_best_model": "loss", "eval_on_start": True}, resume=6
+        {
+            **BY_EPOCH,
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "loss",
+            "eval_on_start": True,
+        },
+        resume=6,
     ),
-    "half in evaluation mode": Situation({"eval_strategy": "epoch", "eval_on_start": True}, before=half_in_eval_mode),
-    "a model in evaluation mode": Situation({"num_train_epochs": 1}, before=lambda trainer: trainer.model.eval()),
-    "trained twice": Situation({"num_train_epochs": 1, "logging_steps": 4}, then=lambda trainer: trainer.train()),
+    "half in evaluation mode": Situation(
+        {"eval_strategy": "epoch", "eval_on_start": True}, before=half_in_eval_mode
+    ),
+    "a model in evaluation mode": Situation(
+        {"num_train_epochs": 1}, before=lambda trainer: trainer.model.eval()
+    ),
+    "trained twice": Situation(
+        {"num_train_epochs": 1, "logging_steps": 4}, then=lambda trainer: trainer.train()
+    ),
 }
 
 
@@ -205,7 +275,9 @@ def sequence(api, situation, folder) -> list[str]:
             lines.append(f"from step {situation.resume}")
             trainer = build(api, case, folder)
             situation.before(trainer)
-            trainer.train(resume_from_checkpoint=str(Path(folder) / f"checkpoint-{situation.resume}"))
+            trainer.train(
+                resume_from_checkpoint=str(Path(folder) / f"checkpoint-{situation.resume}")
+            )
         situation.then(trainer)
     return lines
 
@@ -220,8 +292,13 @@ def frozen() -> dict[str, list[str]]:
     return sections
 
 
-drawn_otherwise = pytest.mark.cpu_only("with the dropout of the device's generator another evaluation is the best")
-NAMES = [pytest.param(name, marks=drawn_otherwise) if name == "the best is saved" else name for name in SITUATIONS]
+drawn_otherwise = pytest.mark.cpu_only(
+    "with the dropout of the device's generator another evaluation is the best"
+)
+NAMES = [
+    pytest.param(name, marks=drawn_otherwise) if name == "the best is saved" else name
+    for name in SITUATIONS
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -239,7 +316,8 @@ def test_every_situation_and_every_event_is_frozen():
 
 
 def setting(api, event, flag, control_is):
-    """A callback that raises a flag in the second occurrence of an event, or the first where there is only one.
+    """A callback that raises a flag in the second occurrence of an event, or the first where there
+    is only one.
 
     In the control that it is given, or in a new one that it returns.
     """
@@ -286,9 +364,18 @@ def write() -> None:
     import transformers
 
     text = [
-        "# event, step, epoch, the model's mode (t train, e eval, m mixed), flags before and after (T stop,",
-        "# E epoch stop, S save, V evaluate, L log), which of model, optimizer, lr_scheduler, train and eval",
-        "# dataloader are given, entries of the history, logs or metrics; for calls of `log` only step and mode",
+        (
+            "# event, step, epoch, the model's mode (t train, e eval, m mixed), flags before and "
+            "after (T stop,"
+        ),
+        (
+            "# E epoch stop, S save, V evaluate, L log), which of model, optimizer, lr_scheduler, "
+            "train and eval"
+        ),
+        (
+            "# dataloader are given, entries of the history, logs or metrics; for calls of `log` "
+            "only step and mode"
+        ),
     ]
     for name, situation in SITUATIONS.items():
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):

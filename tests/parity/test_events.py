@@ -16,8 +16,15 @@ def recorder(api, entries: list):
             flags = {name: getattr(control, name) for name in FLAGS}
             place = (state.global_step, state.epoch, len(state.log_history))
             gradients = None
-            if event in ("on_pre_optimizer_step", "on_optimizer_step", "on_step_end", "on_substep_end"):
-                gradients = [parameter.grad is not None for parameter in kwargs["model"].parameters()]
+            if event in (
+                "on_pre_optimizer_step",
+                "on_optimizer_step",
+                "on_step_end",
+                "on_substep_end",
+            ):
+                gradients = [
+                    parameter.grad is not None for parameter in kwargs["model"].parameters()
+                ]
             rate = None
             if event in ("on_optimizer_step", "on_step_end", "on_train_begin"):
                 rate = kwargs["optimizer"].param_groups[0]["lr"]
@@ -32,7 +39,12 @@ def recorder(api, entries: list):
 
 SITUATIONS = {
     "accumulation with a remainder": {"gradient_accumulation_steps": 4},
-    "evaluation and saving": {**BY_STEPS, "save_steps": 4, "gradient_accumulation_steps": 2, "eval_on_start": True},
+    "evaluation and saving": {
+        **BY_STEPS,
+        "save_steps": 4,
+        "gradient_accumulation_steps": 2,
+        "eval_on_start": True,
+    },
     "everything by epoch": BY_EPOCH,
 }
 
@@ -57,4 +69,6 @@ def test_the_sequence_of_events(reference, ours, tmp_path, name):
     expected, actual = events_of(reference, ours, case, tmp_path)
     found = differences(expected, actual, "events")
     assert not found, "\n".join(found[:20])
-    assert {"on_init_end", "on_train_begin", "on_step_end", "on_train_end"} <= {event[0] for event in actual}
+    assert {"on_init_end", "on_train_begin", "on_step_end", "on_train_end"} <= {
+        event[0] for event in actual
+    }

@@ -1,4 +1,6 @@
-"""Optimizers of other libraries, trained for real with both: same bits. Skipped where a library is not installed."""
+"""Optimizers of other libraries, trained for real with both: same bits. Skipped where a library
+is not installed.
+"""
 
 from importlib.util import find_spec
 
@@ -14,10 +16,16 @@ ALL_LINEAR = {"optim_target_modules": "all-linear"}
 CONSTANT = {"lr_scheduler_type": "constant"}
 
 LIBRARIES = {
-    "schedule_free_adamw": ("schedulefree", {"weight_decay": 0.1, "warmup_steps": 3, "optim_args": "r=0.5"}),
+    "schedule_free_adamw": (
+        "schedulefree",
+        {"weight_decay": 0.1, "warmup_steps": 3, "optim_args": "r=0.5"},
+    ),
     "schedule_free_radam": ("schedulefree", {"weight_decay": 0.1, "adam_beta2": 0.99}),
     "schedule_free_sgd": ("schedulefree", {"optim_args": "weight_lr_power=1.0"}),
-    "stable_adamw": ("optimi", {"weight_decay": 1e-4, "optim_args": "decouple_lr=true,max_lr=0.1"}),
+    "stable_adamw": (
+        "optimi",
+        {"weight_decay": 1e-4, "optim_args": "decouple_lr=true,max_lr=0.1"},
+    ),
     "grokadamw": ("grokadamw", {"optim_args": "lamb=1.5,gamma=0.2"}),
     "adamw_torch_8bit": ("torchao", {"weight_decay": 0.1, "adam_beta2": 0.99}),
     "adamw_torch_4bit": ("torchao", {"weight_decay": 0.1}),
@@ -32,11 +40,23 @@ LIBRARIES = {
     "lomo": ("lomo_optim", {"gradient_accumulation_steps": 2}),
     "adalomo": ("lomo_optim", {}),
     "galore_adamw": ("galore_torch", {**ALL_LINEAR, "optim_args": "rank=2,update_proj_gap=3"}),
-    "galore_adafactor": ("galore_torch", {"optim_target_modules": ["first"], "optim_args": "rank=2,scale=0.5"}),
-    "galore_adamw_8bit": ("galore_torch", {"optim_target_modules": "sec.*", "optim_args": "rank=2"}),
-    "galore_adamw_layerwise": ("galore_torch", {**ALL_LINEAR, **CONSTANT, "optim_args": "rank=2,update_proj_gap=2"}),
+    "galore_adafactor": (
+        "galore_torch",
+        {"optim_target_modules": ["first"], "optim_args": "rank=2,scale=0.5"},
+    ),
+    "galore_adamw_8bit": (
+        "galore_torch",
+        {"optim_target_modules": "sec.*", "optim_args": "rank=2"},
+    ),
+    "galore_adamw_layerwise": (
+        "galore_torch",
+        {**ALL_LINEAR, **CONSTANT, "optim_args": "rank=2,update_proj_gap=2"},
+    ),
     "apollo_adamw": ("apollo_torch", {**ALL_LINEAR, "optim_args": "rank=2"}),
-    "apollo_adamw_layerwise": ("apollo_torch", {"optim_target_modules": [".*st"], **CONSTANT, "optim_args": "rank=2"}),
+    "apollo_adamw_layerwise": (
+        "apollo_torch",
+        {"optim_target_modules": [".*st"], **CONSTANT, "optim_args": "rank=2"},
+    ),
 }
 
 
@@ -58,7 +78,10 @@ def require(name):
     if name in NEED_CUDA and not torch.cuda.is_available():
         pytest.skip(f"{library} needs a GPU for {name}")
     if library == "optimi" and find_spec("triton") and not torch.cuda.is_available():
-        pytest.skip("torch-optimi steps with triton wherever that is installed, and without a GPU triton fails")
+        pytest.skip(
+            "torch-optimi steps with triton wherever that is installed, and without a GPU triton "
+            "fails"
+        )
 
 
 @quiet
@@ -66,7 +89,11 @@ def require(name):
 def test_training(reference, ours, tmp_path, name):
     require(name)
     library, arguments = LIBRARIES[name]
-    case = Case(Classifier, point_data, {"optim": name, "eval_strategy": "steps", "eval_steps": 3, **arguments})
+    case = Case(
+        Classifier,
+        point_data,
+        {"optim": name, "eval_strategy": "steps", "eval_steps": 3, **arguments},
+    )
     _, actual = assert_parity(reference, ours, case, tmp_path)
     assert type(actual.trainer.optimizer).__module__.split(".")[0] in (library, "lightrainer")
 
@@ -74,7 +101,9 @@ def test_training(reference, ours, tmp_path, name):
 @quiet
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(ours, tmp_path, name):
-    """Also where the reference cannot read what it wrote (GaLore, APOLLO), or saves no state (layerwise, GrokAdamW)."""
+    """Also where the reference cannot read what it wrote (GaLore, APOLLO), or saves no state
+    (layerwise, GrokAdamW).
+    """
     require(name)
     arguments = {**LIBRARIES[name][1], "optim": name, "lr_scheduler_type": "linear"}
     case = Case(Classifier, point_data, {**arguments, "save_strategy": "steps", "save_steps": 4})
@@ -86,17 +115,28 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(ours, tmp_path,
 
 
 @quiet
-@pytest.mark.parametrize("name", ["schedule_free_adamw", "stable_adamw", "adamw_torch_8bit", "adamw_bnb_8bit"])
+@pytest.mark.parametrize(
+    "name", ["schedule_free_adamw", "stable_adamw", "adamw_torch_8bit", "adamw_bnb_8bit"]
+)
 @pytest.mark.parametrize("direction", ["theirs resumed by ours", "ours resumed by theirs"])
 def test_checkpoints_are_exchanged(reference, ours, tmp_path, name, direction):
     require(name)
     case = Case(
-        Classifier, point_data, {**LIBRARIES[name][1], "optim": name, "save_strategy": "steps", "save_steps": 4}
+        Classifier,
+        point_data,
+        {**LIBRARIES[name][1], "optim": name, "save_strategy": "steps", "save_steps": 4},
     )
     straight = run(reference, case, tmp_path / "straight")
-    first, second = (reference if side == "theirs" else ours for side in direction.split(" resumed by "))
+    first, second = (
+        reference if side == "theirs" else ours for side in direction.split(" resumed by ")
+    )
     run(first, case, tmp_path / "first")
-    resumed = run(second, case.but(model_seed=99), tmp_path / "second", resume=str(tmp_path / "first/checkpoint-4"))
+    resumed = run(
+        second,
+        case.but(model_seed=99),
+        tmp_path / "second",
+        resume=str(tmp_path / "first/checkpoint-4"),
+    )
     for one in (straight, resumed):
         one.history[-1].pop("train_loss")
     assert_same(straight, resumed, ignoring=("output",))
@@ -106,11 +146,17 @@ def test_checkpoints_are_exchanged(reference, ours, tmp_path, name, direction):
 def test_layerwise_is_the_plain_optimizer_without_clipping(ours, tmp_path):
     """At the rates of the schedule, which the reference shows but does not apply to the layers."""
     require("galore_adamw")
-    arguments = {**LIBRARIES["galore_adamw"][1], "max_grad_norm": 0.0, "lr_scheduler_type": "cosine"}
+    arguments = {
+        **LIBRARIES["galore_adamw"][1],
+        "max_grad_norm": 0.0,
+        "lr_scheduler_type": "cosine",
+    }
     # Without dropout: making a layerwise optimizer draws a number, as in the reference.
     case = Case(lambda: Classifier(dropout=0.0), point_data, arguments)
     names = ("galore_adamw", "galore_adamw_layerwise")
-    plain, layerwise = (run(ours, case.but(arguments={"optim": name}), tmp_path / name) for name in names)
+    plain, layerwise = (
+        run(ours, case.but(arguments={"optim": name}), tmp_path / name) for name in names
+    )
     assert not differences(plain.weights, layerwise.weights)
     rates = [[entry.get("learning_rate") for entry in one.history] for one in (plain, layerwise)]
     assert rates[0] == rates[1]

@@ -1,4 +1,6 @@
-"""One folder, three libraries: what Lightning writes resumes under the Trainer API, and the other way round."""
+"""One folder, three libraries: what Lightning writes resumes under the Trainer API, and the
+other way round.
+"""
 
 import functools
 import json
@@ -27,7 +29,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
 ]
 
-# Lightning sums the norms of the gradients in the order of the parameter groups: the last bit would be another.
+# Lightning sums the norms of the gradients in the order of the parameter groups: the last bit would
+# be another.
 CASE = Case(Classifier, point_data, {"max_grad_norm": 0.0})
 # An epoch has 6 steps: in its middle, at its end, in the middle of the second.
 POINTS = (1, 3, 6, 8)
@@ -42,7 +45,9 @@ def assert_equal(left, right, name="weights"):
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory):
-    """`once(train)` is what `train(folder)` gives, and its folder; each is run once, when a test asks for it."""
+    """`once(train)` is what `train(folder)` gives, and its folder; each is run once, when a test
+    asks for it.
+    """
 
     @functools.cache
     def get(train):
@@ -82,20 +87,28 @@ def test_the_plain_training_is_that_of_the_facade(straight, tmp_path):
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("step", POINTS)
 @pytest.mark.parametrize("writer", ["ours", "reference"])
-def test_a_folder_of_the_trainer_api_resumes_under_lightning(request, straight, ours, tmp_path, writer, step, limit):
-    """To the bits of the facade's own resumption, of which one test says that they are those of the straight run."""
+def test_a_folder_of_the_trainer_api_resumes_under_lightning(
+    request, straight, ours, tmp_path, writer, step, limit
+):
+    """To the bits of the facade's own resumption, of which one test says that they are those of
+    the straight run.
+    """
     api = request.getfixturevalue(writer)
     interrupted(api, CASE, step, tmp_path / "stopped")
     plain = Plain(tmp_path / "plain", seed=99, **LIMITS[limit])
     resumed = plain.run(tmp_path / "stopped" / f"checkpoint-{step}")
     assert_equal(straight, resumed.weights)
-    assert [place[:2] for place in resumed.notes.seen] == [(at // 6, at + 1) for at in range(step, STEPS)]
+    assert [place[:2] for place in resumed.notes.seen] == [
+        (at // 6, at + 1) for at in range(step, STEPS)
+    ]
     assert resumed.lightning.current_epoch == 2
 
 
 @pytest.mark.parametrize("writer", ["ours", "reference"])
 def test_a_folder_is_read_without_a_plugin_too(request, straight, tmp_path, writer):
-    """`fit(LossModule(...), ckpt_path=folder)` of a Trainer that writes files: it goes on, and still writes files."""
+    """`fit(LossModule(...), ckpt_path=folder)` of a Trainer that writes files: it goes on, and
+    still writes files.
+    """
     interrupted(request.getfixturevalue(writer), CASE, 3, tmp_path / "stopped")
     plain = Plain(tmp_path / "plain", seed=99, wrap=lambda _: None, save=EVERY_STEP).but_files()
     assert_equal(straight, plain.run(tmp_path / "stopped" / "checkpoint-3").weights)
@@ -109,7 +122,9 @@ def test_a_folder_is_read_without_a_plugin_too(request, straight, tmp_path, writ
 
 @pytest.mark.parametrize("step", POINTS)
 @pytest.mark.parametrize("reader", ["ours", "reference", "lightning"])
-def test_a_folder_of_lightning_resumes_everywhere(request, straight, written, tmp_path, reader, step):
+def test_a_folder_of_lightning_resumes_everywhere(
+    request, straight, written, tmp_path, reader, step
+):
     folder = tmp_path / "written" / f"checkpoint-{step}"
     assert problems(folder) == []
     if reader == "lightning":
@@ -117,31 +132,44 @@ def test_a_folder_of_lightning_resumes_everywhere(request, straight, written, tm
         assert_equal(written.random, resumed.random, "random")
     else:
         case = CASE.but(model_seed=99, arguments={"save_strategy": "steps", "save_steps": 2})
-        resumed = run(request.getfixturevalue(reader), case, tmp_path / "resumed", resume=str(folder))
+        resumed = run(
+            request.getfixturevalue(reader), case, tmp_path / "resumed", resume=str(folder)
+        )
         assert resumed.state["global_step"] == STEPS
         assert (tmp_path / "resumed" / f"checkpoint-{STEPS}").is_dir()
     assert_equal(straight, resumed.weights)
 
 
-def test_the_intervals_of_the_arguments_count_for_a_folder_that_names_none(ours, written, tmp_path, caplog):
+def test_the_intervals_of_the_arguments_count_for_a_folder_that_names_none(
+    ours, written, tmp_path, caplog
+):
     case = CASE.but(arguments={"save_strategy": "steps", "save_steps": 5})
-    resumed = run(ours, case, tmp_path / "resumed", resume=str(tmp_path / "written" / "checkpoint-3"))
+    resumed = run(
+        ours, case, tmp_path / "resumed", resume=str(tmp_path / "written" / "checkpoint-3")
+    )
     assert (resumed.state["save_steps"], resumed.state["logging_steps"]) == (5, 1)
-    assert sorted(path.name for path in (tmp_path / "resumed").iterdir()) == [f"checkpoint-{n}" for n in (10, 12, 5)]
+    assert sorted(path.name for path in (tmp_path / "resumed").iterdir()) == [
+        f"checkpoint-{n}" for n in (10, 12, 5)
+    ]
     assert "do not match" not in caplog.text
 
 
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("step", [2, 3, 4])
 def test_accumulation_and_validation(tmp_path, step, limit):
-    """Windows of 4 with a remainder, validated after each epoch: Lightning's own numbers, epochs and steps go on."""
+    """Windows of 4 with a remainder, validated after each epoch: Lightning's own numbers, epochs
+    and steps go on.
+    """
     options = {"accumulation": 4, "validate": True, "total": 4, **LIMITS[limit]}
     if limit == "steps":
         options["max_steps"] = 4
-    # At the end of an epoch Lightning validates between a save by steps and the next epoch, and not after resuming.
+    # At the end of an epoch Lightning validates between a save by steps and the next epoch, and not
+    # after resuming.
     saving = {"every_n_epochs": 1, "save_top_k": -1} if step == 2 else EVERY_STEP
     whole = Plain(tmp_path / "whole", save=saving, **options).run()
-    resumed = Plain(tmp_path / "plain", seed=99, **options).run(tmp_path / "whole" / f"checkpoint-{step}")
+    resumed = Plain(tmp_path / "plain", seed=99, **options).run(
+        tmp_path / "whole" / f"checkpoint-{step}"
+    )
     assert_equal(whole.weights, resumed.weights)
     assert whole.notes.seen[-len(resumed.notes.seen) or 99 :] == resumed.notes.seen
     assert len(resumed.notes.seen) == {2: 6, 3: 2, 4: 0}[step]
@@ -152,7 +180,9 @@ def test_a_folder_of_the_facade_with_accumulation(ours, tmp_path):
     case = CASE.but(arguments={"gradient_accumulation_steps": 4})
     for step, place in {1: (0, 2), 2: (1, 3), 3: (1, 4)}.items():
         interrupted(ours, case, step, tmp_path / f"{step}")
-        resumed = Plain(tmp_path / "plain", accumulation=4, total=4).run(tmp_path / f"{step}" / f"checkpoint-{step}")
+        resumed = Plain(tmp_path / "plain", accumulation=4, total=4).run(
+            tmp_path / f"{step}" / f"checkpoint-{step}"
+        )
         assert len(resumed.notes.seen) == {1: 2 + 6, 2: 6, 3: 2}[step]
         assert resumed.notes.seen[-1][:2] == (1, 4)
         assert next(seen[:2] for seen in resumed.notes.seen if seen[1] > step) == place
@@ -160,7 +190,10 @@ def test_a_folder_of_the_facade_with_accumulation(ours, tmp_path):
 
 def test_a_stream_goes_on_where_it_was(ours, tmp_path):
     """Read again up to there, as it cannot be asked to skip."""
-    case = CASE.but(data=lambda: {**point_data(), "train_dataset": Stream(points(60))}, arguments={"max_steps": 10})
+    case = CASE.but(
+        data=lambda: {**point_data(), "train_dataset": Stream(points(60))},
+        arguments={"max_steps": 10},
+    )
     straight = run(ours, case, tmp_path / "straight").weights
     interrupted(ours, case, 4, tmp_path / "stopped")
     loader = lambda: build_loader(Stream(points(60)), batch_size=4)
@@ -169,7 +202,9 @@ def test_a_stream_goes_on_where_it_was(ours, tmp_path):
     assert_equal(straight, resumed.weights)
     Plain(tmp_path / "plain", save=EVERY_STEP, **plain).run()
     for step in (4, 9):
-        again = Plain(tmp_path / "again", seed=99, **plain).run(tmp_path / "plain" / f"checkpoint-{step}")
+        again = Plain(tmp_path / "again", seed=99, **plain).run(
+            tmp_path / "plain" / f"checkpoint-{step}"
+        )
         assert_equal(straight, again.weights)
 
 
@@ -178,7 +213,9 @@ def test_a_loader_of_torch_goes_on_at_the_end_of_an_epoch(tmp_path):
     loader = lambda: DataLoader(points(22), batch_size=4)
     whole = Plain(tmp_path / "whole", save=EVERY_STEP, loader=loader).run()
     assert not (tmp_path / "whole" / "checkpoint-6" / "data_state_0.pth").exists()
-    resumed = Plain(tmp_path / "plain", seed=99, loader=loader).run(tmp_path / "whole" / "checkpoint-6")
+    resumed = Plain(tmp_path / "plain", seed=99, loader=loader).run(
+        tmp_path / "whole" / "checkpoint-6"
+    )
     assert_equal(whole.weights, resumed.weights)
     with pytest.warns(UserWarning, match="dataloader is not resumable"):
         Plain(tmp_path / "plain", loader=loader).run(tmp_path / "whole" / "checkpoint-3")
@@ -190,14 +227,21 @@ def test_a_constant_rate_is_a_schedule_too(ours, tmp_path, schedule):
     case = CASE.but(arguments={"lr_scheduler_type": schedule or "constant"})
     straight = run(ours, case, tmp_path / "straight").weights
     Plain(tmp_path / "written", save=EVERY_STEP, schedule=schedule).run()
-    resumed = run(ours, case.but(model_seed=99), tmp_path / "r", resume=str(tmp_path / "written" / "checkpoint-3"))
+    resumed = run(
+        ours,
+        case.but(model_seed=99),
+        tmp_path / "r",
+        resume=str(tmp_path / "written" / "checkpoint-3"),
+    )
     assert_equal(straight, resumed.weights)
 
 
 def test_written_in_the_background(straight, tmp_path):
     """Through Lightning's own asynchronous plugin: what was when it was due."""
     Plain(tmp_path / "written", save=EVERY_STEP, wrap=AsyncCheckpointIO).run()
-    resumed = Plain(tmp_path / "plain", seed=99, wrap=AsyncCheckpointIO).run(tmp_path / "written" / "checkpoint-3")
+    resumed = Plain(tmp_path / "plain", seed=99, wrap=AsyncCheckpointIO).run(
+        tmp_path / "written" / "checkpoint-3"
+    )
     assert_equal(straight, resumed.weights)
 
 
@@ -210,18 +254,25 @@ def test_only_the_best_are_kept_and_found_again(tmp_path):
     assert kept == sorted({Path(saving.best_model_path).name, "last"})
     module = made.module()
     data = build_loader(points(10, seed=11), batch_size=4)
-    result = made.trainer(module).validate(module, data, ckpt_path=saving.best_model_path, verbose=False)
+    result = made.trainer(module).validate(
+        module, data, ckpt_path=saving.best_model_path, verbose=False
+    )
     again = made.lightning.validate(dataloaders=data, ckpt_path="best", verbose=False)
-    # In the training it was computed where gradients are known of, for which torch may choose other kernels.
+    # In the training it was computed where gradients are known of, for which torch may choose other
+    # kernels.
     assert result[0]["val_loss"] == pytest.approx(float(saving.best_model_score), rel=1e-6)
     assert result[0]["val_loss"] == again[0]["val_loss"]
     best = int(Path(saving.best_model_path).name.removeprefix("checkpoint-"))
-    resumed = Plain(tmp_path / "out", validate=True, epochs=3, save=save, seed=99).run(tmp_path / "out" / "last")
+    resumed = Plain(tmp_path / "out", validate=True, epochs=3, save=save, seed=99).run(
+        tmp_path / "out" / "last"
+    )
     assert resumed.notes.seen == made.notes.seen[best:]
 
 
 def test_a_file_of_lightning_goes_on_as_exactly(straight, tmp_path):
-    """`ckpt_path` of a plain file, in mid-epoch: the module keeps what a folder would; nothing but tensors is in it."""
+    """`ckpt_path` of a plain file, in mid-epoch: the module keeps what a folder would; nothing
+    but tensors is in it.
+    """
     saved = Plain(tmp_path, save=EVERY_STEP, wrap=lambda _: None).but_files().run()
     file = tmp_path / "checkpoint-3.ckpt"
     torch.load(file, weights_only=True)
@@ -233,7 +284,13 @@ def test_a_file_of_lightning_goes_on_as_exactly(straight, tmp_path):
 
 def test_what_the_folder_holds(written, tmp_path):
     folder = tmp_path / "written" / f"checkpoint-{STEPS}"
-    theirs = {"model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"}
+    theirs = {
+        "model.safetensors",
+        "optimizer.pt",
+        "rng_state.pth",
+        "scheduler.pt",
+        "trainer_state.json",
+    }
     own = {"_manifest.json", "data_state_0.pth", "lightning_state.pt"}
     assert {path.name for path in folder.iterdir()} == theirs | own
     state = json.loads((folder / "trainer_state.json").read_text())

@@ -2,25 +2,51 @@
 
 import numpy as np
 import pytest
-from datasets_for_parity import class_data, labelled_sentences, point_data, points, sentence_data, sentences
+from datasets_for_parity import (
+    class_data,
+    labelled_sentences,
+    point_data,
+    points,
+    sentence_data,
+    sentences,
+)
 from harness import Case, assert_parity, assert_same, run
-from models import Classifier, ObjectClassifier, TokenModel, TupleClassifier, VectorClassifier, bert, gpt2, t5
+from models import (
+    Classifier,
+    ObjectClassifier,
+    TokenModel,
+    TupleClassifier,
+    VectorClassifier,
+    bert,
+    gpt2,
+    t5,
+)
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 4}
 
 
 def accuracy(prediction) -> dict[str, float]:
-    return {"accuracy": float((np.argmax(prediction.predictions, axis=-1) == prediction.label_ids).mean())}
+    return {
+        "accuracy": float(
+            (np.argmax(prediction.predictions, axis=-1) == prediction.label_ids).mean()
+        )
+    }
 
 
 CASES = {
     "plain module, dict": Case(Classifier, point_data, EVALUATED, test=lambda: points(7, seed=21)),
-    "plain module, tuple": Case(TupleClassifier, point_data, EVALUATED, test=lambda: points(7, seed=21)),
-    "plain module, bare tensor": Case(VectorClassifier, point_data, EVALUATED, test=lambda: points(7, seed=21)),
+    "plain module, tuple": Case(
+        TupleClassifier, point_data, EVALUATED, test=lambda: points(7, seed=21)
+    ),
+    "plain module, bare tensor": Case(
+        VectorClassifier, point_data, EVALUATED, test=lambda: points(7, seed=21)
+    ),
     "plain module, labels hidden in predict": Case(
         Classifier, point_data, test=lambda: [{"x": item["x"]} for item in points(7, seed=21)]
     ),
-    "number of items": Case(TokenModel, sentence_data, EVALUATED, test=lambda: sentences(7, seed=22)),
+    "number of items": Case(
+        TokenModel, sentence_data, EVALUATED, test=lambda: sentences(7, seed=22)
+    ),
     "gpt2": Case(gpt2, sentence_data, EVALUATED, test=lambda: sentences(7, seed=22)),
     "bert, metrics": Case(
         bert,
@@ -29,14 +55,18 @@ CASES = {
         extras=lambda api: {"compute_metrics": accuracy},
         test=lambda: labelled_sentences(7, seed=23),
     ),
-    "t5": Case(t5, sentence_data, EVALUATED, test=lambda: sentences(8, seed=24, shortest=5, longest=5)),
+    "t5": Case(
+        t5, sentence_data, EVALUATED, test=lambda: sentences(8, seed=24, shortest=5, longest=5)
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_a_model_gives_the_same_bits(reference, ours, tmp_path, name, accumulation):
-    """22 samples are 6 batches, the last of 2, and windows of 4 and 2; two epochs, shuffled, dropout on."""
+    """22 samples are 6 batches, the last of 2, and windows of 4 and 2; two epochs, shuffled,
+    dropout on.
+    """
     case = CASES[name].but(arguments={"gradient_accumulation_steps": accumulation})
     expected, actual = assert_parity(reference, ours, case, tmp_path)
     assert expected.predictions is not None
@@ -49,7 +79,9 @@ def test_tied_weights_stay_tied(ours, tmp_path):
 
 
 def test_an_object_with_a_loss_is_as_good_as_a_dict(reference, ours, tmp_path):
-    """The reference takes no such object, so the standard is its run of the model that returns the same as a dict."""
+    """The reference takes no such object, so the standard is its run of the model that returns
+    the same as a dict.
+    """
     case = Case(Classifier, point_data, EVALUATED, test=lambda: points(7, seed=21))
     expected = run(reference, case, tmp_path / "reference")
     actual = run(ours, case.but(model=ObjectClassifier), tmp_path / "ours")
@@ -57,10 +89,15 @@ def test_an_object_with_a_loss_is_as_good_as_a_dict(reference, ours, tmp_path):
 
 
 def test_a_module_whose_collator_is_the_default_one(reference, ours, tmp_path):
-    """The default collator takes `label` for `labels`, keeps floats and drops what the model does not name."""
+    """The default collator takes `label` for `labels`, keeps floats and drops what the model
+    does not name.
+    """
 
     def data():
-        items = [{"x": item["x"].tolist(), "label": int(item["labels"]), "name": "unused"} for item in points(10)]
+        items = [
+            {"x": item["x"].tolist(), "label": int(item["labels"]), "name": "unused"}
+            for item in points(10)
+        ]
         return {"train_dataset": items, "eval_dataset": items[:5]}
 
     assert_parity(reference, ours, Case(Classifier, data, {"eval_strategy": "epoch"}), tmp_path)

@@ -1,4 +1,6 @@
-"""Some of these tests once more, against the newest transformers; `make test-newest` runs all of them against it."""
+"""Some of these tests once more, against the newest transformers; `make test-newest` runs all of
+them against it.
+"""
 
 import os
 import re
@@ -12,13 +14,26 @@ from starting import SERVERS
 HERE = Path(__file__).parent
 NEWEST = Path(sys.prefix) / "newest"
 """Folder in which `make` installs it."""
-FILES = ("adapters", "added_later", "accumulation", "events", "logging", "evaluation", "evaluation_options")
+FILES = (
+    "adapters",
+    "added_later",
+    "accumulation",
+    "events",
+    "logging",
+    "evaluation",
+    "evaluation_options",
+)
 FILES += ("optimization", "data")
-SWITCHED = "label_smoothing_factor or full_eval or group_by_length or eval_steps or reduce_lr_on_plateau"
+SWITCHED = (
+    "label_smoothing_factor or full_eval or group_by_length or eval_steps or reduce_lr_on_plateau"
+)
 """Rows of the table of arguments whose numbers depend on the version."""
 
 
-@pytest.mark.skipif(bool(os.environ.get("LIGHTRAINER_FOLLOW")), reason="this run compares with that version already")
+@pytest.mark.skipif(
+    bool(os.environ.get("LIGHTRAINER_FOLLOW")),
+    reason="this run compares with that version already",
+)
 @pytest.mark.skipif(not NEWEST.is_dir(), reason="`make` lays the newest transformers aside")
 def test_the_newest_version_is_followed_bit_for_bit():
     """In one process: in this one, another version is imported already."""
@@ -26,7 +41,18 @@ def test_the_newest_version_is_followed_bit_for_bit():
     version = re.fullmatch(r"transformers-(.*)\.dist-info", info.name)[1]
     files = [str(HERE / f"test_{name}.py") for name in FILES]
     chosen = f"not test_arguments_effects or effect_is_that and ({SWITCHED})"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "-k", chosen]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--no-header",
+        "-k",
+        chosen,
+    ]
     # Processes that others are forked from have imported the reference.
     kept = {name: value for name, value in os.environ.items() if name != SERVERS}
     outcome = subprocess.run(

@@ -1,4 +1,6 @@
-"""Frozen parameters and optimizers of the user give the same bits; see argument_effects.py for those by name."""
+"""Frozen parameters and optimizers of the user give the same bits; see argument_effects.py for
+those by name.
+"""
 
 import pytest
 import torch
@@ -26,7 +28,11 @@ def test_an_optimizer_of_the_user(reference, ours, tmp_path, with_schedule):
         class WithOwnOptimizer(base):
             def __init__(self, model, **keywords):
                 optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-3, momentum=0.5)
-                schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5) if with_schedule else None
+                schedule = (
+                    torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
+                    if with_schedule
+                    else None
+                )
                 super().__init__(model=model, optimizers=(optimizer, schedule), **keywords)
 
         return WithOwnOptimizer

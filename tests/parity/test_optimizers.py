@@ -1,4 +1,6 @@
-"""Adafactor, and torch's optimizers with arguments of their own: same bits, also in what is saved."""
+"""Adafactor, and torch's optimizers with arguments of their own: same bits, also in what is
+saved.
+"""
 
 import pytest
 import torch
@@ -10,7 +12,11 @@ from test_checkpoint_exchange import DIRECTIONS, exchanged
 
 SAVED = {"save_strategy": "steps", "save_steps": 4}
 ARGUMENTS = {
-    "adafactor, decay": {"optim": "adafactor", "weight_decay": 0.1, "gradient_accumulation_steps": 2},
+    "adafactor, decay": {
+        "optim": "adafactor",
+        "weight_decay": 0.1,
+        "gradient_accumulation_steps": 2,
+    },
     "adafactor, cosine": {"optim": "adafactor", "lr_scheduler_type": "cosine", "warmup_steps": 2},
     "adafactor, bf16": {"optim": "adafactor", "bf16": True},
     "sgd, dampening": {"optim": "sgd", "optim_args": "momentum=0.9, dampening=0.1"},
@@ -25,7 +31,10 @@ def assert_same_states(expected: Run, actual: Run) -> None:
     assert folders
     for folder in folders:
         for name in ("optimizer.pt", "scheduler.pt"):
-            left, right = (torch.load(one.folder / folder / name, weights_only=True) for one in (expected, actual))
+            left, right = (
+                torch.load(one.folder / folder / name, weights_only=True)
+                for one in (expected, actual)
+            )
             assert not differences(left, right, f"{folder}/{name}")
 
 
@@ -39,13 +48,19 @@ def test_training_and_its_checkpoints(reference, ours, tmp_path, name):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 def test_adafactor_with_weights_of_another_type(reference, ours, tmp_path, dtype):
     """Its state is float32 where the weights are of half the size."""
-    case = Case(lambda: gpt2().to(dtype), sentence_data, {"optim": "adafactor", "weight_decay": 0.1, **SAVED})
+    case = Case(
+        lambda: gpt2().to(dtype),
+        sentence_data,
+        {"optim": "adafactor", "weight_decay": 0.1, **SAVED},
+    )
     trained = [run(api, case, tmp_path / api.__name__) for api in (reference, ours)]
     for one in trained:
         one.weights = {name: weight.to(torch.float64) for name, weight in one.weights.items()}
         states = one.trainer.optimizer.state_dict()["state"].values()
         expected = torch.float32 if dtype is torch.bfloat16 else dtype
-        assert {state["exp_avg_sq"].dtype for state in states if "exp_avg_sq" in state} == {expected}
+        assert {state["exp_avg_sq"].dtype for state in states if "exp_avg_sq" in state} == {
+            expected
+        }
     assert_same(*trained)
     assert_same_states(*trained)
 
@@ -59,7 +74,9 @@ OWN = {
 
 
 def with_own_schedule(options, initial_lr=0.0):
-    """The subclass of a case whose Trainer makes an Adafactor that sets its learning rate itself."""
+    """The subclass of a case whose Trainer makes an Adafactor that sets its learning rate
+    itself.
+    """
 
     def subclass(base):
         if base.__module__.startswith("lightrainer"):
@@ -87,12 +104,15 @@ def test_adafactor_with_its_own_schedule(reference, ours, tmp_path, name):
     assert_same_states(expected, actual)
     rates = [entry["learning_rate"] for entry in actual.history if "learning_rate" in entry]
     assert rates[0] == 0.25
-    # Without a warm-up the rate of the first steps is the largest there is, and is scaled by the weights alone.
+    # Without a warm-up the rate of the first steps is the largest there is, and is scaled by the
+    # weights alone.
     assert len(set(rates[1:])) > 1 or name == "not scaled"
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_checkpoints_of_an_adafactor_with_its_own_schedule_are_exchanged(reference, ours, tmp_path, direction):
+def test_checkpoints_of_an_adafactor_with_its_own_schedule_are_exchanged(
+    reference, ours, tmp_path, direction
+):
     case = Case(Classifier, point_data, subclass=with_own_schedule(OWN["mean"]))
     exchanged(reference, ours, case, tmp_path, direction)
 

@@ -14,8 +14,12 @@ EVALUATED = {"eval_strategy": "steps", "eval_steps": 3, "gradient_accumulation_s
 def token_loss(outputs, labels, num_items_in_batch=None):
     """A sum over the labels, divided by the labels of the whole window."""
     logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
-    total = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
-    return total / (num_items_in_batch if num_items_in_batch is not None else (labels != -100).sum())
+    total = functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum"
+    )
+    return total / (
+        num_items_in_batch if num_items_in_batch is not None else (labels != -100).sum()
+    )
 
 
 @pytest.mark.parametrize("model", [TokenModel, gpt2], ids=["plain module", "gpt2"])
@@ -26,7 +30,9 @@ def test_compute_loss_func(reference, ours, tmp_path, model):
 
 
 def scaled_by_itself(passed):
-    """As trainers of generated answers do it: any value switches off the division by the micro-batches of a step."""
+    """As trainers of generated answers do it: any value switches off the division by the
+    micro-batches of a step.
+    """
 
     def subclass(base):
         class ScaledByItself(base):
@@ -48,7 +54,9 @@ def scaled_by_itself(passed):
 @pytest.mark.parametrize("model", [TokenModel, gpt2], ids=["plain module", "gpt2"])
 def test_a_value_that_is_no_function_switches_the_division_off(reference, ours, tmp_path, model):
     """The override is never called. The control: without it the loss is divided twice."""
-    case = Case(model, sentence_data, EVALUATED, subclass=scaled_by_itself("any value that is not None"))
+    case = Case(
+        model, sentence_data, EVALUATED, subclass=scaled_by_itself("any value that is not None")
+    )
     assert_parity(reference, ours, case, tmp_path)
     divided = run(ours, case.but(subclass=scaled_by_itself(None)), tmp_path / "control")
     scaled = run(ours, case, tmp_path / "once")
@@ -71,7 +79,9 @@ def with_new_signature(base):
 
 
 SIGNATURES = {
-    "old": lambda self, model, inputs, return_outputs=False: weighted_loss(model, inputs, return_outputs),
+    "old": lambda self, model, inputs, return_outputs=False: weighted_loss(
+        model, inputs, return_outputs
+    ),
     "any": lambda self, model, inputs, **kwargs: weighted_loss(model, inputs, **kwargs),
     "oldest": lambda self, model, inputs: weighted_loss(model, inputs),
 }
@@ -79,7 +89,8 @@ SIGNATURES = {
 
 @pytest.mark.parametrize("kind", SIGNATURES)
 def test_compute_loss_of_an_older_script(reference, ours, tmp_path, kind):
-    """Without `num_items_in_batch`, which 5.3.0 refuses: the same bits as the same loss in the new signature.
+    """Without `num_items_in_batch`, which 5.3.0 refuses: the same bits as the same loss in the new
+    signature.
 
     `compute_loss(self, model, inputs)` is documented for training alone.
     """
@@ -88,7 +99,9 @@ def test_compute_loss_of_an_older_script(reference, ours, tmp_path, kind):
         arguments, test = {"gradient_accumulation_steps": 2}, None
     case = Case(Classifier, point_data, arguments, subclass=with_new_signature, test=test)
     expected = run(reference, case, tmp_path / "reference")
-    older = case.but(subclass=lambda base: type("Weighted", (base,), {"compute_loss": SIGNATURES[kind]}))
+    older = case.but(
+        subclass=lambda base: type("Weighted", (base,), {"compute_loss": SIGNATURES[kind]})
+    )
     assert_same(expected, run(ours, older, tmp_path / "ours"))
 
 
@@ -112,7 +125,9 @@ def own_training_step(base):
             inputs = self._prepare_inputs(inputs)
             with self.compute_loss_context_manager():
                 loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
-                loss = loss + 0.01 * sum(parameter.square().sum() for parameter in model.parameters())
+                loss = loss + 0.01 * sum(
+                    parameter.square().sum() for parameter in model.parameters()
+                )
             loss = loss / self.args.gradient_accumulation_steps
             self.accelerator.backward(loss)
             return loss.detach()
@@ -145,25 +160,33 @@ def own_loaders(base):
 
 
 def own_optimizer_and_schedule(base):
-    """`create_optimizer` and `create_scheduler` of a subclass are called, with the number of steps."""
+    """`create_optimizer` and `create_scheduler` of a subclass are called, with the number of
+    steps.
+    """
 
     class Own(base):
         def create_optimizer(self, *unused):
             if self.optimizer is None:
-                self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self.args.learning_rate, momentum=0.9)
+                self.optimizer = torch.optim.SGD(
+                    self.model.parameters(), lr=self.args.learning_rate, momentum=0.9
+                )
             return self.optimizer
 
         def create_scheduler(self, num_training_steps, optimizer=None):
             if self.lr_scheduler is None:
                 schedule = torch.optim.lr_scheduler.OneCycleLR
-                self.lr_scheduler = schedule(optimizer or self.optimizer, 0.1, total_steps=num_training_steps + 1)
+                self.lr_scheduler = schedule(
+                    optimizer or self.optimizer, 0.1, total_steps=num_training_steps + 1
+                )
             return self.lr_scheduler
 
     return Own
 
 
 def model_from_a_function(base):
-    """`model_init` is called when the trainer is made and again, with the seed set anew, when it trains."""
+    """`model_init` is called when the trainer is made and again, with the seed set anew, when it
+    trains.
+    """
 
     class FromFunction(base):
         def __init__(self, model, **keywords):
@@ -186,11 +209,18 @@ SUBCLASS = [
 @pytest.mark.parametrize("subclass", SUBCLASS)
 def test_an_override(reference, ours, tmp_path, subclass):
     test = None if subclass is own_loaders else lambda: points(7, seed=21)
-    assert_parity(reference, ours, Case(Classifier, point_data, EVALUATED, subclass=subclass, test=test), tmp_path)
+    assert_parity(
+        reference,
+        ours,
+        Case(Classifier, point_data, EVALUATED, subclass=subclass, test=test),
+        tmp_path,
+    )
 
 
 def logging_by_itself(base):
-    """As libraries do it: all that is logged is made here, of a tensor that is then set back in place."""
+    """As libraries do it: all that is logged is made here, of a tensor that is then set back in
+    place.
+    """
 
     class Logging(base):
         def training_step(self, *positional, **keywords):
@@ -199,18 +229,37 @@ def logging_by_itself(base):
             return loss
 
         def _maybe_log_save_evaluate(
-            self, tr_loss, grad_norm, model, trial, epoch, ignore_keys_for_eval, start_time, learning_rate=None
+            self,
+            tr_loss,
+            grad_norm,
+            model,
+            trial,
+            epoch,
+            ignore_keys_for_eval,
+            start_time,
+            learning_rate=None,
         ):
             if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
                 assert tr_loss is self._tr_loss
                 steps = self.state.global_step - self._globalstep_last_logged
-                logs = {"mean": tr_loss.item() / steps, "sums": self.before, "norm": float(grad_norm)}
+                logs = {
+                    "mean": tr_loss.item() / steps,
+                    "sums": self.before,
+                    "norm": float(grad_norm),
+                }
                 self._total_loss_scalar += tr_loss.item()
                 tr_loss -= tr_loss
                 self._globalstep_last_logged = self.state.global_step
                 self.log({**logs, "rate": learning_rate}, start_time)
             super()._maybe_log_save_evaluate(
-                tr_loss, grad_norm, model, trial, epoch, ignore_keys_for_eval, start_time, learning_rate=learning_rate
+                tr_loss,
+                grad_norm,
+                model,
+                trial,
+                epoch,
+                ignore_keys_for_eval,
+                start_time,
+                learning_rate=learning_rate,
             )
 
     return Logging
@@ -234,7 +283,9 @@ def adding_to_the_loss(base):
 
 @pytest.mark.parametrize("subclass", [logging_by_itself, adding_to_the_loss])
 def test_what_is_logged_by_an_override(reference, ours, tmp_path, subclass):
-    """With the numbers that the loop of the reference keeps, and a total that is the mean of the training."""
+    """With the numbers that the loop of the reference keeps, and a total that is the mean of the
+    training.
+    """
     case = Case(Classifier, point_data, {**EVALUATED, "logging_steps": 2}, subclass=subclass)
     assert_parity(reference, ours, case, tmp_path)
 

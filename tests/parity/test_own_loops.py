@@ -1,4 +1,6 @@
-"""Trainers that never call `Trainer.__init__`, but their own loops call its methods: logs, checkpoints, optimizers."""
+"""Trainers that never call `Trainer.__init__`, but their own loops call its methods: logs,
+checkpoints, optimizers.
+"""
 
 import json
 
@@ -34,12 +36,17 @@ def names_of(api):
 
 
 def own_loop(api):
-    """As those of reinforcement learning: everything that a Trainer has is set by hand, and so is every step taken."""
+    """As those of reinforcement learning: everything that a Trainer has is set by hand, and so
+    is every step taken.
+    """
 
     class OwnLoop(api.Trainer):
-        is_distributed_loading_by_transformers = False  # which transformers 5.20 sets in its own `__init__`
+        # which transformers 5.20 sets in its own `__init__`
+        is_distributed_loading_by_transformers = False
 
-        def __init__(self, args, policy, value, train_dataset, callbacks=None, optimizers=(None, None)):
+        def __init__(
+            self, args, policy, value, train_dataset, callbacks=None, optimizers=(None, None)
+        ):
             self.args, self.processing_class = args, None
             self.train_dataset, self.eval_dataset, self.data_collator = train_dataset, None, None
             self.optimizer, self.lr_scheduler = optimizers
@@ -49,7 +56,9 @@ def own_loop(api):
             self.create_optimizer_and_scheduler(num_training_steps=4)
             given = [names_of(api).DefaultFlowCallback, *(callbacks or [])]
             handler = names_of(api).CallbackHandler
-            self.callback_handler = handler(given, self.model, None, self.optimizer, self.lr_scheduler)
+            self.callback_handler = handler(
+                given, self.model, None, self.optimizer, self.lr_scheduler
+            )
             self.add_callback(api.PrinterCallback)
             self.control = api.TrainerControl()
             known = *self.callback_handler.callbacks, self.control
@@ -113,7 +122,9 @@ def trained(api, folder, **arguments):
             return {"args": {}, "attributes": {"saved": self.saved}}
 
     torch.manual_seed(3)
-    args = api.TrainingArguments(str(folder), **{**DEFAULTS, "save_strategy": "steps", "save_steps": 2, **arguments})
+    args = api.TrainingArguments(
+        str(folder), **{**DEFAULTS, "save_strategy": "steps", "save_steps": 2, **arguments}
+    )
     trainer = own_loop(api)(args, Classifier(), nn.Linear(8, 1), points(16), callbacks=[Counting()])
     trainer.train()
     trainer.save_model()
@@ -125,7 +136,10 @@ def left_in(folder):
     state = json.loads((folder / "trainer_state.json").read_text())
     state["log_history"] = [without_clock(entry) for entry in state["log_history"]]
     state["total_flos"] = float(state["total_flos"])
-    states = {path.name: load_torch(str(path)) for path in (folder / "optimizer.pt", folder / "scheduler.pt")}
+    states = {
+        path.name: load_torch(str(path))
+        for path in (folder / "optimizer.pt", folder / "scheduler.pt")
+    }
     return {"state": state, "weights": load_file(folder / "model.safetensors"), **states}
 
 
@@ -154,5 +168,7 @@ def test_its_arguments_are_heeded(reference, ours, tmp_path, arguments):
         for name in ("reference", "ours")
     )
     assert found == checkpoints
-    optimizers, found = (len(list((tmp_path / name).rglob("optimizer.pt"))) for name in ("reference", "ours"))
+    optimizers, found = (
+        len(list((tmp_path / name).rglob("optimizer.pt"))) for name in ("reference", "ours")
+    )
     assert found == optimizers == (0 if "save_only_model" in arguments else 1)

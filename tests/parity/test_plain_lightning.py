@@ -1,4 +1,6 @@
-"""The same model and data give the same losses through the facade and through the modules with a plain Trainer."""
+"""The same model and data give the same losses through the facade and through the modules with a
+plain Trainer.
+"""
 
 import pytest
 import torch
@@ -9,13 +11,24 @@ from lightning_side import WARNINGS
 from models import Classifier, bert, gpt2, t5
 from plain_lightning import plain_run
 
-from lightrainer.lightning_modules import CausalLMModule, LossModule, Seq2SeqModule, SequenceClassificationModule
+from lightrainer.lightning_modules import (
+    CausalLMModule,
+    LossModule,
+    Seq2SeqModule,
+    SequenceClassificationModule,
+)
 from lightrainer.lightning_modules.common.followed import followed
 
 pytestmark = WARNINGS
 
-# Dropout is on in all of them. Clipping, warm-up and decay all have an effect here; evaluations draw numbers as well.
-FULL = {"max_grad_norm": 0.5, "warmup_steps": 3, "weight_decay": 0.1, "lr_scheduler_type": "cosine"}
+# Dropout is on in all of them. Clipping, warm-up and decay all have an effect here; evaluations
+# draw numbers as well.
+FULL = {
+    "max_grad_norm": 0.5,
+    "warmup_steps": 3,
+    "weight_decay": 0.1,
+    "lr_scheduler_type": "cosine",
+}
 FULL |= {"eval_strategy": "epoch"}
 SMOOTH = {**FULL, "label_smoothing_factor": 0.1}
 BY_LENGTH = {**SMOOTH, "neftune_noise_alpha": 5.0, "train_sampling_strategy": "group_by_length"}
@@ -36,7 +49,10 @@ CASES = {
 
 def skip_where_labels_are_counted_otherwise(name):
     if name.startswith("gpt2, smoothed") and followed().smooths_by_items:
-        pytest.skip("GPT2LMHeadModel says of no loss: smoothed, its first labels are counted and not compared there")
+        pytest.skip(
+            "GPT2LMHeadModel says of no loss: smoothed, its first labels are counted and not "
+            "compared there"
+        )
 
 
 def logged(found, name):
@@ -45,7 +61,9 @@ def logged(found, name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_bit_for_bit(ours, tmp_path, name):
-    """Losses and rates of each step, all weights, and where the generator stands; without accumulation."""
+    """Losses and rates of each step, all weights, and where the generator stands; without
+    accumulation.
+    """
     skip_where_labels_are_counted_otherwise(name)
     case, kind = CASES[name]
     facade = run(ours, case, tmp_path / "facade")
@@ -61,7 +79,8 @@ def test_bit_for_bit(ours, tmp_path, name):
 @pytest.mark.parametrize("accumulation", [2, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_with_accumulation(ours, tmp_path, name, accumulation):
-    """To 1e-6; six batches in an epoch, so that steps of four leave a shorter one, and tokens are not equally many.
+    """To 1e-6; six batches in an epoch, so that steps of four leave a shorter one, and tokens are
+    not equally many.
 
     BERT and T5 accept `num_items_in_batch`, and return a mean all the same.
     """

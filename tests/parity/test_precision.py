@@ -1,4 +1,6 @@
-"""Mixed precision: rounded in the same places, scaled and skipped as in the reference, bit for bit on the CPU."""
+"""Mixed precision: rounded in the same places, scaled and skipped as in the reference, bit for
+bit on the CPU.
+"""
 
 import math
 
@@ -12,7 +14,9 @@ from torch import nn
 
 
 def scaling_on_the_cpu(base):
-    """The reference trains in float32 when fp16 is asked for on a CPU; here it does there what it does on a GPU."""
+    """The reference trains in float32 when fp16 is asked for on a CPU; here it does there what
+    it does on a GPU.
+    """
     if base.__module__.startswith("lightrainer"):
         return base
 
@@ -20,7 +24,10 @@ def scaling_on_the_cpu(base):
         def create_accelerator_and_postprocess(self):
             super().create_accelerator_and_postprocess()
             if self.args.fp16:
-                self.accelerator.native_amp, self.accelerator.scaler = True, torch.amp.GradScaler("cpu")
+                self.accelerator.native_amp, self.accelerator.scaler = (
+                    True,
+                    torch.amp.GradScaler("cpu"),
+                )
 
     return Scaling
 
@@ -46,7 +53,9 @@ class Shared(nn.Module):
 
 
 def loss_of_the_user(outputs, labels, num_items_in_batch=None):
-    """With a matrix product of its own, which no mixed precision must round: it is outside of the model."""
+    """With a matrix product of its own, which no mixed precision must round: it is outside of
+    the model.
+    """
     logits = outputs["logits"] if isinstance(outputs, dict) else outputs[1]
     assert logits.dtype == torch.float32
     mixed = logits @ torch.linspace(0.5, 1.5, 9, device=logits.device).reshape(3, 3)
@@ -59,17 +68,37 @@ CASES = {
     "plain module": Case(Classifier, point_data),
     "windows with a remainder": Case(Classifier, point_data, {**WINDOWS, "eval_strategy": "epoch"}),
     "tied weights": Case(gpt2, sentence_data, {**WINDOWS, "eval_strategy": "epoch"}),
-    "encoder and decoder": Case(t5, sentence_data, {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2}),
-    "a weight that is used twice": Case(Shared, point_data, {"max_grad_norm": 0.1, "learning_rate": 0.1}),
-    "clipped": Case(TokenModel, sentence_data, {"max_grad_norm": 0.05, "gradient_accumulation_steps": 2}),
+    "encoder and decoder": Case(
+        t5, sentence_data, {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2}
+    ),
+    "a weight that is used twice": Case(
+        Shared, point_data, {"max_grad_norm": 0.1, "learning_rate": 0.1}
+    ),
+    "clipped": Case(
+        TokenModel, sentence_data, {"max_grad_norm": 0.05, "gradient_accumulation_steps": 2}
+    ),
     "not clipped": Case(Classifier, point_data, {"max_grad_norm": 0.0}),
-    "smoothed labels": Case(bert, class_data, {"label_smoothing_factor": 0.2, "eval_strategy": "epoch"}),
-    "smoothed labels of tokens": Case(gpt2, sentence_data, {"label_smoothing_factor": 0.2, "max_steps": 5}),
-    "a loss of the user": Case(Classifier, point_data, extras=lambda api: {"compute_loss_func": loss_of_the_user}),
-    "an optimizer that asks each time": Case(Classifier, point_data, {"optim": "adamw_torch", "eval_on_start": True}),
-    "stochastic gradient descent": Case(Classifier, point_data, {"optim": "sgd", "optim_args": "momentum=0.9"}),
-    "compiled": Case(Classifier, point_data, {"torch_compile": True, "torch_compile_backend": "eager"}),
-    "gradient checkpointing": Case(gpt2, sentence_data, {"gradient_checkpointing": True, "max_steps": 4}),
+    "smoothed labels": Case(
+        bert, class_data, {"label_smoothing_factor": 0.2, "eval_strategy": "epoch"}
+    ),
+    "smoothed labels of tokens": Case(
+        gpt2, sentence_data, {"label_smoothing_factor": 0.2, "max_steps": 5}
+    ),
+    "a loss of the user": Case(
+        Classifier, point_data, extras=lambda api: {"compute_loss_func": loss_of_the_user}
+    ),
+    "an optimizer that asks each time": Case(
+        Classifier, point_data, {"optim": "adamw_torch", "eval_on_start": True}
+    ),
+    "stochastic gradient descent": Case(
+        Classifier, point_data, {"optim": "sgd", "optim_args": "momentum=0.9"}
+    ),
+    "compiled": Case(
+        Classifier, point_data, {"torch_compile": True, "torch_compile_backend": "eager"}
+    ),
+    "gradient checkpointing": Case(
+        gpt2, sentence_data, {"gradient_checkpointing": True, "max_steps": 4}
+    ),
     "noise on embeddings": Case(gpt2, sentence_data, {"neftune_noise_alpha": 3.0, "max_steps": 4}),
 }
 
@@ -82,7 +111,11 @@ def test_mixed_precision(reference, ours, tmp_path, name, precision):
     """Losses, norms, rates, evaluations, predictions and weights."""
     torch._dynamo.reset()
     case = CASES[name]
-    case = case.but(subclass=scaling_on_the_cpu, arguments={precision: True}, test=lambda: case.data()["eval_dataset"])
+    case = case.but(
+        subclass=scaling_on_the_cpu,
+        arguments={precision: True},
+        test=lambda: case.data()["eval_dataset"],
+    )
     _, actual = assert_parity(reference, ours, case, tmp_path)
     assert {tensor.dtype for tensor in actual.weights.values()} <= {torch.float32, torch.bool}
 
@@ -98,26 +131,39 @@ def rates(of):
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused", "sgd"])
 @pytest.mark.parametrize("clipping", [1.0, 0.0])
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_steps_with_infinite_gradients(reference, ours, tmp_path, optimizer, clipping, accumulation):
+def test_steps_with_infinite_gradients(
+    reference, ours, tmp_path, optimizer, clipping, accumulation
+):
     """The first ones are left out and counted; the scale falls until they are finite."""
-    arguments = {"fp16": True, "optim": optimizer, "max_grad_norm": clipping, "num_train_epochs": 5}
+    arguments = {
+        "fp16": True,
+        "optim": optimizer,
+        "max_grad_norm": clipping,
+        "num_train_epochs": 5,
+    }
     arguments["gradient_accumulation_steps"] = accumulation
     case = Case(Steep, point_data, arguments, subclass=scaling_on_the_cpu)
     expected, actual = assert_parity(reference, ours, case, tmp_path)
-    assert expected.trainer.accelerator.scaler.state_dict() == actual.trainer.accelerator.scaler.state_dict()
+    assert (
+        expected.trainer.accelerator.scaler.state_dict()
+        == actual.trainer.accelerator.scaler.state_dict()
+    )
     finite = [math.isfinite(norm) for norm in norms(actual)]
     skipped = finite.index(True)
     assert skipped > 2
     assert actual.state["global_step"] == len(finite)
     assert actual.trainer.accelerator.scaler.get_scale() == 65536.0 * 0.5 ** finite.count(False)
-    if optimizer == "adamw_torch_fused":  # asked each time, it looks at the gradients itself; the schedule goes on
+    # asked each time, it looks at the gradients itself; the schedule goes on
+    if optimizer == "adamw_torch_fused":
         assert rates(actual)[1] < rates(actual)[0]
     else:
         assert rates(actual)[: skipped + 1] == [rates(actual)[0]] * (skipped + 1)
         assert rates(actual)[skipped + 1] < rates(actual)[skipped]
 
 
-@pytest.mark.parametrize(("argument", "full"), [("bf16", "bf16_full_eval"), ("fp16", "fp16_full_eval")])
+@pytest.mark.parametrize(
+    ("argument", "full"), [("bf16", "bf16_full_eval"), ("fp16", "fp16_full_eval")]
+)
 def test_a_full_evaluation_after_mixed_precision(reference, ours, tmp_path, argument, full):
     """Evaluations in between are mixed; after the training the weights themselves are cast."""
     case = Case(Classifier, point_data, {argument: True, full: True, "eval_strategy": "epoch"})
@@ -129,13 +175,20 @@ def test_a_full_evaluation_after_mixed_precision(reference, ours, tmp_path, argu
 
 
 def evaluated_alone(api, folder, **arguments):
-    trainer = build(api, Case(Classifier, point_data, arguments, subclass=scaling_on_the_cpu), folder)
-    return trainer.evaluate()["eval_loss"], trainer.predict(point_data()["eval_dataset"]).predictions
+    trainer = build(
+        api, Case(Classifier, point_data, arguments, subclass=scaling_on_the_cpu), folder
+    )
+    return (
+        trainer.evaluate()["eval_loss"],
+        trainer.predict(point_data()["eval_dataset"]).predictions,
+    )
 
 
 @pytest.mark.parametrize("argument", ["bf16", "fp16"])
 def test_an_evaluation_without_a_training(reference, ours, tmp_path, argument):
-    expected, actual = (evaluated_alone(api, tmp_path, **{argument: True}) for api in (reference, ours))
+    expected, actual = (
+        evaluated_alone(api, tmp_path, **{argument: True}) for api in (reference, ours)
+    )
     assert not differences(expected, actual)
     assert differences(evaluated_alone(ours, tmp_path), actual)
 
@@ -143,7 +196,10 @@ def test_an_evaluation_without_a_training(reference, ours, tmp_path, argument):
 STOPPED = {
     "in the middle of an epoch": ({"save_steps": 4}, 4),
     "while steps are still left out": ({"save_steps": 2}, 2),
-    "between windows": ({"save_steps": 2, "gradient_accumulation_steps": 2, "num_train_epochs": 4}, 8),
+    "between windows": (
+        {"save_steps": 2, "gradient_accumulation_steps": 2, "num_train_epochs": 4},
+        8,
+    ),
 }
 
 
@@ -160,7 +216,9 @@ def resumed(api, case, checkpoint, folder):
 
 @pytest.mark.parametrize("name", STOPPED)
 def test_a_resumed_run_goes_on_with_its_scale(ours, tmp_path, name):
-    """To the bits of a run that was never stopped; the control begins with the first scale again."""
+    """To the bits of a run that was never stopped; the control begins with the first scale
+    again.
+    """
     case, checkpoint = checkpoints_of(name)
     straight = run(ours, case, tmp_path / "straight")
     again = resumed(ours, case, straight.folder / checkpoint, tmp_path / "again")
@@ -169,7 +227,8 @@ def test_a_resumed_run_goes_on_with_its_scale(ours, tmp_path, name):
     for one in (straight, again, control):
         one.history[-1].pop("train_loss")
         one.history = [
-            {key: "NaN" if value != value else value for key, value in entry.items()} for entry in one.history
+            {key: "NaN" if value != value else value for key, value in entry.items()}
+            for entry in one.history
         ]
     assert_same(straight, again, ignoring=("output",))
     scales = [one.trainer.accelerator.scaler.state_dict() for one in (straight, again, control)]
@@ -182,7 +241,10 @@ def test_scales_are_exchanged_with_the_reference(reference, ours, tmp_path, name
     """The same file with the same content, and each resumes what the other one saved."""
     case, checkpoint = checkpoints_of(name)
     expected, actual = assert_parity(reference, ours, case, tmp_path)
-    left, right = (torch.load(one.folder / checkpoint / "scaler.pt", weights_only=True) for one in (expected, actual))
+    left, right = (
+        torch.load(one.folder / checkpoint / "scaler.pt", weights_only=True)
+        for one in (expected, actual)
+    )
     assert left == right
     assert left["scale"] < 65536.0
     theirs = resumed(reference, case, actual.folder / checkpoint, tmp_path / "theirs")
@@ -196,7 +258,16 @@ def test_scales_are_exchanged_with_the_reference(reference, ours, tmp_path, name
 @pytest.mark.parametrize("model", [Classifier, Steep, Shared])
 def test_float16_on_a_gpu(reference, ours, tmp_path, model, optimizer):
     """Against the reference as it is, on the same GPU."""
-    arguments = {"fp16": True, "use_cpu": False, "optim": optimizer, "eval_strategy": "epoch", "num_train_epochs": 4}
+    arguments = {
+        "fp16": True,
+        "use_cpu": False,
+        "optim": optimizer,
+        "eval_strategy": "epoch",
+        "num_train_epochs": 4,
+    }
     case = Case(model, point_data, {**arguments, "max_grad_norm": 0.5})
     expected, actual = assert_parity(reference, ours, case, tmp_path)
-    assert expected.trainer.accelerator.scaler.state_dict() == actual.trainer.accelerator.scaler.state_dict()
+    assert (
+        expected.trainer.accelerator.scaler.state_dict()
+        == actual.trainer.accelerator.scaler.state_dict()
+    )

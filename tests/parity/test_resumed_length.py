@@ -36,7 +36,9 @@ def test_max_steps_is_reached_as_in_the_reference(reference, ours, tmp_path, nam
     ended = {}
     for api in (reference, ours):
         folder = tmp_path / api.__name__
-        begun = case(data, samples, **before, max_steps=step, save_strategy="steps", save_steps=step)
+        begun = case(
+            data, samples, **before, max_steps=step, save_strategy="steps", save_steps=step
+        )
         run(api, begun, folder)
         changed = case(data, samples, **after, max_steps=max_steps)
         resumed = run(api, changed, folder, resume=str(folder / f"checkpoint-{step}"))
@@ -68,7 +70,9 @@ BEFORES = [
 def test_epochs_are_gone_through_to_their_end(ours, tmp_path, before, after, step, steps):
     """With epochs given, the reference counts all steps in the present batch size."""
     run(ours, case("samples", 16, **before, save_strategy="steps", save_steps=step), tmp_path)
-    resumed = run(ours, case("samples", 16, **after), tmp_path, resume=str(tmp_path / f"checkpoint-{step}"))
+    resumed = run(
+        ours, case("samples", 16, **after), tmp_path, resume=str(tmp_path / f"checkpoint-{step}")
+    )
     assert resumed.output["global_step"] == resumed.state["max_steps"] == steps
     assert resumed.state["epoch"] == 2
     assert resumed.trainer.lr_scheduler.get_last_lr()[0] == 0
@@ -80,12 +84,20 @@ def test_one_that_changed_may_be_interrupted_again(ours, tmp_path, data, length)
     """Checkpoints keep the changed number of steps."""
     if data != "samples" and "max_steps" not in length:
         length = {"max_steps": 14}
-    begun = case(data, 16, per_device_train_batch_size=4, max_steps=2, save_strategy="steps", save_steps=2)
+    begun = case(
+        data, 16, per_device_train_batch_size=4, max_steps=2, save_strategy="steps", save_steps=2
+    )
     run(ours, begun, tmp_path)
-    changed = case(data, 16, per_device_train_batch_size=2, save_strategy="steps", save_steps=3, **length)
+    changed = case(
+        data, 16, per_device_train_batch_size=2, save_strategy="steps", save_steps=3, **length
+    )
     whole = run(ours, changed, tmp_path, resume=str(tmp_path / "checkpoint-2"))
     again = run(ours, changed, tmp_path, resume=str(tmp_path / "checkpoint-6"))
-    assert again.output["global_step"] == whole.output["global_step"] == (10 if length == {"max_steps": 10} else 14)
+    assert (
+        again.output["global_step"]
+        == whole.output["global_step"]
+        == (10 if length == {"max_steps": 10} else 14)
+    )
     assert again.history[:-1] == whole.history[:-1]
 
 
@@ -100,5 +112,10 @@ def test_epochs_that_a_callback_ends_early_add_no_steps(ours, tmp_path):
     begun = case("samples", 16, **early).but(extras=lambda api: {"callbacks": [EndsEarly()]})
     whole = run(ours, begun, tmp_path)
     for changes in ({}, {BATCH: 2, ACCUMULATION: 2}):
-        resumed = run(ours, begun.but(arguments=changes), tmp_path, resume=str(tmp_path / "checkpoint-3"))
-        assert (resumed.output["global_step"], resumed.state["max_steps"]) == (6, whole.state["max_steps"])
+        resumed = run(
+            ours, begun.but(arguments=changes), tmp_path, resume=str(tmp_path / "checkpoint-3")
+        )
+        assert (resumed.output["global_step"], resumed.state["max_steps"]) == (
+            6,
+            whole.state["max_steps"],
+        )

@@ -1,4 +1,6 @@
-"""The same study with both libraries: the same values of the trials, bit for bit, and so the same best run."""
+"""The same study with both libraries: the same values of the trials, bit for bit, and so the
+same best run.
+"""
 
 import optuna
 import pytest
@@ -18,7 +20,9 @@ def _quiet():
 def space(trial):
     return {
         "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True),
-        "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [2, 4]),
+        "per_device_train_batch_size": trial.suggest_categorical(
+            "per_device_train_batch_size", [2, 4]
+        ),
         "num_train_epochs": trial.suggest_int("num_train_epochs", 1, 2),
         "lr_scheduler_type": trial.suggest_categorical("lr_scheduler_type", ["linear", "cosine"]),
     }
@@ -31,7 +35,9 @@ def model(trial):
 def search(api, folder, **changes):
     given = {**DEFAULTS, "eval_strategy": "steps", "eval_steps": 3, "disable_tqdm": False}
     arguments = api.TrainingArguments(output_dir=str(folder), **given)
-    trainer = api.Trainer(model_init=model, args=arguments, train_dataset=points(16, 1), eval_dataset=points(6, 2))
+    trainer = api.Trainer(
+        model_init=model, args=arguments, train_dataset=points(16, 1), eval_dataset=points(6, 2)
+    )
     for callback in list(trainer.callback_handler.callbacks):
         if "Progress" in type(callback).__name__:
             trainer.remove_callback(callback)
@@ -43,7 +49,11 @@ def search(api, folder, **changes):
     }
     studies, make = [], optuna.create_study
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optuna, "create_study", lambda **keywords: studies.append(make(**keywords)) or studies[0])
+        patch.setattr(
+            optuna,
+            "create_study",
+            lambda **keywords: studies.append(make(**keywords)) or studies[0],
+        )
         best = trainer.hyperparameter_search(space, **options)
     return best, studies[0].trials
 

@@ -1,4 +1,6 @@
-"""Encoder-decoder models: training, evaluation and prediction by generation, bit for bit as in the reference."""
+"""Encoder-decoder models: training, evaluation and prediction by generation, bit for bit as in
+the reference.
+"""
 
 import json
 
@@ -28,7 +30,9 @@ def everything(api, model, folder, train=True, gen_kwargs=None, labelled=True, *
         "predictions": prediction.predictions,
         "label_ids": prediction.label_ids,
         "test_metrics": without_clock(prediction.metrics),
-        "weights": {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()},
+        "weights": {
+            name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()
+        },
         "random": random_state(),
         "gen_kwargs": trainer._gen_kwargs,
         "config": trainer.model.generation_config.to_dict(),
@@ -54,13 +58,23 @@ MODELS = [
 
 
 @pytest.mark.parametrize(
-    ("model", "arguments", "gen_kwargs"), MODELS, ids=lambda value: getattr(value, "__name__", str(value))
+    ("model", "arguments", "gen_kwargs"),
+    MODELS,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_generated_predictions(reference, ours, tmp_path, model, arguments, gen_kwargs):
-    """Greedy and with beams, however the length is said, after a training with an evaluation in each epoch."""
+    """Greedy and with beams, however the length is said, after a training with an evaluation in
+    each epoch.
+    """
     if arguments.get("generation_config") == "object":
-        arguments = {"generation_config": reference.GenerationConfig(max_new_tokens=7, num_beams=2, **special(model))}
-    actual = assert_same(reference, ours, model, tmp_path, gen_kwargs=gen_kwargs, eval_strategy="epoch", **arguments)
+        arguments = {
+            "generation_config": reference.GenerationConfig(
+                max_new_tokens=7, num_beams=2, **special(model)
+            )
+        }
+    actual = assert_same(
+        reference, ours, model, tmp_path, gen_kwargs=gen_kwargs, eval_strategy="epoch", **arguments
+    )
     assert actual["predictions"].dtype == np.int64
     assert len(np.unique(actual["predictions"])) > 3  # there is something to compare
     assert "eval_tokens" in actual["metrics"]
@@ -69,13 +83,19 @@ def test_generated_predictions(reference, ours, tmp_path, model, arguments, gen_
 def test_several_sequences_for_each_sample(reference, ours, tmp_path):
     """All of them, also for the last batch, which is shorter than the others."""
     several = {"num_beams": 3, "num_return_sequences": 3}
-    actual = assert_same(reference, ours, t5, tmp_path, gen_kwargs=several, train=False, generation_max_length=8)
+    actual = assert_same(
+        reference, ours, t5, tmp_path, gen_kwargs=several, train=False, generation_max_length=8
+    )
     assert len(actual["predictions"]) == 3 * len(actual["label_ids"])
     assert len(actual["label_ids"]) % DEFAULTS["per_device_eval_batch_size"]
 
 
 def special(model):
-    return {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0 if model is t5 else 2}
+    return {
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0 if model is t5 else 2,
+    }
 
 
 @pytest.mark.parametrize("as_folder", [True, False])
@@ -96,7 +116,9 @@ def test_a_dict_of_settings_is_the_object_with_them(ours, reference, tmp_path):
 
 
 def test_data_without_labels(reference, ours, tmp_path):
-    """The collator then gives `labels=None`, with which 5.3.0 fails: it is compared through a collator without."""
+    """The collator then gives `labels=None`, with which 5.3.0 fails: it is compared through a
+    collator without.
+    """
 
     def collate(samples):
         return Words().pad(samples)
@@ -116,7 +138,11 @@ def test_data_without_labels(reference, ours, tmp_path):
 
 
 ARGUMENTS = [
-    *({"predict_with_generate": False}, {"prediction_loss_only": True}, {"label_smoothing_factor": 0.1}),
+    *(
+        {"predict_with_generate": False},
+        {"prediction_loss_only": True},
+        {"label_smoothing_factor": 0.1},
+    ),
     *({"eval_do_concat_batches": False}, {"include_for_metrics": ["inputs", "loss"]}),
     {"eval_accumulation_steps": 1},
 ]
@@ -126,37 +152,57 @@ ARGUMENTS = [
 def test_other_arguments_beside_generation(reference, ours, tmp_path, arguments):
     given = dict(arguments)
     if given.get("predict_with_generate") is False or given.get("eval_do_concat_batches") is False:
-        given["trainer"] = {"compute_metrics": lambda prediction: {"seen": len(prediction.label_ids)}}
-    assert_same(reference, ours, t5, tmp_path, eval_strategy="epoch", generation_max_length=7, **given)
+        given["trainer"] = {
+            "compute_metrics": lambda prediction: {"seen": len(prediction.label_ids)}
+        }
+    assert_same(
+        reference, ours, t5, tmp_path, eval_strategy="epoch", generation_max_length=7, **given
+    )
 
 
-def test_without_metrics_evaluation_generates_nothing_and_prediction_does(reference, ours, tmp_path):
-    actual = assert_same(reference, ours, bart, tmp_path, trainer={"compute_metrics": None}, generation_max_length=5)
+def test_without_metrics_evaluation_generates_nothing_and_prediction_does(
+    reference, ours, tmp_path
+):
+    actual = assert_same(
+        reference, ours, bart, tmp_path, trainer={"compute_metrics": None}, generation_max_length=5
+    )
     assert "eval_tokens" not in actual["metrics"]
     assert actual["predictions"].ndim == 2
 
 
 @pytest.mark.parametrize("collator_model", [True, False])
-def test_decoder_inputs_made_from_labels_are_not_gone_on_from(reference, ours, tmp_path, collator_model):
-    """With the model in the collator a batch has `decoder_input_ids`; the predictions are the same as without."""
+def test_decoder_inputs_made_from_labels_are_not_gone_on_from(
+    reference, ours, tmp_path, collator_model
+):
+    """With the model in the collator a batch has `decoder_input_ids`; the predictions are the
+    same as without.
+    """
     actual = assert_same(reference, ours, t5, tmp_path, train=False, collator_model=collator_model)
     without = everything(ours, t5, tmp_path, train=False, collator_model=not collator_model)
     assert not differences(actual["predictions"], without["predictions"])
 
 
 def test_a_step_of_a_users_own_gets_and_gives_the_same(reference, ours, tmp_path):
-    """`prediction_step` in a subclass: what it is handed, and keyword arguments of generation that it hands on."""
+    """`prediction_step` in a subclass: what it is handed, and keyword arguments of generation
+    that it hands on.
+    """
 
     def subclass(base):
         class Own(base):
-            def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
+            def prediction_step(
+                self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs
+            ):
                 step, length = super().prediction_step, self._gen_kwargs["max_length"] + 2
-                loss, tokens, labels = step(model, inputs, prediction_loss_only, ignore_keys, max_length=length)
+                loss, tokens, labels = step(
+                    model, inputs, prediction_loss_only, ignore_keys, max_length=length
+                )
                 return loss, None if tokens is None else tokens + 1, labels
 
         return Own
 
-    assert_same(reference, ours, t5, tmp_path, train=False, subclass=subclass, generation_max_length=4)
+    assert_same(
+        reference, ours, t5, tmp_path, train=False, subclass=subclass, generation_max_length=4
+    )
 
 
 def test_question_answering_trainer(reference, ours, tmp_path):
@@ -164,7 +210,14 @@ def test_question_answering_trainer(reference, ours, tmp_path):
 
     def subclass(base):
         class Answering(base):
-            def evaluate(self, eval_dataset=None, eval_examples=None, ignore_keys=None, metric_key_prefix="eval", **kw):
+            def evaluate(
+                self,
+                eval_dataset=None,
+                eval_examples=None,
+                ignore_keys=None,
+                metric_key_prefix="eval",
+                **kw,
+            ):
                 self._gen_kwargs = {"max_length": self.args.generation_max_length, **kw}
                 loader = self.get_eval_dataloader(eval_dataset)
                 compute, self.compute_metrics = self.compute_metrics, None
@@ -172,10 +225,14 @@ def test_question_answering_trainer(reference, ours, tmp_path):
                     output = self.evaluation_loop(loader, "Evaluation", None, ignore_keys)
                 finally:
                     self.compute_metrics = compute
-                metrics = {f"{metric_key_prefix}_{key}": value for key, value in compute(output).items()}
+                metrics = {
+                    f"{metric_key_prefix}_{key}": value for key, value in compute(output).items()
+                }
                 metrics.update(output.metrics)
                 self.log(metrics)
-                self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+                self.control = self.callback_handler.on_evaluate(
+                    self.args, self.state, self.control, metrics
+                )
                 return metrics
 
         return Answering
@@ -191,7 +248,9 @@ def test_checkpoints_hold_the_same_generation_config(reference, ours, tmp_path):
         config = reference.GenerationConfig(max_length=9, num_beams=2, **special(t5))
         unsaved = {"processing_class": None}
         folder = tmp_path / api.__name__
-        trainer = build(api, t5, folder, trainer=unsaved, generation_config=config, eval_strategy="epoch")
+        trainer = build(
+            api, t5, folder, trainer=unsaved, generation_config=config, eval_strategy="epoch"
+        )
         trainer.train()
         trainer.model.save_pretrained(folder)
         saved.append(json.loads((folder / "generation_config.json").read_text()))

@@ -1,4 +1,6 @@
-"""A training under the watch for overflows: the results of the reference, and the place of a fault."""
+"""A training under the watch for overflows: the results of the reference, and the place of a
+fault.
+"""
 
 import pytest
 import torch
@@ -9,8 +11,14 @@ from torch import nn
 
 
 def test_a_watched_training(reference, ours, tmp_path):
-    """The same results as in the reference, and as without a watch; nothing is left on the model."""
-    case = Case(Classifier, point_data, {"debug": "underflow_overflow", "eval_strategy": "epoch", "bf16": True})
+    """The same results as in the reference, and as without a watch; nothing is left on the
+    model.
+    """
+    case = Case(
+        Classifier,
+        point_data,
+        {"debug": "underflow_overflow", "eval_strategy": "epoch", "bf16": True},
+    )
     _, actual = assert_parity(reference, ours, case, tmp_path)
     assert not any(module._forward_hooks for module in actual.trainer.model.modules())
 
@@ -30,7 +38,9 @@ class Growing(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-@pytest.mark.parametrize(("precision", "layer"), [("fp16", "second, Linear"), ("bf16", None), ("do_eval", None)])
+@pytest.mark.parametrize(
+    ("precision", "layer"), [("fp16", "second, Linear"), ("bf16", None), ("do_eval", None)]
+)
 def test_a_training_that_overflows(ours, tmp_path, caplog, precision, layer):
     """In float16 alone; the hooks are gone afterwards."""
     asked = {"debug": "underflow_overflow", precision: True, "learning_rate": 1e-6, "max_steps": 2}

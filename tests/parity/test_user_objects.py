@@ -1,8 +1,9 @@
-"""What a training calls of the user's objects: the same methods, as often, with arguments of the same kind.
+"""What a training calls of the user's objects: the same methods, as often, with arguments of the
+same kind.
 
-Model, optimizer, schedule, datasets, sampler, collator, tokenizer, metric and callback note every call of a method.
-Both libraries run a training with evaluations and checkpoints, an evaluation, a prediction, a save and a resumption.
-Each difference stands in `INTENDED`, with its reason.
+Model, optimizer, schedule, datasets, sampler, collator, tokenizer, metric and callback note every
+call of a method. Both libraries run a training with evaluations and checkpoints, an evaluation, a
+prediction, a save and a resumption. Each difference stands in `INTENDED`, with its reason.
 """
 
 import collections
@@ -40,10 +41,16 @@ class Calls:
 
 
 def kind_of(value):
-    """The kind of an argument: numbers and None as they are, classes of either library under one name."""
+    """The kind of an argument: numbers and None as they are, classes of either library under one
+    name.
+    """
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
-    kinds = {"AcceleratedOptimizer": "Switching", "DataLoaderShard": "Loader", "EpochLoader": "Loader"}
+    kinds = {
+        "AcceleratedOptimizer": "Switching",
+        "DataLoaderShard": "Loader",
+        "EpochLoader": "Loader",
+    }
     kinds["NotedItems"] = "Tensor"  # a subclass, which notes whether a loss was divided by it
     name = type(value).__name__
     return kinds.get(name, name)
@@ -59,7 +66,9 @@ def noting(calls, owner, name, original):
         if depths[thread] == 0:
             # None is the default of every parameter that gets it.
             positional = tuple(kind_of(value) for value in args if value is not None)
-            named = tuple((key, kind_of(value)) for key, value in kwargs.items() if value is not None)
+            named = tuple(
+                (key, kind_of(value)) for key, value in kwargs.items() if value is not None
+            )
             calls.noted.append((f"{owner}.{name}", positional, named))
         depths[thread] += 1
         try:
@@ -71,8 +80,24 @@ def noting(calls, owner, name, original):
     return method
 
 
-NOT_NOTED = {"__init__", "__new__", "__getattr__", "__setattr__", "__delattr__", "__dir__", "__repr__", "__hash__"}
-NOT_NOTED |= {"__getattribute__", "__eq__", "__setstate__", "__getstate__", "__class_getitem__", "__init_subclass__"}
+NOT_NOTED = {
+    "__init__",
+    "__new__",
+    "__getattr__",
+    "__setattr__",
+    "__delattr__",
+    "__dir__",
+    "__repr__",
+    "__hash__",
+}
+NOT_NOTED |= {
+    "__getattribute__",
+    "__eq__",
+    "__setstate__",
+    "__getstate__",
+    "__class_getitem__",
+    "__init_subclass__",
+}
 NOT_NOTED |= {"get_extra_state", "set_extra_state"}  # torch looks whether they are overridden
 
 
@@ -82,7 +107,12 @@ def noted(calls, owner, base):
     for ancestor in base.__mro__[:-1]:
         for name, value in vars(ancestor).items():
             is_public = not name.startswith("_") or (name.startswith("__") and name.endswith("__"))
-            if is_public and name not in methods and name not in NOT_NOTED and isinstance(value, types.FunctionType):
+            if (
+                is_public
+                and name not in methods
+                and name not in NOT_NOTED
+                and isinstance(value, types.FunctionType)
+            ):
                 methods[name] = noting(calls, owner, name, getattr(base, name))
     return type(base.__name__, (base,), methods)
 
@@ -218,25 +248,44 @@ def calls_of(api, folder, dataset):
     calls.phase("prediction", lambda: trainer.predict(test))
     calls.phase("save", lambda: trainer.save_model(str(folder / "model")))
     trainer, _ = trainer_of(api, calls, folder, dataset)
-    calls.phase("resumption", lambda: trainer.train(resume_from_checkpoint=str(folder / "checkpoint-4")))
+    calls.phase(
+        "resumption", lambda: trainer.train(resume_from_checkpoint=str(folder / "checkpoint-4"))
+    )
     return calls.phases
 
 
 # --- The comparison.
 
 QUERIES = {
-    *(f"model.{name}" for name in ("modules", "named_modules", "children", "named_children", "buffers")),
-    *(f"model.{name}" for name in ("parameters", "named_parameters", "named_buffers", "state_dict")),
+    *(
+        f"model.{name}"
+        for name in ("modules", "named_modules", "children", "named_children", "buffers")
+    ),
+    *(
+        f"model.{name}"
+        for name in ("parameters", "named_parameters", "named_buffers", "state_dict")
+    ),
     *(f"{name}_dataset.__len__" for name in ("train", "eval", "test")),
     "sampler.__len__",
     "tokenizer.__len__",
 }
-"""Methods that change nothing; how often they are asked may differ, but the reference's questions are asked."""
+"""Methods that change nothing; how often they are asked may differ, but the reference's
+questions are asked.
+"""
 
-PREPARED = "accelerate reads and loads the state of an optimizer once, to move it to the device; Lightning moves it"
+PREPARED = (
+    "accelerate reads and loads the state of an optimizer once, to move it to the device; "
+    "Lightning moves it"
+)
 INTENDED = {
-    ("training", "model.to"): "the model is moved when the Trainer is made, and its parts by Lightning at the start",
-    ("resumption", "model.to"): "the model is moved when the Trainer is made, and its parts by Lightning at the start",
+    (
+        "training",
+        "model.to",
+    ): "the model is moved when the Trainer is made, and its parts by Lightning at the start",
+    (
+        "resumption",
+        "model.to",
+    ): "the model is moved when the Trainer is made, and its parts by Lightning at the start",
     ("training", "optimizer.state_dict"): PREPARED,
     ("training", "optimizer.load_state_dict"): PREPARED,
     ("resumption", "optimizer.state_dict"): PREPARED,
@@ -291,7 +340,7 @@ def test_every_intended_difference_exists(both):
     found = {
         (phase, call[0])
         for phase in PHASES
-        for call in (collections.Counter(both[0][phase]) - collections.Counter(both[1][phase]))
+        for call in collections.Counter(both[0][phase]) - collections.Counter(both[1][phase])
     }
     assert set(INTENDED) <= found
 
@@ -371,11 +420,18 @@ def frozen_as_attribute():
     return model
 
 
-MODELS = {"train": Frozen, "train of a part": FrozenBelow, "eval": MonteCarlo, "attribute": frozen_as_attribute}
+MODELS = {
+    "train": Frozen,
+    "train of a part": FrozenBelow,
+    "eval": MonteCarlo,
+    "attribute": frozen_as_attribute,
+}
 
 
 def modes_of(api, model, folder, callbacks=()):
-    """Modes of each forward pass of a training with evaluations, an evaluation and a prediction; its weights."""
+    """Modes of each forward pass of a training with evaluations, an evaluation and a prediction;
+    its weights.
+    """
     arguments = api.TrainingArguments(
         str(folder),
         max_steps=4,
@@ -390,7 +446,11 @@ def modes_of(api, model, folder, callbacks=()):
         use_cpu=not trains_on_device(),
     )
     trainer = api.Trainer(
-        model, arguments, train_dataset=points(12), eval_dataset=points(6, seed=3), callbacks=list(callbacks)
+        model,
+        arguments,
+        train_dataset=points(12),
+        eval_dataset=points(6, seed=3),
+        callbacks=list(callbacks),
     )
     trainer.train()
     trainer.evaluate()
@@ -400,8 +460,12 @@ def modes_of(api, model, folder, callbacks=()):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("with_lightning_callback", [False, True], ids=["alone", "Lightning callback"])
-def test_modes_that_a_model_sets_itself_stay(reference, ours, tmp_path, name, with_lightning_callback):
+@pytest.mark.parametrize(
+    "with_lightning_callback", [False, True], ids=["alone", "Lightning callback"]
+)
+def test_modes_that_a_model_sets_itself_stay(
+    reference, ours, tmp_path, name, with_lightning_callback
+):
     from lightning.pytorch.callbacks import Callback
 
     torch.manual_seed(5)
@@ -415,7 +479,9 @@ def test_modes_that_a_model_sets_itself_stay(reference, ours, tmp_path, name, wi
         assert torch.equal(value, own_weights[key]), key
 
 
-def test_train_replaced_during_a_training_is_called_from_the_next_epoch_on(reference, ours, tmp_path):
+def test_train_replaced_during_a_training_is_called_from_the_next_epoch_on(
+    reference, ours, tmp_path
+):
     """The model is inspected once an epoch, not at every step."""
 
     def frozen_in_epochs(api):
@@ -433,11 +499,15 @@ def test_train_replaced_during_a_training_is_called_from_the_next_epoch_on(refer
 
 # torch warns of what Lightning does with its trees; the others are advice.
 @pytest.mark.filterwarnings(
-    "ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers", "ignore:.*in eval mode"
+    "ignore:.*LeafSpec:FutureWarning",
+    "ignore:.*does not have many workers",
+    "ignore:.*in eval mode",
 )
 @pytest.mark.parametrize("name", ["train", "train of a part", "attribute"])
 def test_plain_lightning_keeps_the_modes_of_a_model(ours, name):
-    """Lightning calls no `train` in a training; the module calls that of the model when the training begins."""
+    """Lightning calls no `train` in a training; the module calls that of the model when the
+    training begins.
+    """
     import lightning
 
     model = MODELS[name]()
@@ -526,11 +596,21 @@ class Empty(Classifier):
         return 0
 
 
-NARROW = [RecursiveParameters, PrefixedParameters, PlainParameters, PlainStates, PlainModes, CountsItself, Empty]
+NARROW = [
+    RecursiveParameters,
+    PrefixedParameters,
+    PlainParameters,
+    PlainStates,
+    PlainModes,
+    CountsItself,
+    Empty,
+]
 
 
 def resumed(api, folder, model, own=lambda model: {}, **parts):
-    """A training that is resumed in its middle, with the best model at its end: the trainer, and its weights."""
+    """A training that is resumed in its middle, with the best model at its end: the trainer, and
+    its weights.
+    """
     for steps, checkpoint in ((2, None), (4, True)):
         torch.manual_seed(3)
         made = model()
@@ -694,7 +774,9 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_and_schedules_of_own_classes_train_as_in_the_reference(reference, ours, tmp_path, name):
+def test_optimizers_and_schedules_of_own_classes_train_as_in_the_reference(
+    reference, ours, tmp_path, name
+):
     own = lambda model: {"optimizers": OPTIMIZERS[name](model)}
     expected = resumed(reference, tmp_path / "reference", Classifier, own)
     assert_same_training(expected, resumed(ours, tmp_path / "ours", Classifier, own))
@@ -730,7 +812,9 @@ def test_optimizer_inside_of_the_optimizer_is_that_which_was_passed(reference, o
 
 
 class PadsOtherwise:
-    """A tokenizer whose `pad` is another method than that of transformers, and that is false: it has no tokens yet."""
+    """A tokenizer whose `pad` is another method than that of transformers, and that is false: it
+    has no tokens yet.
+    """
 
     def __len__(self):
         return 0

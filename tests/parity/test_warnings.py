@@ -12,7 +12,9 @@ from lightrainer.interception.switch import LOGGERS
 
 
 def trainer(api, folder, model=None, train=True, callbacks=(), **arguments):
-    args = api.TrainingArguments(output_dir=str(folder), **{**DEFAULTS, "max_steps": 2, **arguments})
+    args = api.TrainingArguments(
+        output_dir=str(folder), **{**DEFAULTS, "max_steps": 2, **arguments}
+    )
     data = {"train_dataset": points(8), "eval_dataset": points(4)}
     made = api.Trainer(model or Classifier(), args, **data, callbacks=list(callbacks))
     return made.train() if train else made
@@ -39,7 +41,9 @@ def a_state_without_its_callback(api, folder):
 
 def other_arguments_than_in_the_checkpoint(api, folder):
     trainer(api, folder, save_strategy="steps", save_steps=1, logging_steps=1)
-    changed = trainer(api, folder, train=False, save_strategy="steps", save_steps=3, logging_steps=2)
+    changed = trainer(
+        api, folder, train=False, save_strategy="steps", save_steps=3, logging_steps=2
+    )
     changed.train(resume_from_checkpoint=str(folder / "checkpoint-1"))
 
 

@@ -1,6 +1,8 @@
-"""Which test shows each promise of README and differences.md, for each kind of user code that meets it.
+"""Which test shows each promise of README and differences.md, for each kind of user code that meets
+it.
 
-A row is named by the beginning of its left cell. Of a kind that is not named, `others` says why it cannot differ.
+A row is named by the beginning of its left cell. Of a kind that is not named, `others` says why it
+cannot differ.
 """
 
 from dataclasses import dataclass
@@ -27,7 +29,9 @@ RESUMED_DATA = "tests/facade/checkpointing/test_resume.py::test_from_every_place
 NO_QUESTIONS = ROWS + "test_steps_between_two_logs_ask_nothing_of_the_device"
 NOT_NUMBERS = ROWS + "test_losses_that_are_not_numbers_are_reported"
 KILLED = "tests/faults/test_kills.py::test_it_ends_the_same"
-STOPPED_BY_TWO = "tests/ddp/test_interrupted.py::test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits"
+STOPPED_BY_TWO = (
+    "tests/ddp/test_interrupted.py::test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits"
+)
 SMALLER = ROWS + "test_smaller_batches_keep_the_step"
 SCALED = ROWS + "test_fp16_on_the_cpu_is_scaled"
 ARRAYS = "tests/lightning_modules/evaluation/test_preallocated_arrays.py::"
@@ -47,7 +51,9 @@ ONE_BATCH = {
     "two processes": BY_TWO,
     "stream": USER_CODE,
     "Lightning module": LIGHTNING,
-    "accumulated window": "tests/parity/test_accumulation.py::test_a_window_of_4_is_one_batch_of_4_times_the_size",
+    "accumulated window": (
+        "tests/parity/test_accumulation.py::test_a_window_of_4_is_one_batch_of_4_times_the_size"
+    ),
     "half precision": USER_CODE,
 }
 
@@ -132,28 +138,40 @@ PROMISES: dict[str, Promise] = {
         {
             "own module": KILLED,
             "two processes": KILLED,
-            "Lightning module": "tests/lightning_modules/checkpoints/test_folder_checkpoint.py"
-            "::test_folders_are_written_and_rotated_with_no_plugin",
-            "override": "tests/facade/checkpointing/test_background_saving.py::test_an_override_finds_the_files",
+            "Lightning module": (
+                "tests/lightning_modules/checkpoints/test_folder_checkpoint.py"
+                "::test_folders_are_written_and_rotated_with_no_plugin"
+            ),
+            "override": (
+                "tests/facade/checkpointing/test_background_saving.py::test_an_override_finds_the_files"
+            ),
         },
         others="All write into the one folder that is renamed.",
     ),
-    "a damaged newest checkpoint makes": Promise(DAMAGED, others="Verification reads files, whatever is in them."),
+    "a damaged newest checkpoint makes": Promise(
+        DAMAGED, others="Verification reads files, whatever is in them."
+    ),
     "evaluation copies all earlier predictions": Promise(
         {
             "own module": ARRAYS + "test_each_value_is_written_once",
             "half precision": ARRAYS + "test_precisions_that_differ",
-            "two processes": "tests/ddp/test_evaluation.py::test_predictions_are_all_there_once_and_in_order",
+            "two processes": (
+                "tests/ddp/test_evaluation.py::test_predictions_are_all_there_once_and_in_order"
+            ),
         },
         others="Predictions are arrays by then, whatever computed them.",
     ),
     "metrics need all predictions in memory": Promise(
         {
-            "own module": "tests/facade/evaluation/test_live_metrics.py::test_predictions_are_not_kept",
+            "own module": (
+                "tests/facade/evaluation/test_live_metrics.py::test_predictions_are_not_kept"
+            ),
             "two processes": "tests/ddp/test_evaluation.py::test_torchmetrics_are_exact",
             "Lightning module": "tests/ddp/test_modules.py::test_each_sample_is_evaluated_once",
-            "half precision": "tests/lightning_modules/evaluation/test_token_metrics.py"
-            "::test_half_precision_is_summed_in_full",
+            "half precision": (
+                "tests/lightning_modules/evaluation/test_token_metrics.py"
+                "::test_half_precision_is_summed_in_full"
+            ),
         },
         others="Predictions are tensors by then, whatever computed them.",
     ),
@@ -167,32 +185,51 @@ PROMISES: dict[str, Promise] = {
             "accumulated window": NOT_NUMBERS,
             "half precision": NOT_NUMBERS,
         },
-        others="The losses of a step are counted after they are weighed; Lightning has no such filter.",
+        others=(
+            "The losses of a step are counted after they are weighed; Lightning has no such filter."
+        ),
     ),
     "a host synchronisation at every step": Promise(
-        ASKS_NOTHING, others="The exchange between processes and Lightning's loop are torch's and Lightning's own."
+        ASKS_NOTHING,
+        others=(
+            "The exchange between processes and Lightning's loop are torch's and Lightning's own."
+        ),
     ),
     "models spread by `DistributedConfig`": Promise(
         {
-            "two processes": "tests/ddp/test_spread_models.py::test_they_train_as_in_one_process_and_are_saved_whole",
+            "two processes": (
+                "tests/ddp/test_spread_models.py::test_they_train_as_in_one_process_and_are_saved_whole"
+            ),
         },
         others="Such a model is a head of transformers in several processes.",
     ),
     "errors come one at a time": Promise(
         {
-            "own module": "tests/facade/trainer/test_construction.py::test_all_values_that_cannot_be_are_told_at_once",
-            "two processes": "tests/facade/arguments/test_bad_input_together.py"
-            "::test_right_arguments_wait_for_the_other_process",
+            "own module": (
+                "tests/facade/trainer/test_construction.py::test_all_values_that_cannot_be_are_told_at_once"
+            ),
+            "two processes": (
+                "tests/facade/arguments/test_bad_input_together.py"
+                "::test_right_arguments_wait_for_the_other_process"
+            ),
         },
         others="Arguments are checked before the model is used.",
     ),
     "a `StopIteration` in a collator or dataset": Promise(
         {
-            "own module": "tests/facade/trainer/test_errors_of_user_code.py::test_training_stop_iteration_is_an_error",
-            "override": "tests/facade/trainer/test_errors_of_user_code.py::test_training_stop_iteration_is_an_error",
-            "stream": "tests/facade/trainer/test_errors_of_user_code.py::test_worker_stop_iteration_is_an_error",
-            "Lightning module": "tests/lightning_modules/tasks/test_stop_iteration.py"
-            "::test_loss_module_stop_iteration_of_the_model_is_an_error",
+            "own module": (
+                "tests/facade/trainer/test_errors_of_user_code.py::test_training_stop_iteration_is_an_error"
+            ),
+            "override": (
+                "tests/facade/trainer/test_errors_of_user_code.py::test_training_stop_iteration_is_an_error"
+            ),
+            "stream": (
+                "tests/facade/trainer/test_errors_of_user_code.py::test_worker_stop_iteration_is_an_error"
+            ),
+            "Lightning module": (
+                "tests/lightning_modules/tasks/test_stop_iteration.py"
+                "::test_loss_module_stop_iteration_of_the_model_is_an_error"
+            ),
         },
         others="An error of one call of user code, before it is of any kind of model.",
     ),
@@ -212,43 +249,65 @@ PROMISES: dict[str, Promise] = {
     ),
     "a tokenizer without BOS erases": Promise(
         {
-            "head of transformers": "tests/lightning_modules/models/test_special_tokens.py"
-            "::test_what_the_tokenizer_does_not_have_stays",
+            "head of transformers": (
+                "tests/lightning_modules/models/test_special_tokens.py"
+                "::test_what_the_tokenizer_does_not_have_stays"
+            ),
         },
         others="Other models have no special tokens.",
     ),
-    "an adapter that `model.add_adapter` put": Promise({"adapter": ADAPTERS + "test_resumed"}, others="Adapters only."),
+    "an adapter that `model.add_adapter` put": Promise(
+        {"adapter": ADAPTERS + "test_resumed"}, others="Adapters only."
+    ),
     "weights that a checkpoint of an overridden `_save`": Promise(
-        {"override": SAVED + "test_trained_weights_left_out_are_warned_of_and_an_error_when_loaded"},
+        {
+            "override": (
+                SAVED + "test_trained_weights_left_out_are_warned_of_and_an_error_when_loaded"
+            )
+        },
         others="Only an override leaves weights out.",
     ),
     "of several adapters of PEFT": Promise(
         {
             "adapter": ADAPTERS + "test_the_best_of_all_adapters_is_back_at_the_end",
-            "two processes": "tests/ddp/test_adapters.py::test_all_adapters_go_on_as_if_never_stopped",
+            "two processes": (
+                "tests/ddp/test_adapters.py::test_all_adapters_go_on_as_if_never_stopped"
+            ),
         },
         others="Adapters only.",
     ),
     "p-tuning, prefix tuning with a projection": Promise(
-        {"adapter": ADAPTERS + "test_trained_weights_that_peft_leaves_out_are_resumed_and_the_best"},
+        {
+            "adapter": (
+                ADAPTERS + "test_trained_weights_that_peft_leaves_out_are_resumed_and_the_best"
+            )
+        },
         others="Adapters only.",
     ),
     "training waits while a checkpoint is written": Promise(
         {
-            "own module": "tests/facade/checkpointing/test_background_saving.py"
-            "::test_a_thread_writes_and_all_are_there_at_the_end",
-            "override": "tests/facade/checkpointing/test_background_saving.py::test_an_override_finds_the_files",
+            "own module": (
+                "tests/facade/checkpointing/test_background_saving.py"
+                "::test_a_thread_writes_and_all_are_there_at_the_end"
+            ),
+            "override": (
+                "tests/facade/checkpointing/test_background_saving.py::test_an_override_finds_the_files"
+            ),
             "two processes": KILLED,
         },
         others="Weights are copied by name, whatever they belong to.",
     ),
     "Ctrl-C and SIGTERM lose": Promise(
         {
-            "own module": "tests/facade/checkpointing/test_signals.py"
-            "::test_a_stopped_training_goes_on_to_the_same_bits",
+            "own module": (
+                "tests/facade/checkpointing/test_signals.py"
+                "::test_a_stopped_training_goes_on_to_the_same_bits"
+            ),
             "two processes": STOPPED_BY_TWO,
         },
-        others="A signal is answered between two steps; what is in them is in the row of resuming.",
+        others=(
+            "A signal is answered between two steps; what is in them is in the row of resuming."
+        ),
     ),
     "`auto_find_batch_size` changes": Promise(
         {
@@ -258,21 +317,32 @@ PROMISES: dict[str, Promise] = {
             "adapter": SMALLER,
             "stream": SMALLER,
             "accumulated window": SMALLER,
-            "two processes": "tests/ddp/test_interrupted.py::test_both_start_again_when_one_runs_out_of_memory",
+            "two processes": (
+                "tests/ddp/test_interrupted.py::test_both_start_again_when_one_runs_out_of_memory"
+            ),
         },
-        others="The smaller batch is a window, and windows are in the first row; plain Lightning has no such argument.",
+        others=(
+            "The smaller batch is a window, and windows are in the first row; plain Lightning has "
+            "no such argument."
+        ),
     ),
     "a byte of a checkpoint that changed": Promise(
         {
-            "own module": "tests/faults/test_flips.py::test_the_training_goes_on_from_the_one_before",
-            "Lightning module": FOLDER_IO + "test_a_damaged_folder_is_an_error_before_anything_is_loaded",
+            "own module": (
+                "tests/faults/test_flips.py::test_the_training_goes_on_from_the_one_before"
+            ),
+            "Lightning module": (
+                FOLDER_IO + "test_a_damaged_folder_is_an_error_before_anything_is_loaded"
+            ),
         },
         others="Checksums are of files, whatever is in them.",
     ),
     "a `ReduceLROnPlateau` passed by": Promise(
         {
-            "own module": "tests/facade/evaluation/test_best_metric.py"
-            "::test_a_plateau_object_follows_the_loss_unless_another_metric_is_set",
+            "own module": (
+                "tests/facade/evaluation/test_best_metric.py"
+                "::test_a_plateau_object_follows_the_loss_unless_another_metric_is_set"
+            ),
         },
         others="The schedule reads metrics of an evaluation.",
     ),
@@ -285,16 +355,29 @@ PROMISES: dict[str, Promise] = {
             "stream": SCALED,
             "accumulated window": SCALED,
             "half precision": SCALED,
-            "two processes": "tests/ddp/test_two_processes.py::test_two_ranks_leave_out_the_same_steps",
+            "two processes": (
+                "tests/ddp/test_two_processes.py::test_two_ranks_leave_out_the_same_steps"
+            ),
         },
-        others="A keyword of `forward` changes no precision; plain Lightning takes a plugin of its own.",
+        others=(
+            "A keyword of `forward` changes no precision; plain Lightning takes a plugin of its "
+            "own."
+        ),
     ),
     "`accelerate config` asks": Promise(
-        {"two processes": "tests/facade/arguments/test_launched.py::test_the_settings_of_fsdp_are_those_of_accelerate"},
+        {
+            "two processes": (
+                "tests/facade/arguments/test_launched.py::test_the_settings_of_fsdp_are_those_of_accelerate"
+            )
+        },
         others="Read before there is a model.",
     ),
     "`full_determinism` gives matrix products": Promise(
-        {"own module": "tests/lightning_modules/common/test_seeding.py::test_full_determinism_equals_reference"},
+        {
+            "own module": (
+                "tests/lightning_modules/common/test_seeding.py::test_full_determinism_equals_reference"
+            )
+        },
         others="A variable of the process.",
     ),
     "a batch that a worker cannot pickle": Promise(
@@ -305,11 +388,15 @@ PROMISES: dict[str, Promise] = {
         {"two processes": FAILED + "test_a_decision_of_one_process_names_switch_and_callback"},
         others="One process decides for itself.",
     ),
-    "`torchrun` does not show why": Promise(FAILING, others="Processes report errors, whatever the model."),
+    "`torchrun` does not show why": Promise(
+        FAILING, others="Processes report errors, whatever the model."
+    ),
     "two trainings in one `output_dir`": Promise(
         {
-            "own module": "tests/lightning_modules/checkpoints/test_owners.py"
-            "::test_a_second_process_is_refused_and_told_of_the_first",
+            "own module": (
+                "tests/lightning_modules/checkpoints/test_owners.py"
+                "::test_a_second_process_is_refused_and_told_of_the_first"
+            ),
         },
         others="Refused before anything is trained.",
     ),
@@ -322,7 +409,11 @@ PROMISES: dict[str, Promise] = {
         others="One process has one round.",
     ),
     "the `DistributedDataParallel` of a training": Promise(
-        {"two processes": "tests/promises/test_user_code.py::test_no_wrapper_outlives_its_training"},
+        {
+            "two processes": (
+                "tests/promises/test_user_code.py::test_no_wrapper_outlives_its_training"
+            )
+        },
         others="One process has no wrapper.",
     ),
     "`evaluate()` before `train()` leaves DDP out": Promise(
@@ -331,20 +422,28 @@ PROMISES: dict[str, Promise] = {
     ),
     "pruning a trial under DDP hangs": Promise(
         {
-            "two processes": "tests/ddp/test_search.py"
-            "::test_half_of_the_trials_are_pruned_and_both_processes_stop_at_the_same_steps",
+            "two processes": (
+                "tests/ddp/test_search.py"
+                "::test_half_of_the_trials_are_pruned_and_both_processes_stop_at_the_same_steps"
+            ),
         },
         others="Trials are pruned by their metrics.",
     ),
     "a search in the `output_dir` of another one": Promise(
         {
-            "own module": "tests/facade/search/test_search.py"
-            "::test_two_searches_in_one_folder_leave_each_others_trials_alone"
+            "own module": (
+                "tests/facade/search/test_search.py"
+                "::test_two_searches_in_one_folder_leave_each_others_trials_alone"
+            )
         },
         others="Folders are those of trials, whatever they train.",
     ),
     "a trial whose loss is `-inf`": Promise(
-        {"own module": "tests/facade/search/test_bad_input.py::test_a_value_that_no_training_has_is_a_failed_trial"},
+        {
+            "own module": (
+                "tests/facade/search/test_bad_input.py::test_a_value_that_no_training_has_is_a_failed_trial"
+            )
+        },
         others="Trials fail by their metrics.",
     ),
 }

@@ -1,4 +1,6 @@
-"""A row of the table of resumptions, of several processes: resumption_script.py NAME FOLDER, by torchrun."""
+"""A row of the table of resumptions, of several processes: resumption_script.py NAME FOLDER, by
+torchrun.
+"""
 
 import json
 import os

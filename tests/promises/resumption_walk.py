@@ -1,4 +1,6 @@
-"""Resume a training of plain Lightning from checkpoints of every place, with each of a table of settings."""
+"""Resume a training of plain Lightning from checkpoints of every place, with each of a table of
+settings.
+"""
 
 import logging
 import os
@@ -30,7 +32,13 @@ from resumed_world import EveryHook
 from torch import nn
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.tensor import DTensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+)
 
 from lightrainer.lightning_modules import DataModule, LossModule, build_loader, set_seed
 from lightrainer.lightning_modules.common.collectives import gather_objects
@@ -50,8 +58,10 @@ PLACES = {
     "end of an epoch": "train_epoch_end",
     "start of an epoch": "train_epoch_start",
 }
-"""Column of the table -> the hook at which its checkpoints are written; Lightning's ModelCheckpoint does so by default
-at the end of an epoch, or after a validation, and with `every_n_train_steps` after a batch."""
+"""Column of the table -> the hook at which its checkpoints are written; Lightning's ModelCheckpoint
+does so by default at the end of an epoch, or after a validation, and with `every_n_train_steps`
+after a batch.
+"""
 
 ROWS = torch.randn(22, 4, generator=torch.Generator().manual_seed(0))
 
@@ -70,7 +80,9 @@ class Noisy(Dataset):
 
 
 class Plain(Dataset):
-    """The same without: Lightning saves no random generators of loaders that are not of this library."""
+    """The same without: Lightning saves no random generators of loaders that are not of this
+    library.
+    """
 
     def __len__(self):
         return len(ROWS)
@@ -88,7 +100,9 @@ class Stream(IterableDataset):
 
 
 class Model(nn.Module):
-    """With a backbone, which callbacks freeze, and without dropout: a batch that was interrupted is trained again."""
+    """With a backbone, which callbacks freeze, and without dropout: a batch that was interrupted
+    is trained again.
+    """
 
     def __init__(self):
         super().__init__()
@@ -112,7 +126,10 @@ class Ours(LossModule):
 
     def __init__(self, schedule: Any = None, **options: Any):
         optimizer = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05, "momentum": 0.9}}
-        steps = {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 1, "gamma": 0.7}}
+        steps = {
+            "class_path": "torch.optim.lr_scheduler.StepLR",
+            "init_args": {"step_size": 1, "gamma": 0.7},
+        }
         options = {"optimizer": optimizer, "schedule": schedule or steps, **options}
         super().__init__(Model(), loss_fn=nn.MSELoss(), **options)
         self.read: list[float] = []
@@ -129,7 +146,9 @@ class Ours(LossModule):
     def compute_loss(self, batch, items=None):
         if not isinstance(batch, dict):
             return super().compute_loss(batch, items)
-        losses = [super(Ours, self).compute_loss(part)[0] for part in batch.values() if part is not None]
+        losses = [
+            super(Ours, self).compute_loss(part)[0] for part in batch.values() if part is not None
+        ]
         return sum(losses), None
 
 
@@ -146,7 +165,9 @@ class Own(LightningModule):
         return nn.functional.mse_loss(self.model(batch[0]), batch[1])
 
     def validation_step(self, batch, batch_idx):
-        self.log("val_loss", nn.functional.mse_loss(self.model(batch[0]), batch[1]) + torch.rand(()))
+        self.log(
+            "val_loss", nn.functional.mse_loss(self.model(batch[0]), batch[1]) + torch.rand(())
+        )
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
@@ -168,7 +189,9 @@ class Record(Callback):
 
 
 def loader(count: int = len(ROWS), **options: Any) -> Any:
-    return build_loader(Noisy(count), batch_size=4, sampler=RandomSampler(Noisy(count)), seed=3, **options)
+    return build_loader(
+        Noisy(count), batch_size=4, sampler=RandomSampler(Noisy(count)), seed=3, **options
+    )
 
 
 def stream_loader(count: int = len(ROWS)) -> Any:
@@ -204,7 +227,8 @@ def greedy(monitor: str, interval: str | None = None) -> Callable[[], LossModule
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A row of the table: a training, by default of a LossModule with a schedule that changes in each epoch.
+    """A row of the table: a training, by default of a LossModule with a schedule that changes in
+    each epoch.
 
     Attributes:
         module: makes the module.
@@ -232,8 +256,12 @@ def in_two_processes(
     data: Callable[[], Any] = data_module,
     **options: Any,
 ) -> Setting:
-    """Return a setting of a strategy, which each training makes anew, and of other options of the Trainer."""
-    return Setting(module=module, data=data, options={"strategy": make, "devices": 2, **options}, processes=2)
+    """Return a setting of a strategy, which each training makes anew, and of other options of
+    the Trainer.
+    """
+    return Setting(
+        module=module, data=data, options={"strategy": make, "devices": 2, **options}, processes=2
+    )
 
 
 SETTINGS: dict[str, Setting] = {
@@ -246,7 +274,9 @@ SETTINGS: dict[str, Setting] = {
     '`precision="64-true"`': Setting(options={"precision": "64-true"}),
     '`precision="bf16-mixed"`': Setting(options={"precision": "bf16-mixed"}),
     '`precision="bf16-true"`': Setting(options={"precision": "bf16-true"}),
-    "`MixedPrecision` with a scaler": Setting(options={"plugins": lambda: [MixedPrecision("16-mixed", "cpu")]}),
+    "`MixedPrecision` with a scaler": Setting(
+        options={"plugins": lambda: [MixedPrecision("16-mixed", "cpu")]}
+    ),
     "`accumulate_grad_batches=4`": Setting(options={"accumulate_grad_batches": 4}),
     "`val_check_interval=2`": Setting(options={"val_check_interval": 2}),
     "`limit_train_batches=4`": Setting(options={"limit_train_batches": 4}),
@@ -256,17 +286,23 @@ SETTINGS: dict[str, Setting] = {
     "`build_loader`, another author's module": Setting(module=Own, data=loader),
     "a dict of `build_loader`": Setting(data=lambda: {"a": loader(), "b": loader(9)}),
     "a dict of streams": Setting(data=lambda: {"a": stream_loader(), "b": stream_loader(9)}),
-    "a dict of equally long streams": Setting(data=lambda: {"a": stream_loader(), "b": stream_loader()}),
+    "a dict of equally long streams": Setting(
+        data=lambda: {"a": stream_loader(), "b": stream_loader()}
+    ),
     "streams in `min_size`": Setting(
         data=lambda: CombinedLoader({"a": stream_loader(), "b": stream_loader(9)}, "min_size")
     ),
     "a stream and a longer dataset in `min_size`": Setting(
         data=lambda: CombinedLoader({"a": stream_loader(9), "b": loader()}, "min_size")
     ),
-    "`StatefulDataLoader` of torchdata": Setting(module=lambda: Ours({"name": "linear"}), data=stateful_loader),
+    "`StatefulDataLoader` of torchdata": Setting(
+        module=lambda: Ours({"name": "linear"}), data=stateful_loader
+    ),
     "`DataLoader` of torch": Setting(data=lambda: DataLoader(Plain(), batch_size=4, shuffle=True)),
     "`EarlyStopping`": with_callback(lambda: EarlyStopping("val_loss", patience=9)),
-    "`GradientAccumulationScheduler`": with_callback(lambda: GradientAccumulationScheduler({0: 2, 2: 3})),
+    "`GradientAccumulationScheduler`": with_callback(
+        lambda: GradientAccumulationScheduler({0: 2, 2: 3})
+    ),
     "`Timer`": with_callback(lambda: Timer("00:01:00:00")),
     "`EMAWeightAveraging`": with_callback(lambda: EMAWeightAveraging(decay=0.9)),
     "`WeightAveraging`": with_callback(WeightAveraging),
@@ -286,7 +322,9 @@ SETTINGS: dict[str, Setting] = {
     "`ModelParallelStrategy`, one file": in_two_processes(
         lambda: ModelParallelStrategy(2, 1, save_distributed_checkpoint=False)
     ),
-    "DeepSpeed ZeRO 2": in_two_processes(lambda: DeepSpeedOnCPU(stage=2, zero_allow_untested_optimizer=True)),
+    "DeepSpeed ZeRO 2": in_two_processes(
+        lambda: DeepSpeedOnCPU(stage=2, zero_allow_untested_optimizer=True)
+    ),
     "`bf16-mixed`, accumulation and `EMAWeightAveraging`": Setting(
         callbacks=lambda: [EMAWeightAveraging(decay=0.9)],
         options={"precision": "bf16-mixed", "accumulate_grad_batches": 4},
@@ -300,12 +338,15 @@ SETTINGS: dict[str, Setting] = {
     "`ddp` and `StatefulDataLoader` with a `DistributedSampler`": in_two_processes(
         lambda: "ddp", data=stateful_loader_of_rank, use_distributed_sampler=False
     ),
-    "`ddp` and `greedy` by step": in_two_processes(lambda: "ddp", module=greedy("train_loss", "step")),
+    "`ddp` and `greedy` by step": in_two_processes(
+        lambda: "ddp", module=greedy("train_loss", "step")
+    ),
     "FSDP and `accumulate_grad_batches=4`": in_two_processes(
         lambda: FSDPOnCPU(state_dict_type="sharded"), accumulate_grad_batches=4
     ),
     "DeepSpeed ZeRO 2 and `accumulate_grad_batches=4`": in_two_processes(
-        lambda: DeepSpeedOnCPU(stage=2, zero_allow_untested_optimizer=True), accumulate_grad_batches=4
+        lambda: DeepSpeedOnCPU(stage=2, zero_allow_untested_optimizer=True),
+        accumulate_grad_batches=4,
     ),
     "`ddp`, a stream and `greedy`": in_two_processes(
         lambda: "ddp",
@@ -358,7 +399,10 @@ def values_of(module: LightningModule) -> list[torch.Tensor]:
 
 
 def same_values(left: LightningModule, right: LightningModule) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(values_of(left), values_of(right), strict=True))
+    return all(
+        torch.equal(one, other)
+        for one, other in zip(values_of(left), values_of(right), strict=True)
+    )
 
 
 def fitted(setting: Setting, callbacks: list[Callback], ckpt_path: Path | None = None) -> Training:
@@ -366,13 +410,18 @@ def fitted(setting: Setting, callbacks: list[Callback], ckpt_path: Path | None =
     torch.manual_seed(1)
     module: Any = setting.module()
     record = Record()
-    options = {name: value() if callable(value) else value for name, value in setting.options.items()}
+    options = {
+        name: value() if callable(value) else value for name, value in setting.options.items()
+    }
     made = [record, *setting.callbacks(), *callbacks, ResumingCallback()]
     data = setting.data()
     trainer = make_trainer(callbacks=made, **{"max_epochs": EPOCHS, **options})
     loaders = {"datamodule": data}
     if not isinstance(data, DataModule):
-        loaders = {"train_dataloaders": data, "val_dataloaders": build_loader(Noisy(6), batch_size=4)}
+        loaders = {
+            "train_dataloaders": data,
+            "val_dataloaders": build_loader(Noisy(6), batch_size=4),
+        }
 
     set_seed(7 + trainer.global_rank)
     if ckpt_path is not None:
@@ -390,8 +439,12 @@ def fitted(setting: Setting, callbacks: list[Callback], ckpt_path: Path | None =
                 raise
             error = raised
     logger.removeHandler(heard)
-    of_lightning = [str(one.message) for one in caught if "dataloader is not resumable" in str(one.message)]
-    return Training(module, record, trainer.global_step, bool(heard.messages or of_lightning), error)
+    of_lightning = [
+        str(one.message) for one in caught if "dataloader is not resumable" in str(one.message)
+    ]
+    return Training(
+        module, record, trainer.global_step, bool(heard.messages or of_lightning), error
+    )
 
 
 FIRST = "000 in a batch.ckpt"
@@ -425,7 +478,9 @@ class Verdict:
 
 
 class Saving(EveryHook):
-    """Saves at the hooks of the places, and says which place it is; the start of the first epoch is none."""
+    """Saves at the hooks of the places, and says which place it is; the start of the first epoch
+    is none.
+    """
 
     def __init__(self, folder: Path):
         super().__init__(folder, sorted(set(PLACES.values())))
@@ -435,7 +490,8 @@ class Saving(EveryHook):
         place = next(name for name, at in PLACES.items() if at == hook)
         if hook == "train_batch_end" and is_last:
             place = "last batch"
-        is_whole = hook == "train_epoch_end" and trainer.current_epoch == EPOCHS - 1  # nothing is left to do
+        # nothing is left to do
+        is_whole = hook == "train_epoch_end" and trainer.current_epoch == EPOCHS - 1
         is_untrained = hook == "train_epoch_start" and trainer.global_step == 0
         if not is_whole and not is_untrained:
             trainer.save_checkpoint(self.folder / f"{next(self.count):03} {place}.ckpt")

@@ -1,4 +1,6 @@
-"""Samples for any class of transformers: what its `forward` takes, and labels of the kind of its loss."""
+"""Samples for any class of transformers: what its `forward` takes, and labels of the kind of its
+loss.
+"""
 
 import inspect
 import re
@@ -26,13 +28,27 @@ SHAPES = {
     r".*XVector input_values": (8000,),
     r".*input_values": (2000,),
 }
-"""Class and main input, as a regular expression -> the shape of a sample; the first one that fits counts."""
+"""Class and main input, as a regular expression -> the shape of a sample; the first one that
+fits counts.
+"""
 
 WITH_IMAGES = r"(Blip|Git|Vilt)For.*"
 """Classes of text that need an image besides."""
 
-HEADS_OF_TOKENS = ("CausalLM", "LMHeadModel", "MaskedLM", "ConditionalGeneration", "TokenClassification", "PreTraining")
-HEADS_OF_ROWS = ("Classification", "ClassificationWithTeacher", "NextSentencePrediction", "XVector")
+HEADS_OF_TOKENS = (
+    "CausalLM",
+    "LMHeadModel",
+    "MaskedLM",
+    "ConditionalGeneration",
+    "TokenClassification",
+    "PreTraining",
+)
+HEADS_OF_ROWS = (
+    "Classification",
+    "ClassificationWithTeacher",
+    "NextSentencePrediction",
+    "XVector",
+)
 
 
 def tokens(generator: torch.Generator, *shape: int) -> Tensor:
@@ -63,20 +79,28 @@ def make_inputs(model: PreTrainedModel, parameters: set[str], generator: torch.G
 
 
 def counted(labels: Tensor, index: int, *, uneven: bool) -> Tensor:
-    """Leave out the first label, as causal language models do, and with `uneven` fewer in each further sample."""
+    """Leave out the first label, as causal language models do, and with `uneven` fewer in each
+    further sample.
+    """
     labels = labels.clone()
     left_out = max(LENGTH - 2 - index, 1) if uneven else 1
     labels[:left_out] = -100
     return labels
 
 
-def make_labels(head: str, parameters: set[str], index: int, generator: torch.Generator, *, uneven: bool) -> Sample:
+def make_labels(
+    head: str, parameters: set[str], index: int, generator: torch.Generator, *, uneven: bool
+) -> Sample:
     """Return the labels of one sample, by the part of the name of a class after `For`."""
     if "start_positions" in parameters:
         positions = torch.randint(0, LENGTH, (2,), generator=generator)
         return {"start_positions": positions[0], "end_positions": positions[1]}
     if head.endswith("TokenClassification"):
-        return {"labels": counted(torch.randint(0, 2, (LENGTH,), generator=generator), index, uneven=uneven)}
+        return {
+            "labels": counted(
+                torch.randint(0, 2, (LENGTH,), generator=generator), index, uneven=uneven
+            )
+        }
     if head.endswith("AudioFrameClassification"):
         return {"labels": torch.rand(FRAMES_OF_AUDIO, 2, generator=generator)}
     if head.endswith("SemanticSegmentation"):
@@ -93,7 +117,9 @@ def make_labels(head: str, parameters: set[str], index: int, generator: torch.Ge
 
 
 def make_samples(model: PreTrainedModel, *, uneven: bool) -> list[Sample]:
-    """Return the samples of one optimizer step; with `uneven` their numbers of labels that count differ."""
+    """Return the samples of one optimizer step; with `uneven` their numbers of labels that count
+    differ.
+    """
     parameters = set(inspect.signature(model.forward).parameters)
     head = type(model).__name__.rpartition("For")[2]
     generator = torch.Generator().manual_seed(3)

@@ -26,7 +26,8 @@ from lightrainer import LossModule
 
 # torch warns of what Lightning does with its trees; the other is advice.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*LeafSpec:FutureWarning", "ignore:You defined a `validation_step` but have no `val_dataloader`"
+    "ignore:.*LeafSpec:FutureWarning",
+    "ignore:You defined a `validation_step` but have no `val_dataloader`",
 )
 
 RATE = 1000.0
@@ -50,7 +51,9 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
 
 def fitted(model: torch.nn.Module, samples: list, batch_size: int, window: int, **options) -> Step:
     """Return the step of a plain `lightning.Trainer`."""
-    module = LossModule(model, optimizer={"class_path": "torch.optim.SGD", "init_args": {"lr": RATE}}, **options)
+    module = LossModule(
+        model, optimizer={"class_path": "torch.optim.SGD", "init_args": {"lr": RATE}}, **options
+    )
     before = weights_of(model)
     trainer = lightning.Trainer(
         max_epochs=1,

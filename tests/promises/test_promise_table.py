@@ -1,4 +1,6 @@
-"""Every promise of README and differences.md has a row in the table, and every test that it names exists."""
+"""Every promise of README and differences.md has a row in the table, and every test that it
+names exists.
+"""
 
 import ast
 from functools import cache
@@ -8,7 +10,10 @@ import pytest
 from promise_table import KINDS, PROMISES
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"README.md": "## What is better than in the reference", "docs/user/differences.md": "# What is better"}
+PAGES = {
+    "README.md": "## What is better than in the reference",
+    "docs/user/differences.md": "# What is better",
+}
 """Pages, and the heading above the table of each."""
 
 
@@ -29,7 +34,11 @@ def rows(page: str) -> list[str]:
 def functions_in(file: str) -> set[str]:
     """Return the names of the test functions of a file, without importing it."""
     tree = ast.parse((ROOT / file).read_text())
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
 
 
 ALL_ROWS = [row for page in PAGES for row in rows(page)]
@@ -37,18 +46,27 @@ ALL_ROWS = [row for page in PAGES for row in rows(page)]
 
 @pytest.mark.parametrize("row", ALL_ROWS)
 def test_every_promise_is_in_the_table(row):
-    assert [name for name in PROMISES if row.startswith(name)] != [], "tests/promises/promise_table.py lacks it"
+    assert [name for name in PROMISES if row.startswith(name)] != [], (
+        "tests/promises/promise_table.py lacks it"
+    )
 
 
 @pytest.mark.parametrize("name", PROMISES)
 def test_every_row_is_a_promise_and_names_all_kinds(name):
     promise = PROMISES[name]
-    assert len({row for row in ALL_ROWS if row.startswith(name)}) in (1, 2), "of each page one at most"
+    assert len({row for row in ALL_ROWS if row.startswith(name)}) in (
+        1,
+        2,
+    ), "of each page one at most"
     assert promise.tests.keys() <= set(KINDS)
-    assert bool(promise.others) == (set(KINDS) != promise.tests.keys()), "say why the other kinds cannot differ"
+    assert bool(promise.others) == (set(KINDS) != promise.tests.keys()), (
+        "say why the other kinds cannot differ"
+    )
 
 
-@pytest.mark.parametrize("node", sorted({node for promise in PROMISES.values() for node in promise.tests.values()}))
+@pytest.mark.parametrize(
+    "node", sorted({node for promise in PROMISES.values() for node in promise.tests.values()})
+)
 def test_every_named_test_exists(node):
     file, _, name = node.partition("::")
     assert (ROOT / file).is_file()

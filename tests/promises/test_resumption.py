@@ -1,4 +1,6 @@
-"""What resumes exactly with what under plain Lightning: the table of docs/user/lightning.md, made by resuming."""
+"""What resumes exactly with what under plain Lightning: the table of docs/user/lightning.md,
+made by resuming.
+"""
 
 import json
 import sys
@@ -18,7 +20,8 @@ CHOICE = ["a dict of streams"]
 """Rows of `make test`; tests/lightning_modules/tasks resumes at every place, too."""
 WITH_DEEPSPEED = ["DeepSpeed ZeRO 2", "DeepSpeed ZeRO 2 and `accumulate_grad_batches=4`"]
 needs_deepspeed = pytest.mark.skipif(
-    not (Path(sys.prefix) / "deepspeed").is_dir(), reason="deepspeed is not installed: `make test` puts it aside"
+    not (Path(sys.prefix) / "deepspeed").is_dir(),
+    reason="deepspeed is not installed: `make test` puts it aside",
 )
 REST = [
     pytest.param(name, marks=needs_deepspeed) if name in WITH_DEEPSPEED else name
@@ -42,7 +45,12 @@ def row_of(name: str, folder: Path) -> str:
         with lightning_internals.quiet():
             return table_row(name, walk(setting, folder))
     library = "lightrainer and deepspeed" if name in WITH_DEEPSPEED else "lightrainer"
-    options = {"log": folder / "log.txt", "seconds": 1800, "processes": setting.processes, "library": library}
+    options = {
+        "log": folder / "log.txt",
+        "seconds": 1800,
+        "processes": setting.processes,
+        "library": library,
+    }
     finished_ranks(HERE / "resumption_script.py", name, str(folder), **options)
     return json.loads((folder / "row.json").read_text())
 

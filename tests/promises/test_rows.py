@@ -1,4 +1,6 @@
-"""Other promises of README and differences.md, each for kinds of user code that no other test shows it for."""
+"""Other promises of README and differences.md, each for kinds of user code that no other test
+shows it for.
+"""
 
 import logging
 import shutil
@@ -36,8 +38,12 @@ USUAL_CODE = (
 """Names of `KINDS`."""
 
 
-def made(kind: Kind, folder: Path, callbacks: list[Any] | None = None, copies: int = 1, **arguments: Any) -> Trainer:
-    """Return a Trainer of user code, for steps of two micro-batches of two samples; `copies` make an epoch longer."""
+def made(
+    kind: Kind, folder: Path, callbacks: list[Any] | None = None, copies: int = 1, **arguments: Any
+) -> Trainer:
+    """Return a Trainer of user code, for steps of two micro-batches of two samples; `copies`
+    make an epoch longer.
+    """
     samples = samples_for(kind.model(), uneven=kind.uneven) * copies
     settings = {
         **ARGUMENTS,
@@ -80,7 +86,9 @@ class QuestionsByStep(TrainerCallback):
 
 
 def questions_in_three_steps(kind: Kind, folder: Path) -> int:
-    """Return how often numbers are asked for in three steps within the first epoch, between two logs."""
+    """Return how often numbers are asked for in three steps within the first epoch, between two
+    logs.
+    """
     with Questions() as counter:
         steps = QuestionsByStep(counter)
         made(kind, folder, [steps], copies=8, max_steps=5, logging_steps=100).train()
@@ -88,7 +96,9 @@ def questions_in_three_steps(kind: Kind, folder: Path) -> int:
 
 
 def questions_of_model(kind: Kind) -> int:
-    """Return how often a model itself asks in a forward and backward pass, as for padding in its masks."""
+    """Return how often a model itself asks in a forward and backward pass, as for padding in its
+    masks.
+    """
     model = kind.model()
     with Questions() as counter:
         own_loss(model, default_collate(samples_for(model)[:2])).backward()
@@ -116,7 +126,9 @@ def test_a_loss_that_is_read_asks_the_device(tmp_path):
 
 
 def short_of_memory(make: Any) -> Any:
-    """Return a function that makes a model which four samples at once, or more, are too many for."""
+    """Return a function that makes a model which four samples at once, or more, are too many
+    for.
+    """
 
     def make_short() -> nn.Module:
         model = make()
@@ -145,7 +157,9 @@ OUT_OF_MEMORY = (
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("name", OUT_OF_MEMORY)
 def test_smaller_batches_keep_the_step(tmp_path, monkeypatch, name, keeps):
-    """A batch of 8 that is too large for the memory is 4 batches of 2; without the switch it is another step."""
+    """A batch of 8 that is too large for the memory is 4 batches of 2; without the switch it is
+    another step.
+    """
     kind = KINDS[name]
     monkeypatch.setattr(Trainer, "keep_effective_batch_size", keeps)
     samples = samples_for(kind.model())
@@ -173,12 +187,16 @@ class NotANumber(TrainerCallback):
 @pytest.mark.parametrize("is_broken", [True, False])
 def test_losses_that_are_not_numbers_are_reported(tmp_path, caplog, name, is_broken):
     callbacks = [NotANumber()] if is_broken else []
-    trainer = made(KINDS[name], tmp_path, callbacks, max_steps=4, num_train_epochs=4, logging_steps=4)
+    trainer = made(
+        KINDS[name], tmp_path, callbacks, max_steps=4, num_train_epochs=4, logging_steps=4
+    )
     for parameter in trainer.model.parameters():
         parameter.requires_grad_(True)
     with caplog.at_level(logging.WARNING):
         trainer.train()
-    reported = [record.getMessage() for record in caplog.records if "NaN or infinite" in record.getMessage()]
+    reported = [
+        record.getMessage() for record in caplog.records if "NaN or infinite" in record.getMessage()
+    ]
     assert len(reported) == is_broken
 
 
@@ -211,7 +229,13 @@ RESUMED_CODE = (
 RESUMED = {name: KINDS[name] for name in RESUMED_CODE}
 RESUMED["own module with tied weights"] = Kind(model=TiedTagger)
 RESUMED["override of _save"] = Kind(trainer=SavesMore)
-SAVING = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4, "optim": "adamw_torch", "save_only_model": False}
+SAVING = {
+    "save_strategy": "steps",
+    "save_steps": 1,
+    "max_steps": 4,
+    "optim": "adamw_torch",
+    "save_only_model": False,
+}
 
 
 class FirstStep(TrainerCallback):
@@ -229,12 +253,16 @@ def cut_newest(folder: Path) -> None:
 
 
 def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+    return {
+        name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()
+    }
 
 
 @pytest.mark.parametrize("name", RESUMED)
 def test_a_training_whose_newest_checkpoint_is_damaged_ends_the_same(tmp_path, caplog, name):
-    """It resumes from the one before, names the damaged one, and ends with the same bits; an intact one is taken."""
+    """It resumes from the one before, names the damaged one, and ends with the same bits; an
+    intact one is taken.
+    """
     kind = RESUMED[name]
     folder = tmp_path / "out"
     whole = made(kind, folder, **SAVING)
@@ -270,13 +298,17 @@ class HalfSeen:
         self.dtypes: set[torch.dtype] = set()
         for module in model.modules():
             if type(module) is nn.Linear:
-                module.register_forward_hook(lambda module, args, output: self.dtypes.add(output.dtype))
+                module.register_forward_hook(
+                    lambda module, args, output: self.dtypes.add(output.dtype)
+                )
 
 
 @pytest.mark.parametrize("arguments", [{"fp16": True}, {}], ids=["fp16", "float32"])
 @pytest.mark.parametrize("name", HALVES)
 def test_fp16_on_the_cpu_is_scaled(tmp_path, name, arguments):
-    """Layers compute in float16, and the gradients, which were scaled, are those of the whole batch."""
+    """Layers compute in float16, and the gradients, which were scaled, are those of the whole
+    batch.
+    """
     kind = KINDS[name]
     reader = GradientReader()
     trainer = made(kind, tmp_path, [reader], gradient_accumulation_steps=4, **arguments)
@@ -291,6 +323,8 @@ def test_fp16_on_the_cpu_is_scaled(tmp_path, name, arguments):
 
 
 def test_fp16_without_the_accelerator_is_an_error(tmp_path):
-    """As in transformers: only `accelerator.backward` scales a loss, and nothing trains with one that is not scaled."""
+    """As in transformers: only `accelerator.backward` scales a loss, and nothing trains with one
+    that is not scaled.
+    """
     with pytest.raises(AssertionError, match=r"scaler\.scale"):
         made(KINDS[UNSCALED], tmp_path, fp16=True).train()

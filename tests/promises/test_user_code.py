@@ -1,4 +1,6 @@
-"""A window of micro-batches is one big batch, whatever of the documented API user code overrides."""
+"""A window of micro-batches is one big batch, whatever of the documented API user code
+overrides.
+"""
 
 import json
 import os
@@ -27,7 +29,9 @@ def test_window_is_one_batch(tmp_path, name):
 
 @pytest.fixture(scope="module")
 def found_by_two(tmp_path_factory):
-    """Return the differences of kinds in two processes, which are started once, and the wrappers of their trainings."""
+    """Return the differences of kinds in two processes, which are started once, and the wrappers
+    of their trainings.
+    """
     folder = tmp_path_factory.mktemp("two")
     script = Path(__file__).with_name("user_kinds_script.py")
     options = {"log": folder / "log.txt", "seconds": 600, "library": "transformers"}
@@ -45,7 +49,9 @@ def test_window_is_one_batch_in_two_processes(found_by_two, name):
 
 @needs_fork
 def test_second_backward_pass_through_one_forward_pass_is_not_exchanged(found_by_two):
-    """torch exchanges gradients in the first one alone, as distributed.md warns: half of each gradient is local."""
+    """torch exchanges gradients in the first one alone, as distributed.md warns: half of each
+    gradient is local.
+    """
     differences = found_by_two["differences"][TWO_BACKWARD_PASSES]
     assert sorted(differences) == ["batches of 2", "batches of 4"]
     assert min(differences.values()) > 0.01

@@ -1,4 +1,6 @@
-"""A window of micro-batches is one big batch, for every class of transformers whose loss is a mean over items."""
+"""A window of micro-batches is one big batch, for every class of transformers whose loss is a
+mean over items.
+"""
 
 import json
 import os
@@ -26,7 +28,8 @@ from walk_tables import (
 
 import lightrainer
 
-pytestmark = pytest.mark.filterwarnings("default")  # models of transformers warn when they are imported and called
+# models of transformers warn when they are imported and called
+pytestmark = pytest.mark.filterwarnings("default")
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-5
@@ -47,11 +50,17 @@ HEADS = (
 def classes() -> list[str]:
     """Return the names of all models of transformers with a head, without importing them."""
     names = [name for name in dir(transformers) if re.search(r"For[A-Z]", name)]
-    return [name for name in names if not name.startswith("Auto") and not name.endswith(("Config", "Processor"))]
+    return [
+        name
+        for name in names
+        if not name.startswith("Auto") and not name.endswith(("Config", "Processor"))
+    ]
 
 
 def classes_with_head(head: str) -> list[str]:
-    """Return the classes that are walked and have a head; of "others" those with none of `HEADS`."""
+    """Return the classes that are walked and have a head; of "others" those with none of
+    `HEADS`.
+    """
     walked = [name for name in classes() if is_walked(name)]
     if head == "others":
         named = [name for name in walked if not name.endswith(HEADS)]
@@ -70,7 +79,11 @@ def differing(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]
     differing = {}
     for name, windows in found.items():
         tolerance = LOOSER.get(name, TOLERANCE)
-        far = {window: difference for window, difference in windows.items() if not difference < tolerance}
+        far = {
+            window: difference
+            for window, difference in windows.items()
+            if not difference < tolerance
+        }
         if far:
             differing[name] = far
     return differing
@@ -79,7 +92,9 @@ def differing(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]
 def walked_here(names: list[str], folder: Path) -> dict[str, dict[str, float]]:
     found = {}
     for name in names:
-        found[name] = walk.differences(getattr(transformers, name), folder, with_uneven=not matches(name, EVEN_ONLY))
+        found[name] = walk.differences(
+            getattr(transformers, name), folder, with_uneven=not matches(name, EVEN_ONLY)
+        )
     return found
 
 

@@ -1,6 +1,8 @@
-"""Kinds of user code that meet the promise of accumulation: a window of micro-batches is one big batch.
+"""Kinds of user code that meet the promise of accumulation: a window of micro-batches is one big
+batch.
 
-Each entry of `KINDS` is a model, its data and a Trainer, as scripts have them, and the loss of the big batch.
+Each entry of `KINDS` is a model, its data and a Trainer, as scripts have them, and the loss of the
+big batch.
 """
 
 from collections.abc import Callable
@@ -108,10 +110,14 @@ class Stream(IterableDataset):
 
 
 def logits_loss(model: nn.Module, inputs: Sample, **options: Any) -> tuple[Tensor, Any]:
-    """Return the cross entropy of logits and labels, and the outputs of a model that is not given the labels."""
+    """Return the cross entropy of logits and labels, and the outputs of a model that is not
+    given the labels.
+    """
     others = {name: value for name, value in inputs.items() if name != "labels"}
     outputs = model(**others)
-    loss = functional.cross_entropy(outputs.logits.flatten(0, -2), inputs["labels"].flatten(), **options)
+    loss = functional.cross_entropy(
+        outputs.logits.flatten(0, -2), inputs["labels"].flatten(), **options
+    )
     return loss, outputs
 
 
@@ -136,7 +142,9 @@ class TakesNoItems(Trainer):
 
 
 class DividesByItems(Trainer):
-    """As transformers documents it: the sum over all items of the step, times the processes that DDP averages over."""
+    """As transformers documents it: the sum over all items of the step, times the processes that
+    DDP averages over.
+    """
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         loss, outputs = logits_loss(model, inputs, reduction="sum")
@@ -163,7 +171,9 @@ class KeepsItemsBack(Trainer):
 
 class LooksAtOutputs(Trainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        loss, outputs = super().compute_loss(
+            model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
+        )
         return (loss, outputs) if return_outputs else loss
 
 
@@ -234,7 +244,9 @@ def mean_loss_function(outputs, labels, num_items_in_batch=None):
 
 
 def loss_function_by_items(outputs, labels, num_items_in_batch=None):
-    loss = functional.cross_entropy(outputs.logits.flatten(0, -2), labels.flatten(), reduction="sum")
+    loss = functional.cross_entropy(
+        outputs.logits.flatten(0, -2), labels.flatten(), reduction="sum"
+    )
     return loss / num_items_in_batch
 
 
@@ -245,7 +257,9 @@ def smoothed_loss(model: nn.Module, batch: Sample) -> Tensor:
 def smoothed_loss_of_next_tokens(model: nn.Module, batch: Sample) -> Tensor:
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     labels = batch["labels"][:, 1:]
-    return functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten(), label_smoothing=0.1)
+    return functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), labels.flatten(), label_smoothing=0.1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +271,8 @@ class Kind:
         trainer: class of the Trainer.
         arguments: further training arguments.
         parameters: further parameters of the Trainer.
-        loss: of a model and a batch, for the whole batch; by default the one that the model returns.
+        loss: of a model and a batch, for the whole batch; by default the one that the model
+            returns.
         uneven: whether each sample has another number of labels.
         stream: whether the data is a stream.
         args_class: of the training arguments.
@@ -320,7 +335,9 @@ KINDS: dict[str, Kind] = {
     "training_step, divided loss": Kind(trainer=StepsWithDividedLoss, uneven=False),
     "adapter, mean": Kind(model=lambda: with_adapter(bert())),
     "adapter, by items": Kind(model=lambda: with_adapter(llama())),
-    "adapter, mean over rows": Kind(model=lambda: with_adapter(make_model(LlamaForSequenceClassification))),
+    "adapter, mean over rows": Kind(
+        model=lambda: with_adapter(make_model(LlamaForSequenceClassification))
+    ),
     "own module with kwargs": Kind(model=TaggerWithKwargs),
     "own module that divides by items": Kind(model=TaggerThatNamesItems),
     "own module that names items": Kind(model=TaggerThatNamesItemsOnly),
@@ -331,18 +348,28 @@ KINDS: dict[str, Kind] = {
     ),
     "Seq2SeqTrainer": Kind(model=bart, trainer=Seq2SeqTrainer, args_class=Seq2SeqTrainingArguments),
     "stream": Kind(stream=True),
-    "short window": Kind(arguments={"gradient_accumulation_steps": 8, "num_train_epochs": 1, "max_steps": -1}),
+    "short window": Kind(
+        arguments={"gradient_accumulation_steps": 8, "num_train_epochs": 1, "max_steps": -1}
+    ),
     "short window of a stream": Kind(stream=True, arguments={"gradient_accumulation_steps": 8}),
-    "short window, by items": Kind(model=llama, arguments={"gradient_accumulation_steps": 8, "max_steps": 1}),
+    "short window, by items": Kind(
+        model=llama, arguments={"gradient_accumulation_steps": 8, "max_steps": 1}
+    ),
     "bf16": Kind(arguments={"bf16": True}, tolerance=HALF),
     "fp16": Kind(arguments={"fp16": True}, tolerance=HALF),
     "gradient checkpointing": Kind(arguments={"gradient_checkpointing": True}),
-    "gradient checkpointing, by items": Kind(model=llama, arguments={"gradient_checkpointing": True}),
+    "gradient checkpointing, by items": Kind(
+        model=llama, arguments={"gradient_checkpointing": True}
+    ),
     "compiled": Kind(arguments=COMPILED),
     "compiled, by items": Kind(model=llama, arguments=COMPILED),
     "compiled own module with kwargs": Kind(model=TaggerWithKwargs, arguments=COMPILED),
-    "compiled own module that divides by items": Kind(model=TaggerThatNamesItems, arguments=COMPILED),
+    "compiled own module that divides by items": Kind(
+        model=TaggerThatNamesItems, arguments=COMPILED
+    ),
 }
 
 NOT_IN_PROCESSES = ("compiled", "compiled, by items")
-"""Names of `KINDS` that two processes leave out: heads take seconds to compile, and own modules are compiled there."""
+"""Names of `KINDS` that two processes leave out: heads take seconds to compile, and own modules
+are compiled there.
+"""

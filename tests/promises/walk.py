@@ -1,4 +1,6 @@
-"""Compare one optimizer step of the Trainer, in micro-batches and processes, with one big batch of plain torch."""
+"""Compare one optimizer step of the Trainer, in micro-batches and processes, with one big batch
+of plain torch.
+"""
 
 import os
 from collections.abc import Callable
@@ -36,20 +38,26 @@ class Step:
         self.gradient = gradient
 
     def difference(self, other: "Step") -> float:
-        """Return the larger of the relative differences of the two losses and of the two gradients."""
+        """Return the larger of the relative differences of the two losses and of the two
+        gradients.
+        """
         of_loss = abs(self.loss - other.loss) / abs(other.loss)
         of_gradient = float((self.gradient - other.gradient).norm() / other.gradient.norm())
         return max(of_loss, of_gradient)
 
 
 def gradient_of(model: nn.Module) -> Tensor:
-    """Return the gradients of all parameters as one vector, with zeros for parameters that have none."""
+    """Return the gradients of all parameters as one vector, with zeros for parameters that have
+    none.
+    """
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     return torch.cat([gradient.flatten().float() for gradient in gradients]).clone()
 
 
 class GradientReader(TrainerCallback):
-    """Reads the gradient of the first optimizer step, exchanged between the processes and without a loss scale."""
+    """Reads the gradient of the first optimizer step, exchanged between the processes and
+    without a loss scale.
+    """
 
     gradient: Tensor
 
@@ -62,7 +70,9 @@ def own_loss(model: nn.Module, batch: Any) -> Tensor:
     return model(**batch)["loss"]
 
 
-def whole_batch(model: nn.Module, samples: list[Any], loss_of: Callable[[nn.Module, Any], Tensor] = own_loss) -> Step:
+def whole_batch(
+    model: nn.Module, samples: list[Any], loss_of: Callable[[nn.Module, Any], Tensor] = own_loss
+) -> Step:
     """Return the step of one batch with all samples, computed without a Trainer."""
     loss = loss_of(model, default_collate(samples))
     loss.backward()
@@ -80,7 +90,8 @@ def trained(
     arguments: dict[str, Any] | None = None,
     **parameters: Any,
 ) -> Step:
-    """Return the step of the Trainer that reads all samples in micro-batches, in as many processes as there are.
+    """Return the step of the Trainer that reads all samples in micro-batches, in as many processes
+    as there are.
 
     Args:
         model: the model to train.
@@ -108,11 +119,15 @@ def trained(
 
 
 def window_of(micro_batch: int) -> int:
-    """Return how many micro-batches make one optimizer step of all samples, in as many processes as there are."""
+    """Return how many micro-batches make one optimizer step of all samples, in as many processes
+    as there are.
+    """
     return SAMPLES // (micro_batch * int(os.environ.get("WORLD_SIZE", "1")))
 
 
-def differences(kind: type[PreTrainedModel], folder: str | Path, *, with_uneven: bool) -> dict[str, float]:
+def differences(
+    kind: type[PreTrainedModel], folder: str | Path, *, with_uneven: bool
+) -> dict[str, float]:
     """Return by how much windows of micro-batches differ from the whole batch, relatively.
 
     Args:

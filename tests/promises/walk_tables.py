@@ -28,14 +28,18 @@ CHOICE_IN_PROCESSES = (
 )
 
 EVEN_ONLY = {
-    r"(Albert|Bert|BigBird|Ernie|FNet|MegatronBert|MobileBert)ForPreTraining": """
+    r"(Albert|Bert|BigBird|Ernie|FNet|MegatronBert|MobileBert)ForPreTraining": (
+        """
         The loss is the sum of two means, over tokens and over samples. A micro-batch has one weight, so that the sum is
         that of the whole batch where all micro-batches have as many labels of each kind.
-    """,
-    r"(Electra|Funnel)ForPreTraining": """
+    """
+    ),
+    r"(Electra|Funnel)ForPreTraining": (
+        """
         The mean is over all tokens that are attended to, whether their label is -100 or not, which nothing outside of
         the model knows. It is that of the whole batch where all micro-batches have as many of them.
-    """,
+    """
+    ),
 }
 """Classes that are compared with as many labels in each micro-batch, and what holds otherwise."""
 
@@ -46,10 +50,12 @@ LOOSER = {
 """Relative tolerances of classes with sums of large numbers of both signs."""
 
 NOT_IN_PROCESSES = {
-    r"ReformerFor.*": """
+    r"ReformerFor.*": (
+        """
         Reversible layers run a backward pass inside of the backward pass, in which `DistributedDataParallel` sees their
         parameters a second time and raises.
-    """,
+    """
+    ),
 }
 """Classes that several processes cannot train, with or without a Trainer, and why."""
 
@@ -57,44 +63,63 @@ NOT_MEANS = {
     r"(Cvt|EfficientNet|HGNetV2|Levit|MobileNetV1|MobileNetV2|MobileViT|MobileViTV2|RegNet|ResNet|SwiftFormer|TextNet)For.*"
     r"|LevitForImageClassificationWithTeacher"
     r"|(Beit|DPT|Data2VecVision|MobileNetV2|MobileViT|MobileViTV2|Segformer|UperNet)ForSemanticSegmentation"
-    r"|Wav2Vec2ConformerFor.*|PatchTS.*For.*": """
+    r"|Wav2Vec2ConformerFor.*|PatchTS.*For.*": (
+        """
         Batch norm takes mean and variance of the batch that it is given, so a micro-batch is normalised by its own. The
         losses are still weighed right: the gradient is the mean of those of the micro-batches.
-    """,
-    r"(Git|Moshi)ForCausalLM": """
+    """
+    ),
+    r"(Git|Moshi)ForCausalLM": (
+        """
         Shifts its labels twice, the second time across the rows of a batch, so that the last prediction of a row is
         compared with a label of the next one: rows depend on their neighbours.
-    """,
-    r".*ForCTC": """
+    """
+    ),
+    r".*ForCTC": (
+        """
         The default `ctc_loss_reduction="sum"` adds up samples, whatever their number: a window gives the mean of the
         sums of its micro-batches. With "mean" the loss is a mean over samples.
-    """,
-    r".*(ObjectDetection|InstanceSegmentation|UniversalSegmentation)|(ConditionalDetr|Detr)ForSegmentation": """
+    """
+    ),
+    r".*(ObjectDetection|InstanceSegmentation|UniversalSegmentation)|(ConditionalDetr|Detr)ForSegmentation": (
+        """
         Losses of matched boxes are divided by the number of boxes of the batch, which are no labels that can be
         counted: a window gives the mean of the losses of its micro-batches.
-    """,
-    r"(UniSpeech|UniSpeechSat|Wav2Vec2)ForPreTraining": """
+    """
+    ),
+    r"(UniSpeech|UniSpeechSat|Wav2Vec2)ForPreTraining": (
+        """
         Contrasts with masked frames of the batch, summed: a window gives the mean of the sums of its micro-batches.
-    """,
-    r"(ViTMAE|VideoMAE|Hiera|Flava)ForPreTraining|.*ForMaskedImageModeling|PatchTS.*ForPretraining": """
+    """
+    ),
+    r"(ViTMAE|VideoMAE|Hiera|Flava)ForPreTraining|.*ForMaskedImageModeling|PatchTS.*ForPretraining": (
+        """
         Patches are masked at random, or by a mask of the batch: which ones depends on the calls of the model.
-    """,
-    r"ClvpModelForConditionalGeneration|.*ForContrastiveLearning|.*(ImageTextRetrieval|ImageAndTextRetrieval)": """
+    """
+    ),
+    r"ClvpModelForConditionalGeneration|.*ForContrastiveLearning|.*(ImageTextRetrieval|ImageAndTextRetrieval)": (
+        """
         Each sample is compared with all others of its batch: a window gives the mean over its micro-batches.
-    """,
+    """
+    ),
 }
 """Classes whose loss is not a mean over items, and what holds for them."""
 
 NOT_WALKED = {
-    "needs timm, which the tests do without": """
+    "needs timm, which the tests do without": (
+        """
         FastVlmForConditionalGeneration Gemma3nForConditionalGeneration PerceptionLMForConditionalGeneration
         TimmWrapperForImageClassification
-    """,
-    "needs detectron2 or natten, which the tests do without": """
+    """
+    ),
+    "needs detectron2 or natten, which the tests do without": (
+        """
         DinatForImageClassification LayoutLMv2ForQuestionAnswering LayoutLMv2ForSequenceClassification
         LayoutLMv2ForTokenClassification
-    """,
-    "computes no loss of labels": """
+    """
+    ),
+    "computes no loss of labels": (
+        """
         ColModernVBertForRetrieval ColPaliForRetrieval ColQwen2ForRetrieval DPTForDepthEstimation
         DeiTForImageClassificationWithTeacher DepthAnythingForDepthEstimation DepthProForDepthEstimation
         EfficientLoFTRForKeypointMatching EsmForProteinFolding LightGlueForKeypointMatching
@@ -105,8 +130,10 @@ NOT_WALKED = {
         SeamlessM4Tv2ForSpeechToSpeech SeamlessM4Tv2ForTextToSpeech SuperGlueForKeypointMatching
         SuperPointForKeypointDetection Swin2SRForImageSuperResolution VitMatteForImageMatting
         VitPoseForPoseEstimation ZoeDepthForDepthEstimation
-    """,
-    "has a configuration that its sizes alone do not make small": """
+    """
+    ),
+    "has a configuration that its sizes alone do not make small": (
+        """
         BltForCausalLM BridgeTowerForMaskedLM BrosForTokenClassification BrosSpadeEEForTokenClassification
         BrosSpadeELForTokenClassification ChameleonForConditionalGeneration CsmDepthDecoderForCausalLM
         CsmForConditionalGeneration DbrxForCausalLM DeepseekVLHybridForConditionalGeneration
@@ -119,8 +146,10 @@ NOT_WALKED = {
         Qwen3OmniMoeThinkerForConditionalGeneration RagSequenceForGeneration RagTokenForGeneration
         VibeVoiceAsrForConditionalGeneration ViltForImagesAndTextClassification VoxtralForConditionalGeneration
         Zamba2ForCausalLM Zamba2ForSequenceClassification ZambaForCausalLM ZambaForSequenceClassification
-    """,
-    "takes inputs that no other class takes": """
+    """
+    ),
+    "takes inputs that no other class takes": (
+        """
         Blip2ForConditionalGeneration BlipForQuestionAnswering CLIPSegForImageSegmentation
         CamembertForMultipleChoice Data2VecAudioForAudioFrameClassification DiaForConditionalGeneration
         EvollaForProteinText2Text GLPNForDepthEstimation HiggsAudioV2ForConditionalGeneration
@@ -140,7 +169,8 @@ NOT_WALKED = {
         TvpForVideoGrounding UdopForConditionalGeneration ViltForQuestionAnswering VisualBertForPreTraining
         VisualBertForQuestionAnswering VisualBertForRegionToPhraseAlignment VisualBertForVisualReasoning
         VoxtralRealtimeForConditionalGeneration Wav2Vec2BertForAudioFrameClassification XLMRobertaForMultipleChoice
-    """,
+    """
+    ),
 }
 """Why a class is neither compared nor named above -> such classes."""
 

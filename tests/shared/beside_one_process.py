@@ -18,9 +18,12 @@ NUMBERS = ("losses", "norms", "eval_losses", "last_eval_loss")
 
 
 def devices(processes: int) -> list[Any]:
-    """Return parameters for a fixture: the CPU, and GPUs; a pretended one serves a single process."""
+    """Return parameters for a fixture: the CPU, and GPUs; a pretended one serves a single
+    process.
+    """
     too_few = pytest.mark.skipif(
-        torch.cuda.device_count() < processes > 1, reason=f"NCCL needs a GPU for each of {processes} processes"
+        torch.cuda.device_count() < processes > 1,
+        reason=f"NCCL needs a GPU for each of {processes} processes",
     )
     return ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, too_few])]
 
@@ -28,10 +31,12 @@ def devices(processes: int) -> list[Any]:
 def launched(
     script: Path, folder: Path, device: str, alone: list[str], *groups: tuple[int, list[str]]
 ) -> Callable[..., dict[str, Any]]:
-    """Run a script of `short_runs.train_cases` once alone and once for each number of processes, with its cases.
+    """Run a script of `short_runs.train_cases` once alone and once for each number of processes,
+    with its cases.
 
     Returns:
-        `results(case, rank)`, which reads what a rank saw, or the process alone by "single"; its `folder`.
+        `results(case, rank)`, which reads what a rank saw, or the process alone by "single"; its
+        `folder`.
     """
     there = importlib.util.find_spec("transformers") is not None
     of_transformers = ("llama", "qwen")
@@ -44,7 +49,9 @@ def launched(
     def results(case: str, rank: Any = 0) -> dict[str, Any]:
         if case.endswith(of_transformers) and not there:
             pytest.skip("needs transformers")
-        return json.loads((folder / f"{case}-{rank if rank == 'single' else f'rank{rank}'}.json").read_text())
+        return json.loads(
+            (folder / f"{case}-{rank if rank == 'single' else f'rank{rank}'}.json").read_text()
+        )
 
     results.folder = folder
     return results
@@ -57,17 +64,28 @@ def goes_on(straight: dict[str, Any], names: tuple[str, ...]) -> None:
 
 
 def same_optimizer(expected: Path, found: Path) -> None:
-    """The files hold states of the same parameters, by the same numbers, and nearly the same values."""
+    """The files hold states of the same parameters, by the same numbers, and nearly the same
+    values.
+    """
     left, right = (torch.load(path, weights_only=True) for path in (expected, found))
     assert right["state"].keys() == left["state"].keys()
-    assert [group["params"] for group in right["param_groups"]] == [group["params"] for group in left["param_groups"]]
+    assert [group["params"] for group in right["param_groups"]] == [
+        group["params"] for group in left["param_groups"]
+    ]
     for index, values in left["state"].items():
         assert float(right["state"][index]["step"]) == float(values["step"]) > 0
         for key in ("exp_avg", "exp_avg_sq"):
-            torch.testing.assert_close(right["state"][index][key].cpu(), values[key].cpu(), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                right["state"][index][key].cpu(), values[key].cpu(), rtol=1e-4, atol=1e-5
+            )
 
 
-def close(expected: dict[str, Any], actual: dict[str, Any], tolerance: float, names: tuple[str, ...] = NUMBERS) -> None:
+def close(
+    expected: dict[str, Any],
+    actual: dict[str, Any],
+    tolerance: float,
+    names: tuple[str, ...] = NUMBERS,
+) -> None:
     for name in names:
         assert actual[name] == pytest.approx(expected[name], rel=tolerance), name
 

@@ -1,4 +1,6 @@
-"""Commands of the package on a script, each in a process that is forked from one with the libraries."""
+"""Commands of the package on a script, each in a process that is forked from one with the
+libraries.
+"""
 
 import os
 import subprocess
@@ -23,4 +25,6 @@ def command(*words, cwd, **settings):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAINER")}
     words = [forked_python(), "-m", "lightrainer", *map(str, words)]
     environment = {**kept, "OMP_NUM_THREADS": "1", **settings}
-    return subprocess.run(words, capture_output=True, text=True, timeout=600, cwd=cwd, env=environment)
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=600, cwd=cwd, env=environment
+    )

@@ -1,4 +1,5 @@
-"""Trainings and evaluations in which the host's waits for the device are counted, of either library.
+"""Trainings and evaluations in which the host's waits for the device are counted, of either
+library.
 
 On a pretended device each wait is counted with its line; on a real one torch warns of each.
 """
@@ -57,7 +58,10 @@ class Words(nn.Module):
         logits = self.head(self.dropout(hidden))
         if labels is None:
             return {"logits": logits}
-        return {"loss": loss_of(logits, labels, kwargs.get("num_items_in_batch")), "logits": logits}
+        return {
+            "loss": loss_of(logits, labels, kwargs.get("num_items_in_batch")),
+            "logits": logits,
+        }
 
 
 def loss_of(logits: torch.Tensor, labels: torch.Tensor, items: Any) -> torch.Tensor:
@@ -101,11 +105,15 @@ def computing_loss(base: type) -> type:
     """Derive a Trainer with a loss of its own, which records a value where the library can."""
 
     class Computing(base):
-        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any
+        ) -> Any:
             outputs = model(**inputs)
             loss = loss_of(outputs["logits"], inputs["labels"], kwargs.get("num_items_in_batch"))
             if hasattr(self, "record"):
-                self.record(accuracy=(outputs["logits"].argmax(-1) == inputs["labels"]).float().mean())
+                self.record(
+                    accuracy=(outputs["logits"].argmax(-1) == inputs["labels"]).float().mean()
+                )
             return (loss, outputs) if return_outputs else loss
 
     return Computing
@@ -180,7 +188,9 @@ SETTINGS = {
     "two workers": Setting({"dataloader_num_workers": 2}),
     "stream": Setting(parts={"train_dataset": Unsized()}),
     "grouped by length": Setting({"train_sampling_strategy": "group_by_length"}),
-    "copies asked not to wait (`non_blocking`)": Setting({"accelerator_config": {"non_blocking": True}}),
+    "copies asked not to wait (`non_blocking`)": Setting(
+        {"accelerator_config": {"non_blocking": True}}
+    ),
     "batches of 64 tokens": Setting(
         {"train_sampling_strategy": "token_budget", "max_tokens_per_batch": 64}, is_only_here=True
     ),
@@ -216,12 +226,22 @@ EVALUATIONS = {
     "loss": Setting(),
     "predictions": Setting(parts=METRICS, waits=1),
     "predictions, bf16": Setting({"bf16": True}, parts=METRICS, waits=1),
-    "predictions, a list of batches": Setting({"eval_do_concat_batches": False}, parts=METRICS, waits=1),
-    "predictions, inputs and losses": Setting({"include_for_metrics": ["inputs", "loss"]}, parts=METRICS, waits=1),
-    "predictions, moved at each batch": Setting({"eval_accumulation_steps": 1}, parts=METRICS, waits=1),
-    "predictions, gathered as objects": Setting({"eval_use_gather_object": True}, parts=METRICS, waits=1),
+    "predictions, a list of batches": Setting(
+        {"eval_do_concat_batches": False}, parts=METRICS, waits=1
+    ),
+    "predictions, inputs and losses": Setting(
+        {"include_for_metrics": ["inputs", "loss"]}, parts=METRICS, waits=1
+    ),
+    "predictions, moved at each batch": Setting(
+        {"eval_accumulation_steps": 1}, parts=METRICS, waits=1
+    ),
+    "predictions, gathered as objects": Setting(
+        {"eval_use_gather_object": True}, parts=METRICS, waits=1
+    ),
     "metrics of each batch": Setting({"batch_eval_metrics": True}, parts=METRICS),
-    "torchmetrics": Setting(parts={"compute_metrics": metrics_of_two_kinds()}, waits=1, is_only_here=True),
+    "torchmetrics": Setting(
+        parts={"compute_metrics": metrics_of_two_kinds()}, waits=1, is_only_here=True
+    ),
 }
 """Of evaluations."""
 
@@ -250,7 +270,9 @@ def counting() -> Iterator[Counter[tuple[str, str]]]:
 
 
 def waits_between_logs(api: ModuleType, setting: Setting, steps: int) -> Counter[tuple[str, str]]:
-    """Train, and return the waits of that many steps in the middle of the training, far from any log."""
+    """Train, and return the waits of that many steps in the middle of the training, far from any
+    log.
+    """
     block = contextlib.ExitStack()
     waits: Counter[tuple[str, str]] = Counter()
 
@@ -269,7 +291,9 @@ def waits_between_logs(api: ModuleType, setting: Setting, steps: int) -> Counter
     return waits
 
 
-def waits_of_batches(api: ModuleType, setting: Setting, work: str, batches: int) -> Counter[tuple[str, str]]:
+def waits_of_batches(
+    api: ModuleType, setting: Setting, work: str, batches: int
+) -> Counter[tuple[str, str]]:
     """Return the waits that `evaluate` or `predict` has for each of that many batches.
 
     They may read all batches at their end, so what twice as many batches take is compared.
@@ -287,8 +311,16 @@ def waits_of_batches(api: ModuleType, setting: Setting, work: str, batches: int)
 def trainer_of(api: ModuleType, folder: str, setting: Setting, **arguments: Any) -> Any:
     """Return a Trainer of a library on the device, quiet, with that setting."""
     options: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "save_strategy": "no"}
-    options |= {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "logging_steps": 1_000_000}
-    parts: dict[str, Any] = {"train_dataset": sentences(200), "data_collator": padded, **setting.parts}
+    options |= {
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 4,
+        "logging_steps": 1_000_000,
+    }
+    parts: dict[str, Any] = {
+        "train_dataset": sentences(200),
+        "data_collator": padded,
+        **setting.parts,
+    }
     return setting.subclass(api.Trainer)(
         model=Words(),
         args=api.TrainingArguments(folder, **{**options, **setting.arguments, **arguments}),

@@ -1,4 +1,6 @@
-"""A kernel of the CPU for torch's ring attention, which knows those of GPUs only: so rings are tested everywhere."""
+"""A kernel of the CPU for torch's ring attention, which knows those of GPUs only: so rings are
+tested everywhere.
+"""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -69,4 +71,6 @@ def _local(tensors: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _sharded(tensors: Sequence[torch.Tensor], mesh: Any) -> tuple[DTensor, ...]:
-    return tuple(DTensor.from_local(tensor, mesh, [Shard(_SEQUENCE)], run_check=False) for tensor in tensors)
+    return tuple(
+        DTensor.from_local(tensor, mesh, [Shard(_SEQUENCE)], run_check=False) for tensor in tensors
+    )

@@ -1,8 +1,9 @@
-"""Stands in for Python, and lets a process that has imported everything do what Python would: see `forking_server.py`.
+"""Stands in for Python, and lets a process that has imported everything do what Python would: see
+`forking_server.py`.
 
-Made executable by `starting.forked_python`, which writes what this begins with, and where the servers listen. It passes
-signals on, and ends as that process does. What is not a script, `-c` or `-m`, after `-u` perhaps, is left to Python
-itself.
+Made executable by `starting.forked_python`, which writes what this begins with, and where the
+servers listen. It passes signals on, and ends as that process does. What is not a script, `-c` or
+`-m`, after `-u` perhaps, is left to Python itself.
 """
 
 import json
@@ -11,7 +12,14 @@ import signal
 import socket
 import sys
 
-PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+PASSED_ON = {
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+}
 
 
 def main(python: str, servers: dict[str, str]) -> None:
@@ -23,9 +31,16 @@ def main(python: str, servers: dict[str, str]) -> None:
         os.execv(python, [python, *words])
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     # A recorder waits for the import of modules that are there already where names are served.
-    served = os.environ.get("LIGHTRAINER_INSTALL") == "1" and "LIGHTRAINER_RECORDER" not in os.environ
+    served = (
+        os.environ.get("LIGHTRAINER_INSTALL") == "1" and "LIGHTRAINER_RECORDER" not in os.environ
+    )
     executable = os.path.abspath(__file__)
-    asked = {"words": words, "environment": dict(os.environ), "cwd": os.getcwd(), "executable": executable}
+    asked = {
+        "words": words,
+        "environment": dict(os.environ),
+        "cwd": os.getcwd(),
+        "executable": executable,
+    }
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(servers["served" if served else "plain"])
         socket.send_fds(server, [b"p"], [0, 1, 2])

@@ -1,4 +1,5 @@
-"""Real processes that start at once: forked from a parent in which everything is imported, one or several together.
+"""Real processes that start at once: forked from a parent in which everything is imported, one or
+several together.
 
 Each leads a group of its own, so that its workers go with it when it is killed.
 """
@@ -19,12 +20,15 @@ from typing import NoReturn
 
 SECONDS = 60  # what takes longer hangs: it is a matter of a second or two
 SPARE = 60  # in which late processes are ended, and that is said
-GRACE = 3.0  # torchrun waits for half a minute between asking the other processes to end and killing them
+# torchrun waits for half a minute between asking the other processes to end and killing them
+GRACE = 3.0
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How processes ended: `codes` by rank, negative for a signal as in `subprocess`; what they said; the time."""
+    """How processes ended: `codes` by rank, negative for a signal as in `subprocess`; what they
+    said; the time.
+    """
 
     codes: list[int]
     said: str
@@ -42,7 +46,8 @@ def forked(
     as_a_script: bool = False,
     place: bool = False,
 ) -> Ended:
-    """Fork so many processes and wait until all have ended; when one fails, the others are ended as torchrun does it.
+    """Fork so many processes and wait until all have ended; when one fails, the others are ended as
+    torchrun does it.
 
     Args:
         action: what each does; with several of them `RANK` and the like are set.
@@ -51,13 +56,15 @@ def forked(
         killed_after: seconds until the victims get a SIGKILL.
         victims: by rank.
         seconds: after which they are killed, as they hang.
-        as_a_script: they begin with other random numbers each, say everything, and end as Python ends, with what was
-            registered for that; otherwise at once.
+        as_a_script: they begin with other random numbers each, say everything, and end as Python
+            ends, with what was registered for that; otherwise at once.
         place: set these for a single one too, as torchrun does.
     """
     log.touch()
     begin, port = time.monotonic(), free_port() if processes > 1 or place else 0
-    running = {rank: _fork(action, rank, processes, port, log, as_a_script) for rank in range(processes)}
+    running = {
+        rank: _fork(action, rank, processes, port, log, as_a_script) for rank in range(processes)
+    }
     groups, codes, failed_at = list(running.values()), {}, None
     while running:
         for rank, pid in list(running.items()):
@@ -76,13 +83,24 @@ def forked(
             _send(signal.SIGKILL, running.values())
         time.sleep(0.002)
     _send(signal.SIGKILL, groups, to_group=True)
-    ended = Ended([codes[rank] for rank in range(processes)], log.read_text(errors="replace"), time.monotonic() - begin)
+    ended = Ended(
+        [codes[rank] for rank in range(processes)],
+        log.read_text(errors="replace"),
+        time.monotonic() - begin,
+    )
     if ended.seconds > seconds:
         raise TimeoutError(f"not done after {seconds} s\n{ended.said[-6000:]}")
     return ended
 
 
-def _fork(action: Callable[[], object], rank: int, processes: int, port: int, log: Path, as_a_script: bool) -> int:
+def _fork(
+    action: Callable[[], object],
+    rank: int,
+    processes: int,
+    port: int,
+    log: Path,
+    as_a_script: bool,
+) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -91,7 +109,12 @@ def _fork(action: Callable[[], object], rank: int, processes: int, port: int, lo
         os.setpgid(0, 0)
         _speak_into(log, everything=as_a_script)
         if port:
-            there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": processes, "RANK": rank}
+            there = {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "WORLD_SIZE": processes,
+                "RANK": rank,
+            }
             there |= {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": processes}
             os.environ.update({name: str(value) for name, value in there.items()})
         if as_a_script:
@@ -109,7 +132,9 @@ def _fork(action: Callable[[], object], rank: int, processes: int, port: int, lo
 
 
 def ending_of(action: Callable[[], object]) -> int:
-    """The code with which Python ends after it, said what Python says then: negative where a signal ends it."""
+    """The code with which Python ends after it, said what Python says then: negative where a
+    signal ends it.
+    """
     try:
         action()
     except SystemExit as ending:
@@ -124,9 +149,11 @@ def ending_of(action: Callable[[], object]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End as Python ends, with its threads, what was registered for that, and the objects of the script.
+    """End as Python ends, with its threads, what was registered for that, and the objects of the
+    script.
 
-    What was imported is left as it is: to free it takes a third of a second, as it has to be copied for that.
+    What was imported is left as it is: to free it takes a third of a second, as it has to be copied
+    for that.
     """
     try:
         threading._shutdown()
@@ -142,7 +169,9 @@ def leave(code: int) -> NoReturn:
 
 
 def _speak_into(log: Path, *, everything: bool) -> None:
-    """Where the logs of the losses are of no interest, only warnings and errors; and hear nothing."""
+    """Where the logs of the losses are of no interest, only warnings and errors; and hear
+    nothing.
+    """
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     os.dup2(2 if everything else os.open(os.devnull, os.O_WRONLY), 1)
@@ -170,7 +199,9 @@ def _send(number: int, pids: Iterable[int], *, to_group: bool = False) -> None:
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """None of those that the system gives to connections: one of them might have it before the processes do."""
+    """None of those that the system gives to connections: one of them might have it before the
+    processes do.
+    """
     while True:
         port = random.SystemRandom().randrange(10_000, 30_000)
         with socket.socket() as found, contextlib.suppress(OSError):

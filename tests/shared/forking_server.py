@@ -2,20 +2,23 @@
 
     forking_server.py SOCKET MODULE ...
 
-imports these modules and listens at the socket. The first byte that a caller sends says what it wants:
+imports these modules and listens at the socket. The first byte that a caller sends says what it
+wants:
 
-- `u`: it uses the server, which answers with a byte, ends with the last of these connections, and ends all that it has
-  started then;
-- `s`: another server, forked from this one, which imports more. JSON follows, with `address`, `modules`, `environment`
-  and `paths`, where Python looks for modules first. A line is the answer when it listens;
-- `r`: the processes of a script, as torchrun starts them. A line of JSON follows, with `script`, `words`, `processes`,
-  `environment`, `log`, `seconds` and `torchrun`; no processes are one, as if Python had been started with the script.
-  `torchrun` are options of a launcher that is to look after the processes, or null where there is none. The exit codes
-  are the answer;
-- `p`: what Python would do with a command line, see `forked_python.py`. The files that are to be its standard input,
-  output and error come along, then JSON with `words`, `environment`, `cwd`, `executable` and perhaps `packages`, the
-  folder of the packages of another virtual environment. Its id and, when it has ended, its exit code are the answer;
-  where the caller is gone before, it is killed.
+- `u`: it uses the server, which answers with a byte, ends with the last of these connections, and
+  ends all that it has started then;
+- `s`: another server, forked from this one, which imports more. JSON follows, with `address`,
+  `modules`, `environment` and `paths`, where Python looks for modules first. A line is the answer
+  when it listens;
+- `r`: the processes of a script, as torchrun starts them. A line of JSON follows, with `script`,
+  `words`, `processes`, `environment`, `log`, `seconds` and `torchrun`; no processes are one, as if
+  Python had been started with the script. `torchrun` are options of a launcher that is to look
+  after the processes, or null where there is none. The exit codes are the answer;
+- `p`: what Python would do with a command line, see `forked_python.py`. The files that are to be
+  its standard input, output and error come along, then JSON with `words`, `environment`, `cwd`,
+  `executable` and perhaps `packages`, the folder of the packages of another virtual environment.
+  Its id and, when it has ended, its exit code are the answer; where the caller is gone before, it
+  is killed.
 """
 
 import atexit
@@ -46,17 +49,27 @@ PATIENCE = 60
 
 
 def execute(script: str, words: list[str], environment: dict[str, str]) -> None:
-    """Run a script as Python does, in a process whose place among the others is in its environment already."""
+    """Run a script as Python does, in a process whose place among the others is in its
+    environment already.
+    """
     for name, value in environment.items():
         os.environ.setdefault(name, value)
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = script
-    sys.argv, sys.path[:1] = [script, *words], [str(Path(script).parent), *environment.get("PYTHONPATH", "").split(":")]
+    sys.argv, sys.path[:1] = (
+        [script, *words],
+        [
+            str(Path(script).parent),
+            *environment.get("PYTHONPATH", "").split(":"),
+        ],
+    )
     exec(compile(Path(script).read_bytes(), script, "exec"), vars(main))
 
 
 def launch(options: list[str], script: str, words: list[str], environment: dict[str, str]) -> None:
-    """Start processes with the code of torchrun; but its workers are forked too, again and again after a fault."""
+    """Start processes with the code of torchrun; but its workers are forked too, again and again
+    after a fault.
+    """
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import record
     from torch.distributed.launcher.api import elastic_launch
@@ -67,7 +80,9 @@ def launch(options: list[str], script: str, words: list[str], environment: dict[
 
 
 def work(script: str, words: list[str]) -> None:
-    """Run a worker, which ends as Python does: with its exit handlers, a traceback, and a code or signal."""
+    """Run a worker, which ends as Python does: with its exit handlers, a traceback, and a code
+    or signal.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):  # the launcher's own
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -93,7 +108,9 @@ def start_ranks(caller: socket.socket, asked: dict[str, Any]) -> None:
     signal.alarm(int(seconds) + SPARE)
     try:
         alone = partial(_without, caller, action)
-        told: Any = forked(alone, count or 1, log=log, seconds=seconds, as_a_script=True, place=place).codes
+        told: Any = forked(
+            alone, count or 1, log=log, seconds=seconds, as_a_script=True, place=place
+        ).codes
     except TimeoutError as error:
         told = str(error)
     caller.sendall(json.dumps(told).encode() + b"\n")
@@ -123,7 +140,13 @@ def start_python(caller: socket.socket, files: list[int], asked: dict[str, Any])
 
 
 def become_python(
-    files: list[int], *, words: list[str], environment: dict[str, str], cwd: str, executable: str, packages: str = ""
+    files: list[int],
+    *,
+    words: list[str],
+    environment: dict[str, str],
+    cwd: str,
+    executable: str,
+    packages: str = "",
 ) -> None:
     """Start as Python does, with its command line."""
     os.setsid()
@@ -141,10 +164,20 @@ def become_python(
     if packages:
         _find_packages_in(packages)
     kind, *rest = words if words[0] in ("-c", "-m") else ["", *words]
-    script = os.path.dirname(os.path.abspath(rest[0])) if not kind else os.getcwd() if kind == "-m" else ""
+    script = (
+        os.path.dirname(os.path.abspath(rest[0]))
+        if not kind
+        else os.getcwd()
+        if kind == "-m"
+        else ""
+    )
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:1] = [script, *paths]
-    sys.executable, sys.orig_argv, sys.argv = executable, [executable, *words], rest if kind != "-c" else words[:1]
+    sys.executable, sys.orig_argv, sys.argv = (
+        executable,
+        [executable, *words],
+        rest if kind != "-c" else words[:1],
+    )
     if kind == "-c":
         sys.argv += rest[1:]
     _let_the_site_begin()
@@ -182,7 +215,9 @@ def _let_the_site_begin() -> None:
 
 
 def serve(listener: socket.socket) -> None:
-    """Fork a process for each caller, which does what it asks for, until this server is not used any more."""
+    """Fork a process for each caller, which does what it asks for, until this server is not used
+    any more.
+    """
     users: list[socket.socket] = []
     while True:
         ready = select.select([listener, *users], [], [], None if users else PATIENCE)[0]
@@ -218,12 +253,15 @@ def serve(listener: socket.socket) -> None:
 
 
 def listen(address: str, modules: list[str], ready: Callable[[], object]) -> None:
-    """Import modules, and serve until they are not used any more; what is left over then is killed."""
+    """Import modules, and serve until they are not used any more; what is left over then is
+    killed.
+    """
     for name in modules:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # or each child would copy what the collector touches
-    if "triton" in sys.modules:  # which comes with a torch for CUDA, and lists at the end what was not freed
+    # which comes with a torch for CUDA, and lists at the end what was not freed
+    if "triton" in sys.modules:
         atexit.register(gc.unfreeze)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)

@@ -1,17 +1,19 @@
-"""A CUDA device that is only pretended, so that mistakes with devices show on machines without a GPU.
+"""A CUDA device that is only pretended, so that mistakes with devices show on machines without a
+GPU.
 
     with pretended_device() as device:
         model.to("cuda")
         ...
         device.waits       # how often the host waited for the device, by operation and line
 
-A tensor of it says `cuda:0`, computes on the CPU, cannot be mixed with tensors of the CPU, and cannot become a numpy
-array. Random numbers come from a generator of the device's own. What it cannot show: kernels, the order of streams,
-real memory, NCCL, several devices, `torch.compile`.
+A tensor of it says `cuda:0`, computes on the CPU, cannot be mixed with tensors of the CPU, and
+cannot become a numpy array. Random numbers come from a generator of the device's own. What it
+cannot show: kernels, the order of streams, real memory, NCCL, several devices, `torch.compile`.
 
-Tensors are subclasses made as torch's `FakeTensor` is, with elements on the CPU. A mode of torch's dispatcher computes,
-and creates tensors whose `device` is asked to be `cuda`; a mode of torch's functions makes the copies to the CPU, which
-the dispatcher could not tell from those to the device. Functions of `torch.cuda` and `torch.accelerator` are replaced.
+Tensors are subclasses made as torch's `FakeTensor` is, with elements on the CPU. A mode of torch's
+dispatcher computes, and creates tensors whose `device` is asked to be `cuda`; a mode of torch's
+functions makes the copies to the CPU, which the dispatcher could not tell from those to the device.
+Functions of `torch.cuda` and `torch.accelerator` are replaced.
 """
 
 from __future__ import annotations
@@ -73,8 +75,10 @@ class PretendedDevice:
     """What is counted while a device is pretended.
 
     Attributes:
-        waits: how often the host waited for the device, by the operation and the line of Python that asked for it.
-        uploads: how often a tensor was copied to the device, by whether the host went on without waiting.
+        waits: how often the host waited for the device, by the operation and the line of Python
+            that asked for it.
+        uploads: how often a tensor was copied to the device, by whether the host went on without
+            waiting.
         uploaded_bytes: the size of these tensors.
         generator: draws the random numbers of the device.
     """
@@ -90,7 +94,9 @@ class PretendedDevice:
         self.waits[operation, _calling_line()] += 1
 
     def upload(self, tensor: torch.Tensor, non_blocking: bool) -> None:
-        """Count one copy of a tensor of the CPU to the device; only one of page-locked memory may go on by itself."""
+        """Count one copy of a tensor of the CPU to the device; only one of page-locked memory
+        may go on by itself.
+        """
         goes_on = non_blocking and tensor.is_pinned()
         self.uploads[goes_on] += 1
         self.uploaded_bytes += tensor.nbytes
@@ -132,7 +138,9 @@ def use_real_device() -> None:
 
 
 def trains_on_device() -> bool:
-    """Tell whether tests that can train anywhere use a device: a pretended one, or with `--pretended` a real one."""
+    """Tell whether tests that can train anywhere use a device: a pretended one, or with
+    `--pretended` a real one.
+    """
     return _pretended is not None or _uses_real_device
 
 
@@ -162,7 +170,11 @@ class CudaTensor(torch.Tensor):
     def __new__(cls, elements: torch.Tensor, requires_grad: bool = False) -> CudaTensor:
         elements = elements.detach()
         made = torch.Tensor._make_subclass(
-            cls, elements, requires_grad, dispatch_device=True, device_for_backend_keys=torch.device("cpu")
+            cls,
+            elements,
+            requires_grad,
+            dispatch_device=True,
+            device_for_backend_keys=torch.device("cpu"),
         )
         made.elements = elements
         return made
@@ -179,7 +191,9 @@ class CudaTensor(torch.Tensor):
     def data(self, other: CudaTensor) -> None:
         """Take the values of another tensor, as two weights do that change places."""
         if not isinstance(other, CudaTensor):
-            raise RuntimeError("incompatible tensor type: the data of a tensor on cuda:0 cannot be on the CPU")
+            raise RuntimeError(
+                "incompatible tensor type: the data of a tensor on cuda:0 cannot be on the CPU"
+            )
         self.elements = other.elements
 
     def __repr__(self) -> str:
@@ -212,7 +226,9 @@ class CudaTensor(torch.Tensor):
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
-            raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol")
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user support the deepcopy protocol"
+            )
         copied: torch.Tensor = CudaTensor(self.elements.clone(), self.requires_grad)
         if isinstance(self, torch.nn.Parameter):
             copied = torch.nn.Parameter(copied, self.requires_grad)
@@ -252,11 +268,14 @@ class CudaTensor(torch.Tensor):
 CudaTensor.__name__ = "Tensor"  # messages name the class of a value
 
 
-# Operations ###########################################################################################################
+# Operations
+# ###########################################################################################################
 
 
 def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Compute an operation of torch's dispatcher, of tensors on the device or of those that are to be created there."""
+    """Compute an operation of torch's dispatcher, of tensors on the device or of those that are
+    to be created there.
+    """
     asked_device = kwargs.get("device")
     creates_there = asked_device is not None and torch.device(asked_device).type == "cuda"
     if func is aten._local_scalar_dense.default and not isinstance(args[0], torch.Tensor):
@@ -292,7 +311,9 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _on_cpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Compute an operation that has nothing to do with the device, but that its memory may be page-locked."""
+    """Compute an operation that has nothing to do with the device, but that its memory may be
+    page-locked.
+    """
     if not kwargs.get("pin_memory"):
         return func(*args, **kwargs)
     made = func(*args, **{**kwargs, "pin_memory": False})
@@ -304,10 +325,13 @@ def _elements_of(value: Any) -> Any:
     return value.elements if isinstance(value, CudaTensor) else value
 
 
-def _is_there(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], creates_there: bool) -> bool:
+def _is_there(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], creates_there: bool
+) -> bool:
     """Tell whether the result is on the device."""
     if func is aten._to_copy.default:
-        # Copies to the CPU are made by `_function`; a backward pass names the device of the elements here.
+        # Copies to the CPU are made by `_function`; a backward pass names the device of the
+        # elements here.
         return True
     if kwargs.get("device") is not None:
         return creates_there
@@ -316,19 +340,25 @@ def _is_there(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], creates_
     return True
 
 
-def _refuse_mixed(func: Any, args: tuple[Any, ...], tensors: list[torch.Tensor], there: list[CudaTensor]) -> None:
-    """Raise torch's error for tensors of two devices; numbers, which are tensors of no dimension, may be of the CPU."""
+def _refuse_mixed(
+    func: Any, args: tuple[Any, ...], tensors: list[torch.Tensor], there: list[CudaTensor]
+) -> None:
+    """Raise torch's error for tensors of two devices; numbers, which are tensors of no
+    dimension, may be of the CPU.
+    """
     if func in COPIES or not there:
         return
     if func in TAKES_INDICES:
         if not isinstance(args[0], CudaTensor):
-            raise RuntimeError(f"indices should be on the same device as the indexed tensor (cpu), in {func}")
+            raise RuntimeError(
+                f"indices should be on the same device as the indexed tensor (cpu), in {func}"
+            )
         return
     for tensor in tensors:
         if not isinstance(tensor, CudaTensor) and tensor.dim() > 0 and tensor.device.type == "cpu":
             raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
-                f"({func}, shape {tuple(tensor.shape)})"
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"cuda:0 and cpu! ({func}, shape {tuple(tensor.shape)})"
             )
 
 
@@ -346,7 +376,11 @@ def _count(func: Any, args: tuple[Any, ...], there: list[CudaTensor]) -> None:
     if func is aten.copy_.default:
         target, source, *rest = args
         does_not_wait = bool(rest and rest[0])
-        if isinstance(target, CudaTensor) and not isinstance(source, CudaTensor) and source.dim() > 0:
+        if (
+            isinstance(target, CudaTensor)
+            and not isinstance(source, CudaTensor)
+            and source.dim() > 0
+        ):
             _current().upload(source, does_not_wait)
         comes_back = isinstance(source, CudaTensor) and not isinstance(target, CudaTensor)
         if comes_back and not (does_not_wait and target.is_pinned()):
@@ -439,12 +473,16 @@ def _moved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if is_there and kind == "cpu":
         if not kwargs.get("non_blocking"):
             _current().wait("copy to the CPU")
-        dtype = kwargs.get("dtype", next((value for value in rest if isinstance(value, torch.dtype)), None))
+        dtype = kwargs.get(
+            "dtype", next((value for value in rest if isinstance(value, torch.dtype)), None)
+        )
         copied = _ToCpu.apply(tensor)
         return copied if dtype is None else copied.to(dtype)
     if is_there and kind == "cuda":
         rest = [value for value in rest if isinstance(value, torch.dtype)]
-        kwargs = {name: value for name, value in kwargs.items() if name not in ("device", "non_blocking")}
+        kwargs = {
+            name: value for name, value in kwargs.items() if name not in ("device", "non_blocking")
+        }
         return torch.Tensor.to(tensor, *rest, **kwargs) if rest or kwargs else tensor
     if not is_there and kind == "cuda":
         _current().upload(tensor, bool(kwargs.get("non_blocking")))
@@ -454,7 +492,9 @@ def _moved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _made_from_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Make a tensor on the device from numbers, an array or another tensor."""
     source = args[0]
-    options = {name: value for name, value in kwargs.items() if name not in ("device", "requires_grad")}
+    options = {
+        name: value for name, value in kwargs.items() if name not in ("device", "requires_grad")
+    }
     if isinstance(source, CudaTensor):
         return torch.Tensor.to(source, **options) if options else source
     made = func(source, *args[1:], **options)
@@ -472,7 +512,8 @@ class _Copies(TorchFunctionMode):
         return _function(func, args, kwargs or {})
 
 
-# Functions of torch.cuda ##############################################################################################
+# Functions of torch.cuda
+# ##############################################################################################
 
 
 class Stream:
@@ -533,7 +574,13 @@ def _always(value: Any) -> Any:
 def _of_cuda(device: PretendedDevice) -> dict[str, Any]:
     """Return what takes the place of functions of `torch.cuda`."""
     properties = types.SimpleNamespace(
-        name=NAME, major=9, minor=0, total_memory=MEMORY, multi_processor_count=132, gcnArchName="", warp_size=32
+        name=NAME,
+        major=9,
+        minor=0,
+        total_memory=MEMORY,
+        multi_processor_count=132,
+        gcnArchName="",
+        warp_size=32,
     )
     stream = Stream()
     generator = device.generator
@@ -613,7 +660,9 @@ def _of_others() -> list[tuple[Any, str, Any]]:
 
     def pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
         if isinstance(tensor, CudaTensor):
-            raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+            raise RuntimeError(
+                "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned"
+            )
         copy = tensor.clone()
         copy._is_page_locked = True  # type: ignore[attr-defined]
         return copy
@@ -621,7 +670,9 @@ def _of_others() -> list[tuple[Any, str, Any]]:
     def is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
         return getattr(tensor, "_is_page_locked", False)
 
-    def autocast(self: torch.autocast, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+    def autocast(
+        self: torch.autocast, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
         if device_type == "cuda":
             enter_autocast(self, "cpu", dtype or torch.float16, *args, **kwargs)
         else:
@@ -630,13 +681,17 @@ def _of_others() -> list[tuple[Any, str, Any]]:
     swap_tensors = torch.utils.swap_tensors
 
     def swap_with_hooks(parameter: Any, moved: Any) -> None:
-        """Connect the hooks of a parameter with the tensor that it became, as torch keeps them on a real device."""
+        """Connect the hooks of a parameter with the tensor that it became, as torch keeps them
+        on a real device.
+        """
         swap_tensors(parameter, moved)
         parameter._backward_hooks = parameter._backward_hooks
         if parameter._post_accumulate_grad_hooks is not None:
             parameter._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
 
-    def grouped(tensors: list[list[torch.Tensor | None]], with_indices: bool = False) -> dict[Any, Any]:
+    def grouped(
+        tensors: list[list[torch.Tensor | None]], with_indices: bool = False
+    ) -> dict[Any, Any]:
         """Name the device of each group, which torch reads from the elements."""
         groups = group_tensors(tensors, with_indices)
         return {(first_of(group[0]).device, dtype): group for (_, dtype), group in groups.items()}
@@ -658,11 +713,16 @@ def _of_others() -> list[tuple[Any, str, Any]]:
             run(thread)
 
     def of_cpu(function: Any) -> Any:
-        """Return the function of autocast that is asked for the CPU, whichever device it is asked for."""
+        """Return the function of autocast that is asked for the CPU, whichever device it is
+        asked for.
+        """
         return lambda device_type=None, *args: function("cpu" if device_type else None, *args)
 
     def loaded(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
-        is_there = isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "cuda"
+        is_there = (
+            isinstance(map_location, (str, torch.device))
+            and torch.device(map_location).type == "cuda"
+        )
         found = load(file, map_location="cpu" if is_there else map_location, **kwargs)
         return tree_map(_onto_device, found) if is_there else found
 
@@ -681,7 +741,10 @@ def _of_others() -> list[tuple[Any, str, Any]]:
         (torch.cuda.memory, "memory_allocated", _always(0)),
         (torch._C, "_cuda_isCurrentStreamCapturing", _always(False)),
         (torch._C, "_cuda_getCurrentRawStream", _always(0)),
-        *((torch._C, name, _always(0)) for name in ("_cuda_setDevice", "_cuda_exchangeDevice", "_cuda_getDevice")),
+        *(
+            (torch._C, name, _always(0))
+            for name in ("_cuda_setDevice", "_cuda_exchangeDevice", "_cuda_getDevice")
+        ),
         (torch._C, "_cuda_maybeExchangeDevice", _always(0)),
         (torch._C, "_cuda_record_memory_history", _always(None)),
         (torch._C, "_cuda_memorySnapshot", _always({"segments": [], "device_traces": []})),
@@ -710,13 +773,22 @@ def pretended_device() -> Iterator[PretendedDevice]:
         replaced = _of_others()
         replaced += [(torch.cuda, name, value) for name, value in _of_cuda(device).items()]
         replaced += [(torch.accelerator, name, value) for name, value in _of_accelerator().items()]
-        random = ("get_rng_state_all", "set_rng_state_all", "get_rng_state", "set_rng_state", "manual_seed_all")
+        random = (
+            "get_rng_state_all",
+            "set_rng_state_all",
+            "get_rng_state",
+            "set_rng_state",
+            "manual_seed_all",
+        )
         for owner, name, value in replaced:
             stack.enter_context(mock.patch.object(owner, name, value, create=True))
         for name in random:
-            stack.enter_context(mock.patch.object(torch.cuda.random, name, getattr(torch.cuda, name)))
+            stack.enter_context(
+                mock.patch.object(torch.cuda.random, name, getattr(torch.cuda, name))
+            )
 
-        # `Module.to` then exchanges the parameters themselves, instead of setting their `data` to another class.
+        # `Module.to` then exchanges the parameters themselves, instead of setting their `data` to
+        # another class.
         torch.__future__.set_swap_module_params_on_conversion(True)
         stack.callback(torch.__future__.set_swap_module_params_on_conversion, swaps)
         _pretended = device

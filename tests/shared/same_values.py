@@ -10,9 +10,16 @@ import torch
 def same(left: Any, right: Any) -> bool:
     """Equal values of equal types, dtypes, shapes and order, also inside of containers."""
     if isinstance(left, torch.Tensor):
-        return isinstance(right, torch.Tensor) and left.dtype == right.dtype and torch.equal(left, right)
+        return (
+            isinstance(right, torch.Tensor)
+            and left.dtype == right.dtype
+            and torch.equal(left, right)
+        )
     if isinstance(left, np.ndarray):
-        alike = isinstance(right, np.ndarray) and (left.dtype, left.shape) == (right.dtype, right.shape)
+        alike = isinstance(right, np.ndarray) and (left.dtype, left.shape) == (
+            right.dtype,
+            right.shape,
+        )
         return alike and left.tobytes() == right.tobytes()
     if type(left) is not type(right):
         return False

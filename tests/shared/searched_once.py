@@ -1,4 +1,6 @@
-"""For folders whose tests make Trainers of Lightning: each would look into every package that is installed."""
+"""For folders whose tests make Trainers of Lightning: each would look into every package that is
+installed.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Programs that tests start: each comes to its end, or is ended with all that it started, and what it said is read."""
+"""Programs that tests start: each comes to its end, or is ended with all that it started, and
+what it said is read.
+"""
 
 import atexit
 import contextlib
@@ -26,16 +28,34 @@ NEWEST = Path(sys.prefix) / "newest"
 """Folder in which `make` installs the newest transformers."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
 # Nothing that looks for transformers, or that is served.
-TORCH = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot")
-OURS = tuple(f"lightrainer.facade.trainer{inside}" for inside in ("", ".trainer_module", ".lightning_trainer"))
+TORCH = (
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "pandas",
+    "matplotlib.pyplot",
+)
+OURS = tuple(
+    f"lightrainer.facade.trainer{inside}"
+    for inside in ("", ".trainer_module", ".lightning_trainer")
+)
 REFERENCE = ("transformers.trainer", "transformers.trainer_seq2seq", "accelerate")
-LIBRARIES = ("torch.distributed.checkpoint", "torch.utils.tensorboard", "datasets", "optuna", "accelerate")
+LIBRARIES = (
+    "torch.distributed.checkpoint",
+    "torch.utils.tensorboard",
+    "datasets",
+    "optuna",
+    "accelerate",
+)
 # What scripts import that have to find the Trainer and its arguments as not imported yet.
 FROM_TRANSFORMERS = (*(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2")),)
 FROM_TRANSFORMERS += ("transformers.generation",)
 # Its optimizers are compiled when the first engine is made: what does that takes seconds to import.
 DEEPSPEED = ("with_deepspeed", "deepspeed", "torch._inductor.compile_fx")
-LIGHTNING = tuple(f"lightrainer.lightning_modules.internals.{name}" for name in ("lightning_internals", "fast_path"))
+LIGHTNING = tuple(
+    f"lightrainer.lightning_modules.internals.{name}"
+    for name in ("lightning_internals", "fast_path")
+)
 IMPORTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "torch": (None, TORCH),
     "lightrainer": ("torch", OURS),
@@ -48,8 +68,10 @@ IMPORTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "plain": ("libraries", FROM_TRANSFORMERS),
     "served": ("libraries", (*LIGHTNING, *FROM_TRANSFORMERS)),
 }
-"""Imports of servers, each after those of the one that it is forked from. "transformers" are those of both libraries;
-with "torch" alone ours is imported again, and finds its environment. "newest" is the newest version of transformers."""
+"""Imports of servers, each after those of the one that it is forked from. "transformers" are those
+of both libraries; with "torch" alone ours is imported again, and finds its environment. "newest" is
+the newest version of transformers.
+"""
 PATHS = {"newest": [str(NEWEST)], "served": [CHILDREN]}
 """Where servers look for modules first."""
 SERVERS = "LIGHTRAINER_TESTS_SERVERS"
@@ -61,7 +83,9 @@ def _of_torchrun(processes: int) -> list[str]:
 
 
 def start(command: list[str], log: Path, **environment: str) -> subprocess.Popen:
-    """Start it; what all of it says goes to a file: one that hangs would keep a pipe open, and hang its reader too."""
+    """Start it; what all of it says goes to a file: one that hangs would keep a pipe open, and
+    hang its reader too.
+    """
     with log.open("a") as stream:
         known = {**os.environ, **ENVIRONMENT, **environment}
         return subprocess.Popen(command, env=known, stdout=stream, stderr=subprocess.STDOUT)
@@ -74,7 +98,10 @@ def code_of(process: subprocess.Popen, log: Path, seconds: float) -> int:
     except subprocess.TimeoutExpired:
         kill(process.pid)
         process.wait()
-        pytest.fail(f"{' '.join(map(str, process.args))}\nwas not done after {seconds} s\n{said_in(log)[-6000:]}")
+        pytest.fail(
+            f"{' '.join(map(str, process.args))}\nwas not done after {seconds} "
+            f"s\n{said_in(log)[-6000:]}"
+        )
 
 
 def finished_ranks(
@@ -89,7 +116,9 @@ def finished_ranks(
     """Return the output of a script that ends well in so many processes, see `forked_ranks`."""
     options = {"log": log, "seconds": seconds, "processes": processes, "library": library}
     codes, said = forked_ranks(script, *words, **options, **environment)
-    assert codes == [0] * max(processes, 1), f"{script} {' '.join(words)}\nended with {codes}\n{said[-8000:]}"
+    assert codes == [0] * max(processes, 1), (
+        f"{script} {' '.join(words)}\nended with {codes}\n{said[-8000:]}"
+    )
     return said
 
 
@@ -104,11 +133,21 @@ def forked_ranks(
 ) -> tuple[list[int] | str, str]:
     """The exit codes of a script in so many processes, or why there are none, and what was said.
 
-    They are started as torchrun does it, but at once, from a process that has imported the library: tests that are not
-    about the start itself take a fraction of the time. No processes are one that is started without torchrun.
+    They are started as torchrun does it, but at once, from a process that has imported the library:
+    tests that are not about the start itself take a fraction of the time. No processes are one that
+    is started without torchrun.
     """
-    asked = {"script": str(script), "words": words, "processes": processes, "torchrun": None, "seconds": seconds}
-    return _answer(library, {**asked, "environment": {**os.environ, **ENVIRONMENT, **environment}, "log": str(log)})
+    asked = {
+        "script": str(script),
+        "words": words,
+        "processes": processes,
+        "torchrun": None,
+        "seconds": seconds,
+    }
+    return _answer(
+        library,
+        {**asked, "environment": {**os.environ, **ENVIRONMENT, **environment}, "log": str(log)},
+    )
 
 
 def forked_torchrun(
@@ -123,12 +162,20 @@ def forked_torchrun(
 ) -> tuple[int, str]:
     """The exit code of torchrun with so many processes of a script, and what was said.
 
-    It is torch's own launcher that looks after them, passes signals on and starts them again; but neither it nor they
-    are new Pythons, see `forked_ranks`.
+    It is torch's own launcher that looks after them, passes signals on and starts them again; but
+    neither it nor they are new Pythons, see `forked_ranks`.
     """
-    asked = {"script": str(script), "words": words, "processes": processes, "seconds": seconds, "log": str(log)}
+    asked = {
+        "script": str(script),
+        "words": words,
+        "processes": processes,
+        "seconds": seconds,
+        "log": str(log),
+    }
     asked |= {"torchrun": [*_of_torchrun(processes), *options]}
-    codes, said = _answer(library, {**asked, "environment": {**os.environ, **ENVIRONMENT, **environment}})
+    codes, said = _answer(
+        library, {**asked, "environment": {**os.environ, **ENVIRONMENT, **environment}}
+    )
     if isinstance(codes, str):
         pytest.fail(codes)
     return codes[0], said
@@ -140,22 +187,28 @@ def _answer(library: str, asked: dict[str, Any]) -> tuple[list[int] | str, str]:
 
 
 def finished_code(code: str, folder: Path, seconds: float = 180, **options: Any) -> str:
-    """Return the output of code that ends well in a process of its own, forked as by `forked_ranks`."""
+    """Return the output of code that ends well in a process of its own, forked as by
+    `forked_ranks`.
+    """
     script = folder / "script.py"
     script.write_text(textwrap.dedent(code))
-    return finished_ranks(script, log=folder / "log.txt", seconds=seconds, **{"processes": 0, **options})
+    return finished_ranks(
+        script, log=folder / "log.txt", seconds=seconds, **{"processes": 0, **options}
+    )
 
 
 @functools.cache
 def forked_python() -> str:
-    """A program that does what this Python does with a script, `-c` or `-m`, but has imported everything already.
+    """A program that does what this Python does with a script, `-c` or `-m`, but has imported
+    everything already.
 
-    For tests of programs that start Python again and again, and that are not about its start: they find it as
-    `sys.executable`, and the command `lightrainer` beside it. Names are served where the environment says so. Hash
-    seeds are not read, and of filters of warnings only "ignore" is.
+    For tests of programs that start Python again and again, and that are not about its start: they
+    find it as `sys.executable`, and the command `lightrainer` beside it. Names are served where the
+    environment says so. Hash seeds are not read, and of filters of warnings only "ignore" is.
     """
     servers = {kind: _server(kind) for kind in ("plain", "served")}
-    folder = Path(tempfile.mkdtemp(dir=os.environ[SERVERS]))  # it is there: the servers listen in it
+    # it is there: the servers listen in it
+    folder = Path(tempfile.mkdtemp(dir=os.environ[SERVERS]))
     command = folder / "lightrainer"
     command.write_text('#!/bin/sh\nexec "${0%/*}/python" -m lightrainer "$@"\n')
     command.chmod(0o755)
@@ -174,7 +227,8 @@ def python_from_torch(
     files: dict[str, Path],
     seconds: float,
 ) -> int:
-    """The exit code of a Python with a command line (`-c`, `-m` or a script) that has imported torch, and none of ours.
+    """The exit code of a Python with a command line (`-c`, `-m` or a script) that has imported
+    torch, and none of ours.
 
     Args:
         python: this one, or that of a virtual environment of it, whose packages are found then.
@@ -191,7 +245,9 @@ def python_from_torch(
         server = opened.enter_context(socket.socket(socket.AF_UNIX))
         server.connect(_server("torch"))
         modes = {"input": "r", "stdout": "w", "stderr": "w"}
-        numbers = [opened.enter_context(files[name].open(mode)).fileno() for name, mode in modes.items()]
+        numbers = [
+            opened.enter_context(files[name].open(mode)).fileno() for name, mode in modes.items()
+        ]
         socket.send_fds(server, [b"p"], numbers)
         server.sendall(json.dumps(asked).encode() + b"\n")
         server.settimeout(seconds)
@@ -201,7 +257,8 @@ def python_from_torch(
             return int(answers.readline() or "70")
         except TimeoutError:
             pytest.fail(
-                f"{python} {' '.join(words)}\nwas not done after {seconds} s\n{said_in(files['stderr'])[-6000:]}"
+                f"{python} {' '.join(words)}\nwas not done after {seconds} "
+                f"s\n{said_in(files['stderr'])[-6000:]}"
             )
 
 
@@ -210,7 +267,9 @@ _started: list[subprocess.Popen] = []
 
 @functools.cache
 def _server(library: str) -> str:
-    """Where the process listens from which others are forked: until all have ended that use it, as this one does."""
+    """Where the process listens from which others are forked: until all have ended that use it,
+    as this one does.
+    """
     parent, modules = IMPORTED[library]
     Path(os.environ[SERVERS]).mkdir(mode=0o700, exist_ok=True)
     address = Path(os.environ[SERVERS], library.replace(" ", "-"))
@@ -220,7 +279,11 @@ def _server(library: str) -> str:
         user = _joined(address)
         if user is None:
             address.unlink(missing_ok=True)
-            said = _forked_server(above, address, library) if above else _started_server(address, modules)
+            said = (
+                _forked_server(above, address, library)
+                if above
+                else _started_server(address, modules)
+            )
             assert said, "the server has ended"
             user = _joined(address)
             assert user is not None, "the server has ended"
@@ -229,7 +292,9 @@ def _server(library: str) -> str:
 
 
 def _joined(address: Path) -> socket.socket | None:
-    """Use the server that listens there: the connection, or None where its last user has left, or there is none."""
+    """Use the server that listens there: the connection, or None where its last user has left,
+    or there is none.
+    """
     user = socket.socket(socket.AF_UNIX)
     user.settimeout(SPARE)
     with contextlib.suppress(OSError):
@@ -253,7 +318,11 @@ def _started_server(address: Path, modules: tuple[str, ...]) -> bytes:
 
 def _forked_server(parent: str, address: Path, library: str) -> str:
     environment = {"LIGHTRAINER_INSTALL": "1"} if library == "served" else {}
-    asked = {"address": str(address), "modules": IMPORTED[library][1], "paths": PATHS.get(library, [])}
+    asked = {
+        "address": str(address),
+        "modules": IMPORTED[library][1],
+        "paths": PATHS.get(library, []),
+    }
     return _said_by(parent, b"s", {**asked, "environment": environment})
 
 

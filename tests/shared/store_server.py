@@ -1,4 +1,6 @@
-"""An S3 server on this machine: moto's, which can be stopped, started again, and told what to do at a request."""
+"""An S3 server on this machine: moto's, which can be stopped, started again, and told what to do
+at a request.
+"""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +9,11 @@ from typing import Any
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-ACCOUNT = {"AWS_ACCESS_KEY_ID": "key-of-tests", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+ACCOUNT = {
+    "AWS_ACCESS_KEY_ID": "key-of-tests",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
 
 
 class _Quiet(WSGIRequestHandler):
@@ -38,7 +44,9 @@ class StoreServer:
         options: dict[str, Any] = {"threaded": True, "request_handler": _Quiet}
         self._server = make_server("127.0.0.1", self._port, self._answer, **options)
         self._port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        ).start()
 
     def stop(self) -> None:
         """Refuse connections."""

@@ -1,4 +1,6 @@
-"""Lets a process import DeepSpeed, which the Makefile puts into a folder of its own, and computes on the CPU then."""
+"""Lets a process import DeepSpeed, which the Makefile puts into a folder of its own, and
+computes on the CPU then.
+"""
 
 import os
 import sys
@@ -7,6 +9,7 @@ import warnings
 os.environ["DS_ACCELERATOR"] = "cpu"
 sys.path.append(os.path.join(sys.prefix, "deepspeed"))  # last: only what is missing is taken there
 warnings.filterwarnings("ignore")
-if "RENAMED" in os.environ:  # under `make test-private-names`, whose plugin is one of pytest's process alone
+# under `make test-private-names`, whose plugin is one of pytest's process alone
+if "RENAMED" in os.environ:
     sys.path.append(os.path.join(os.path.dirname(__file__), "..", "package"))
     import renamed_names  # noqa: F401

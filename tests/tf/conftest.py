@@ -1,4 +1,6 @@
-"""Keras computes in torch, unless KERAS_BACKEND says otherwise (`make test-tf`): known before it is imported."""
+"""Keras computes in torch, unless KERAS_BACKEND says otherwise (`make test-tf`): known before it
+is imported.
+"""
 
 import os
 

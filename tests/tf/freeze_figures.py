@@ -1,7 +1,9 @@
-"""Write figures.json: what the TFTrainer of transformers 4 makes of each scenario. `make tf-figures` runs this.
+"""Write figures.json: what the TFTrainer of transformers 4 makes of each scenario.
+`make tf-figures` runs this.
 
-It needs an environment of its own (transformers 4.30.2, tensorflow-cpu 2.15.1, Python 3.9 to 3.11): nothing newer has
-that TFTrainer. The order of the samples is TensorFlow's, so it is kept too, for those who have no TensorFlow.
+It needs an environment of its own (transformers 4.30.2, tensorflow-cpu 2.15.1, Python 3.9 to 3.11):
+nothing newer has that TFTrainer. The order of the samples is TensorFlow's, so it is kept too, for
+those who have no TensorFlow.
 """
 
 import itertools
@@ -54,7 +56,9 @@ def main():
     versions = {"python": platform.python_version(), **{name: version(name) for name in packages}}
     tf.config.threading.set_intra_op_parallelism_threads(1)
     scenarios = {name: frozen(name) for name in SCENARIOS}
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(values)}" for name, values in scenarios.items())
+    lines = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(values)}" for name, values in scenarios.items()
+    )
     OUTPUT.write_text(f'{{"versions": {json.dumps(versions)},\n"scenarios": {{\n{lines}\n}}}}\n')
 
 

@@ -1,4 +1,5 @@
-"""A script of transformers 4: trains a classifier of Keras with TFTrainer, evaluates, predicts, writes its figures.
+"""A script of transformers 4: trains a classifier of Keras with TFTrainer, evaluates, predicts,
+writes its figures.
 
 python legacy_script.py SCENARIO OUTPUT.json
 """
@@ -22,7 +23,9 @@ class Recorded(TFTrainer):
         self.logged = []
 
     def log(self, logs):
-        self.logged.append({"step": int(self.global_step), **{name: float(value) for name, value in logs.items()}})
+        self.logged.append(
+            {"step": int(self.global_step), **{name: float(value) for name, value in logs.items()}}
+        )
         super().log(logs)
 
 
@@ -36,7 +39,13 @@ def main(scenario, output):
 
 
 def arguments(scenario, folder):
-    usual = {"learning_rate": 0.01, "logging_steps": 5, "eval_steps": 25, "save_steps": 10_000, "logging_dir": folder}
+    usual = {
+        "learning_rate": 0.01,
+        "logging_steps": 5,
+        "eval_steps": 25,
+        "save_steps": 10_000,
+        "logging_dir": folder,
+    }
     return TFTrainingArguments(folder, **{**usual, **SCENARIOS[scenario][1]})
 
 
@@ -50,7 +59,9 @@ def figures(scenario, folder):
     trainer.train()
     found = {
         "global_step": int(trainer.global_step),
-        "weights": {name: np.asarray(variable).tolist() for name, variable in named_weights(model).items()},
+        "weights": {
+            name: np.asarray(variable).tolist() for name, variable in named_weights(model).items()
+        },
     }
     if scenario != "dict":
         predicted = trainer.predict(test)

@@ -1,6 +1,8 @@
-"""Trainings that ran with the TFTrainer of transformers 4: models that hold in Keras 2 and 3, weights, data, arguments.
+"""Trainings that ran with the TFTrainer of transformers 4: models that hold in Keras 2 and 3,
+weights, data, arguments.
 
-Everything is drawn by `numpy.random.RandomState`, whose numbers are the same in every version of numpy.
+Everything is drawn by `numpy.random.RandomState`, whose numbers are the same in every version of
+numpy.
 """
 
 import keras
@@ -11,7 +13,9 @@ IGNORED = -100
 
 
 class Classifier(keras.Model):
-    """Returns what models of transformers 4 return: the loss of each sample, if there are labels, and the logits."""
+    """Returns what models of transformers 4 return: the loss of each sample, if there are
+    labels, and the logits.
+    """
 
     def __init__(self):
         super().__init__()
@@ -39,7 +43,9 @@ class Tagger(Classifier):
     """A class for each step of a sequence; steps whose label is -100 do not count."""
 
     def losses_of(self, labels, logits):
-        return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True, ignore_class=IGNORED)
+        return keras.losses.sparse_categorical_crossentropy(
+            labels, logits, from_logits=True, ignore_class=IGNORED
+        )
 
 
 class TwoLabels(Classifier):
@@ -47,11 +53,15 @@ class TwoLabels(Classifier):
 
     def call(self, inputs, start=None, end=None, training=False):
         outputs = super().call(inputs, start, training)
-        return outputs if start is None else (outputs[0] + self.losses_of(end, -outputs[1]), outputs[1])
+        return (
+            outputs
+            if start is None
+            else (outputs[0] + self.losses_of(end, -outputs[1]), outputs[1])
+        )
 
 
-# Each with what it has beside the defaults. All evaluate in whole batches but one, as the original repeats samples to
-# fill the last one. It cannot evaluate labels that are a dict.
+# Each with what it has beside the defaults. All evaluate in whole batches but one, as the original
+# repeats samples to fill the last one. It cannot evaluate labels that are a dict.
 SCENARIOS = {
     "plain": (Classifier, {}),
     "decayed": (
@@ -68,7 +78,10 @@ SCENARIOS = {
     "clipped": (Classifier, {"gradient_accumulation_steps": 2, "max_grad_norm": 0.01}),
     "statistics": (Normalized, {"warmup_ratio": 0.1}),
     "tokens": (Tagger, {"weight_decay": 0.01, "adam_epsilon": 1e-6}),
-    "dict": (TwoLabels, {"per_device_train_batch_size": 4, "max_steps": 40, "logging_first_step": True}),
+    "dict": (
+        TwoLabels,
+        {"per_device_train_batch_size": 4, "max_steps": 40, "logging_first_step": True},
+    ),
     "ragged": (Classifier, {"per_device_eval_batch_size": 7, "dataloader_drop_last": False}),
 }
 SAMPLES = {"train": 196, "eval": 48, "test": 24}
@@ -80,11 +93,18 @@ def numbers(scenario, part):
     kind = SCENARIOS[scenario][0]
     shape = (SAMPLES[part], LENGTH) if kind is Tagger else (SAMPLES[part],)
     x = state.standard_normal((*shape, FEATURES)).astype(np.float32)
-    labels = (x[..., :CLASSES] + 0.5 * state.standard_normal((*shape, CLASSES))).argmax(-1).astype(np.int32)
-    features = {"x": x, "index": np.arange(len(x), dtype=np.int32)}  # which the models do not look at
+    labels = (
+        (x[..., :CLASSES] + 0.5 * state.standard_normal((*shape, CLASSES)))
+        .argmax(-1)
+        .astype(np.int32)
+    )
+    # which the models do not look at
+    features = {"x": x, "index": np.arange(len(x), dtype=np.int32)}
     if kind is Tagger:
         labels[state.random_sample(shape) < 0.3] = IGNORED
-    return features, {"start": labels, "end": (labels + 1) % CLASSES} if kind is TwoLabels else labels
+    return features, (
+        {"start": labels, "end": (labels + 1) % CLASSES} if kind is TwoLabels else labels
+    )
 
 
 def built_model(scenario):
@@ -100,15 +120,25 @@ def built_model(scenario):
 
 
 def named_weights(model):
-    """The variables of a model under names that do not depend on the version of Keras, parameters first."""
+    """The variables of a model under names that do not depend on the version of Keras,
+    parameters first.
+    """
     layers = (model.hidden, model.norm, model.head)
-    found = {f"{one.name}/{v.name.split(':')[0].split('/')[-1]}": v for one in layers for v in one.weights}
+    found = {
+        f"{one.name}/{v.name.split(':')[0].split('/')[-1]}": v
+        for one in layers
+        for v in one.weights
+    }
     assert len(found) == len(model.weights)
     return found
 
 
 def accuracy(prediction):
     """What `compute_metrics` is in all of them."""
-    labels = prediction.label_ids["start"] if isinstance(prediction.label_ids, dict) else prediction.label_ids
+    labels = (
+        prediction.label_ids["start"]
+        if isinstance(prediction.label_ids, dict)
+        else prediction.label_ids
+    )
     counted = labels != IGNORED
     return {"accuracy": float((prediction.predictions.argmax(-1) == labels)[counted].mean())}

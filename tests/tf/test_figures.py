@@ -15,8 +15,12 @@ from scenarios import SCENARIOS, accuracy, built_model, named_weights, numbers
 
 from lightrainer import TFTrainer, TFTrainingArguments
 
-# 2026-11: keras 3.15 has numpy look into tensors of torch in its old way, and warns of layers made in __init__.
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("__array__ implementation", r"`build\(\)` was")]
+# 2026-11: keras 3.15 has numpy look into tensors of torch in its old way, and warns of layers made
+# in __init__.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{said}")
+    for said in ("__array__ implementation", r"`build\(\)` was")
+]
 
 FROZEN = json.loads(Path(__file__).with_name("figures.json").read_text())["scenarios"]
 NEW_NAMES = {"evaluation_strategy": "eval_strategy"}
@@ -40,7 +44,9 @@ class Steps:
     def batch(self, rows):
         labels = self.labels
         features = {name: values[rows] for name, values in self.features.items()}
-        return features, {n: v[rows] for n, v in labels.items()} if isinstance(labels, dict) else labels[rows]
+        return features, (
+            {n: v[rows] for n, v in labels.items()} if isinstance(labels, dict) else labels[rows]
+        )
 
 
 class Followed(TFTrainer):
@@ -56,13 +62,21 @@ class Followed(TFTrainer):
 def pairs(scenario, part):
     """The samples of one part of the data, without TensorFlow."""
     features, labels = numbers(scenario, part)
-    pick = lambda values, row: {n: v[row] for n, v in values.items()} if isinstance(values, dict) else values[row]
+    pick = lambda values, row: (
+        {n: v[row] for n, v in values.items()} if isinstance(values, dict) else values[row]
+    )
     return [(pick(features, row), pick(labels, row)) for row in range(len(features["index"]))]
 
 
 def trained(scenario, folder):
     options = {NEW_NAMES.get(name, name): value for name, value in SCENARIOS[scenario][1].items()}
-    usual = {"learning_rate": 0.01, "logging_steps": 1, "eval_steps": 25, "save_strategy": "no", "report_to": "none"}
+    usual = {
+        "learning_rate": 0.01,
+        "logging_steps": 1,
+        "eval_steps": 25,
+        "save_strategy": "no",
+        "report_to": "none",
+    }
     quiet = {"disable_tqdm": True, "log_level": "error", "use_cpu": True}
     args = TFTrainingArguments(str(folder), **{**usual, **quiet, **options})
     sets = [pairs(scenario, part) for part in ("train", "eval")]
@@ -77,24 +91,30 @@ def difference(ours, theirs):
 
 
 def furthest_weight(trainer, frozen):
-    own = {name: keras.ops.convert_to_numpy(one) for name, one in named_weights(trainer.model).items()}
+    own = {
+        name: keras.ops.convert_to_numpy(one) for name, one in named_weights(trainer.model).items()
+    }
     assert set(own) == set(frozen["weights"])
     return max(difference(own[name], values) for name, values in frozen["weights"].items())
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_weights_logs_metrics_and_predictions_are_those_of_the_original(scenario, tmp_path):
-    """What is logged as `loss` there is the mean since the epoch began; the learning rate that of the next step.
+    """What is logged as `loss` there is the mean since the epoch began; the learning rate that of
+    the next step.
 
-    Where labels are a dict, the original counts one label in a batch: its loss is a sum, ours is a mean over samples,
-    which Adam tells apart by its epsilon only.
+    Where labels are a dict, the original counts one label in a batch: its loss is a sum, ours is a
+    mean over samples, which Adam tells apart by its epsilon only.
     """
     frozen, trainer = FROZEN[scenario], trained(scenario, tmp_path)
     assert trainer.global_step == frozen["global_step"]
     counted, close = (4, 5 * CLOSE) if scenario == "dict" else (1, CLOSE)
     assert furthest_weight(trainer, frozen) < close
     history = trainer.state.log_history
-    losses, rates = ([log[name] for log in history if "learning_rate" in log] for name in ("loss", "learning_rate"))
+    losses, rates = (
+        [log[name] for log in history if "learning_rate" in log]
+        for name in ("loss", "learning_rate")
+    )
     evaluations = {log["step"]: log["eval_loss"] for log in history if "eval_loss" in log}
     for log in frozen["logged"]:
         step = log["step"]
@@ -102,7 +122,10 @@ def test_weights_logs_metrics_and_predictions_are_those_of_the_original(scenario
             began = (step - 1) // trainer.steps_per_epoch * trainer.steps_per_epoch
             assert abs(np.mean(losses[began:step]) * counted - log["loss"]) < close
             assert abs((*rates, 0.0)[step] - log["learning_rate"]) < CLOSE
-            assert abs(log["epoch"] - next(own["epoch"] for own in history if own["step"] == step)) < 1e-4
+            assert (
+                abs(log["epoch"] - next(own["epoch"] for own in history if own["step"] == step))
+                < 1e-4
+            )
         elif step in evaluations:
             assert abs(evaluations[step] - log["eval_loss"]) < CLOSE
     assert len(evaluations) == (3 if "evaluation_strategy" in SCENARIOS[scenario][1] else 0)
@@ -121,4 +144,7 @@ def compare_evaluation(trainer, scenario, frozen):
         return
     predicted = trainer.predict(pairs(scenario, "test"))
     assert difference(predicted.predictions, frozen["predictions"]) < 2 * CLOSE
-    assert max(abs(predicted.metrics[name] - value) for name, value in frozen["predicted"].items()) < CLOSE
+    assert (
+        max(abs(predicted.metrics[name] - value) for name, value in frozen["predicted"].items())
+        < CLOSE
+    )

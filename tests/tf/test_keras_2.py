@@ -1,4 +1,6 @@
-"""Models of Keras 2, those of transformers 4 above all, trained over the bridge; with `make test-tf`."""
+"""Models of Keras 2, those of transformers 4 above all, trained over the bridge; with
+`make test-tf`.
+"""
 
 import shutil
 from typing import Any
@@ -7,15 +9,27 @@ import numpy as np
 import pytest
 import torch
 
-tf = pytest.importorskip("tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside")
-keras = pytest.importorskip("tf_keras", reason="tf-keras is not there: `make test-tf` puts it aside")
+tf = pytest.importorskip(
+    "tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside"
+)
+keras = pytest.importorskip(
+    "tf_keras", reason="tf-keras is not there: `make test-tf` puts it aside"
+)
 transformers = pytest.importorskip("transformers", reason="transformers is not there")
 if not transformers.__version__.startswith("4."):
-    pytest.skip("this transformers has no models of TensorFlow: `make test-tf`", allow_module_level=True)
+    pytest.skip(
+        "this transformers has no models of TensorFlow: `make test-tf`", allow_module_level=True
+    )
 
 from lightrainer import TFTrainer, TFTrainingArguments
 
-SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+}
 RATE, ROWS, BATCH = 5e-3, 24, 8
 IDS = np.random.RandomState(0).randint(3, 40, (ROWS, 6)).astype("int32")
 FEATURES = {"input_ids": IDS, "attention_mask": (IDS != 5).astype("int32")}
@@ -41,8 +55,19 @@ def bert(head="SequenceClassification", dropout=0.0, seed=1):
 
 def trainer(folder, model, labels: Any = CLASSES, **changes):
     data = tf.data.Dataset.from_tensor_slices((FEATURES, labels))
-    usual = {"learning_rate": RATE, "adam_epsilon": 1e-7, "num_train_epochs": 3, "logging_steps": 1, "use_cpu": True}
-    quiet = {"disable_tqdm": True, "log_level": "error", "report_to": "none", "save_strategy": "no"}
+    usual = {
+        "learning_rate": RATE,
+        "adam_epsilon": 1e-7,
+        "num_train_epochs": 3,
+        "logging_steps": 1,
+        "use_cpu": True,
+    }
+    quiet = {
+        "disable_tqdm": True,
+        "log_level": "error",
+        "report_to": "none",
+        "save_strategy": "no",
+    }
     sizes = {"per_device_train_batch_size": BATCH, "per_device_eval_batch_size": BATCH}
     args = TFTrainingArguments(str(folder), **{**usual, **quiet, **sizes, **changes})
     return TFTrainer(model, args, data, data)
@@ -63,7 +88,11 @@ def by_hand(model, steps):
     for step in range(steps):
         rows = slice(step * BATCH % ROWS, step * BATCH % ROWS + BATCH)
         with tf.GradientTape() as tape:
-            found = model({name: value[rows] for name, value in FEATURES.items()}, labels=CLASSES[rows], training=True)
+            found = model(
+                {name: value[rows] for name, value in FEATURES.items()},
+                labels=CLASSES[rows],
+                training=True,
+            )
             loss = tf.reduce_mean(found.loss)
         optimizer.learning_rate = RATE * (1 - step / steps)
         gradients = tape.gradient(loss, model.trainable_variables)
@@ -103,7 +132,9 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
     assert second.global_step == 18
     assert logged(second) == logged(first)
     assert furthest(whole, resumed) == 0
-    trainer(tmp_path / "without", without, gradient_accumulation_steps=2, per_device_train_batch_size=2).train()
+    trainer(
+        tmp_path / "without", without, gradient_accumulation_steps=2, per_device_train_batch_size=2
+    ).train()
     assert furthest(whole, without) > 1e-3, "negative control: there was dropout"
 
 
@@ -113,7 +144,11 @@ TAGS = np.where(IDS % 4 == 3, -100, IDS % 3).astype("int64")
 
 @pytest.mark.parametrize(
     ("head", "labels"),
-    [("QuestionAnswering", SPANS), ("TokenClassification", TAGS), ("TokenClassification", {"labels": TAGS})],
+    [
+        ("QuestionAnswering", SPANS),
+        ("TokenClassification", TAGS),
+        ("TokenClassification", {"labels": TAGS}),
+    ],
     ids=["keywords", "-100", "one keyword"],
 )
 def test_the_loss_is_that_of_the_model_whatever_its_labels(tmp_path, head, labels):
@@ -122,7 +157,9 @@ def test_the_loss_is_that_of_the_model_whatever_its_labels(tmp_path, head, label
     expected = float(tf.reduce_mean(model(FEATURES, **keywords).loss))
     sizes = {"per_device_train_batch_size": ROWS // 2, "gradient_accumulation_steps": 2}
     sizes["per_device_eval_batch_size"] = ROWS
-    made = trainer(tmp_path, model, labels, max_steps=1, train_sampling_strategy="sequential", **sizes)
+    made = trainer(
+        tmp_path, model, labels, max_steps=1, train_sampling_strategy="sequential", **sizes
+    )
     assert made.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-6)
     made.train()
     assert logged(made)[0] == pytest.approx(expected, abs=1e-6)
@@ -134,8 +171,12 @@ def test_a_compiled_model_of_keras_2(tmp_path):
     def network():
         keras.utils.set_random_seed(3)
         layers = [keras.layers.Dense(5), keras.layers.BatchNormalization(), keras.layers.Dense(3)]
-        made = keras.Sequential([keras.layers.Lambda(lambda x: tf.cast(x["input_ids"], tf.float32)), *layers])
-        made.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+        made = keras.Sequential(
+            [keras.layers.Lambda(lambda x: tf.cast(x["input_ids"], tf.float32)), *layers]
+        )
+        made.compile(
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
+        )
         return made
 
     model, other = network(), network()

@@ -1,6 +1,7 @@
 """Collators: from a list of samples to a batch of tensors or arrays.
 
-Importing this folder loads neither torch nor Lightning: a worker process that makes arrays needs no more than numpy.
+Importing this folder loads neither torch nor Lightning: a worker process that makes arrays needs no
+more than numpy.
 """
 
 import lazy_loader

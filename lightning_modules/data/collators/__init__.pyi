@@ -21,5 +21,7 @@ from .packing import DataCollatorWithPacking as DataCollatorWithPacking
 from .padding import DataCollatorForMultipleChoice as DataCollatorForMultipleChoice
 from .padding import DataCollatorForTokenClassification as DataCollatorForTokenClassification
 from .padding import DataCollatorWithPadding as DataCollatorWithPadding
-from .permutation import DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling
+from .permutation import (
+    DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
+)
 from .seq2seq import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq

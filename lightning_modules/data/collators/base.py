@@ -24,9 +24,11 @@ _ADVICE = "Asking-to-pad-a-fast-tokenizer"
 
 
 class DataCollatorMixin:
-    """As `transformers.DataCollatorMixin`: sends a call to `torch_call` or `numpy_call`, as `return_tensors` says.
+    """As `transformers.DataCollatorMixin`: sends a call to `torch_call` or `numpy_call`, as
+    `return_tensors` says.
 
-    A subclass has an attribute `return_tensors`, "pt" or "np", and the methods for those that it supports.
+    A subclass has an attribute `return_tensors`, "pt" or "np", and the methods for those that it
+    supports.
     """
 
     return_tensors: str = "pt"
@@ -47,11 +49,15 @@ class DataCollatorMixin:
 
     def torch_call(self, features: list[Any], /) -> Any:
         """Make the batch of torch tensors; to be overridden."""
-        raise NotImplementedError(f"{type(self).__name__} has no `torch_call`, so it cannot return tensors ('pt').")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no `torch_call`, so it cannot return tensors ('pt')."
+        )
 
     def numpy_call(self, features: list[Any], /) -> Any:
         """Make the batch of numpy arrays; to be overridden."""
-        raise NotImplementedError(f"{type(self).__name__} has no `numpy_call`, so it cannot return arrays ('np').")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no `numpy_call`, so it cannot return arrays ('np')."
+        )
 
 
 def check_kind(kind: str) -> None:
@@ -61,13 +67,17 @@ def check_kind(kind: str) -> None:
         ValueError: it is neither "pt" nor "np".
     """
     if kind not in ("pt", "np"):
-        raise ValueError(f"`return_tensors` is {kind!r}, but only 'pt' (torch) and 'np' (numpy) are known.")
+        raise ValueError(
+            f"`return_tensors` is {kind!r}, but only 'pt' (torch) and 'np' (numpy) are known."
+        )
 
 
 def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
-    """As the function of that name in `transformers.data.data_collator`: pad, without advice not to.
+    """As the function of that name in `transformers.data.data_collator`: pad, without advice not
+    to.
 
-    Fast tokenizers of some versions advise to call them on texts instead of padding; a collator has no choice.
+    Fast tokenizers of some versions advise to call them on texts instead of padding; a collator has
+    no choice.
 
     Args:
         tokenizer: anything with a method `pad`.
@@ -98,13 +108,17 @@ def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]
 
 
 def label_name(features: list[Any]) -> str:
-    """Return the column of labels of token ids: "label" if the first sample has it, otherwise "labels"."""
+    """Return the column of labels of token ids: "label" if the first sample has it, otherwise
+    "labels".
+    """
     return "label" if "label" in features[0] else "labels"
 
 
 def without(features: list[Any], *names: str) -> list[dict[str, Any]]:
     """Return the samples, without these columns."""
-    return [{key: value for key, value in feature.items() if key not in names} for feature in features]
+    return [
+        {key: value for key, value in feature.items() if key not in names} for feature in features
+    ]
 
 
 def has_fraction(numbers: np.ndarray) -> bool:
@@ -126,14 +140,17 @@ def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
     given = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if has_fraction(given):
         raise ValueError(
-            f"Sample {index} of the batch has {name}={values!r:.80}: indices of classes or tokens are whole numbers. "
-            "To predict numbers take `default_data_collator` or `DataCollatorWithPadding`."
+            f"Sample {index} of the batch has {name}={values!r:.80}: indices of classes or tokens "
+            "are whole numbers. To predict numbers take `default_data_collator` or "
+            "`DataCollatorWithPadding`."
         )
     return given.astype(np.int64)
 
 
 def to_numpy(values: Any) -> np.ndarray:
-    """As `transformers.data.data_collator.to_numpy`: an array of a tensor on any device, an array, or nested lists."""
+    """As `transformers.data.data_collator.to_numpy`: an array of a tensor on any device, an
+    array, or nested lists.
+    """
     if isinstance(values, np.ndarray):
         return values
     if hasattr(values, "detach"):
@@ -141,8 +158,11 @@ def to_numpy(values: Any) -> np.ndarray:
     return np.array(values)
 
 
-def torch_collate_batch(examples: Any, tokenizer: Any, pad_to_multiple_of: int | None = None) -> torch.Tensor:
-    """As `_torch_collate_batch` in `transformers.data.data_collator`: pads only where lengths differ.
+def torch_collate_batch(
+    examples: Any, tokenizer: Any, pad_to_multiple_of: int | None = None
+) -> torch.Tensor:
+    """As `_torch_collate_batch` in `transformers.data.data_collator`: pads only where lengths
+    differ.
 
     Args:
         examples: sequences of token ids: lists, arrays or tensors.
@@ -168,17 +188,25 @@ def torch_collate_batch(examples: Any, tokenizer: Any, pad_to_multiple_of: int |
     return result
 
 
-def numpy_collate_batch(examples: Any, tokenizer: Any, pad_to_multiple_of: int | None = None) -> np.ndarray:
-    """As `_numpy_collate_batch` in `transformers.data.data_collator`: `torch_collate_batch` with arrays."""
+def numpy_collate_batch(
+    examples: Any, tokenizer: Any, pad_to_multiple_of: int | None = None
+) -> np.ndarray:
+    """As `_numpy_collate_batch` in `transformers.data.data_collator`: `torch_collate_batch` with
+    arrays.
+    """
     if isinstance(examples[0], (list, tuple)):
         examples = [np.array(example, dtype=np.int64) for example in examples]
     length, equal = _length([len(example) for example in examples], pad_to_multiple_of)
     if equal:
         return np.stack(examples)
-    return padded_rows(examples, length, _pad_token_id(tokenizer), tokenizer, np.asarray(examples[0]).dtype)
+    return padded_rows(
+        examples, length, _pad_token_id(tokenizer), tokenizer, np.asarray(examples[0]).dtype
+    )
 
 
-def padded_rows(rows: Any, length: int, fill: int, tokenizer: Any, dtype: Any = np.int64) -> np.ndarray:
+def padded_rows(
+    rows: Any, length: int, fill: int, tokenizer: Any, dtype: Any = np.int64
+) -> np.ndarray:
     """Return rows as one array, filled up on the side on which the tokenizer pads."""
     joined = np.full((len(rows), length, *np.shape(rows[0])[1:]), fill, dtype=dtype)
     for row, values in zip(joined, rows, strict=True):

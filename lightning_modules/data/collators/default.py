@@ -1,4 +1,6 @@
-"""Batches of samples with columns: drop those that the model does not take, make one tensor or array of each other."""
+"""Batches of samples with columns: drop those that the model does not take, make one tensor or
+array of each other.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,17 @@ _DICTS, _FLOATS, _INTEGERS = {dict}, {float}, {int}
 
 
 def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -> Batch:
-    """As `transformers.default_data_collator`, but an error names the column; numpy integers are labels of type long,
-    and labels of which the first is an integer and another one is not (1, then 1.7) are floats.
+    """As `transformers.default_data_collator`, but an error names the column; numpy integers are
+    labels of type long, and labels of which the first is an integer and another one is not (1, then
+    1.7) are floats.
 
-    5.3.0 cuts 1.7 down to 1 then; and it makes floats of numpy integer labels, later versions (5.23) do not.
+    5.3.0 cuts 1.7 down to 1 then; and it makes floats of numpy integer labels, later versions
+    (5.23) do not.
 
     Args:
-        features: samples with the same columns: mappings, or objects whose attributes are the columns. The first one
-            decides which columns there are; strings and None are left out; "label" or "label_ids" become "labels".
+        features: samples with the same columns: mappings, or objects whose attributes are the
+            columns. The first one decides which columns there are; strings and None are left out;
+            "label" or "label_ids" become "labels".
         return_tensors: "pt" for tensors, "np" for arrays.
 
     Returns:
@@ -39,7 +44,11 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
     if return_tensors != "pt":
         check_kind(return_tensors)
     # Asking each of them for a mapping takes longer than all the rest.
-    samples = features if {*map(type, features)} == _DICTS else list(map(_as_mapping, features, itertools.count()))
+    samples = (
+        features
+        if {*map(type, features)} == _DICTS
+        else list(map(_as_mapping, features, itertools.count()))
+    )
     stack = _stack_torch if return_tensors == "pt" else _stack_numpy
     first, name = samples[0], ""
     batch: Batch = {}
@@ -57,17 +66,22 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
 
 
 def torch_default_data_collator(features: Sequence[Any]) -> Batch:
-    """As `transformers.data.data_collator.torch_default_data_collator`: `default_data_collator` with tensors."""
+    """As `transformers.data.data_collator.torch_default_data_collator`: `default_data_collator`
+    with tensors.
+    """
     return default_data_collator(features, "pt")
 
 
 def numpy_default_data_collator(features: Sequence[Any]) -> Batch:
-    """As `transformers.data.data_collator.numpy_default_data_collator`: `default_data_collator` with arrays."""
+    """As `transformers.data.data_collator.numpy_default_data_collator`: `default_data_collator`
+    with arrays.
+    """
     return default_data_collator(features, "np")
 
 
 def collate_samples(features: Sequence[Any]) -> Any:
-    """As torch's `default_collate` for tuples, tensors and numbers; samples with columns as `default_data_collator`.
+    """As torch's `default_collate` for tuples, tensors and numbers; samples with columns as
+    `default_data_collator`.
 
     Args:
         features: samples, all of one kind.
@@ -87,7 +101,9 @@ def collate_samples(features: Sequence[Any]) -> Any:
 
 
 def _is_value(sample: Any) -> bool:
-    """Return whether a sample is a value, not an object whose attributes are columns; tensors have attributes too."""
+    """Return whether a sample is a value, not an object whose attributes are columns; tensors
+    have attributes too.
+    """
     import torch
 
     return isinstance(sample, (torch.Tensor, np.ndarray, tuple, list, int, float, str, bytes))
@@ -100,9 +116,9 @@ def _as_mapping(feature: Any, index: int) -> Mapping[str, Any]:
         return vars(feature)
     except TypeError:
         raise TypeError(
-            f"Sample {index} of the batch is a {type(feature).__name__}, not a mapping or an object with attributes. "
-            "Let the dataset return dicts, or pass a `data_collator` for these. Several evaluation datasets are a dict "
-            "of them, not a list."
+            f"Sample {index} of the batch is a {type(feature).__name__}, not a mapping or an "
+            "object with attributes. Let the dataset return dicts, or pass a `data_collator` for "
+            "these. Several evaluation datasets are a dict of them, not a list."
         ) from None
 
 
@@ -110,13 +126,17 @@ def _column_error(name: str, samples: Sequence[Mapping[str, Any]], error: Except
     for index, sample in enumerate(samples):
         if name not in sample:
             shown = f"which has {list(sample)}. Give all samples the same columns."
-            return ValueError(f"The column {name!r} is in sample 0 of the batch but not in sample {index}, {shown}")
+            return ValueError(
+                f"The column {name!r} is in sample 0 of the batch but not in sample {index}, "
+                f"{shown}"
+            )
     kinds = ", ".join(dict.fromkeys(type(sample[name]).__name__ for sample in samples))
     shapes = ", ".join(list(dict.fromkeys(_shape(sample[name]) for sample in samples))[:8])
     return ValueError(
-        f"The column {name!r} cannot be made into one tensor: its values are of type {kinds} and shape {shapes}, which "
-        f"gave {type(error).__name__}: {error}. Pad or cut them to one length, for example with "
-        "`DataCollatorWithPadding`, make numbers of them, or drop the column."
+        f"The column {name!r} cannot be made into one tensor: its values are of type {kinds} and "
+        f"shape {shapes}, which gave {type(error).__name__}: {error}. Pad or cut them to one "
+        "length, for example with `DataCollatorWithPadding`, make numbers of them, or drop the "
+        "column."
     )
 
 
@@ -132,9 +152,15 @@ def _stack_torch(values: list[Any], name: str) -> Any:
 
     first = values[0]
     if isinstance(first, torch.Tensor):
-        return torch.stack(values) if name != "label" else _labels_torch(values, first.item(), torch.tensor)
+        return (
+            torch.stack(values)
+            if name != "label"
+            else _labels_torch(values, first.item(), torch.tensor)
+        )
     if name == "label_ids":
-        return _labels_torch(values, first[0], _tensor_of_arrays if isinstance(first, np.ndarray) else torch.tensor)
+        return _labels_torch(
+            values, first[0], _tensor_of_arrays if isinstance(first, np.ndarray) else torch.tensor
+        )
     if name == "label":
         return _labels_torch(values, first, torch.tensor)
     if isinstance(first, np.ndarray):
@@ -153,7 +179,9 @@ def _tensor_of_arrays(values: list[Any], dtype: Any = None) -> Any:
 
 
 def _labels_torch(values: list[Any], first: Any, make: Callable[..., Any]) -> Any:
-    """Return labels: integers where the first one is an integer, but floats where another one has a fraction."""
+    """Return labels: integers where the first one is an integer, but floats where another one
+    has a fraction.
+    """
     import torch
 
     if not isinstance(first, (int, np.integer)):
@@ -161,7 +189,9 @@ def _labels_torch(values: list[Any], first: Any, make: Callable[..., Any]) -> An
     if {*map(type, values)} == _INTEGERS:
         return torch.tensor(values, dtype=torch.long)
     labels = make(values)
-    return labels.to(torch.float if labels.is_floating_point() and has_fraction(labels.numpy()) else torch.long)
+    return labels.to(
+        torch.float if labels.is_floating_point() and has_fraction(labels.numpy()) else torch.long
+    )
 
 
 def _stack_numpy(values: list[Any], name: str) -> Any:
@@ -172,7 +202,9 @@ def _stack_numpy(values: list[Any], name: str) -> Any:
     if isinstance(first, np.ndarray):
         return np.stack(values)
     if name == "label_ids":
-        return _labels_numpy(values) if _is_integer(first[0]) else np.array(values, dtype=np.float32)
+        return (
+            _labels_numpy(values) if _is_integer(first[0]) else np.array(values, dtype=np.float32)
+        )
     return np.array(values)
 
 
@@ -190,7 +222,9 @@ def _is_integer(value: Any) -> bool:
 
 @dataclass
 class DefaultDataCollator(DataCollatorMixin):
-    """As `transformers.DefaultDataCollator`: `default_data_collator` as an object that knows its `return_tensors`."""
+    """As `transformers.DefaultDataCollator`: `default_data_collator` as an object that knows its
+    `return_tensors`.
+    """
 
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
@@ -205,7 +239,8 @@ class DefaultDataCollator(DataCollatorMixin):
 
 
 class RemoveColumnsCollator:
-    """As `transformers.trainer_utils.RemoveColumnsCollator`, but an error when the model takes none of the columns.
+    """As `transformers.trainer_utils.RemoveColumnsCollator`, but an error when the model takes none
+    of the columns.
 
     Samples that are not dicts go to the collator as they are.
 
@@ -265,17 +300,27 @@ class RemoveColumnsCollator:
 
     def _explain(self, error: KeyError, features: list[Any]) -> None:
         """Raise an error that says so if the collator asked for a column that was dropped."""
-        names = {name for feature in features if isinstance(feature, dict) for name in feature} - self._keep
+        names = {
+            name for feature in features if isinstance(feature, dict) for name in feature
+        } - self._keep
         if error.args and error.args[0] in names.union(self.removed):
-            message = ignored_columns_message(error.args, str(self.model_name), self.description, self.advice)
-            raise KeyError(f"The collator asks for a column that is not there. {message}") from error
+            message = ignored_columns_message(
+                error.args, str(self.model_name), self.description, self.advice
+            )
+            raise KeyError(
+                f"The collator asks for a column that is not there. {message}"
+            ) from error
 
     def _note_dropped(self, feature: dict[str, Any], kept: dict[str, Any]) -> None:
         if not kept:
-            raise no_columns_left_error(feature, self.signature_columns, self.model_name, self.description, self.advice)
+            raise no_columns_left_error(
+                feature, self.signature_columns, self.model_name, self.description, self.advice
+            )
         if not self.message_logged and self.logger and self.model_name:
             ignored = [name for name in feature if name not in kept]
-            self.logger.info(ignored_columns_message(ignored, self.model_name, self.description, self.advice))
+            self.logger.info(
+                ignored_columns_message(ignored, self.model_name, self.description, self.advice)
+            )
             self.message_logged = True
 
 
@@ -288,7 +333,8 @@ def remove_unused(
     logger: logging.Logger | None = _logger,
     advice: str = _KEEP_ALL,
 ) -> Any:
-    """Return a `datasets.Dataset` with the columns that the model takes only, so that others are not even read.
+    """Return a `datasets.Dataset` with the columns that the model takes only, so that others are
+    not even read.
 
     Args:
         dataset: the dataset.
@@ -312,7 +358,10 @@ def remove_unused(
 
 
 def ignored_columns_message(
-    ignored: Iterable[str], model_name: str, description: str | None = None, advice: str = _KEEP_ALL
+    ignored: Iterable[str],
+    model_name: str,
+    description: str | None = None,
+    advice: str = _KEEP_ALL,
 ) -> str:
     """Return the message for columns that are dropped because the model does not take them.
 
@@ -323,8 +372,9 @@ def ignored_columns_message(
         advice: how to keep all columns.
     """
     return (
-        f"Dropped from the {description + ' ' if description else ''}data, because `{model_name}.forward` has no such "
-        f"parameter: {', '.join(map(str, ignored))}. If they are needed, {advice}."
+        f"Dropped from the {description + ' ' if description else ''}data, because "
+        f"`{model_name}.forward` has no such parameter: {', '.join(map(str, ignored))}. If they "
+        f"are needed, {advice}."
     )
 
 
@@ -346,7 +396,7 @@ def no_columns_left_error(
     """
     forward = f"`{model_name}.forward`" if model_name else "The model's forward"
     return ValueError(
-        f"No column of the {description + ' ' if description else ''}data is one that the model takes. The data has: "
-        f"{', '.join(map(str, columns))}. {forward} takes: {', '.join(signature_columns)}. Rename the columns, or "
-        f"{advice}."
+        f"No column of the {description + ' ' if description else ''}data is one that the model "
+        f"takes. The data has: {', '.join(map(str, columns))}. {forward} takes: "
+        f"{', '.join(signature_columns)}. Rename the columns, or {advice}."
     )

@@ -19,9 +19,11 @@ _NUMBERS = ("max_length_q", "max_length_k")
 
 @dataclass
 class DataCollatorWithFlattening(DefaultDataCollator):
-    """As `transformers.DataCollatorWithFlattening`, with `position_ids_start` of 5.23; empty samples are left out.
+    """As `transformers.DataCollatorWithFlattening`, with `position_ids_start` of 5.23; empty
+    samples are left out.
 
-    The model's attention has to keep the samples apart: by `position_ids`, `seq_idx` or the lengths.
+    The model's attention has to keep the samples apart: by `position_ids`, `seq_idx` or the
+    lengths.
     """
 
     def __init__(
@@ -39,10 +41,13 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         Args:
             args: those of `DefaultDataCollator`.
             return_position_ids: each token's place in its sample.
-            separator_id: the label of each sample's first token, which nothing before it could predict.
-            return_flash_attn_kwargs: "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q" and "max_length_k".
+            separator_id: the label of each sample's first token, which nothing before it could
+                predict.
+            return_flash_attn_kwargs: "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q" and
+                "max_length_k".
             return_seq_idx: the number of each token's sample.
-            position_ids_start: place of a first token; RoBERTa and its like begin at `padding_idx + 1`, mostly 2.
+            position_ids_start: place of a first token; RoBERTa and its like begin at
+                `padding_idx + 1`, mostly 2.
             kwargs: those of `DefaultDataCollator`.
         """
         super().__init__(*args, **kwargs)
@@ -53,9 +58,13 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         self.position_ids_start = position_ids_start
 
     def __call__(
-        self, features: list[Any], return_tensors: str | None = None, separator_id: int | None = None
+        self,
+        features: list[Any],
+        return_tensors: str | None = None,
+        separator_id: int | None = None,
     ) -> Batch:
-        """Return the batch: sequences of shape (1, all tokens), and the columns that separate the samples.
+        """Return the batch: sequences of shape (1, all tokens), and the columns that separate the
+        samples.
 
         Args:
             features: samples with "input_ids", and "labels" if they are not the same.
@@ -72,10 +81,15 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         features = [feature for feature in features if len(feature["input_ids"]) > 0]
         if not features:
             raise ValueError(
-                "All samples of the batch are empty. Leave them out of the dataset, or take larger batches."
+                "All samples of the batch are empty. Leave them out of the dataset, or take larger "
+                "batches."
             )
         samples = [_as_list(feature["input_ids"]) for feature in features]
-        labels = [_as_list(feature["labels"]) for feature in features] if "labels" in features[0] else samples
+        labels = (
+            [_as_list(feature["labels"]) for feature in features]
+            if "labels" in features[0]
+            else samples
+        )
         lengths = [len(sample) for sample in samples]
         columns: dict[str, Any] = {
             "input_ids": _joined(samples),
@@ -87,7 +101,9 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         if self.return_seq_idx:
             columns["seq_idx"] = _joined([[index] * length for index, length in enumerate(lengths)])
         if self.return_flash_attn_kwargs:
-            columns["cu_seq_lens_q"] = columns["cu_seq_lens_k"] = list(accumulate(lengths, initial=0))
+            columns["cu_seq_lens_q"] = columns["cu_seq_lens_k"] = list(
+                accumulate(lengths, initial=0)
+            )
             columns["max_length_q"] = columns["max_length_k"] = max(lengths)
         return columns
 
@@ -105,5 +121,7 @@ def _column(kind: str, name: str, values: Any) -> Any:
         return values
     given = np.asarray([values] if name in _ROWS else values)
     if has_fraction(given):
-        raise ValueError(f"{name} of the batch are indices of tokens, whole numbers, but one has a fraction.")
+        raise ValueError(
+            f"{name} of the batch are indices of tokens, whole numbers, but one has a fraction."
+        )
     return as_kind(given.astype(np.int64 if name in _LONG else np.int32), kind)

@@ -28,19 +28,26 @@ _SPECIAL = "special_tokens_mask"
 
 @dataclass
 class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMixin):
-    """As `transformers.DataCollatorForLanguageModeling`: the same draws of the same generators, so the same batches.
+    """As `transformers.DataCollatorForLanguageModeling`: the same draws of the same generators, so
+    the same batches.
 
-    Better than 5.3.0: `seed=0` is a seed (as in 5.23); workers draw different numbers, also if the collator was used
-    before they started (as in 5.24); for whole words, samples may have different lengths.
+    Better than 5.3.0: `seed=0` is a seed (as in 5.23); workers draw different numbers, also if the
+    collator was used before they started (as in 5.24); for whole words, samples may have different
+    lengths.
 
     Raises:
-        ValueError: options that contradict each other, or a tokenizer without mask token under `mlm`.
+        ValueError: options that contradict each other, or a tokenizer without mask token under
+            `mlm`.
     """
 
     tokenizer: Any
-    """Its `pad` makes the batch; it has `pad_token_id`; for masks `mask_token`, `convert_tokens_to_ids`, a length."""
+    """Its `pad` makes the batch; it has `pad_token_id`; for masks `mask_token`,
+    `convert_tokens_to_ids`, a length.
+    """
     mlm: bool = True
-    """Mask tokens, which are then the labels; False: labels are the tokens, without those that pad."""
+    """Mask tokens, which are then the labels; False: labels are the tokens, without those that
+    pad.
+    """
     whole_word_mask: bool = False
     """Mask all tokens of a word or none; samples need the column "offset_mapping"."""
     mlm_probability: float | None = 0.15
@@ -54,43 +61,55 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
     seed: int | None = None
-    """Seed of a generator of this collator's own, plus the number of the worker; None draws from the global one."""
+    """Seed of a generator of this collator's own, plus the number of the worker; None draws from
+    the global one.
+    """
 
     def __post_init__(self) -> None:
         if self.mlm:
             self._check_mlm()
         elif self.whole_word_mask:
-            raise ValueError("`whole_word_mask=True` masks words, but `mlm=False` says that nothing is masked.")
+            raise ValueError(
+                "`whole_word_mask=True` masks words, but `mlm=False` says that nothing is masked."
+            )
         self.mask_replace_prob = _share("mask_replace_prob", self.mask_replace_prob)
         self.random_replace_prob = _share("random_replace_prob", self.random_replace_prob)
         if self.mask_replace_prob + self.random_replace_prob > 1:
             both = (
-                f"`mask_replace_prob` ({self.mask_replace_prob}) and `random_replace_prob` ({self.random_replace_prob})"
+                f"`mask_replace_prob` ({self.mask_replace_prob}) and `random_replace_prob` "
+                f"({self.random_replace_prob})"
             )
             raise ValueError(f"{both} are shares of the same tokens, but add up to more than 1.")
         if self.whole_word_mask:
             self._prepare_whole_words()
         self.generator: Any = None
-        self._generator_pid: int | None = None  # None: restored from a checkpoint, for the process that has it
+        # None: restored from a checkpoint, for the process that has it
+        self._generator_pid: int | None = None
 
     def _check_mlm(self) -> None:
         if getattr(self.tokenizer, "mask_token", None) is None:
-            raise ValueError("`mlm=True` needs a mask token: set `tokenizer.mask_token`, or pass `mlm=False`.")
+            raise ValueError(
+                "`mlm=True` needs a mask token: set `tokenizer.mask_token`, or pass `mlm=False`."
+            )
         self.mlm_probability = _share("mlm_probability", self.mlm_probability)
 
     def _prepare_whole_words(self) -> None:
         if not getattr(self.tokenizer, "is_fast", True):
             warnings.warn(
-                "`whole_word_mask` needs the 'offset_mapping', which slow tokenizers do not give.", stacklevel=4
+                "`whole_word_mask` needs the 'offset_mapping', which slow tokenizers do not give.",
+                stacklevel=4,
             )
         if self.mask_replace_prob < 1:
             warnings.warn(
-                "`whole_word_mask` sets `mask_replace_prob` to 1 and `random_replace_prob` to 0.", stacklevel=4
+                "`whole_word_mask` sets `mask_replace_prob` to 1 and `random_replace_prob` to 0.",
+                stacklevel=4,
             )
             self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
 
     def get_generator(self, seed: int, return_tensors: str | None = None) -> Any:
-        """Return a generator of the library that `return_tensors` names, by default the attribute of that name."""
+        """Return a generator of the library that `return_tensors` names, by default the
+        attribute of that name.
+        """
         if (return_tensors or self.return_tensors) == "np":
             return np.random.default_rng(seed)
         import torch
@@ -98,7 +117,9 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return torch.Generator().manual_seed(seed)
 
     def create_rng(self, return_tensors: str | None = None) -> None:
-        """Make the generator: of the seed, or in a data worker of the seed plus its number; see `get_generator`."""
+        """Make the generator: of the seed, or in a data worker of the seed plus its number; see
+        `get_generator`.
+        """
         data = sys.modules.get("torch.utils.data")
         worker = None if data is None else data.get_worker_info()
         assert self.seed is not None
@@ -107,7 +128,8 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         self._generator_pid = os.getpid()
 
     def _has_generator(self, kind: str) -> bool:
-        """Return whether there is a generator for tensors or arrays, and not one inherited from the parent process.
+        """Return whether there is a generator for tensors or arrays, and not one inherited from the
+        parent process.
 
         All workers would draw the same numbers from that, as in transformers before 5.24.
         """
@@ -127,7 +149,9 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         """
         batch, special, spans = self._batch(examples, "pt")
         if self.mlm:
-            batch["input_ids"], batch["labels"] = self.torch_mask_tokens(batch["input_ids"], special, spans)
+            batch["input_ids"], batch["labels"] = self.torch_mask_tokens(
+                batch["input_ids"], special, spans
+            )
         else:
             batch["labels"] = self._without_padding(batch["input_ids"].clone())
         return batch
@@ -136,18 +160,26 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         """As `torch_call`, but arrays, and draws from numpy's generators."""
         batch, special, spans = self._batch(examples, "np")
         if self.mlm:
-            batch["input_ids"], batch["labels"] = self.numpy_mask_tokens(batch["input_ids"], special, spans)
+            batch["input_ids"], batch["labels"] = self.numpy_mask_tokens(
+                batch["input_ids"], special, spans
+            )
         else:
             batch["labels"] = self._without_padding(np.copy(batch["input_ids"]))
         return batch
 
     def _batch(self, features: list[Any], kind: str) -> tuple[Any, Any, Any]:
-        """Return the padded batch, and apart from it the mask of special tokens and the spans, if there are any."""
+        """Return the padded batch, and apart from it the mask of special tokens and the spans,
+        if there are any.
+        """
         if self.seed is not None and not self._has_generator(kind):
             self.create_rng(kind)
         if not isinstance(features[0], Mapping):
             collate = torch_collate_batch if kind == "pt" else numpy_collate_batch
-            return {"input_ids": collate(features, self.tokenizer, self.pad_to_multiple_of)}, None, None
+            return (
+                {"input_ids": collate(features, self.tokenizer, self.pad_to_multiple_of)},
+                None,
+                None,
+            )
         spans = [sample[_SPANS] for sample in features] if _SPANS in features[0] else None
         batch = pad_without_fast_tokenizer_warning(
             self.tokenizer,
@@ -155,10 +187,16 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
             return_tensors=kind,
             pad_to_multiple_of=self.pad_to_multiple_of,
         )
-        return batch, batch.pop(_SPECIAL, None), None if spans is None else self._spans(spans, batch["input_ids"])
+        return (
+            batch,
+            batch.pop(_SPECIAL, None),
+            None if spans is None else self._spans(spans, batch["input_ids"]),
+        )
 
     def _spans(self, rows: list[Any], tokens: Any) -> np.ndarray:
-        """Return the first and last character of each token, shape (samples, tokens, 2); 0 for padding."""
+        """Return the first and last character of each token, shape (samples, tokens, 2); 0 for
+        padding.
+        """
         spans = [np.asarray(row).reshape(len(row), 2) for row in rows]
         return padded_rows(spans, tokens.shape[1], 0, self.tokenizer)
 
@@ -177,30 +215,37 @@ def _share(name: str, value: float | None) -> float:
 
 @dataclass
 class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
-    """As `transformers.DataCollatorForWholeWordMask`, which is deprecated there and gone in later versions."""
+    """As `transformers.DataCollatorForWholeWordMask`, which is deprecated there and gone in
+    later versions.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         warnings.warn(
-            "DataCollatorForWholeWordMask is deprecated: use DataCollatorForLanguageModeling(whole_word_mask=True).",
+            "DataCollatorForWholeWordMask is deprecated: use "
+            "DataCollatorForLanguageModeling(whole_word_mask=True).",
             FutureWarning,
             stacklevel=2,
         )
         super().__init__(*args, **kwargs)
-        # Set only now, as in the reference: the shares of masks and random tokens stay as they were given.
+        # Set only now, as in the reference: the shares of masks and random tokens stay as they were
+        # given.
         self.mlm = True
         self.whole_word_mask = True
 
 
 @dataclass
 class DataCollatorForSOP(DataCollatorForLanguageModeling):
-    """As `transformers.DataCollatorForSOP`, which is deprecated and gone in later versions; here it takes a tokenizer.
+    """As `transformers.DataCollatorForSOP`, which is deprecated and gone in later versions; here it
+    takes a tokenizer.
 
     That of 5.3.0 forgets its arguments, so it cannot make a single batch.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         warnings.warn(
-            "DataCollatorForSOP is deprecated: use DataCollatorForLanguageModeling.", FutureWarning, stacklevel=2
+            "DataCollatorForSOP is deprecated: use DataCollatorForLanguageModeling.",
+            FutureWarning,
+            stacklevel=2,
         )
         super().__init__(*args, **kwargs)
 
@@ -208,18 +253,22 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
         """Return the batch as tensors.
 
         Args:
-            features: samples with "input_ids", "token_type_ids" and "sentence_order_label", the latter two tensors.
+            features: samples with "input_ids", "token_type_ids" and "sentence_order_label", the
+                latter two tensors.
             return_tensors: None or "pt".
 
         Returns:
-            "input_ids", "labels", "attention_mask" (1 where nothing is masked, also for padding), "token_type_ids" and
-            "sentence_order_label".
+            "input_ids", "labels", "attention_mask" (1 where nothing is masked, also for padding),
+            "token_type_ids" and "sentence_order_label".
         """
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
         if return_tensors not in (None, "pt"):
-            raise ValueError(f"`return_tensors` is {return_tensors!r}, but DataCollatorForSOP makes tensors ('pt').")
+            raise ValueError(
+                f"`return_tensors` is {return_tensors!r}, but DataCollatorForSOP makes tensors "
+                "('pt')."
+            )
         tokens = torch_collate_batch([feature["input_ids"] for feature in features], self.tokenizer)
         tokens, labels, attention = self.mask_tokens(tokens)
         types = [torch.as_tensor(feature["token_type_ids"]) for feature in features]
@@ -227,20 +276,24 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
             "input_ids": tokens,
             "labels": labels,
             "attention_mask": attention,
-            "token_type_ids": pad_sequence(types, batch_first=True, padding_value=self.tokenizer.pad_token_id),
+            "token_type_ids": pad_sequence(
+                types, batch_first=True, padding_value=self.tokenizer.pad_token_id
+            ),
             "sentence_order_label": torch.stack(
                 [torch.as_tensor(feature["sentence_order_label"]) for feature in features]
             ),
         }
 
     def mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any]:
-        """Mask as ALBERT does: 80 of 100 chosen tokens become the mask, 10 any other token; `inputs` are changed.
+        """Mask as ALBERT does: 80 of 100 chosen tokens become the mask, 10 any other token;
+        `inputs` are changed.
 
         Args:
             inputs: token ids, shape (samples, tokens).
 
         Returns:
-            what the model sees, what it has to guess, and the mask of attention, 0 for chosen tokens.
+            what the model sees, what it has to guess, and the mask of attention, 0 for chosen
+            tokens.
         """
         never = np.array(special_tokens_rows(self.tokenizer, inputs.tolist()), dtype=bool)
         if self.tokenizer.pad_token is not None:

@@ -17,14 +17,18 @@ if TYPE_CHECKING:
 
 
 class Draws(NamedTuple):
-    """Draws of one batch: `choose(chances)` -> whether each token is chosen, `tokens(where)` -> random tokens there."""
+    """Draws of one batch: `choose(chances)` -> whether each token is chosen, `tokens(where)` ->
+    random tokens there.
+    """
 
     choose: Callable[[Any], np.ndarray]
     tokens: Callable[[np.ndarray], np.ndarray]
 
 
 class Masking:
-    """Parts shared by torch and numpy masking; the attributes are those of `DataCollatorForLanguageModeling`."""
+    """Parts shared by torch and numpy masking; the attributes are those of
+    `DataCollatorForLanguageModeling`.
+    """
 
     tokenizer: Any
     whole_word_mask: bool
@@ -34,13 +38,19 @@ class Masking:
     generator: Any
 
     def _random_share(self) -> float:
-        """Return the share of random tokens among the labels that do not become the mask; 0 draws nothing."""
+        """Return the share of random tokens among the labels that do not become the mask; 0
+        draws nothing.
+        """
         if self.mask_replace_prob == 1 or self.random_replace_prob == 0:
             return 0.0
         return self.random_replace_prob / (1 - self.mask_replace_prob)
 
-    def _mask(self, inputs: np.ndarray, special_tokens_mask: Any, spans: Any, draws: Draws, mask: int) -> np.ndarray:
-        """Replace tokens of `inputs`, in place; return the labels, -100 where nothing is predicted."""
+    def _mask(
+        self, inputs: np.ndarray, special_tokens_mask: Any, spans: Any, draws: Draws, mask: int
+    ) -> np.ndarray:
+        """Replace tokens of `inputs`, in place; return the labels, -100 where nothing is
+        predicted.
+        """
         labels = inputs.copy()
         if special_tokens_mask is None:
             special_tokens_mask = special_tokens_rows(self.tokenizer, labels.tolist())
@@ -57,27 +67,32 @@ class Masking:
         return labels
 
     def _never_drawn(self, special: np.ndarray, spans: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return tokens that no draw chooses, and with whole words the number of each token's word."""
+        """Return tokens that no draw chooses, and with whole words the number of each token's
+        word.
+        """
         if not self.whole_word_mask:
             return special.astype(bool), None
         if spans is None:
             raise ValueError(
-                "`whole_word_mask=True` needs a column 'offset_mapping': tokenize with `return_offsets_mapping=True`, "
-                "and set `remove_unused_columns=False`."
+                "`whole_word_mask=True` needs a column 'offset_mapping': tokenize with "
+                "`return_offsets_mapping=True`, and set `remove_unused_columns=False`."
             )
         words, begins = words_of(to_numpy(spans), special)
         return ~begins, words
 
 
 def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the words that tokens belong to: a word goes on as long as each token begins where the one before ended.
+    """Return the words that tokens belong to: a word goes on as long as each token begins where the
+    one before ended.
 
     Args:
-        spans: first character, and the one after the last, of each token; shape (samples, tokens, 2).
+        spans: first character, and the one after the last, of each token; shape (samples, tokens,
+            2).
         special: 1 for special tokens, shape (samples, tokens).
 
     Returns:
-        the number of each token's word, -1 for special tokens; and whether a word begins with the token.
+        the number of each token's word, -1 for special tokens; and whether a word begins with the
+        token.
     """
     is_special = special.astype(bool)
     joins = np.zeros_like(is_special)
@@ -90,7 +105,9 @@ def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def whole_words(words: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Return all tokens of the words of which one token was chosen, shape (samples, tokens)."""
-    return np.stack([np.isin(row, row[some & (row != -1)]) for row, some in zip(words, chosen, strict=True)])
+    return np.stack(
+        [np.isin(row, row[some & (row != -1)]) for row, some in zip(words, chosen, strict=True)]
+    )
 
 
 class TorchMasking(Masking):
@@ -99,12 +116,15 @@ class TorchMasking(Masking):
     def torch_mask_tokens(
         self, inputs: torch.Tensor, special_tokens_mask: Any = None, offset_mapping: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `DataCollatorForLanguageModeling.torch_mask_tokens` of the reference; `inputs` are changed.
+        """As `DataCollatorForLanguageModeling.torch_mask_tokens` of the reference; `inputs` are
+        changed.
 
         Args:
             inputs: token ids, shape (samples, tokens).
-            special_tokens_mask: 1 for tokens that are never masked; by default the tokenizer is asked.
-            offset_mapping: for whole words, the characters of each token, shape (samples, tokens, 2).
+            special_tokens_mask: 1 for tokens that are never masked; by default the tokenizer is
+                asked.
+            offset_mapping: for whole words, the characters of each token, shape (samples, tokens,
+                2).
 
         Returns:
             the inputs of the model, and the labels, -100 where nothing is predicted.
@@ -114,7 +134,11 @@ class TorchMasking(Masking):
         shape, generator = inputs.shape, self.generator
 
         def choose(chances: Any) -> np.ndarray:
-            given = torch.full(shape, chances) if isinstance(chances, float) else torch.from_numpy(chances).float()
+            given = (
+                torch.full(shape, chances)
+                if isinstance(chances, float)
+                else torch.from_numpy(chances).float()
+            )
             return torch.bernoulli(given, generator=generator).bool().numpy()
 
         def tokens(where: np.ndarray) -> np.ndarray:
@@ -122,7 +146,9 @@ class TorchMasking(Masking):
             return drawn.numpy()[where]
 
         mask = self.tokenizer.convert_tokens_to_ids(self.tokenizer.mask_token)
-        labels = self._mask(inputs.numpy(), special_tokens_mask, offset_mapping, Draws(choose, tokens), mask)
+        labels = self._mask(
+            inputs.numpy(), special_tokens_mask, offset_mapping, Draws(choose, tokens), mask
+        )
         return inputs, torch.from_numpy(labels)
 
 

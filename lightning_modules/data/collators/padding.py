@@ -1,4 +1,6 @@
-"""Collators that pad: sequences, sequences with a label for each token, several sequences to choose from."""
+"""Collators that pad: sequences, sequences with a label for each token, several sequences to
+choose from.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,13 @@ class _Padding:
     """Fields and steps of all collators that pad with a tokenizer."""
 
     tokenizer: Any
-    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the batch."""
+    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the
+    batch.
+    """
     padding: Any = True
-    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not at all."""
+    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not
+    at all.
+    """
     max_length: int | None = None
     """Length in tokens for "max_length", by default the longest that the model takes."""
     pad_to_multiple_of: int | None = None
@@ -60,7 +66,9 @@ class _OfEitherKind(DataCollatorMixin):
 
 @dataclass
 class DataCollatorWithPadding(_Padding):
-    """As `transformers.DataCollatorWithPadding`, for any tokenizer or processor with a method `pad`."""
+    """As `transformers.DataCollatorWithPadding`, for any tokenizer or processor with a method
+    `pad`.
+    """
 
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
@@ -81,10 +89,11 @@ class DataCollatorWithPadding(_Padding):
 
 @dataclass
 class DataCollatorForTokenClassification(_Padding, _OfEitherKind):
-    """As `transformers.DataCollatorForTokenClassification`, with any class that has `pad`; arrays as in 5.23.
+    """As `transformers.DataCollatorForTokenClassification`, with any class that has `pad`; arrays
+    as in 5.23.
 
-    5.3.0 cannot make arrays of labels that are called "label", and makes whole numbers of all other columns. "label" or
-    "labels", as the samples call it, are int64 of shape (samples, tokens).
+    5.3.0 cannot make arrays of labels that are called "label", and makes whole numbers of all other
+    columns. "label" or "labels", as the samples call it, are int64 of shape (samples, tokens).
     """
 
     label_pad_token_id: int = -100
@@ -96,18 +105,23 @@ class DataCollatorForTokenClassification(_Padding, _OfEitherKind):
         name = label_name(features)
         batch = self._pad(without(features, name), kind)
         if name in features[0]:
-            rows = [whole_numbers(feature[name], name, index) for index, feature in enumerate(features)]
+            rows = [
+                whole_numbers(feature[name], name, index) for index, feature in enumerate(features)
+            ]
             length = batch["input_ids"].shape[1]
-            batch[name] = as_kind(padded_rows(rows, length, self.label_pad_token_id, self.tokenizer), kind)
+            batch[name] = as_kind(
+                padded_rows(rows, length, self.label_pad_token_id, self.tokenizer), kind
+            )
         return batch
 
 
 @dataclass
 class DataCollatorForMultipleChoice(_Padding, _OfEitherKind):
-    """As `transformers.DataCollatorForMultipleChoice`, but arrays too, without labels too, and samples are left alone.
+    """As `transformers.DataCollatorForMultipleChoice`, but arrays too, without labels too, and
+    samples are left alone.
 
-    Every column of a sample holds one value for each choice: lists of token ids and the like. The batch has the shape
-    (samples, choices, tokens), and "labels", int64 of shape (samples,).
+    Every column of a sample holds one value for each choice: lists of token ids and the like. The
+    batch has the shape (samples, choices, tokens), and "labels", int64 of shape (samples,).
     """
 
     return_tensors: str = "pt"
@@ -128,12 +142,16 @@ class DataCollatorForMultipleChoice(_Padding, _OfEitherKind):
         padded = self._pad(flat, kind)
         batch = {key: value.reshape(len(features), choices, -1) for key, value in padded.items()}
         if name in features[0]:
-            labels = [whole_numbers(feature[name], name, index) for index, feature in enumerate(features)]
+            labels = [
+                whole_numbers(feature[name], name, index) for index, feature in enumerate(features)
+            ]
             batch["labels"] = as_kind(np.array(labels), kind)
         return batch
 
     def _choices(self, features: list[Any]) -> int:
         counts = [len(feature["input_ids"]) for feature in features]
         if len(set(counts)) > 1:
-            raise ValueError(f"The samples of the batch have different numbers of choices: {counts[:8]}.")
+            raise ValueError(
+                f"The samples of the batch have different numbers of choices: {counts[:8]}."
+            )
         return counts[0]

@@ -20,14 +20,17 @@ from .base import (
 
 @dataclass
 class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
-    """As `transformers.DataCollatorForPermutationLanguageModeling`, with the same draws; no pad token is needed.
+    """As `transformers.DataCollatorForPermutationLanguageModeling`, with the same draws; no pad
+    token is needed.
 
-    Spans of tokens are hidden, and guessed in a random order. Half of a sequence is taken to be remembered from the
-    one before, so each half is permuted by itself, and lengths must be even.
+    Spans of tokens are hidden, and guessed in a random order. Half of a sequence is taken to be
+    remembered from the one before, so each half is permuted by itself, and lengths must be even.
     """
 
     tokenizer: Any
-    """Has `mask_token`, `mask_token_id`, `get_special_tokens_mask`; for padding `pad_token` and `pad_token_id`."""
+    """Has `mask_token`, `mask_token_id`, `get_special_tokens_mask`; for padding `pad_token` and
+    `pad_token_id`.
+    """
     plm_probability: float = 1 / 6
     """Share of the tokens around a span that the span is."""
     max_span_length: int = 5
@@ -37,7 +40,9 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
 
     def __post_init__(self) -> None:
         if not 0 < self.plm_probability <= 1:
-            raise ValueError(f"`plm_probability` is {self.plm_probability}, but a share lies between 0 and 1.")
+            raise ValueError(
+                f"`plm_probability` is {self.plm_probability}, but a share lies between 0 and 1."
+            )
 
     def torch_call(self, examples: list[Any]) -> Batch:
         """Return the batch as tensors.
@@ -46,8 +51,9 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             examples: mappings with "input_ids", or plain sequences of token ids.
 
         Returns:
-            "input_ids"; "perm_mask", float32 of shape (samples, tokens, tokens), 1 where the first may not attend to
-            the second; "target_mapping" of the same shape, the identity; "labels", -100 where nothing is hidden.
+            "input_ids"; "perm_mask", float32 of shape (samples, tokens, tokens), 1 where the first
+            may not attend to the second; "target_mapping" of the same shape, the identity;
+            "labels", -100 where nothing is hidden.
 
         Raises:
             ValueError: the number of tokens is odd, or there is no mask token.
@@ -59,7 +65,9 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         return _named(self.numpy_mask_tokens(numpy_collate_batch(_ids(examples), self.tokenizer)))
 
     def torch_mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
-        """Hide spans of token ids, shape (samples, tokens), which are changed; the parts of `torch_call`'s result."""
+        """Hide spans of token ids, shape (samples, tokens), which are changed; the parts of
+        `torch_call`'s result.
+        """
         import torch
 
         def draw(low: int, high: int) -> int:
@@ -68,7 +76,9 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         def permuted(halves: np.ndarray) -> np.ndarray:
             return halves[:, torch.randperm(halves.shape[1]).numpy()]
 
-        tokens, mask, target, labels = map(torch.from_numpy, self._mask(inputs.numpy(), draw, permuted))
+        tokens, mask, target, labels = map(
+            torch.from_numpy, self._mask(inputs.numpy(), draw, permuted)
+        )
         return tokens, mask, target, labels
 
     def numpy_mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
@@ -78,11 +88,14 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             np.random.shuffle(halves.T)
             return halves
 
-        # Python's `randint` includes its upper end, which 5.3.0 and 5.23 do not mind: the draws are theirs.
+        # Python's `randint` includes its upper end, which 5.3.0 and 5.23 do not mind: the draws are
+        # theirs.
         return self._mask(inputs, random.randint, permuted)
 
     def _mask(self, inputs: np.ndarray, draw: Any, permuted: Any) -> tuple[Any, Any, Any, Any]:
-        """Hide spans in place; `draw(low, high)` is a random number, `permuted` puts each half in one random order."""
+        """Hide spans in place; `draw(low, high)` is a random number, `permuted` puts each half
+        in one random order.
+        """
         self._check(inputs.shape[1])
         count, length = inputs.shape
         labels, hidden = np.copy(inputs), np.zeros(inputs.shape, dtype=bool)
@@ -102,7 +115,9 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         return inputs.astype(np.int64), mask, target, labels.astype(np.int64)
 
     def _spans(self, length: int, draw: Any) -> list[tuple[int, int]]:
-        """Begins and ends of the spans: a span somewhere in its context, then the next context, to the end."""
+        """Begins and ends of the spans: a span somewhere in its context, then the next context,
+        to the end.
+        """
         spans, at = [], 0
         while at < length:
             size = draw(1, self.max_span_length + 1)
@@ -121,13 +136,23 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
 
     def _check(self, length: int) -> None:
         if getattr(self.tokenizer, "mask_token", None) is None:
-            raise ValueError(f"The {type(self.tokenizer).__name__} has no mask token. Set `tokenizer.mask_token`.")
+            raise ValueError(
+                f"The {type(self.tokenizer).__name__} has no mask token. Set "
+                "`tokenizer.mask_token`."
+            )
         if length % 2:
-            raise ValueError(f"The sequences of the batch have {length} tokens: cut or pad them to an even number.")
+            raise ValueError(
+                f"The sequences of the batch have {length} tokens: cut or pad them to an even "
+                "number."
+            )
 
 
 def _ids(features: list[Any]) -> list[Any]:
-    return [feature["input_ids"] for feature in features] if isinstance(features[0], Mapping) else features
+    return (
+        [feature["input_ids"] for feature in features]
+        if isinstance(features[0], Mapping)
+        else features
+    )
 
 
 def _named(parts: tuple[Any, Any, Any, Any]) -> Batch:

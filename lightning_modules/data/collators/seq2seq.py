@@ -25,14 +25,21 @@ class DataCollatorForSeq2Seq:
     """
 
     tokenizer: Any
-    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the batch."""
+    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the
+    batch.
+    """
     model: Any = None
-    """Its `prepare_decoder_input_ids_from_labels(labels=)`, if there is one, makes `decoder_input_ids`."""
+    """Its `prepare_decoder_input_ids_from_labels(labels=)`, if there is one, makes
+    `decoder_input_ids`.
+    """
     padding: Any = True
-    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not at all."""
+    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not
+    at all.
+    """
     max_length: int | None = None
-    """Length in tokens for "max_length", of inputs and labels; by default the longest that the model takes, and the
-    longest labels of the batch."""
+    """Length in tokens for "max_length", of inputs and labels; by default the longest that the
+    model takes, and the longest labels of the batch.
+    """
     pad_to_multiple_of: int | None = None
     """Round lengths up to a multiple of this."""
     label_pad_token_id: int = -100
@@ -48,8 +55,8 @@ class DataCollatorForSeq2Seq:
             return_tensors: "pt" or "np" in place of the attribute.
 
         Returns:
-            What the tokenizer's `pad` returned, with "labels", int64 of shape (samples, length); None where the
-            samples have none.
+            What the tokenizer's `pad` returned, with "labels", int64 of shape (samples, length);
+            None where the samples have none.
 
         Raises:
             ValueError: labels do not fit into one tensor, or are no whole numbers.
@@ -78,7 +85,10 @@ class DataCollatorForSeq2Seq:
             return None
         missing = next((index for index, row in enumerate(rows) if row is None), None)
         if missing is not None:
-            raise ValueError(f"Sample {missing} of the batch has no {name!r}, but others have. Give all samples some.")
+            raise ValueError(
+                f"Sample {missing} of the batch has no {name!r}, but others have. Give all samples "
+                "some."
+            )
         arrays = [whole_numbers(row, name, index) for index, row in enumerate(rows)]
         length = self._label_length(arrays, name)
         return padded_rows(arrays, length, self.label_pad_token_id, self.tokenizer)
@@ -88,8 +98,15 @@ class DataCollatorForSeq2Seq:
         padding = getattr(self.padding, "value", self.padding)
         if padding is False or padding == "do_not_pad":
             if len(set(lengths)) > 1:
-                raise ValueError(f"padding={padding}, but the {name!r} of the batch have the lengths {lengths[:8]}.")
+                raise ValueError(
+                    f"padding={padding}, but the {name!r} of the batch have the lengths "
+                    f"{lengths[:8]}."
+                )
             return lengths[0]
-        length = self.max_length if padding == "max_length" and self.max_length is not None else max(lengths)
+        length = (
+            self.max_length
+            if padding == "max_length" and self.max_length is not None
+            else max(lengths)
+        )
         multiple = self.pad_to_multiple_of or 1
         return -(-length // multiple) * multiple

@@ -1,10 +1,18 @@
-"""Compare the settings of all processes, and name the process that failed first in the errors of the others.
+"""Compare the settings of all processes, and name the process that failed first in the errors of
+the others.
 
-Usable from any training loop over `torch.distributed`; does nothing in a single process. Imports `common`.
+Usable from any training loop over `torch.distributed`; does nothing in a single process. Imports
+`common`.
 """
 
 from .consistency import require_same
-from .first_error import OtherProcessError, has_failed, name_first_error, one_line, report_uncaught_errors
+from .first_error import (
+    OtherProcessError,
+    has_failed,
+    name_first_error,
+    one_line,
+    report_uncaught_errors,
+)
 
 __all__ = [
     "OtherProcessError",

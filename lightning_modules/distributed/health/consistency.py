@@ -12,7 +12,8 @@ _SHOWN = 12
 
 
 def require_same(facts: Mapping[str, str], remedy: str) -> None:
-    """Check that all processes have the same settings; collective, and nothing without a process group.
+    """Check that all processes have the same settings; collective, and nothing without a process
+    group.
 
     Only a digest of 32 bytes is exchanged, and the facts themselves if it differs.
 
@@ -21,7 +22,8 @@ def require_same(facts: Mapping[str, str], remedy: str) -> None:
         remedy: the last sentence of the error.
 
     Raises:
-        ValueError: in all processes; names each fact that differs, with the processes that have each value.
+        ValueError: in all processes; names each fact that differs, with the processes that have
+            each value.
     """
     digest = hashlib.sha256(json.dumps(sorted(facts.items())).encode()).hexdigest()
     if len(set(gather_objects(digest))) == 1:

@@ -1,7 +1,7 @@
 """Name the process that failed first in the errors of the others.
 
-A process that fails writes its error to the store of the process group, where the first one stays. Nothing here ends a
-process: the launcher does.
+A process that fails writes its error to the store of the process group, where the first one stays.
+Nothing here ends a process: the launcher does.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _has_failed = False
 def name_first_error() -> Iterator[None]:
     """Report an error of a training to the other processes; name theirs if it came first.
 
-    All processes have to enter the context equally often. Without a process group, or over MPI, errors stay as they
-    are.
+    All processes have to enter the context equally often. Without a process group, or over MPI,
+    errors stay as they are.
 
     Raises:
-        OtherProcessError: torch raised an error, and another process had reported a different one before; names that
-            process. The error of this process is the cause.
+        OtherProcessError: torch raised an error, and another process had reported a different one
+            before; names that process. The error of this process is the cause.
     """
     global _trainings
     _trainings += 1
@@ -65,17 +65,22 @@ def name_first_error() -> Iterator[None]:
         if first is None or not _may_be_caused_by_others(error) or first.error == one_line(error):
             raise
         raise OtherProcessError(
-            f"Process {first.rank} (pid {first.pid} on {first.host}) failed: {first.error.rstrip('. ')}. "
-            f"So process {dist.get_rank()} (pid {os.getpid()} on {socket.gethostname()}) cannot continue."
+            f"Process {first.rank} (pid {first.pid} on {first.host}) failed: "
+            f"{first.error.rstrip('. ')}. So process {dist.get_rank()} (pid {os.getpid()} on "
+            f"{socket.gethostname()}) cannot continue."
         ) from error
 
 
 def report_uncaught_errors() -> None:
-    """Report the error that ends this process, also outside of a training: to the other processes, and to torchrun."""
+    """Report the error that ends this process, also outside of a training: to the other
+    processes, and to torchrun.
+    """
     pid = os.getpid()
     previous_hook = sys.excepthook
 
-    def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    def report(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
         # A fork has the hook of its parent, but is not in the process group.
         if os.getpid() == pid:
             _report(error, _ENDED)
@@ -105,7 +110,8 @@ def _report(error: BaseException, key: str) -> Failure | None:
         key: of the training, or `_ENDED`.
 
     Returns:
-        The error that another process reported before; None if this is the first one, or if the store is gone.
+        The error that another process reported before; None if this is the first one, or if the
+        store is gone.
     """
     global _has_failed
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
@@ -128,12 +134,16 @@ def _report(error: BaseException, key: str) -> Failure | None:
 
 
 def _may_be_caused_by_others(error: BaseException) -> bool:
-    """Return whether torch may have raised an error because another process failed: gloo has no class for these."""
+    """Return whether torch may have raised an error because another process failed: gloo has no
+    class for these.
+    """
     return type(error) is RuntimeError or isinstance(error, dist.DistError)
 
 
 def _write_file_for_torchrun(error: BaseException) -> None:
-    """Write an error to the file from which torchrun shows the cause when all processes have ended."""
+    """Write an error to the file from which torchrun shows the cause when all processes have
+    ended.
+    """
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
     from torch.distributed.elastic.multiprocessing.errors import record

@@ -1,8 +1,11 @@
-"""Switch import interception on where the environment asks for it, at the first import of a served name."""
+"""Switch import interception on where the environment asks for it, at the first import of a
+served name.
+"""
 
 from __future__ import annotations
 
-# Every Python process of a served script runs this at its start: nothing is imported that is not loaded already.
+# Every Python process of a served script runs this at its start: nothing is imported that is not
+# loaded already.
 import os
 import sys
 
@@ -17,7 +20,9 @@ _TRIAL = "LIGHTRAINER_TRIAL"
 
 
 class Waiting:
-    """Finder that switches the interception on at the first import of a served module, and removes itself."""
+    """Finder that switches the interception on at the first import of a served module, and
+    removes itself.
+    """
 
     is_of_lightrainer = True
 

@@ -11,9 +11,9 @@ from types import ModuleType
 from ...lightning_modules.common.libraries import is_installed
 
 _LIBRARIES = """
-    accelerate apex av bitsandbytes bs4 cv2 datasets faiss flax librosa liger_kernel matplotlib nltk onnx optimum pandas
-    peft psutil rich safetensors scipy sentencepiece sklearn soundfile tiktoken timm tokenizers torch torch_xla torchao
-    torchaudio torchvision triton
+    accelerate apex av bitsandbytes bs4 cv2 datasets faiss flax librosa liger_kernel matplotlib nltk
+    onnx optimum pandas peft psutil rich safetensors scipy sentencepiece sklearn soundfile tiktoken
+    timm tokenizers torch torch_xla torchao torchaudio torchvision triton
 """
 _CALLED_OTHERWISE = {
     "flash_attn_2": "flash_attn",
@@ -33,7 +33,9 @@ def _library(module: str) -> Callable[[], bool]:
     def available() -> bool:
         return is_installed(module)
 
-    available.__doc__ = f"As the function of this name in `transformers.utils`: True if {module} can be imported."
+    available.__doc__ = (
+        f"As the function of this name in `transformers.utils`: True if {module} can be imported."
+    )
     return available
 
 
@@ -53,7 +55,9 @@ def is_torch_cuda_available() -> bool:
 
 
 def is_torch_mps_available(min_version: str | None = None) -> bool:
-    """As `transformers.utils.is_torch_mps_available`; every torch that lightrainer takes is new enough."""
+    """As `transformers.utils.is_torch_mps_available`; every torch that lightrainer takes is new
+    enough.
+    """
     return _torch().backends.mps.is_available()
 
 
@@ -73,7 +77,9 @@ def is_torch_bf16_gpu_available() -> bool:
 
 
 def is_torch_bf16_cpu_available() -> bool:
-    """As `transformers.utils.is_torch_bf16_cpu_available`: every torch that lightrainer takes has it."""
+    """As `transformers.utils.is_torch_bf16_cpu_available`: every torch that lightrainer takes
+    has it.
+    """
     return True
 
 
@@ -89,5 +95,7 @@ def is_torch_tf32_available() -> bool:
 
 def is_offline_mode() -> bool:
     """As `transformers.utils.is_offline_mode`: True if the environment forbids the Hub."""
-    words = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    words = (
+        os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
     return any(word in {"1", "ON", "YES", "TRUE"} for word in words)

@@ -13,8 +13,17 @@ from collections.abc import Callable
 from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
-log_levels = {"detail": DEBUG, "debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "critical": CRITICAL}
-"""As `transformers.utils.logging.log_levels`: the words for `TRANSFORMERS_VERBOSITY`, with their levels."""
+log_levels = {
+    "detail": DEBUG,
+    "debug": DEBUG,
+    "info": INFO,
+    "warning": WARNING,
+    "error": ERROR,
+    "critical": CRITICAL,
+}
+"""As `transformers.utils.logging.log_levels`: the words for `TRANSFORMERS_VERBOSITY`, with their
+levels.
+"""
 
 _LIBRARY = "transformers"
 _default_handler: logging.Handler | None = None
@@ -32,7 +41,9 @@ class _ToStandardError(logging.StreamHandler):
 
 
 def configure() -> None:
-    """Give the library's logger its handler and the level that the environment asks for; done once."""
+    """Give the library's logger its handler and the level that the environment asks for; done
+    once.
+    """
     global _default_handler
     if _default_handler is not None:
         return
@@ -40,7 +51,8 @@ def configure() -> None:
     word = os.environ.get("TRANSFORMERS_VERBOSITY", "")
     if word and word not in log_levels:
         logging.getLogger().warning(
-            f"TRANSFORMERS_VERBOSITY={word} is not known and not used. Choose from: {', '.join(log_levels)}."
+            f"TRANSFORMERS_VERBOSITY={word} is not known and not used. Choose from: "
+            f"{', '.join(log_levels)}."
         )
     if word == "detail":
         _default_handler.setFormatter(_format("pathname"))
@@ -92,7 +104,9 @@ def _setter(level: int) -> Callable[[], None]:
     def set_level() -> None:
         set_verbosity(level)
 
-    set_level.__doc__ = f"As the function of this name in `transformers.utils.logging`: set the level {level}."
+    set_level.__doc__ = (
+        f"As the function of this name in `transformers.utils.logging`: set the level {level}."
+    )
     return set_level
 
 
@@ -123,7 +137,9 @@ def remove_handler(handler: logging.Handler) -> None:
 
 
 def enable_propagation() -> None:
-    """As `transformers.utils.logging.enable_propagation`: the root logger's handlers get the messages too."""
+    """As `transformers.utils.logging.enable_propagation`: the root logger's handlers get the
+    messages too.
+    """
     _library().propagate = True
 
 
@@ -133,7 +149,9 @@ def disable_propagation() -> None:
 
 
 def enable_explicit_format() -> None:
-    """As `transformers.utils.logging.enable_explicit_format`: level, place and time before each message."""
+    """As `transformers.utils.logging.enable_explicit_format`: level, place and time before each
+    message.
+    """
     for handler in _library().handlers:
         handler.setFormatter(_format("filename"))
 
@@ -145,7 +163,9 @@ def reset_format() -> None:
 
 
 def captureWarnings(capture: bool) -> None:  # noqa: N802 - the documented name
-    """As `transformers.utils.logging.captureWarnings`: warnings become messages of the logger `py.warnings`."""
+    """As `transformers.utils.logging.captureWarnings`: warnings become messages of the logger
+    `py.warnings`.
+    """
     logger = get_logger("py.warnings")
     if not logger.handlers:
         logger.addHandler(_handler())
@@ -170,11 +190,18 @@ def is_progress_bar_enabled() -> bool:
     return _bars
 
 
-_bars = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() not in {"1", "ON", "YES", "TRUE"}
+_bars = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() not in {
+    "1",
+    "ON",
+    "YES",
+    "TRUE",
+}
 
 
 def enable_progress_bar() -> None:
-    """As `transformers.utils.logging.enable_progress_bar`: those made by `tqdm` of this module, and of the Hub."""
+    """As `transformers.utils.logging.enable_progress_bar`: those made by `tqdm` of this module,
+    and of the Hub.
+    """
     _set_bars(True)
 
 
@@ -192,7 +219,9 @@ def _set_bars(on: bool) -> None:
 
 
 def tqdm(*args: Any, **kwargs: Any) -> Any:
-    """As `transformers.utils.logging.tqdm`: a bar of tqdm, one that shows nothing after `disable_progress_bar`."""
+    """As `transformers.utils.logging.tqdm`: a bar of tqdm, one that shows nothing after
+    `disable_progress_bar`.
+    """
     from tqdm import auto
 
     return auto.tqdm(*args, **({} if _bars else {"disable": True}) | kwargs)

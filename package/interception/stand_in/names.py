@@ -1,6 +1,7 @@
 """Names of the stand-in: all served names, and those that the library would add.
 
-To offer another name, add it to its module in `_MORE`, and to `_TOP_LEVEL` if `transformers` itself has it too.
+To offer another name, add it to its module in `_MORE`, and to `_TOP_LEVEL` if `transformers` itself
+has it too.
 """
 
 from __future__ import annotations
@@ -11,21 +12,26 @@ from . import availability
 
 _HERE = ".interception.stand_in"
 _COLLATORS = (
-    "DataCollatorForLanguageModeling DataCollatorForMultipleChoice DataCollatorForPermutationLanguageModeling "
-    "DataCollatorForSOP DataCollatorForSeq2Seq DataCollatorForTokenClassification DataCollatorForWholeWordMask "
-    "DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator default_data_collator"
+    "DataCollatorForLanguageModeling DataCollatorForMultipleChoice "
+    "DataCollatorForPermutationLanguageModeling DataCollatorForSOP DataCollatorForSeq2Seq "
+    "DataCollatorForTokenClassification DataCollatorForWholeWordMask DataCollatorWithFlattening "
+    "DataCollatorWithPadding DefaultDataCollator default_data_collator"
 )
-_AVAILABLE = " ".join(name for name in vars(availability) if name.startswith("is_") and name != "is_installed")
+_AVAILABLE = " ".join(
+    name for name in vars(availability) if name.startswith("is_") and name != "is_installed"
+)
 _STRATEGIES = "PaddingStrategy TensorType"
 _FILES = (
-    "ADAPTER_CONFIG_NAME ADAPTER_SAFE_WEIGHTS_NAME ADAPTER_WEIGHTS_NAME CONFIG_NAME GENERATION_CONFIG_NAME "
-    "SAFE_WEIGHTS_INDEX_NAME SAFE_WEIGHTS_NAME WEIGHTS_INDEX_NAME WEIGHTS_NAME"
+    "ADAPTER_CONFIG_NAME ADAPTER_SAFE_WEIGHTS_NAME ADAPTER_WEIGHTS_NAME CONFIG_NAME "
+    "GENERATION_CONFIG_NAME SAFE_WEIGHTS_INDEX_NAME SAFE_WEIGHTS_NAME WEIGHTS_INDEX_NAME "
+    "WEIGHTS_NAME"
 )
 _LOGGING = (
     "add_handler captureWarnings disable_default_handler disable_progress_bar disable_propagation "
-    "enable_default_handler enable_explicit_format enable_progress_bar enable_propagation get_log_levels_dict "
-    "get_logger get_verbosity info_once is_progress_bar_enabled log_levels remove_handler reset_format set_verbosity "
-    "set_verbosity_debug set_verbosity_error set_verbosity_info set_verbosity_warning tqdm warning_once"
+    "enable_default_handler enable_explicit_format enable_progress_bar enable_propagation "
+    "get_log_levels_dict get_logger get_verbosity info_once is_progress_bar_enabled log_levels "
+    "remove_handler reset_format set_verbosity set_verbosity_debug set_verbosity_error "
+    "set_verbosity_info set_verbosity_warning tqdm warning_once"
 )
 _LEVELS = "CRITICAL DEBUG ERROR FATAL INFO NOTSET WARN WARNING"
 _CHECKS = {f"{_HERE}.availability": _AVAILABLE, ".callbacks.progress_notebook": "is_in_notebook"}
@@ -42,15 +48,22 @@ _UTILS = {
 _HOMES: dict[str, dict[str, str]] = {
     "": {},
     "data": {},
-    "data.data_collator": {".lightning_modules": _COLLATORS, ".lightning_modules.data.collators": "DataCollatorMixin"},
+    "data.data_collator": {
+        ".lightning_modules": _COLLATORS,
+        ".lightning_modules.data.collators": "DataCollatorMixin",
+    },
     "debug_utils": {".facade.arguments.enums": "ExplicitEnum"},
-    "integrations.integration_utils": {".callbacks": "get_reporting_integration_callbacks=reporting_callbacks"},
+    "integrations.integration_utils": {
+        ".callbacks": "get_reporting_integration_callbacks=reporting_callbacks"
+    },
     "file_utils": _UTILS,
     "models": {},
     "models.auto": {".lightning_modules.tokenization": "AutoTokenizer"},
     "models.auto.tokenization_auto": {".lightning_modules.tokenization": "AutoTokenizer"},
     "tokenization_utils_base": {
-        ".lightning_modules.tokenization": "AddedToken BatchEncoding PreTrainedTokenizerBase TruncationStrategy",
+        ".lightning_modules.tokenization": (
+            "AddedToken BatchEncoding PreTrainedTokenizerBase TruncationStrategy"
+        ),
         ".lightning_modules.tokenization.names": _STRATEGIES,
     },
     "tokenization_utils_fast": {".lightning_modules.tokenization": "PreTrainedTokenizerFast"},
@@ -75,16 +88,23 @@ _TOP_LEVEL = {
     "models.auto.tokenization_auto": "AutoTokenizer",
     "tokenization_utils_base": "AddedToken BatchEncoding PreTrainedTokenizerBase",
     "tokenization_utils_fast": "PreTrainedTokenizerFast",
-    "utils": "TensorType is_apex_available is_av_available is_bitsandbytes_available is_datasets_available "
-    "is_faiss_available is_matplotlib_available is_safetensors_available is_scipy_available is_sentencepiece_available "
-    "is_sklearn_available is_speech_available is_timm_available is_tokenizers_available is_torch_available "
-    "is_torch_mps_available is_torch_npu_available is_torch_xla_available is_torch_xpu_available "
-    "is_torchvision_available is_vision_available",
+    "utils": (
+        "TensorType is_apex_available is_av_available is_bitsandbytes_available "
+        "is_datasets_available is_faiss_available is_matplotlib_available "
+        "is_safetensors_available is_scipy_available is_sentencepiece_available "
+        "is_sklearn_available is_speech_available is_timm_available is_tokenizers_available "
+        "is_torch_available is_torch_mps_available is_torch_npu_available is_torch_xla_available "
+        "is_torch_xpu_available is_torchvision_available is_vision_available"
+    ),
 }
 
 # Names at the top, each looked up in the module that has it, so that there is one object of it.
 _TOP = {name: f"transformers.{module}:{name}" for name, module in TOP_LEVEL.items()}
-_TOP |= {name: f"transformers.{module}:{name}" for module, names in _TOP_LEVEL.items() for name in names.split()}
+_TOP |= {
+    name: f"transformers.{module}:{name}"
+    for module, names in _TOP_LEVEL.items()
+    for name in names.split()
+}
 _TOP |= {"logging": "transformers.utils.logging:"}
 
 STAND_IN: dict[str, dict[str, str]] = {
@@ -97,4 +117,6 @@ STAND_IN["integrations"] = {
     for module in ("deepspeed", "integration_utils")
     for name in STAND_IN[f"integrations.{module}"]
 }
-"""Names of each module of the stand-in, named below `transformers` ("" is the package), with their targets."""
+"""Names of each module of the stand-in, named below `transformers` ("" is the package), with
+their targets.
+"""

@@ -15,7 +15,9 @@ LIBRARY = "transformers"
 
 
 class StandIn(ServedModule):
-    """A module of the stand-in. All are packages, so that Python asks the finder for names that they lack."""
+    """A module of the stand-in. All are packages, so that Python asks the finder for names that
+    they lack.
+    """
 
     def _find(self, name: str) -> Any:
         inside = f"{self.__name__}.{name}".partition(".")[2]
@@ -52,8 +54,9 @@ def find(inside: str) -> ModuleSpec:
 def refusal(name: str) -> str:
     """Return the error message for a name that is not served."""
     return (
-        f"{name} is not part of lightrainer, which stands in for transformers here because that is not installed. "
-        "Install it (pip install transformers): it will be used with lightrainer's Trainer."
+        f"{name} is not part of lightrainer, which stands in for transformers here because that is "
+        "not installed. Install it (pip install transformers): it will be used with "
+        "lightrainer's Trainer."
     )
 
 

@@ -19,13 +19,14 @@ def check_min_version(min_version: str) -> None:
     # A script of the next version's development says "5.4.0.dev0".
     if parse(VERSION) < parse(min_version):
         raise ImportError(
-            f"This script asks for transformers {min_version}, and lightrainer stands in for {VERSION}. Install "
-            "transformers, or run the script of that version."
+            f"This script asks for transformers {min_version}, and lightrainer stands in for "
+            f"{VERSION}. Install transformers, or run the script of that version."
         )
 
 
 def require_version(requirement: str, hint: str | None = None) -> None:
-    """As `transformers.utils.versions.require_version`: check that a package is installed in a fitting version.
+    """As `transformers.utils.versions.require_version`: check that a package is installed in a
+    fitting version.
 
     Args:
         requirement: Such as "datasets>=2.14.0", or "python>=3.10".
@@ -51,5 +52,7 @@ def require_version_core(requirement: str) -> None:
     require_version(requirement, "Try: pip install -U transformers")
 
 
-def send_example_telemetry(example_name: str, *example_args: object, framework: str = "pytorch") -> None:
+def send_example_telemetry(
+    example_name: str, *example_args: object, framework: str = "pytorch"
+) -> None:
     """As `transformers.utils.send_example_telemetry`, but sends nothing."""

@@ -1,4 +1,6 @@
-"""The command `compare`: run a script with the reference and with ours, and show the differences."""
+"""The command `compare`: run a script with the reference and with ours, and show the
+differences.
+"""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -30,10 +32,11 @@ from .runs import (
 from .verdict import Verdict, as_text, shown
 
 _DESCRIPTION = """\
-Run a script twice, unchanged: with the Trainer of transformers, and with that of lightrainer. Both runs have the same
-arguments and the same seed, each has a process and a copy of the working folder of its own, so that nothing of yours is
-changed. Then metrics, every logged number, final weights, files and wall time are shown side by side, with the reasons
-of known differences. Nothing is uploaded.
+Run a script twice, unchanged: with the Trainer of transformers, and with that of lightrainer. Both
+runs have the same arguments and the same seed, each has a process and a copy of the working folder
+of its own, so that nothing of yours is changed. Then metrics, every logged number, final weights,
+files and wall time are shown side by side, with the reasons of known differences. Nothing is
+uploaded.
 """
 _EPILOG = """\
 All that follows the script is passed on to it; options of `compare` stand before.
@@ -77,19 +80,40 @@ def _parser() -> CommandParser:
     parser = CommandParser("compare", _DESCRIPTION, _EPILOG, usage)
     again = "run the reference a second time, to check whether the script is deterministic"
     folder = "for outputs, logs and comparison.json; by default compare/<name of the script>"
-    close = "numbers that differ by no more than this share of the larger one are equal (%(default)g: to the last bit)"
+    close = (
+        "numbers that differ by no more than this share of the larger one are equal (%(default)g: "
+        "to the last bit)"
+    )
     launcher = "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python"
     seed = "of Python's and NumPy's generators, where the script sets none (%(default)s)"
-    root = "what each side gets a copy of, if not the working folder: one above it, for what the script reaches by .."
-    paths: dict[str, Any] = {"metavar": "PATH", "action": "append", "default": [], "type": os.path.abspath}
+    root = (
+        "what each side gets a copy of, if not the working folder: one above it, for what the "
+        "script reaches by .."
+    )
+    paths: dict[str, Any] = {
+        "metavar": "PATH",
+        "action": "append",
+        "default": [],
+        "type": os.path.abspath,
+    }
     add = parser.add_argument
     add("--folder", metavar="FOLDER", help=folder)
     add("--again", action="store_true", help=again)
     add("--tolerance", type=share, default=0.0, metavar="X", help=close)
     add("--seed", type=whole(0, 2**32 - 1), default=0, metavar="N", help=seed)
     add("--root", type=os.path.abspath, metavar="FOLDER", help=root)
-    add("--link", **paths, help="a file or folder that the script only reads, too large to be copied; may be repeated")
-    add("--leave-out", **paths, help="a file or folder that the script does not need; may be repeated")
+    add(
+        "--link",
+        **paths,
+        help=(
+            "a file or folder that the script only reads, too large to be copied; may be repeated"
+        ),
+    )
+    add(
+        "--leave-out",
+        **paths,
+        help="a file or folder that the script does not need; may be repeated",
+    )
     add("--launcher", default="", metavar="COMMAND", help=launcher)
     add("script", metavar="SCRIPT", help="the script, a Python file that imports transformers")
     add("words", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="those of the script")
@@ -107,7 +131,9 @@ def _compared(options: argparse.Namespace) -> tuple[Verdict, Path]:
     """
     check_reference()
     script = _script(options)
-    folder = empty_folder(Path(options.folder or os.path.join("compare", script.path.stem)).absolute())
+    folder = empty_folder(
+        Path(options.folder or os.path.join("compare", script.path.stem)).absolute()
+    )
 
     # Run both, and with `--again` the reference twice.
     reference = _side(script, REFERENCE, folder / REFERENCE)
@@ -117,7 +143,9 @@ def _compared(options: argparse.Namespace) -> tuple[Verdict, Path]:
     if options.again:
         second = _side(script, REFERENCE, folder / "reference-again")
         sides.append(second)
-        repeats_itself = not any(group.differences for group in compare_sides(reference, second, options.tolerance))
+        repeats_itself = not any(
+            group.differences for group in compare_sides(reference, second, options.tolerance)
+        )
 
     verdict = Verdict(
         script=os.path.basename(options.script),
@@ -152,18 +180,25 @@ def _script(options: argparse.Namespace) -> Script:
     left_out = {Path(name) for name in options.leave_out}
     outside = [str(link) for link in linked if root not in link.parents]
     if outside:
-        raise CompareError(f"--link {outside[0]} is not in {root}: name a folder that holds it with --root.")
+        raise CompareError(
+            f"--link {outside[0]} is not in {root}: name a folder that holds it with --root."
+        )
 
     # A script that lies elsewhere has a copy of its own folder, too.
     folders = [WorkingFolder(path=root, linked=linked, left_out=left_out)]
     if root not in path.parents:
         folders.append(WorkingFolder(path=path.parent, linked=linked, left_out=left_out))
     launcher = shlex.split(options.launcher)
-    return Script(path=path, here=here, folders=folders, words=words, launcher=launcher, seed=options.seed)
+    return Script(
+        path=path, here=here, folders=folders, words=words, launcher=launcher, seed=options.seed
+    )
 
 
 def _side(script: Script, side: str, folder: Path) -> Findings:
-    print(f"running {os.path.relpath(script.path)} with {'the ' * (side == REFERENCE)}{side} ...", flush=True)
+    print(
+        f"running {os.path.relpath(script.path)} with {'the ' * (side == REFERENCE)}{side} ...",
+        flush=True,
+    )
     return read_side(run_side(script, side, folder))
 
 
@@ -184,5 +219,8 @@ def _summary(verdict: Verdict) -> dict[str, object]:
             }
             for difference, known in verdict.reasons
         ],
-        "sides": [{"version": side.version, "seconds": round(side.run.seconds, 2)} for side in verdict.sides],
+        "sides": [
+            {"version": side.version, "seconds": round(side.run.seconds, 2)}
+            for side in verdict.sides
+        ],
     }

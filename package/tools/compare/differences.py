@@ -42,7 +42,9 @@ class Compared:
 
     group: str
     count: int = 0
-    """Values compared: in files places of a text and tensors of weights; a file of equal weights counts once."""
+    """Values compared: in files places of a text and tensors of weights; a file of equal weights
+    counts once.
+    """
     differences: list[Difference] = field(default_factory=list)
 
 
@@ -109,14 +111,20 @@ def _placed(file: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{file} {place}": value for place, value in values.items()}
 
 
-def _compared(group: str, left: Mapping[str, Any], right: Mapping[str, Any], tolerance: float) -> Compared:
+def _compared(
+    group: str, left: Mapping[str, Any], right: Mapping[str, Any], tolerance: float
+) -> Compared:
     found = Compared(group=group)
     for name in {**left, **right}:
         found.count += 1
         if name not in right:
-            difference = Difference(group=group, name=name, reference=left[name], only_in="reference")
+            difference = Difference(
+                group=group, name=name, reference=left[name], only_in="reference"
+            )
         elif name not in left:
-            difference = Difference(group=group, name=name, lightrainer=right[name], only_in="lightrainer")
+            difference = Difference(
+                group=group, name=name, lightrainer=right[name], only_in="lightrainer"
+            )
         elif hasattr(left[name], "dtype") and hasattr(right[name], "dtype"):
             difference = _of_tensors(group, name, left[name], right[name], tolerance)
         else:
@@ -135,7 +143,9 @@ def _of_values(group: str, name: str, one: Any, other: Any, tolerance: float) ->
     return Difference(group=group, name=name, reference=one, lightrainer=other, size=size)
 
 
-def _of_tensors(group: str, name: str, left: Tensor, right: Tensor, tolerance: float) -> Difference | None:
+def _of_tensors(
+    group: str, name: str, left: Tensor, right: Tensor, tolerance: float
+) -> Difference | None:
     import torch
 
     if left.shape != right.shape or left.dtype != right.dtype:
@@ -149,7 +159,13 @@ def _of_tensors(group: str, name: str, left: Tensor, right: Tensor, tolerance: f
     if tolerance and torch.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True):
         return None
     size = float((left - right).abs().nan_to_num(nan=math.inf).max())
-    return Difference(group=group, name=name, reference=float(left.norm()), lightrainer=float(right.norm()), size=size)
+    return Difference(
+        group=group,
+        name=name,
+        reference=float(left.norm()),
+        lightrainer=float(right.norm()),
+        size=size,
+    )
 
 
 def _is_number(value: Any) -> bool:

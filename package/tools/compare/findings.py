@@ -1,4 +1,6 @@
-"""The findings of a side, read from its records and files: calls of the Trainer, numbers, weights, files."""
+"""The findings of a side, read from its records and files: calls of the Trainer, numbers,
+weights, files.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TEXTS = (".json", ".jsonl", ".txt", ".csv", ".tsv")
-_CLOCK_ENDINGS = ("_runtime", "_per_second", "_model_preparation_time", "_compilation_time", "_gib")
+_CLOCK_ENDINGS = (
+    "_runtime",
+    "_per_second",
+    "_model_preparation_time",
+    "_compilation_time",
+    "_gib",
+)
 _CLOCK_PARTS = ("_mem_cpu_", "_mem_gpu_", "mfu")
 # The Trainer's own state: its numbers are compared as logs.
 _STATE = "trainer_state.json"
@@ -30,7 +38,9 @@ class Findings:
     facts: dict[str, Any]
     """Training arguments that known differences depend on."""
     gradient_norm: float | None = None
-    """Norm of the gradients of the first optimizer step before clipping; None without one, or if they are sharded."""
+    """Norm of the gradients of the first optimizer step before clipping; None without one, or if
+    they are sharded.
+    """
     logs: dict[str, Any] = field(default_factory=dict)
     """Logged numbers, by training, step and name."""
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -47,20 +57,28 @@ def read_side(run: Run) -> Findings:
     Raises:
         CompareError: Nothing was trained or evaluated, or not with the side's own Trainer.
     """
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(run.folder.glob("record-*.json"))]
+    records = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(run.folder.glob("record-*.json"))
+    ]
     calls = [call for record in records for call in record["calls"]]
     if not calls:
         raise CompareError(
-            f"With the {run.side} the script ended without train, evaluate or predict of a Trainer of transformers: "
-            f"there is nothing to compare. Its output is in {run.folder / 'log.txt'}."
+            f"With the {run.side} the script ended without train, evaluate or predict of a Trainer "
+            "of transformers: there is nothing to compare. Its output is in "
+            f"{run.folder / 'log.txt'}."
         )
     if run.side == REFERENCE and any(record["knows_lightrainer"] for record in records):
-        raise CompareError("The script imports lightrainer by itself. Let it import transformers in its place.")
+        raise CompareError(
+            "The script imports lightrainer by itself. Let it import transformers in its place."
+        )
     # What the calls of the Trainer recorded.
     resumed = any(call["arguments"]["resume_from_checkpoint"] for call in calls)
     facts = {**calls[0]["arguments"], "resume_from_checkpoint": resumed}
     findings = Findings(run=run, version=_version(run.side, records), facts=facts)
-    findings.gradient_norm = next((call["gradient_norm"] for call in calls if "gradient_norm" in call), None)
+    findings.gradient_norm = next(
+        (call["gradient_norm"] for call in calls if "gradient_norm" in call), None
+    )
     _read_calls(findings, calls)
 
     # The files in the output folders.
@@ -146,7 +164,9 @@ def content(found: Findings, name: str) -> dict[str, Any] | None:
     text = path.read_text(encoding="utf-8", errors="replace").replace(str(found.run.folder), "")
     if path.suffix == ".json":
         try:
-            return {place: value for place, value in _places(json.loads(text)) if not is_clock(place)}
+            return {
+                place: value for place, value in _places(json.loads(text)) if not is_clock(place)
+            }
         except ValueError:
             pass
     return {f"line {number}": line for number, line in enumerate(text.splitlines(), 1)}

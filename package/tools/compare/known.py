@@ -1,4 +1,5 @@
-"""Known differences from the reference: the values they show in, the arguments they need, and their reasons.
+"""Known differences from the reference: the values they show in, the arguments they need, and their
+reasons.
 
 docs/user/differences.md and docs/user/migrate.md describe them for users.
 """
@@ -17,7 +18,9 @@ from ...lightning_modules.common.versions import is_older
 from .differences import CONTENT, FILES, LOGS, METRICS, WEIGHTS, Difference
 
 Facts = dict[str, Any]
-"""Training arguments of the run, the `version` of transformers, and the `gradient_norms` of both at the first step."""
+"""Training arguments of the run, the `version` of transformers, and the `gradient_norms` of both
+at the first step.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +48,9 @@ class Known:
             return False
         if self.only_in and difference.only_in != self.only_in:
             return False
-        return any(fnmatch(difference.name, pattern) for pattern in self.names) and self.agrees(difference, facts)
+        return any(fnmatch(difference.name, pattern) for pattern in self.names) and self.agrees(
+            difference, facts
+        )
 
 
 def _before(version: str, facts: Facts) -> bool:
@@ -62,7 +67,8 @@ def _accumulates(facts: Facts) -> bool:
 
 
 def _gradient_is_too_small(facts: Facts) -> bool:
-    """Return whether the gradient of the reference is that of ours divided by the accumulated batches.
+    """Return whether the gradient of the reference is that of ours divided by the accumulated
+    batches.
 
     Both are those of the same weights, and nothing else explains this factor.
     """
@@ -73,7 +79,9 @@ def _gradient_is_too_small(facts: Facts) -> bool:
 
 
 def _loss_is_a_sum(difference: Difference, facts: Facts) -> bool:
-    """Return whether a loss of the reference is that of ours multiplied by the accumulated batches."""
+    """Return whether a loss of the reference is that of ours multiplied by the accumulated
+    batches.
+    """
     reference = difference.reference
     ours = difference.lightrainer
     if not isinstance(reference, float) or not isinstance(ours, float):
@@ -95,16 +103,23 @@ _TRAIN_LOSS = ("*train_loss", "*train_loss (*)", "train_results.json *", "all_re
 KNOWN = (
     Known(
         name="the gradient under accumulation",
-        why="transformers before 5.10 divides the loss by gradient_accumulation_steps twice, so its gradients are too "
-        "small by that factor; here a window of 4 is one batch of 4 times the size",
+        why=(
+            "transformers before 5.10 divides the loss by gradient_accumulation_steps twice, so "
+            "its gradients are too small by that factor; here a window of 4 is one batch of 4 "
+            "times the size"
+        ),
         groups=_NUMBERS,
-        applies=lambda facts: _accumulates(facts) and _before("5.10", facts) and _gradient_is_too_small(facts),
+        applies=lambda facts: (
+            _accumulates(facts) and _before("5.10", facts) and _gradient_is_too_small(facts)
+        ),
         remedy="compare everything else with --gradient_accumulation_steps 1 and a larger batch",
     ),
     Known(
         name="the logged loss of a mean under accumulation",
-        why="of a model that takes **kwargs and returns a mean, transformers logs the sum over the accumulated "
-        "batches, lightrainer the mean",
+        why=(
+            "of a model that takes **kwargs and returns a mean, transformers logs the sum over the "
+            "accumulated batches, lightrainer the mean"
+        ),
         groups=(LOGS, METRICS, CONTENT),
         names=("*step * loss", "*step * loss (*)", *_TRAIN_LOSS),
         applies=_accumulates,
@@ -112,20 +127,29 @@ KNOWN = (
     ),
     Known(
         name="smoothed labels under accumulation",
-        why="transformers takes the mean of the batches' means, lightrainer the mean over all tokens of a step",
+        why=(
+            "transformers takes the mean of the batches' means, lightrainer the mean over all "
+            "tokens of a step"
+        ),
         groups=_NUMBERS,
         applies=lambda facts: _accumulates(facts) and bool(facts.get("label_smoothing_factor")),
     ),
     Known(
         name="fp16 on the CPU",
-        why="transformers trains in float32 without a warning, lightrainer in float16 with a loss scale",
+        why=(
+            "transformers trains in float32 without a warning, lightrainer in float16 with a loss "
+            "scale"
+        ),
         groups=_NUMBERS,
         applies=lambda facts: bool(facts.get("fp16") and facts.get("on_cpu")),
         remedy="compare without --fp16, or on a GPU",
     ),
     Known(
         name="the best model with save_strategy='best'",
-        why="transformers before 5.23 forgets which checkpoint is the best: load_best_model_at_end loads nothing",
+        why=(
+            "transformers before 5.23 forgets which checkpoint is the best: load_best_model_at_end "
+            "loads nothing"
+        ),
         groups=(METRICS, WEIGHTS, CONTENT, FILES),
         applies=lambda facts: (
             "best" in str(facts.get("save_strategy"))
@@ -142,14 +166,20 @@ KNOWN = (
     ),
     Known(
         name="train_loss with several processes",
-        why="of the steps since the last log transformers takes the loss of one process, lightrainer the mean of all",
+        why=(
+            "of the steps since the last log transformers takes the loss of one process, "
+            "lightrainer the mean of all"
+        ),
         groups=(LOGS, METRICS, CONTENT),
         names=_TRAIN_LOSS,
         applies=lambda facts: int(facts.get("world_size") or 1) > 1,
     ),
     Known(
         name="auto_find_batch_size in mid-training",
-        why="transformers goes on with the weights of the attempt that failed, lightrainer begins again from the first",
+        why=(
+            "transformers goes on with the weights of the attempt that failed, lightrainer begins "
+            "again from the first"
+        ),
         groups=_NUMBERS,
         applies=_is("auto_find_batch_size"),
     ),
@@ -163,14 +193,20 @@ KNOWN = (
     ),
     Known(
         name="special tokens in the configs of a model",
-        why="transformers before 5.23 erases those that the tokenizer lacks, and further ends of a generation",
+        why=(
+            "transformers before 5.23 erases those that the tokenizer lacks, and further ends of a "
+            "generation"
+        ),
         groups=(CONTENT,),
         names=("*config.json *_token_id*",),
         applies=lambda facts: _before("5.23", facts),
     ),
     Known(
         name="files that make checkpoints safe and exact",
-        why="checksums (_manifest.json), and the position in the data, from which a training goes on to the same bits",
+        why=(
+            "checksums (_manifest.json), and the position in the data, from which a training goes "
+            "on to the same bits"
+        ),
         groups=(FILES,),
         names=("*/_manifest.json", "*/data_state_*.pth", "*/scaler.pt"),
         only_in="lightrainer",
@@ -183,7 +219,10 @@ KNOWN = (
     ),
     Known(
         name="model cards",
-        why="lightrainer makes one of any model, with a picture of the losses; transformers only with a config",
+        why=(
+            "lightrainer makes one of any model, with a picture of the losses; transformers only "
+            "with a config"
+        ),
         groups=(FILES,),
         names=("*README.md", "*loss_curve.svg"),
     ),

@@ -1,8 +1,9 @@
-"""Recorder of a compared script, run by the `sitecustomize` of `interception/children` at its start.
+"""Recorder of a compared script, run by the `sitecustomize` of `interception/children` at its
+start.
 
-Seeds the generators, keeps output folders within the side's working folder, and records the results of `train`,
-`evaluate` and `predict`. Nothing is imported before the script imports it, and nothing of lightrainer: the reference
-has to run as it is.
+Seeds the generators, keeps output folders within the side's working folder, and records the results
+of `train`, `evaluate` and `predict`. Nothing is imported before the script imports it, and nothing
+of lightrainer: the reference has to run as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 MODULES = {
     "reference": ("transformers.training_args", "transformers.trainer"),
-    "lightrainer": ("lightrainer.facade.arguments.training_arguments", "lightrainer.facade.trainer.trainer"),
+    "lightrainer": (
+        "lightrainer.facade.arguments.training_arguments",
+        "lightrainer.facade.trainer.trainer",
+    ),
 }
 """The modules with `TrainingArguments` and `Trainer` of each side."""
 _FACTS = (
@@ -65,14 +69,20 @@ class Recorder:
         """Seed the generators, and patch modules when they are imported."""
         random.seed(self.seed)
         arguments, trainer = MODULES[self.side]
-        acts = {arguments: self._watch_arguments, trainer: self._watch_trainer, "numpy.random": self._seed_numpy}
+        acts = {
+            arguments: self._watch_arguments,
+            trainer: self._watch_trainer,
+            "numpy.random": self._seed_numpy,
+        }
         sys.meta_path.insert(0, Afterwards(acts))
 
     def _seed_numpy(self, module: Any) -> None:
         module.seed(self.seed)
 
     def _watch_arguments(self, module: Any) -> None:
-        """Keep the output folder of all arguments in the folder of this side, and prevent uploads."""
+        """Keep the output folder of all arguments in the folder of this side, and prevent
+        uploads.
+        """
         made = module.TrainingArguments.__post_init__
 
         @functools.wraps(made)
@@ -84,7 +94,9 @@ class Recorder:
         module.TrainingArguments.__post_init__ = __post_init__
 
     def _own(self, folder: str | None) -> str:
-        """Return the output folder, or one of its name in the side's working folder if it is outside of the side's."""
+        """Return the output folder, or one of its name in the side's working folder if it is
+        outside of the side's.
+        """
         wanted = Path(os.path.abspath(folder or "trainer_output"))
         own = wanted if self.folder in wanted.parents else self.folder / "work" / wanted.name
         self.outputs.append(str(own))
@@ -96,7 +108,8 @@ class Recorder:
         module.Trainer.training_step = self._measured(module.Trainer.training_step)
 
     def _measured(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `training_step`, and keep the norm of the gradients that the first optimizer step gets, before clipping.
+        """Wrap `training_step`, and keep the norm of the gradients that the first optimizer step
+        gets, before clipping.
 
         Both sides have the same weights there.
         """
@@ -125,7 +138,9 @@ class Recorder:
             finally:
                 self._inside -= 1
             if not self._inside and os.environ.get("RANK", "0") == "0":
-                self._write(name, trainer, result, [*positional, keywords.get("resume_from_checkpoint")])
+                self._write(
+                    name, trainer, result, [*positional, keywords.get("resume_from_checkpoint")]
+                )
             return result
 
         return call
@@ -139,7 +154,9 @@ class Recorder:
             entry["log_history"] = list(trainer.state.log_history)
             entry["weights"] = self._save_weights(trainer)
             entry["gradient_norm"] = self._gradient_norm
-            entry["arguments"]["resume_from_checkpoint"] = bool(given[0] or trainer.args.resume_from_checkpoint)
+            entry["arguments"]["resume_from_checkpoint"] = bool(
+                given[0] or trainer.args.resume_from_checkpoint
+            )
         self.calls.append(entry)
         self._write_process()
 
@@ -154,7 +171,11 @@ class Recorder:
             return None
         import torch
 
-        tensors = {name: it for name, it in trainer.model.state_dict().items() if isinstance(it, torch.Tensor)}
+        tensors = {
+            name: it
+            for name, it in trainer.model.state_dict().items()
+            if isinstance(it, torch.Tensor)
+        }
         path = self.folder / f"weights-{os.getpid()}-{len(self.calls)}.pt"
         torch.save({name: tensor.detach().cpu() for name, tensor in tensors.items()}, path)
         return path.name

@@ -1,4 +1,6 @@
-"""The two runs of a comparison, each with a process, and a copy of the working folder, of its own."""
+"""The two runs of a comparison, each with a process, and a copy of the working folder, of its
+own.
+"""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -56,7 +58,9 @@ class WorkingFolder:
                 (target / path.relative_to(self.path)).symlink_to(path)
 
     def _ignored(self, folder: str, names: list[str]) -> list[str]:
-        """Return the names in a folder that are not copied; neither are sockets and broken links."""
+        """Return the names in a folder that are not copied; neither are sockets and broken
+        links.
+        """
         return [name for name in names if not self._is_copied(Path(folder, name))]
 
     def _is_copied(self, path: Path) -> bool:
@@ -74,8 +78,9 @@ class WorkingFolder:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
         described = ", ".join(f"{name} {sizes[name] / _GIB:.1f} GiB" for name in largest)
         raise CompareError(
-            f"The folder {self.path} holds more than {LIMIT / _GIB:.0f} GiB, and each side gets a copy. The largest "
-            f"entries are {described}. Name what is only read with --link, the rest with --leave-out."
+            f"The folder {self.path} holds more than {LIMIT / _GIB:.0f} GiB, and each side gets a "
+            f"copy. The largest entries are {described}. Name what is only read with --link, the "
+            "rest with --leave-out."
         )
 
     def _size(self, path: Path) -> int:
@@ -91,7 +96,9 @@ class WorkingFolder:
         for folder, folders, names in os.walk(target, topdown=False):
             for path in (Path(folder, name) for name in [*folders, *names]):
                 original = self.path / path.relative_to(target)
-                if path.is_symlink() or (path.is_file() and original.is_file() and _stamp(path) == _stamp(original)):
+                if path.is_symlink() or (
+                    path.is_file() and original.is_file() and _stamp(path) == _stamp(original)
+                ):
                     path.unlink()
                 elif path.is_dir() and original.is_dir() and not any(path.iterdir()):
                     path.rmdir()
@@ -111,7 +118,9 @@ class Script:
     launcher: Sequence[str] = ()
     """The words that start it, in the place of Python."""
     seed: int = 0
-    """Of Python's and NumPy's generators and of the hashes of texts, unless the script sets another."""
+    """Of Python's and NumPy's generators and of the hashes of texts, unless the script sets
+    another.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +154,9 @@ def empty_folder(folder: Path) -> Path:
     try:
         if folder.exists() and any(folder.iterdir()):
             if not (folder / MARK).exists():
-                raise CompareError(f"--folder {folder} holds files that are no comparison; take an empty folder.")
+                raise CompareError(
+                    f"--folder {folder} holds files that are no comparison; take an empty folder."
+                )
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -160,7 +171,8 @@ def run_side(script: Script, side: str, folder: Path) -> Run:
     Args:
         script: the script.
         side: `reference` or `lightrainer`.
-        folder: of this side; gets the log, and the working folder `work`, with the files that the script wrote.
+        folder: of this side; gets the log, and the working folder `work`, with the files that the
+            script wrote.
 
     Raises:
         CompareError: the script failed; has its last lines.
@@ -186,7 +198,14 @@ def run_side(script: Script, side: str, folder: Path) -> Run:
     log = folder / "log.txt"
     started = time.monotonic()
     with log.open("wb") as stream:
-        code = subprocess.call(command, cwd=work, env=variables, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+        code = subprocess.call(
+            command,
+            cwd=work,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+        )
     seconds = time.monotonic() - started
 
     # Leave only what the script wrote.
@@ -203,12 +222,16 @@ def _failure(script: Script, side: str, code: int, log: Path) -> str:
     last = "\n".join(f"    {line}" for line in lines)
     message = f"The script failed with the {side} (exit status {code}). Its last lines:\n\n{last}"
     if "FileNotFound" in last:
-        message += f"\n\nIt ran in a copy of {script.folders[0].path}; --root names a folder above it."
+        message += (
+            f"\n\nIt ran in a copy of {script.folders[0].path}; --root names a folder above it."
+        )
     return message
 
 
 def _variables(script: Script, side: str, folder: Path) -> dict[str, str]:
-    """Return the environment of a side: with the recorder, and on our side with the interception of imports."""
+    """Return the environment of a side: with the recorder, and on our side with the interception
+    of imports.
+    """
     variables = dict(os.environ)
     environment.switch_on(variables)
     variables[environment.INSTALL] = "1" if side == LIGHTRAINER else "0"

@@ -1,4 +1,6 @@
-"""The result of a comparison: differences by their reasons, those without one, and a text for the terminal."""
+"""The result of a comparison: differences by their reasons, those without one, and a text for
+the terminal.
+"""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -59,12 +61,16 @@ class Verdict:
         return [difference for difference, known in self.reasons if known is None]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each kind of value: number compared, equal, known, unexplained, and largest difference."""
+        """Return a row for each kind of value: number compared, equal, known, unexplained, and
+        largest difference.
+        """
         unexplained = {id(difference) for difference in self.unexplained}
         rows = []
         for group in self.compared:
             unknown = sum(id(difference) in unexplained for difference in group.differences)
-            sizes = [difference.size for difference in group.differences if difference.size is not None]
+            sizes = [
+                difference.size for difference in group.differences if difference.size is not None
+            ]
             rows.append(
                 {
                     "what": group.group,
@@ -87,7 +93,10 @@ class Verdict:
         elif self.repeats_itself:
             advice = "A second run of the reference equals the first."
         else:
-            advice = "The reference differs from itself, too: the script draws random numbers without a seed."
+            advice = (
+                "The reference differs from itself, too: the script draws random numbers without a "
+                "seed."
+            )
         return f"{count} difference{'s have' if count > 1 else ' has'} no known reason. {advice}"
 
 
@@ -97,7 +106,9 @@ def shown(value: Any, missing: str = "-") -> str:
         return missing
     if isinstance(value, float):
         return f"{value:.8g}"
-    text = f"tensor {list(value.shape)}" if hasattr(value, "shape") else " ".join(str(value).split())
+    text = (
+        f"tensor {list(value.shape)}" if hasattr(value, "shape") else " ".join(str(value).split())
+    )
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -129,7 +140,9 @@ def _known(verdict: Verdict) -> str:
     lines = ["Known differences:"]
     for known, differences in verdict.known.values():
         count = len(differences)
-        lines.append(_wrapped(f"- {known.name} ({count} value{'s' * (count > 1)}): {known.why}.", "  "))
+        lines.append(
+            _wrapped(f"- {known.name} ({count} value{'s' * (count > 1)}): {known.why}.", "  ")
+        )
         if known.remedy:
             lines.append(_wrapped(f"  To be sure, {known.remedy}.", "  "))
     return "\n".join(lines)
@@ -138,7 +151,8 @@ def _known(verdict: Verdict) -> str:
 def _unexplained(differences: list[Difference]) -> str:
     rows = [("", "reference", "lightrainer", "difference")]
     for one in differences[:_MOST]:
-        name = one.name if len(one.name) <= 34 else f"...{one.name[-31:]}"  # the end tells more than the beginning
+        # the end tells more than the beginning
+        name = one.name if len(one.name) <= 34 else f"...{one.name[-31:]}"
         size = "" if one.size is None else f"{one.size:.1e}"
         rows.append((name, shown(one.reference)[:14], shown(one.lightrainer)[:14], size))
     more = f"\n... and {len(differences) - _MOST} more" if len(differences) > _MOST else ""

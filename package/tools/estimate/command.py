@@ -29,7 +29,8 @@ docs/user/scaling.md says what is measured, and what is computed how.
 
 
 def estimate(flags: Sequence[str]) -> int:
-    """Print the memory and the traffic of a training; no weights are loaded, and only `--plot` writes a file.
+    """Print the memory and the traffic of a training; no weights are loaded, and only `--plot`
+    writes a file.
 
     Args:
         flags: The options, see `--help`.
@@ -59,7 +60,11 @@ def estimate(flags: Sequence[str]) -> int:
 
 
 def _job(options: Namespace) -> Job:
-    values = {field.name: getattr(options, field.name) for field in fields(Job) if hasattr(options, field.name)}
+    values = {
+        field.name: getattr(options, field.name)
+        for field in fields(Job)
+        if hasattr(options, field.name)
+    }
     return Job(**{**values, "model": _model(options), "fsdp": _fsdp(options.fsdp)})
 
 
@@ -70,7 +75,10 @@ def _model(given: Namespace) -> ModelShape:
         return model_of_size(given.params, **numbers)
     beside = [name for name in ("params", *names) if getattr(given, name) is not None]
     if beside:
-        raise ValueError(f"model={given.model!r} determines {', '.join(beside)}: leave them out, or leave out model.")
+        raise ValueError(
+            f"model={given.model!r} determines {', '.join(beside)}: leave them out, or leave out "
+            "model."
+        )
     return model_from_folder(given.model)
 
 
@@ -81,21 +89,29 @@ def _fsdp(text: str | None) -> str | None:
     if not words:
         return None
     if len(sharding) != 1 or sharding[0] not in SHARDING:
-        raise ValueError(f"fsdp={text!r} must be one of {', '.join(SHARDING)}, with or without auto_wrap.")
+        raise ValueError(
+            f"fsdp={text!r} must be one of {', '.join(SHARDING)}, with or without auto_wrap."
+        )
     return sharding[0]
 
 
 def _parser() -> CommandParser:
-    description = "Work out how much memory a training needs on each device, and how much each device sends."
+    description = (
+        "Work out how much memory a training needs on each device, and how much each device sends."
+    )
     parser = CommandParser("estimate", description, _EXAMPLES)
 
     def group(title: str) -> Callable[..., Any]:
         add_argument = parser.add_argument_group(title).add_argument
 
-        def add(name: str, text: str, kind: Any = None, metavar: str = "N", **settings: Any) -> None:
+        def add(
+            name: str, text: str, kind: Any = None, metavar: str = "N", **settings: Any
+        ) -> None:
             """Add an option in both spellings; a `kind` of bool is a switch."""
             spelt = name.replace("-", "_").replace("__", "--", 1)
-            valued = {"action": "store_true"} if kind is bool else {"type": kind, "metavar": metavar}
+            valued = (
+                {"action": "store_true"} if kind is bool else {"type": kind, "metavar": metavar}
+            )
             add_argument(*dict.fromkeys([name, spelt]), help=text, **{**valued, **settings})
 
         return add
@@ -108,9 +124,15 @@ def _parser() -> CommandParser:
     return parser
 
 
-def _add_job(model: Callable[..., Any], devices: Callable[..., Any], training: Callable[..., Any]) -> None:
+def _add_job(
+    model: Callable[..., Any], devices: Callable[..., Any], training: Callable[..., Any]
+) -> None:
     model("--params", "parameters, such as 7e9 or 7B", count)
-    model("--model", "a saved model: its config.json, and *.safetensors if there are any", metavar="FOLDER")
+    model(
+        "--model",
+        "a saved model: its config.json, and *.safetensors if there are any",
+        metavar="FOLDER",
+    )
     model("--layers", "depth", whole())
     model("--hidden", "width", whole())
     model("--heads", "attention heads", whole())
@@ -122,11 +144,32 @@ def _add_job(model: Callable[..., Any], devices: Callable[..., Any], training: C
     training("--batch", "sequences in a micro-batch of a device; 1", whole(), default=1)
     training("--sequence", "tokens in a sequence; 2048", whole(), default=2048)
     training("--accumulation", "micro-batches in a step; 1", whole(), default=1)
-    training("--precision", "bf16-mixed by default", None, None, choices=list(PRECISIONS), default="bf16-mixed")
+    training(
+        "--precision",
+        "bf16-mixed by default",
+        None,
+        None,
+        choices=list(PRECISIONS),
+        default="bf16-mixed",
+    )
     optimizers = [name.value for name in OptimizerNames]
-    training("--optim", "as the argument optim", None, "NAME", choices=optimizers, default="adamw_torch_fused")
+    training(
+        "--optim",
+        "as the argument optim",
+        None,
+        "NAME",
+        choices=optimizers,
+        default="adamw_torch_fused",
+    )
     training("--optim-rank", "of GaLore and APOLLO; 128", whole(), default=128)
-    training("--attention", "flash (default, SDPA too) or eager", None, None, choices=ATTENTIONS, default="flash")
+    training(
+        "--attention",
+        "flash (default, SDPA too) or eager",
+        None,
+        None,
+        choices=ATTENTIONS,
+        default="flash",
+    )
     again = "compute activations again in the backward pass"
     training("--gradient-checkpointing", again, bool, dest="checkpointing")
 

@@ -47,7 +47,9 @@ class DecoderLayer(nn.Module):
         self.value = nn.Linear(shape.hidden, key_size, bias=False)
         self.output = nn.Linear(query_size, shape.hidden, bias=False)
         self.mlp_norm = norm(shape.hidden)
-        self.gate = nn.Linear(shape.hidden, shape.intermediate // tp, bias=False) if shape.gated else None
+        self.gate = (
+            nn.Linear(shape.hidden, shape.intermediate // tp, bias=False) if shape.gated else None
+        )
         self.up = nn.Linear(shape.hidden, shape.intermediate // tp, bias=False)
         self.down = nn.Linear(shape.intermediate // tp, shape.hidden, bias=False)
 
@@ -93,7 +95,9 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(shape.vocabulary, shape.hidden)
         self.layers = nn.ModuleList(DecoderLayer(shape, tp, is_eager) for _ in range(layers))
         self.norm = RMSNorm(shape.hidden) if shape.gated else nn.LayerNorm(shape.hidden)
-        self.head = nn.Linear(shape.hidden, shape.vocabulary // tp, bias=False) if shape.head else None
+        self.head = (
+            nn.Linear(shape.hidden, shape.vocabulary // tp, bias=False) if shape.head else None
+        )
         if self.head is not None and shape.tied and tp == 1:
             self.head.weight = self.embedding.weight
 

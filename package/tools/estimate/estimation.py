@@ -22,7 +22,9 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Return whether the memory fits, with a tenth reserved for driver, kernels and fragmentation."""
+        """Return whether the memory fits, with a tenth reserved for driver, kernels and
+        fragmentation.
+        """
         return self.memory.total <= 0.9 * self.job.gpu_memory
 
     @property
@@ -41,7 +43,9 @@ class Estimate:
             "job": job,
             "memory": {**dataclasses.asdict(self.memory), "total": self.memory.total},
             "fits": self.fits,
-            "communication": [{**dataclasses.asdict(one), "sent": one.sent} for one in self.traffic],
+            "communication": [
+                {**dataclasses.asdict(one), "sent": one.sent} for one in self.traffic
+            ],
             "sent": self.sent,
         }
 
@@ -52,9 +56,11 @@ def estimate(job: Job) -> Estimate:
 
 
 def compare(job: Job) -> list[Estimate]:
-    """Estimate a training under each strategy that its devices allow, with and without gradient checkpointing.
+    """Estimate a training under each strategy that its devices allow, with and without gradient
+    checkpointing.
 
-    The number of samples in a step is the same under all of them: tensor parallel groups have larger batches.
+    The number of samples in a step is the same under all of them: tensor parallel groups have
+    larger batches.
 
     Args:
         job: its `fsdp`, `tp` and `checkpointing` are not read.
@@ -63,7 +69,13 @@ def compare(job: Job) -> list[Estimate]:
     for changes in _strategies(job):
         for checkpointing in (False, True):
             batch = job.batch * changes.get("tp", 1) // job.tp
-            changed = {"fsdp": None, "tp": 1, **changes, "checkpointing": checkpointing, "batch": max(batch, 1)}
+            changed = {
+                "fsdp": None,
+                "tp": 1,
+                **changes,
+                "checkpointing": checkpointing,
+                "batch": max(batch, 1),
+            }
             try:
                 estimates.append(estimate(replace(job, **changed)))
             except ValueError:  # the devices do not divide the heads
@@ -72,10 +84,11 @@ def compare(job: Job) -> list[Estimate]:
 
 
 def best(estimates: list[Estimate]) -> Estimate | None:
-    """Return the simplest strategy that fits, of equally simple ones that which sends the least; None where none fits.
+    """Return the simplest strategy that fits, of equally simple ones that which sends the least;
+    None where none fits.
 
-    From simple to costly: nothing is sharded (DDP); parameters, gradients and states are; the same two with gradient
-    checkpointing; layers are shared, without checkpointing and with it.
+    From simple to costly: nothing is sharded (DDP); parameters, gradients and states are; the same
+    two with gradient checkpointing; layers are shared, without checkpointing and with it.
     """
     fitting = [one for one in estimates if one.fits]
     return min(fitting, key=_cost, default=None)

@@ -14,7 +14,9 @@ class Precision:
     """Bytes of numbers."""
 
     weights: int
-    """Of a weight as the optimizer sees it, of its gradient, and of what is like it in the optimizer's state."""
+    """Of a weight as the optimizer sees it, of its gradient, and of what is like it in the
+    optimizer's state.
+    """
     compute: int
     """Of a number in the matrix products."""
 
@@ -25,7 +27,9 @@ PRECISIONS = {
     "fp16": Precision(4, 2),
     "bf16-true": Precision(2, 2),
 }
-"""`fp16` and `bf16-mixed` are the arguments `fp16` and `bf16`; `bf16-true` is a model loaded in bfloat16."""
+"""`fp16` and `bf16-mixed` are the arguments `fp16` and `bf16`; `bf16-true` is a model loaded in
+bfloat16.
+"""
 
 SHARDING = ("full_shard", "shard_grad_op", "no_shard")
 ATTENTIONS = ("flash", "eager")
@@ -63,7 +67,9 @@ class Job:
     checkpointing: bool = False
     """Activations of a layer are computed again in the backward pass."""
     attention: str = "flash"
-    """`flash`, which never holds the scores of all pairs of tokens (also torch's SDPA), or `eager`, which does."""
+    """`flash`, which never holds the scores of all pairs of tokens (also torch's SDPA), or
+    `eager`, which does.
+    """
     sync_each_batch: bool = False
     """Gradients are exchanged in each micro-batch instead of once a step."""
 

@@ -31,7 +31,14 @@ class Memory:
     @property
     def total(self) -> float:
         """All that is on the device."""
-        return self.parameters + self.gradients + self.optimizer + self.activations + self.logits + self.buffers
+        return (
+            self.parameters
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.buffers
+        )
 
 
 def memory(job: Job) -> Memory:
@@ -59,12 +66,16 @@ def gradient_bytes(job: Job) -> float:
 
 
 def largest_group(job: Job) -> float:
-    """Return the parameters that are gathered at once at most: of a layer, or of all that is outside of the layers."""
+    """Return the parameters that are gathered at once at most: of a layer, or of all that is
+    outside of the layers.
+    """
     return max(job.model.layer_parameters, job.model.root_parameters) / job.tp
 
 
 def _buffers(job: Job) -> float:
-    """DDP: buckets like the gradients. FSDP: the gathered root and two layers, and the largest whole gradients."""
+    """DDP: buckets like the gradients. FSDP: the gathered root and two layers, and the largest
+    whole gradients.
+    """
     if job.data_parallel == 1:
         return 0.0
     if not job.sharded:
@@ -97,7 +108,8 @@ def input_bytes(job: Job) -> int:
 
 @cache
 def kept_bytes(job: Job, layers: int, *, checkpointing: bool) -> int:
-    """Return the bytes that autograd keeps of a forward pass, without the weights; no number is computed.
+    """Return the bytes that autograd keeps of a forward pass, without the weights; no number is
+    computed.
 
     Args:
         job: the training.

@@ -38,7 +38,9 @@ def _floats(number: float) -> _Rule:
 
 
 def _factored(tensor: Tensor) -> float:
-    """Return a float32 for each row and each column of a matrix (Shazeer and Stern, arXiv:1804.04235)."""
+    """Return a float32 for each row and each column of a matrix (Shazeer and Stern,
+    arXiv:1804.04235).
+    """
     if len(tensor.shape) < 2:
         return 4 * tensor.size
     *_, rows, columns = tensor.shape
@@ -47,7 +49,9 @@ def _factored(tensor: Tensor) -> float:
 
 
 def _eight_bits(number: int) -> _Rule:
-    """bitsandbytes: a byte and, for each block of 256, a float32; float32 for embeddings and tensors below 4,096."""
+    """bitsandbytes: a byte and, for each block of 256, a float32; float32 for embeddings and
+    tensors below 4,096.
+    """
 
     def rule(tensor: Tensor) -> float:
         if tensor.size < 4096 or tensor.role == EMBEDDING:
@@ -69,11 +73,13 @@ def _torchao(bits: int) -> _Rule:
 
 
 def _low_rank(state: _Rule, *, keeps_basis: bool, basis_width: int | None = None) -> _Rule:
-    """Return the state of gradients projected to a low rank, and the projection (Zhao et al., arXiv:2403.03507).
+    """Return the state of gradients projected to a low rank, and the projection (Zhao et al.,
+    arXiv:2403.03507).
 
     Args:
         state: for the projected gradient.
-        keeps_basis: in float32 GaLore keeps the whole of the basis that its projection is a part of.
+        keeps_basis: in float32 GaLore keeps the whole of the basis that its projection is a part
+            of.
         basis_width: bytes of a number of the projection; by default those of a weight.
     """
 
@@ -98,7 +104,9 @@ def _with_kahan(tensor: Tensor) -> float:
 
 
 def _on_host(tensor: Tensor) -> float:
-    """Nothing: three tensors like the weight are in host memory, and one at a time is on the device."""
+    """Nothing: three tensors like the weight are in host memory, and one at a time is on the
+    device.
+    """
     return 0
 
 
@@ -118,7 +126,10 @@ _OF_RULES: tuple[tuple[_Rule, str], ...] = (
     (_eight_bits(3), "ademamix_8bit paged_ademamix_8bit"),
     (_low_rank(_copies(2), keeps_basis=True), "galore_adamw galore_adamw_layerwise"),
     (_low_rank(_eight_bits(2), keeps_basis=True), "galore_adamw_8bit galore_adamw_8bit_layerwise"),
-    (_low_rank(_factored, keeps_basis=True, basis_width=4), "galore_adafactor galore_adafactor_layerwise"),
+    (
+        _low_rank(_factored, keeps_basis=True, basis_width=4),
+        "galore_adafactor galore_adafactor_layerwise",
+    ),
     (_low_rank(_copies(2), keeps_basis=False), "apollo_adamw apollo_adamw_layerwise"),
     (_on_host, "grokadamw"),
     (_with_kahan, "stable_adamw"),
@@ -135,14 +146,23 @@ def state_of_tensor(name: str, tensor: TensorShape, *, width: int, rank: int = 1
         width: bytes of one weight.
         rank: of GaLore and APOLLO.
     """
-    return _RULES[OptimizerNames(name).value](Tensor(tensor.shape, tensor.size, width, tensor.role, rank))
+    return _RULES[OptimizerNames(name).value](
+        Tensor(tensor.shape, tensor.size, width, tensor.role, rank)
+    )
 
 
 def optimizer_state(name: str, model: ModelShape, *, width: int, rank: int = 128) -> float:
-    """Count the bytes of state of all weights, see `state_of_tensor`; GaLore and APOLLO project all matrices."""
-    return sum(tensor.count * state_of_tensor(name, tensor, width=width, rank=rank) for tensor in model.tensors)
+    """Count the bytes of state of all weights, see `state_of_tensor`; GaLore and APOLLO project
+    all matrices.
+    """
+    return sum(
+        tensor.count * state_of_tensor(name, tensor, width=width, rank=rank)
+        for tensor in model.tensors
+    )
 
 
 def steps_in_backward(name: str) -> bool:
-    """Return whether each gradient is applied and freed during the backward pass, one tensor at a time."""
+    """Return whether each gradient is applied and freed during the backward pass, one tensor at
+    a time.
+    """
     return name.endswith("_layerwise") or name in ("lomo", "adalomo")

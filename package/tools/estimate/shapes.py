@@ -9,7 +9,9 @@ from functools import cached_property
 EMBEDDING = "embedding"
 MATRIX = "matrix"
 OTHER = "other"
-"""Roles of a tensor: some optimizers treat embeddings, and matrices of layers, in ways of their own."""
+"""Roles of a tensor: some optimizers treat embeddings, and matrices of layers, in ways of their
+own.
+"""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,9 @@ class TensorShape:
     role: str
     """`EMBEDDING`, `MATRIX` or `OTHER`."""
     in_layers: bool
-    """True for tensors of the repeated layers; the others are the root, which is gathered with the model."""
+    """True for tensors of the repeated layers; the others are the root, which is gathered with
+    the model.
+    """
     count: int = 1
 
     @property
@@ -41,7 +45,9 @@ class ModelShape:
     intermediate: int
     vocabulary: int
     gated: bool = True
-    """RMSNorm, and an MLP that multiplies two projections (SwiGLU); otherwise LayerNorm, and an MLP with GELU."""
+    """RMSNorm, and an MLP that multiplies two projections (SwiGLU); otherwise LayerNorm, and an
+    MLP with GELU.
+    """
     head: bool = True
     """Gives a distribution over the vocabulary for each token."""
     tied: bool = True

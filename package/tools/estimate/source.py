@@ -1,4 +1,6 @@
-"""Make the shape of a model: by its size, or from the configuration and the files of a saved one."""
+"""Make the shape of a model: by its size, or from the configuration and the files of a saved
+one.
+"""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -26,7 +28,14 @@ _KEYS = {
     "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
 }
 """Keys of each dimension in the configurations of different model families."""
-_INTERMEDIATE_KEYS = ("intermediate_size", "n_inner", "ffn_dim", "d_ff", "hidden_dim", "ffn_hidden_size")
+_INTERMEDIATE_KEYS = (
+    "intermediate_size",
+    "n_inner",
+    "ffn_dim",
+    "d_ff",
+    "hidden_dim",
+    "ffn_hidden_size",
+)
 _IN_LAYERS = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|block)\.\d+\.")
 
 
@@ -34,8 +43,8 @@ def model_from_folder(folder: str | os.PathLike[str]) -> ModelShape:
     """Return the shape of a saved model.
 
     Args:
-        folder: has `config.json`; weights beside it in `*.safetensors` are counted, without being read. Otherwise they
-            follow from the configuration.
+        folder: has `config.json`; weights beside it in `*.safetensors` are counted, without being
+            read. Otherwise they follow from the configuration.
 
     Raises:
         FileNotFoundError: there is no configuration.
@@ -45,13 +54,17 @@ def model_from_folder(folder: str | os.PathLike[str]) -> ModelShape:
     if path.suffix != ".json":
         path = path / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"model={str(folder)!r}: there is no config.json. Give a folder with a saved model.")
+        raise FileNotFoundError(
+            f"model={str(folder)!r}: there is no config.json. Give a folder with a saved model."
+        )
     config = read_object(path, "model", "a model's settings")
     files = sorted(path.parent.glob("*.safetensors"))
     return model_from_config(config, tensors=_tensors(chain.from_iterable(map(_shapes_in, files))))
 
 
-def model_from_config(config: Mapping[str, Any], *, tensors: tuple[TensorShape, ...] = ()) -> ModelShape:
+def model_from_config(
+    config: Mapping[str, Any], *, tensors: tuple[TensorShape, ...] = ()
+) -> ModelShape:
     """Return the shape that a configuration describes.
 
     Args:
@@ -66,8 +79,9 @@ def model_from_config(config: Mapping[str, Any], *, tensors: tuple[TensorShape, 
     is_encoder_decoder = bool(config.get("is_encoder_decoder"))
     if experts > 1 or is_encoder_decoder:
         raise ValueError(
-            f"model: config.json has {experts=} and {is_encoder_decoder=}, but only decoders without experts are "
-            "estimated. Give --params, --layers and --hidden of a decoder of that size instead."
+            f"model: config.json has {experts=} and {is_encoder_decoder=}, but only decoders "
+            "without experts are estimated. Give --params, --layers and --hidden of a decoder of "
+            "that size instead."
         )
     hidden = _number(config, "hidden")
     heads = _number(config, "heads")
@@ -75,7 +89,10 @@ def model_from_config(config: Mapping[str, Any], *, tensors: tuple[TensorShape, 
     gated = "silu" in activation or "rms_norm_eps" in config
     intermediate = next((config[key] for key in _INTERMEDIATE_KEYS if config.get(key)), 4 * hidden)
     architectures = config.get("architectures") or ["ForCausalLM"]
-    assumed = "assumed: the weights of a decoder without biases; with *.safetensors in the folder they are counted"
+    assumed = (
+        "assumed: the weights of a decoder without biases; with *.safetensors in the folder they "
+        "are counted"
+    )
     model = ModelShape(
         layers=_number(config, "layers"),
         hidden=hidden,
@@ -98,13 +115,15 @@ def _number(config: Mapping[str, Any], dimension: str) -> int:
         if isinstance(config.get(key), int):
             return config[key]
     raise ValueError(
-        f"model: config.json has none of {', '.join(_KEYS[dimension])}, so the {dimension} are not known. "
-        "Give --params, --layers, --hidden and --heads instead."
+        f"model: config.json has none of {', '.join(_KEYS[dimension])}, so the {dimension} are not "
+        "known. Give --params, --layers, --hidden and --heads instead."
     )
 
 
 def _shapes_in(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the names and shapes of the tensors of a safetensors file, of which only the header is read."""
+    """Yield the names and shapes of the tensors of a safetensors file, of which only the header
+    is read.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -125,11 +144,12 @@ def model_of_size(
     intermediate: int | None = None,
     vocabulary: int | None = None,
 ) -> ModelShape:
-    """Return a decoder as those of today are built (no biases, SwiGLU), with as many parameters as asked for.
+    """Return a decoder as those of today are built (no biases, SwiGLU), with as many parameters as
+    asked for.
 
-    What is not given: layers and width so that the width is 128 times the depth, as it is for models around 7 billion
-    parameters, with 12 width^2 parameters a layer (Kaplan et al., "Scaling Laws for Neural Language Models",
-    arXiv:2001.08361); heads of 64 or 128 so that
+    What is not given: layers and width so that the width is 128 times the depth, as it is for
+    models around 7 billion parameters, with 12 width^2 parameters a layer (Kaplan et al., "Scaling
+    Laws for Neural Language Models", arXiv:2001.08361); heads of 64 or 128 so that
     their number divides by 8; an MLP that makes up the rest.
 
     Args:
@@ -139,13 +159,17 @@ def model_of_size(
         heads: attention heads.
         kv_heads: heads of keys and values; by default `heads`.
         intermediate: width of the MLP.
-        vocabulary: tokens; 32,000 by default, fewer where that would be more than half of a small model.
+        vocabulary: tokens; 32,000 by default, fewer where that would be more than half of a small
+            model.
 
     Raises:
-        ValueError: neither the number of parameters nor depth and width are given, or they contradict each other.
+        ValueError: neither the number of parameters nor depth and width are given, or they
+            contradict each other.
     """
     if parameters is None and (layers is None or hidden is None):
-        raise ValueError("params: give the number of parameters (--params 7e9), or --layers and --hidden.")
+        raise ValueError(
+            "params: give the number of parameters (--params 7e9), or --layers and --hidden."
+        )
     depth, width = _proportions(parameters or 0, layers, hidden)
     tokens = _vocabulary(vocabulary, parameters, width)
     number_of_heads = heads or _usual_heads(width)
@@ -163,7 +187,13 @@ def model_of_size(
     if number_of_heads % model.kv_heads:
         raise ValueError(f"kv_heads={kv_heads} does not divide heads={number_of_heads}.")
     model = _with_tensors(model)
-    given = {"layers": layers, "hidden": hidden, "heads": heads, "intermediate": intermediate, "vocabulary": vocabulary}
+    given = {
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "intermediate": intermediate,
+        "vocabulary": vocabulary,
+    }
     if parameters is not None:
         model = _filled_up(model, parameters, intermediate is None)
     assumed = [f"{name} {getattr(model, name):,}" for name, value in given.items() if value is None]
@@ -180,7 +210,9 @@ def _proportions(parameters: int, layers: int | None, hidden: int | None) -> tup
 
 
 def _to_multiple(width: float) -> int:
-    step = next(step for least, step in ((4000, 1024), (512, 512), (64, 64), (0, 2)) if width >= least)
+    step = next(
+        step for least, step in ((4000, 1024), (512, 512), (64, 64), (0, 2)) if width >= least
+    )
     return max(1, round(width / step)) * step
 
 
@@ -197,7 +229,9 @@ def _usual_heads(hidden: int) -> int:
 
 
 def _filled_up(model: ModelShape, parameters: int, may_widen: bool) -> ModelShape:
-    """Return the model with exactly so many parameters: the MLP is as wide as they allow, the root has the rest."""
+    """Return the model with exactly so many parameters: the MLP is as wide as they allow, the
+    root has the rest.
+    """
     # Widen the MLP, to a width that divides by the usual sizes of `tp`.
     if may_widen:
         parameters_of_width = 3 * model.hidden * model.layers
@@ -214,8 +248,8 @@ def _filled_up(model: ModelShape, parameters: int, may_widen: bool) -> ModelShap
     if rest < 0 or (not may_widen and rest > 0.02 * parameters):
         raise ValueError(
             f"params={parameters:,}, but layers={model.layers}, hidden={model.hidden}, "
-            f"intermediate={model.intermediate} and vocabulary={model.vocabulary:,} are {model.parameters:,}. "
-            "Leave out one of them."
+            f"intermediate={model.intermediate} and vocabulary={model.vocabulary:,} are "
+            f"{model.parameters:,}. Leave out one of them."
         )
     rows, left = divmod(rest, model.hidden)
     more = (TensorShape((rows, model.hidden), MATRIX, False), TensorShape((left,), OTHER, False))
@@ -227,7 +261,9 @@ def _with_tensors(model: ModelShape) -> ModelShape:
     with torch.device("meta"):
         decoder = Decoder(model, layers=1)
     tensors = _tensors((name, tuple(weight.shape)) for name, weight in decoder.named_parameters())
-    in_layers = [replace(tensor, count=tensor.count * model.layers) for tensor in tensors if tensor.in_layers]
+    in_layers = [
+        replace(tensor, count=tensor.count * model.layers) for tensor in tensors if tensor.in_layers
+    ]
     others = [tensor for tensor in tensors if not tensor.in_layers]
     return replace(model, tensors=(*others, *in_layers))
 

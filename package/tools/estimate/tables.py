@@ -38,7 +38,9 @@ def estimate_table(one: Estimate) -> str:
         rows = [("sent by a device in a step", "tensors", "devices", "sent")]
         for collective in one.traffic:
             name = f"{collective.kind} of {collective.what}"
-            rows.append((name, size(collective.bytes), str(collective.group), size(collective.sent)))
+            rows.append(
+                (name, size(collective.bytes), str(collective.group), size(collective.sent))
+            )
         rows.append(("total to other devices", "", "", size(one.sent)))
         lines += [*table(rows), ""]
 
@@ -55,7 +57,10 @@ def comparison_table(estimates: list[Estimate]) -> str:
         rows.append((one.job.strategy, size(one.memory.total), sent, "yes" if one.fits else "no"))
     recommended = best(estimates)
     if recommended is None:
-        advice = "None fits: use more devices, a smaller batch, shorter sequences, or an optimizer with less state."
+        advice = (
+            "None fits: use more devices, a smaller batch, shorter sequences, or an optimizer with "
+            "less state."
+        )
     else:
         advice = f"Take: {recommended.job.strategy}."
     return "\n".join([*_heading(estimates[0]), "", *table(rows), "", advice])
@@ -74,10 +79,15 @@ def _heading(one: Estimate) -> list[str]:
     model = job.model
     tokens_of_a_step = job.data_parallel * job.tokens * job.accumulation
     lines = [
-        f"{model.parameters:,} parameters: {model.layers} layers of width {model.hidden:,}, {model.heads} heads "
-        f"({model.kv_heads} of keys and values), MLP {model.intermediate:,}, vocabulary {model.vocabulary:,}",
-        f"{job.gpus} devices; {job.batch} x {job.sequence:,} tokens in a micro-batch, "
-        f"{job.accumulation} of them in a step: {tokens_of_a_step:,} tokens",
+        (
+            f"{model.parameters:,} parameters: {model.layers} layers of width {model.hidden:,}, "
+            f"{model.heads} heads ({model.kv_heads} of keys and values), MLP "
+            f"{model.intermediate:,}, vocabulary {model.vocabulary:,}"
+        ),
+        (
+            f"{job.gpus} devices; {job.batch} x {job.sequence:,} tokens in a micro-batch, "
+            f"{job.accumulation} of them in a step: {tokens_of_a_step:,} tokens"
+        ),
         f"{job.precision}, {job.optim}, attention: {job.attention}",
     ]
     if model.assumed:
@@ -108,9 +118,13 @@ def draw(estimates: Sequence[Estimate], path: str) -> None:
         widths = [getattr(one.memory, name) / GIB for one in estimates]
         axes.barh(labels, widths, left=left, label=name)
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    axes.axvline(estimates[0].job.gpu_memory / GIB, color="black", linestyle="--", label="a device has")
+    axes.axvline(
+        estimates[0].job.gpu_memory / GIB, color="black", linestyle="--", label="a device has"
+    )
     axes.invert_yaxis()
     axes.set_xlabel("GiB on a device")
-    axes.set_title(f"{estimates[0].job.model.parameters:,} parameters on {estimates[0].job.gpus} devices")
+    axes.set_title(
+        f"{estimates[0].job.model.parameters:,} parameters on {estimates[0].job.gpus} devices"
+    )
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, dpi=120)

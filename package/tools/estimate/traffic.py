@@ -1,8 +1,9 @@
 """Bytes that a device sends in a step, by collective.
 
-What a ring sends of a tensor of M bytes over n devices is the least possible: (n - 1) / n M for an all-gather or a
-reduce-scatter, and twice that for an all-reduce (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
-clusters of workstations", Journal of Parallel and Distributed Computing 69, 2009).
+What a ring sends of a tensor of M bytes over n devices is the least possible: (n - 1) / n M for an
+all-gather or a reduce-scatter, and twice that for an all-reduce (Patarasuk and Yuan, "Bandwidth
+optimal all-reduce algorithms for clusters of workstations", Journal of Parallel and Distributed
+Computing 69, 2009).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class Collective:
     what: str
     """The exchanged tensors."""
     bytes: float
-    """Of whole tensors: the result of an all-gather, the input of a reduce-scatter; all of a step together."""
+    """Of whole tensors: the result of an all-gather, the input of a reduce-scatter; all of a
+    step together.
+    """
     group: int
     """Devices that take part."""
 
@@ -34,11 +37,15 @@ class Collective:
 
 
 def traffic(job: Job) -> tuple[Collective, ...]:
-    """Return all exchanges of a step that grow with model or batch; single numbers, such as losses, are left out."""
+    """Return all exchanges of a step that grow with model or batch; single numbers, such as
+    losses, are left out.
+    """
     collectives = _fsdp(job) if job.sharded else _ddp(job)
     if job.tp > 1:
         collectives.append(_tensor_parallel(job))
-    return tuple(collective for collective in collectives if collective.bytes > 0 and collective.group > 1)
+    return tuple(
+        collective for collective in collectives if collective.bytes > 0 and collective.group > 1
+    )
 
 
 def _ddp(job: Job) -> list[Collective]:
@@ -58,14 +65,17 @@ def _fsdp(job: Job) -> list[Collective]:
         ("all-gather", "parameters, backward", job.accumulation * backward),
         ("reduce-scatter", "gradients", reductions * whole),
     ]
-    return [Collective(kind=kind, what=what, bytes=size, group=job.shards) for kind, what, size in sizes]
+    return [
+        Collective(kind=kind, what=what, bytes=size, group=job.shards) for kind, what, size in sizes
+    ]
 
 
 def _tensor_parallel(job: Job) -> Collective:
-    """Shoeybi et al., "Megatron-LM" (arXiv:1909.08053): two all-reduces forward and two backward in each layer.
+    """Shoeybi et al., "Megatron-LM" (arXiv:1909.08053): two all-reduces forward and two backward in
+    each layer.
 
-    torch reduces backward for each linear layer that reads the same input: for query, key and value, and for both
-    projections of a gated MLP.
+    torch reduces backward for each linear layer that reads the same input: for query, key and
+    value, and for both projections of a gated MLP.
     """
     readers = 5 if job.model.gated else 4
     forward = 4 if job.checkpointing else 2

@@ -24,10 +24,11 @@ _TRIALS = 20
 """Number of trials by default; of a grid all points."""
 
 _DESCRIPTION = """\
-Run a script with a Trainer, or with one of Lightning, many times, each time with other values, to find the best. The
-script is not changed: TrainingArguments apply the values by themselves, whatever the script passes; parameters that
-are not training arguments are added to its command line, as --name=value. Each run has the folder run-<number> in its
-output_dir. Stop it at any time: the same command resumes it where it stopped.
+Run a script with a Trainer, or with one of Lightning, many times, each time with other values, to
+find the best. The script is not changed: TrainingArguments apply the values by themselves, whatever
+the script passes; parameters that are not training arguments are added to its command line, as
+--name=value. Each run has the folder run-<number> in its output_dir. Stop it at any time: the same
+command resumes it where it stopped.
 """
 _EPILOG = """\
 The values, in YAML (or the same in JSON):
@@ -35,7 +36,8 @@ The values, in YAML (or the same in JSON):
 {}
 Arguments for the script go after --; {{run}} in them becomes the name of the trial, such as run-3.
 
-Example: lightrainer sweep train.py --space space.yaml --n-trials 50 --workers 2 --pruner median -- --epochs 3
+Example: lightrainer sweep train.py --space space.yaml --n-trials 50 --workers 2 --pruner median --
+--epochs 3
 """
 
 
@@ -49,7 +51,8 @@ def sweep(flags: Sequence[str]) -> int:
         0 if a trial was completed, 1 if none was, 130 after an interrupt.
 
     Raises:
-        SystemExit: With status 2 and the reason on stderr where an option is wrong; nothing is begun then.
+        SystemExit: With status 2 and the reason on stderr where an option is wrong; nothing is
+            begun then.
     """
     from ...lightning_modules.common.redaction import secret_words
 
@@ -76,7 +79,12 @@ def _parser() -> CommandParser:
 
 
 def _add_search(add: Callable[..., Any]) -> None:
-    add("--space", required=True, metavar="FILE", help="YAML or JSON: the values to try, for each parameter")
+    add(
+        "--space",
+        required=True,
+        metavar="FILE",
+        help="YAML or JSON: the values to try, for each parameter",
+    )
     add(
         "--n-trials",
         type=whole(),
@@ -87,8 +95,10 @@ def _add_search(add: Callable[..., Any]) -> None:
         "--values-as",
         choices=("arguments", "options", "environment"),
         default="arguments",
-        help="how the script gets them: arguments (see above), options (--name=value, also for LightningCLI), "
-        "environment (variables) (%(default)s)",
+        help=(
+            "how the script gets them: arguments (see above), options (--name=value, also for "
+            "LightningCLI), environment (variables) (%(default)s)"
+        ),
     )
     add(
         "--metric",
@@ -97,8 +107,11 @@ def _add_search(add: Callable[..., Any]) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="what is optimized; again for another objective. By default the best metric of the script itself, which "
-        "is run until it has made its TrainingArguments: metric_for_best_model, or eval_loss",
+        help=(
+            "what is optimized; again for another objective. By default the best metric of the "
+            "script itself, which is run until it has made its TrainingArguments: "
+            "metric_for_best_model, or eval_loss"
+        ),
     )
     add(
         "--direction",
@@ -118,13 +131,19 @@ def _add_search(add: Callable[..., Any]) -> None:
         "--training",
         type=whole(),
         metavar="N",
-        help="which call of train() counts in a script with several; by default the last one that evaluates",
+        help=(
+            "which call of train() counts in a script with several; by default the last one that "
+            "evaluates"
+        ),
     )
     add(
         "--pruner",
         default="none",
         metavar="NAME",
-        help="none, median, halving, hyperband, percentile, ...; or median:n_startup_trials=3 (%(default)s)",
+        help=(
+            "none, median, halving, hyperband, percentile, ...; or median:n_startup_trials=3 "
+            "(%(default)s)"
+        ),
     )
     add(
         "--pruning-unit",
@@ -142,19 +161,30 @@ def _add_search(add: Callable[..., Any]) -> None:
 
 
 def _add_run(add: Callable[..., Any]) -> None:
-    add("--workers", type=whole(), default=1, metavar="N", help="how many run at the same time (%(default)s)")
+    add(
+        "--workers",
+        type=whole(),
+        default=1,
+        metavar="N",
+        help="how many run at the same time (%(default)s)",
+    )
     add(
         "--begin-with",
         default="",
         metavar="ADDRESS",
-        help="an earlier study whose trials the sampler knows: the folder of its sweep, or its storage, and #NAME "
-        "where that has several studies",
+        help=(
+            "an earlier study whose trials the sampler knows: the folder of its sweep, or its "
+            "storage, and #NAME where that has several studies"
+        ),
     )
     add(
         "--storage",
         default="",
         metavar="ADDRESS",
-        help="sqlite:///..., postgresql://..., mysql://..., or a journal file; by default study.db in the folder",
+        help=(
+            "sqlite:///..., postgresql://..., mysql://..., or a journal file; by default study.db "
+            "in the folder"
+        ),
     )
     add("--study-name", default="", metavar="NAME", help="by default the name of the script")
     add(
@@ -178,13 +208,20 @@ def _add_run(add: Callable[..., Any]) -> None:
         metavar="N",
         help="failures before the first completed trial after which the sweep ends (%(default)s)",
     )
-    add("--retry-failed", action="store_true", help="run trials that failed in an earlier start again")
+    add(
+        "--retry-failed",
+        action="store_true",
+        help="run trials that failed in an earlier start again",
+    )
     add(
         "--heartbeat",
         type=positive,
         default=60,
         metavar="SECONDS",
-        help="interval of a worker's heartbeat; without one for twice as long, it counts as killed (%(default)s)",
+        help=(
+            "interval of a worker's heartbeat; without one for twice as long, it counts as killed "
+            "(%(default)s)"
+        ),
     )
     add(
         "--launcher",
@@ -196,8 +233,10 @@ def _add_run(add: Callable[..., Any]) -> None:
         "--gpus-per-trial",
         type=whole(0),
         metavar="N",
-        help="GPUs for each trial, not shared; by default as many as --launcher starts processes, or one, shared where "
-        "there are more workers than GPUs; with one worker all of them",
+        help=(
+            "GPUs for each trial, not shared; by default as many as --launcher starts processes, "
+            "or one, shared where there are more workers than GPUs; with one worker all of them"
+        ),
     )
     add("--remove-pruned", action="store_true", help="remove the folders of pruned trials")
 
@@ -226,14 +265,19 @@ def _complete_objective(plan: SweepPlan) -> None:
 
     if plan.direction and len(plan.direction) != len(plan.metric or ["the script's"]):
         raise ValueError(
-            f"There are {len(plan.metric)} --metric and {len(plan.direction)} --direction: give one for each."
+            f"There are {len(plan.metric)} --metric and {len(plan.direction)} --direction: give "
+            "one for each."
         )
     plan.direction = plan.direction or directions_of(plan.metric, "--direction", "--metric")
     if len(plan.metric) > 1 and plan.pruner != "none":
-        raise ValueError("--pruner needs a single --metric: optuna prunes nothing where there are several objectives.")
+        raise ValueError(
+            "--pruner needs a single --metric: optuna prunes nothing where there are several "
+            "objectives."
+        )
     if len(plan.metric) > 1 and plan.value == "best":
         raise ValueError(
-            "--value best needs a single --metric: the best evaluation by one need not be that by another."
+            "--value best needs a single --metric: the best evaluation by one need not be that by "
+            "another."
         )
 
 
@@ -258,8 +302,12 @@ def _complete_folder(plan: SweepPlan) -> None:
 
     require_local(plan.folder, "--folder")
     plan.study_name = plan.study_name or Path(plan.script).stem
-    if not plan.folder and (plan.study_name == ".." or Path(plan.study_name).name != plan.study_name):
-        raise ValueError(f"--study-name {plan.study_name!r} cannot be the name of a folder: pass --folder, too.")
+    if not plan.folder and (
+        plan.study_name == ".." or Path(plan.study_name).name != plan.study_name
+    ):
+        raise ValueError(
+            f"--study-name {plan.study_name!r} cannot be the name of a folder: pass --folder, too."
+        )
     plan.folder = Path(plan.folder or os.path.join("sweeps", plan.study_name)).absolute()
 
 
@@ -282,20 +330,25 @@ def _gpus_of_workers(plan: SweepPlan) -> list[str | None]:
     if count is None and (plan.workers == 1 or not gpus):
         return [None] * plan.workers
     if count is None:
-        processes = re.search(r"--(?:nproc[-_]per[-_]node|num[-_]processes)[= ]+(\d+)", plan.launcher)
+        processes = re.search(
+            r"--(?:nproc[-_]per[-_]node|num[-_]processes)[= ]+(\d+)", plan.launcher
+        )
         if processes is None:
             return [gpus[worker % len(gpus)] for worker in range(plan.workers)]
         count = int(processes[1])
     if plan.workers * count > len(gpus):
         raise ValueError(
-            f"--workers {plan.workers} with --gpus-per-trial {count} (by default the processes of --launcher) need "
-            f"{plan.workers * count} GPUs, and {len(gpus)} are visible: lower one of them."
+            f"--workers {plan.workers} with --gpus-per-trial {count} (by default the processes of "
+            f"--launcher) need {plan.workers * count} GPUs, and {len(gpus)} are visible: lower "
+            "one of them."
         )
     return [",".join(gpus[worker * count : (worker + 1) * count]) for worker in range(plan.workers)]
 
 
 def _visible_gpus() -> list[str]:
-    """Return the ids in CUDA_VISIBLE_DEVICES up to the first invalid one, as CUDA; all GPUs where it is not set."""
+    """Return the ids in CUDA_VISIBLE_DEVICES up to the first invalid one, as CUDA; all GPUs
+    where it is not set.
+    """
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         import torch
@@ -308,7 +361,15 @@ def _visible_gpus() -> list[str]:
 def _options_of_one(plan: SweepPlan) -> list[str]:
     """Return the options of a sweep with one trial that is run and judged as those of this one."""
     words = [plan.script, "--n-trials", "1"]
-    for name in ("launcher", "values_as", "value", "training", "metric", "gpus_per_trial", "direction"):
+    for name in (
+        "launcher",
+        "values_as",
+        "value",
+        "training",
+        "metric",
+        "gpus_per_trial",
+        "direction",
+    ):
         given = getattr(plan, name)
         values = given if isinstance(given, list) else [given]
         for value in values:
@@ -330,17 +391,22 @@ def _warn(plan: SweepPlan) -> None:
         for parameter in plan.space.parameters:
             name = parameter.name
             if name not in known:
-                kind = ", a whole number" if isinstance(parameter.distribution, IntDistribution) else ""
+                kind = (
+                    ", a whole number"
+                    if isinstance(parameter.distribution, IntDistribution)
+                    else ""
+                )
                 print(
-                    f"{name} is no training argument.{did_you_mean(name, known)} The script gets it as --{name}{kind}.",
+                    f"{name} is no training argument.{did_you_mean(name, known)} The script gets "
+                    f"it as --{name}{kind}.",
                     file=sys.stderr,
                 )
     varied = [parameter.name for parameter in plan.space.parameters if not parameter.is_constant]
     sizes = [name for name in varied if name in BATCH_SIZES]
     if sizes and plan.pruner != "none" and plan.pruning_unit == "steps":
         print(
-            f"The space has {' and '.join(sizes)}, and the pruner compares trials at the same optimizer step, after "
-            "different amounts of data. Pass --pruning-unit epochs.",
+            f"The space has {' and '.join(sizes)}, and the pruner compares trials at the same "
+            "optimizer step, after different amounts of data. Pass --pruning-unit epochs.",
             file=sys.stderr,
         )
 

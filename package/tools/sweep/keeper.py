@@ -1,14 +1,16 @@
-"""A program that runs a script for a sweep, and ends everything that the script started when the sweep ends.
+"""A program that runs a script for a sweep, and ends everything that the script started when the
+sweep ends.
 
     keeper.py COMMAND...
 
-Its standard input is a pipe whose other end the sweep holds: however the sweep dies, the pipe is closed, and all
-processes are killed. SIGTERM lets the script save: it is passed on, and what still runs a minute later is killed. The
-keeper exits with the status of the script, or 128 and the number of the signal that ended it.
+Its standard input is a pipe whose other end the sweep holds: however the sweep dies, the pipe is
+closed, and all processes are killed. SIGTERM lets the script save: it is passed on, and what still
+runs a minute later is killed. The keeper exits with the status of the script, or 128 and the number
+of the signal that ended it.
 
-Processes that lost their parent become children of the keeper (Linux, which lists them in /proc), also those in other
-sessions, as the workers of torchrun are. On other systems it reaches the process group of the script only. Imports the
-standard library only.
+Processes that lost their parent become children of the keeper (Linux, which lists them in /proc),
+also those in other sessions, as the workers of torchrun are. On other systems it reaches the
+process group of the script only. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def main(command: Sequence[str]) -> int:
             command,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=lambda: _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL),  # this process has no other thread
+            # this process has no other thread
+            preexec_fn=lambda: _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL),
         )
     except OSError as error:
         print(f"{command[0]} cannot be started: {error}", file=sys.stderr)
@@ -50,7 +53,8 @@ def main(command: Sequence[str]) -> int:
 
 
 def _keep(script: int, signals: int) -> int:
-    """Wait for the script, and for all that it started once it was asked to stop; return the exit status.
+    """Wait for the script, and for all that it started once it was asked to stop; return the exit
+    status.
 
     Args:
         script: the process of the script, which leads its group.
@@ -71,7 +75,8 @@ def _keep(script: int, signals: int) -> int:
         ended, any_left = _reap(script)
         status = ended if status is None else status
         if kill_at is not None and any_left:
-            # Each child is asked to stop, once; those of a launcher that has ended are children by now.
+            # Each child is asked to stop, once; those of a launcher that has ended are children by
+            # now.
             for pid in set(_children() or [script]) - asked:
                 asked.add(pid)
                 with contextlib.suppress(ProcessLookupError):
@@ -83,7 +88,9 @@ def _keep(script: int, signals: int) -> int:
 
 
 def _reap(script: int) -> tuple[int | None, bool]:
-    """Remove children that have ended; return the status of the script if it is one, and whether any are left."""
+    """Remove children that have ended; return the status of the script if it is one, and whether
+    any are left.
+    """
     status = None
     try:
         while True:
@@ -98,7 +105,9 @@ def _reap(script: int) -> tuple[int | None, bool]:
 
 
 def _kill_all(script: int) -> None:
-    """Kill the script and all of its descendants: each that dies leaves its children to this process."""
+    """Kill the script and all of its descendants: each that dies leaves its children to this
+    process.
+    """
     with contextlib.suppress(ChildProcessError):
         while True:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -110,7 +119,9 @@ def _kill_all(script: int) -> None:
 
 
 def _signal_pipe() -> int:
-    """Return a file that gets the number of each signal that asks to stop, or tells of the end of a child."""
+    """Return a file that gets the number of each signal that asks to stop, or tells of the end
+    of a child.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)

@@ -13,7 +13,9 @@ _LOADERS = f"{__name__.partition('.')[0]}.lightning_modules.data.loaders"
 
 
 def callbacks() -> list[Any]:
-    """Return the callbacks for a new Trainer: none unless its script is a trial of a sweep, or uses this library."""
+    """Return the callbacks for a new Trainer: none unless its script is a trial of a sweep, or
+    uses this library.
+    """
     return [*_resuming(), *_reporting()]
 
 

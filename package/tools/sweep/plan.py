@@ -1,4 +1,6 @@
-"""The plan of a sweep: the options of its command line, checked, and values that follow from them."""
+"""The plan of a sweep: the options of its command line, checked, and values that follow from
+them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class SweepPlan(Namespace):
     value: str
     """`last` or `best`, the evaluation of a training that counts."""
     training: int | None
-    """The call of `train` that counts in a script with several, from 1; None for the last that evaluates."""
+    """The call of `train` that counts in a script with several, from 1; None for the last that
+    evaluates.
+    """
     pruner: str
     pruning_unit: str
     """`steps` or `epochs`, the unit of reports to the pruner."""
@@ -65,4 +69,6 @@ class SweepPlan(Namespace):
     @property
     def goal(self) -> str:
         """Describe the objectives, such as `maximize eval_accuracy`."""
-        return ", ".join(f"{word} {name}" for word, name in zip(self.direction, self.metric, strict=True))
+        return ", ".join(
+            f"{word} {name}" for word, name in zip(self.direction, self.metric, strict=True)
+        )

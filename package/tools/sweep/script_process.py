@@ -37,7 +37,12 @@ class ScriptProcess:
     """
 
     def __init__(
-        self, plan: SweepPlan, values: dict[str, Value], trial: ChildTrial, output: IO[bytes], gpus: str | None
+        self,
+        plan: SweepPlan,
+        values: dict[str, Value],
+        trial: ChildTrial,
+        output: IO[bytes],
+        gpus: str | None,
     ) -> None:
         options = _hand_out(values, plan, trial)
         variables = values if plan.values_as == "environment" else {}
@@ -51,11 +56,14 @@ class ScriptProcess:
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches the sweep only, which ends its processes in order
+            # Ctrl-C reaches the sweep only, which ends its processes in order
+            start_new_session=True,
         )
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Return the exit status, or 128 and the number of a signal; None if it still runs after `seconds`."""
+        """Return the exit status, or 128 and the number of a signal; None if it still runs after
+        `seconds`.
+        """
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -79,7 +87,9 @@ def was_killed(status: int) -> bool:
 
 
 def crash(status: int) -> str | None:
-    """Return the name of the signal by which a process ended itself, such as `SIGSEGV`; None for another end."""
+    """Return the name of the signal by which a process ended itself, such as `SIGSEGV`; None for
+    another end.
+    """
     try:
         return signal.Signals(status - 128).name
     except ValueError:
@@ -87,7 +97,9 @@ def crash(status: int) -> str | None:
 
 
 def set_objective(plan: SweepPlan) -> None:
-    """Ask the script for its metric and direction, if the command line names none; print them with the reason."""
+    """Ask the script for its metric and direction, if the command line names none; print them
+    with the reason.
+    """
     if plan.metric:
         return
     import optuna
@@ -99,7 +111,15 @@ def set_objective(plan: SweepPlan) -> None:
     values = plan.space.suggest(study.ask())
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
         result = Path(folder) / "objective.json"
-        question = ChildTrial(storage="", study="", number=0, metrics=[], result=str(result), run_name="run", asks=True)
+        question = ChildTrial(
+            storage="",
+            study="",
+            number=0,
+            metrics=[],
+            result=str(result),
+            run_name="run",
+            asks=True,
+        )
         process = ScriptProcess(plan, values, question, nowhere, plan.gpus[0])
         try:
             status = process.wait()
@@ -118,7 +138,9 @@ def set_objective(plan: SweepPlan) -> None:
 
 
 def _hand_out(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial) -> list[str]:
-    """Add values to the trial in the form in which the script gets them; return the words of its command line."""
+    """Add values to the trial in the form in which the script gets them; return the words of its
+    command line.
+    """
     from ...facade import Seq2SeqTrainingArguments
 
     if plan.values_as == "environment":
@@ -143,7 +165,9 @@ def _hand_out(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial) -> l
     return [word for name, word in trial.words.items() if name in trial.options]
 
 
-def _environment(trial: ChildTrial, variables: dict[str, Value], gpus: str | None) -> dict[str, str]:
+def _environment(
+    trial: ChildTrial, variables: dict[str, Value], gpus: str | None
+) -> dict[str, str]:
     """Return the environment of a script.
 
     Args:
@@ -155,7 +179,12 @@ def _environment(trial: ChildTrial, variables: dict[str, Value], gpus: str | Non
     from ...interception import environment
     from ...lightning_modules.checkpoints.owners import JOB
 
-    found: dict[str, Any] = {**os.environ, **variables, VARIABLE: trial.as_json(), JOB: trial.owner}
+    found: dict[str, Any] = {
+        **os.environ,
+        **variables,
+        VARIABLE: trial.as_json(),
+        JOB: trial.owner,
+    }
     environment.switch_on(found)
     environment.choose_keras_backend(found)
     if gpus is not None:

@@ -38,11 +38,11 @@ _KEYS = ("type", "low", "high", "log", "step", "choices", "value", "when")
 _STEPS_OR_SHARES = ("logging_steps", "eval_steps", "save_steps", "warmup_steps")
 """Training arguments that are declared as floats, but take whole numbers from 1 on."""
 EXAMPLE = """\
-learning_rate: {low: 1e-5, high: 1e-2, log: true}     # a float, as is every range of a float argument
+learning_rate: {low: 1e-5, high: 1e-2, log: true}     # a float, as the argument is
 num_train_epochs: {type: int, low: 1, high: 4}        # whole numbers; also step: 2
 weight_decay: {low: 0, high: 1}
 lr_scheduler_type: [constant, linear, cosine]         # one of these
-warmup_steps: {low: 0, high: 100, when: {lr_scheduler_type: [linear, cosine]}}    # beside these values only
+warmup_steps: {low: 0, high: 100, when: {lr_scheduler_type: [linear, cosine]}}  # for these only
 freeze: {type: flag}                                  # --freeze, or nothing
 fold: ["01", "02"]                                    # quoted values stay text
 seed: 7                                               # the same in every trial
@@ -66,15 +66,21 @@ class Parameter:
 
     def applies(self, values: Mapping[str, Value]) -> bool:
         """Return whether it is used beside these values."""
-        return all(name in values and values[name] in allowed for name, allowed in self.when.items())
+        return all(
+            name in values and values[name] in allowed for name, allowed in self.when.items()
+        )
 
     def suggest(self, trial: Trial) -> Value:
         """Return a value for a trial."""
         options = self.distribution
         if isinstance(options, IntDistribution):
-            return trial.suggest_int(self.name, options.low, options.high, step=options.step, log=options.log)
+            return trial.suggest_int(
+                self.name, options.low, options.high, step=options.step, log=options.log
+            )
         if isinstance(options, FloatDistribution):
-            return trial.suggest_float(self.name, options.low, options.high, step=options.step, log=options.log)
+            return trial.suggest_float(
+                self.name, options.low, options.high, step=options.step, log=options.log
+            )
         if self.is_constant:
             return options.choices[0]
         return trial.suggest_categorical(self.name, options.choices)
@@ -89,7 +95,9 @@ class Parameter:
         if isinstance(options, CategoricalDistribution):
             return options.choices
         if options.log or options.step is None:
-            raise ValueError(f"--sampler grid: {self.name} has no step. Give it one, or a list of choices.")
+            raise ValueError(
+                f"--sampler grid: {self.name} has no step. Give it one, or a list of choices."
+            )
         steps = round((options.high - options.low) / options.step)
         return [options.low + options.step * index for index in range(steps + 1)]
 
@@ -148,9 +156,9 @@ class Space:
                 check_distribution_compatibility(before, parameter.distribution)
             except ValueError:
                 raise ValueError(
-                    f"{parameter.name} is {parameter.distribution} in --space, and was {before} in the study "
-                    f"{study.study_name!r}, in which only the ends of a range may change. Pass another --study-name, "
-                    "and the old one with --begin-with."
+                    f"{parameter.name} is {parameter.distribution} in --space, and was {before} in "
+                    f"the study {study.study_name!r}, in which only the ends of a range may "
+                    "change. Pass another --study-name, and the old one with --begin-with."
                 ) from None
 
 
@@ -159,7 +167,8 @@ def read_space(path: str, arguments: Mapping[str, Any] | None = None) -> Space:
 
     Args:
         path: the file, or JSON that begins with `{`.
-        arguments: the types of training arguments by name, which have to be able to hold the values.
+        arguments: the types of training arguments by name, which have to be able to hold the
+            values.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -169,10 +178,14 @@ def read_space(path: str, arguments: Mapping[str, Any] | None = None) -> Space:
     content = _parsed(path)
     if not isinstance(content, Mapping) or not content:
         example = "`learning_rate: {low: 1e-5, high: 1e-2, log: true}`"
-        raise ValueError(f"--space {path}: it needs an entry for each parameter, such as {example}.")
+        raise ValueError(
+            f"--space {path}: it needs an entry for each parameter, such as {example}."
+        )
     points = content.get("enqueue", [])
     if not isinstance(points, list) or not all(isinstance(point, Mapping) for point in points):
-        raise ValueError(f"enqueue must be a list of values by name, such as [{{seed: 1}}], not {points!r:.60}.")
+        raise ValueError(
+            f"enqueue must be a list of values by name, such as [{{seed: 1}}], not {points!r:.60}."
+        )
 
     parameters: dict[str, Parameter] = {}
     problems: list[str] = []
@@ -181,7 +194,10 @@ def read_space(path: str, arguments: Mapping[str, Any] | None = None) -> Space:
             continue
         try:
             if not isinstance(name, str):
-                raise ValueError("names of parameters are text; YAML reads some words as something else, so quote it.")
+                raise ValueError(
+                    "names of parameters are text; YAML reads some words as something else, so "
+                    "quote it."
+                )
             parameters[name] = _parameter(name, entry, parameters, arguments)
         except ValueError as error:
             problems.append(f"{name}: {error}")
@@ -193,18 +209,27 @@ def read_space(path: str, arguments: Mapping[str, Any] | None = None) -> Space:
     for point in points:
         for name in point:
             _require_known("enqueue: ", name, distributions)
-        create_trial(params=dict(point), distributions={name: distributions[name] for name in point}, value=0.0)
+        create_trial(
+            params=dict(point),
+            distributions={name: distributions[name] for name in point},
+            value=0.0,
+        )
     return Space(parameters=list(parameters.values()), enqueue=points)
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads `1e-5` as a number, which is text in YAML 1.1 for want of a point; refuses keys that appear twice."""
+    """Reads `1e-5` as a number, which is text in YAML 1.1 for want of a point; refuses keys that
+    appear twice.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
-                raise ValueError(f"the key {key!r} appears {keys.count(key)} times in one mapping. Keep one of them.")
+                raise ValueError(
+                    f"the key {key!r} appears {keys.count(key)} times in one mapping. Keep one of "
+                    "them."
+                )
         return super().construct_mapping(node, deep)
 
 
@@ -222,7 +247,9 @@ def _parsed(path: str) -> Any:
         raise ValueError(f"--space {path} cannot be read: {error}") from None
 
 
-def _parameter(name: str, entry: Any, before: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> Parameter:
+def _parameter(
+    name: str, entry: Any, before: Mapping[str, Parameter], arguments: Mapping[str, Any]
+) -> Parameter:
     if entry is None or entry == {}:
         raise ValueError("there are no values: give a list of them, low and high, or a single one.")
     if isinstance(entry, list):
@@ -255,20 +282,35 @@ def _choices(entry: Mapping[str, Any]) -> CategoricalDistribution:
         raise ValueError("choices must be a list with something in it.")
     for choice in choices:
         if choice is not None and not isinstance(choice, (bool, int, float, str)):
-            raise ValueError(f"values must be numbers, texts, true, false or null, not {choice!r:.60}.")
+            raise ValueError(
+                f"values must be numbers, texts, true, false or null, not {choice!r:.60}."
+            )
     return CategoricalDistribution(choices)
 
 
-def _interval(name: str, entry: Mapping[str, Any], declared: Any) -> FloatDistribution | IntDistribution:
-    numbers: dict[str, Any] = {"low": entry.get("low"), "high": entry.get("high"), "step": entry.get("step")}
+def _interval(
+    name: str, entry: Mapping[str, Any], declared: Any
+) -> FloatDistribution | IntDistribution:
+    numbers: dict[str, Any] = {
+        "low": entry.get("low"),
+        "high": entry.get("high"),
+        "step": entry.get("step"),
+    }
     for key, number in numbers.items():
-        is_number = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+        is_number = (
+            isinstance(number, (int, float))
+            and not isinstance(number, bool)
+            and math.isfinite(number)
+        )
         if not is_number and not (key == "step" and number is None):
-            raise ValueError(f"{key} must be a finite number, and is {number!r}: give low and high, or choices.")
+            raise ValueError(
+                f"{key} must be a finite number, and is {number!r}: give low and high, or choices."
+            )
     is_whole = all(isinstance(number, int) for number in numbers.values() if number is not None)
     if entry.get("type") == "int" and not is_whole:
         raise ValueError(
-            f"an int goes from a whole number to a whole number, not from {entry['low']} to {entry['high']}."
+            f"an int goes from a whole number to a whole number, not from {entry['low']} to "
+            f"{entry['high']}."
         )
 
     # A range of an argument that is a float has floats, also where its ends are whole.
@@ -297,7 +339,10 @@ def _require_argument(name: str, distribution: Distribution, declared: Any) -> N
     else:
         values = (distribution.low, distribution.high)
         if isinstance(distribution, FloatDistribution) and _kinds(declared) == {int}:
-            raise ValueError("the argument is a whole number, and its range has floats: give low and high without '.'.")
+            raise ValueError(
+                "the argument is a whole number, and its range has floats: give low and high "
+                "without '.'."
+            )
     takes_none = declared is Any or type(None) in typing.get_args(declared)
     for value in values:
         if cast(name, value, declared, None) is None and not takes_none:
@@ -306,7 +351,9 @@ def _require_argument(name: str, distribution: Distribution, declared: Any) -> N
 
 def _condition(when: Any, before: Mapping[str, Parameter]) -> dict[str, list[Value]]:
     if not isinstance(when, Mapping):
-        raise ValueError(f"when must be the values of other parameters, such as {{optim: sgd}}, not {when!r}.")
+        raise ValueError(
+            f"when must be the values of other parameters, such as {{optim: sgd}}, not {when!r}."
+        )
     conditions = {}
     for name, values in when.items():
         _require_known("when has ", name, before)
@@ -321,4 +368,6 @@ def _condition(when: Any, before: Mapping[str, Parameter]) -> dict[str, list[Val
 def _require_known(what: str, value: Any, known: Collection[Any]) -> None:
     if value not in known:
         listed = ", ".join(str(choice) for choice in known if choice is not None)
-        raise ValueError(f"{what}{value!r} is not known.{did_you_mean(value, known)} Choose from: {listed}.")
+        raise ValueError(
+            f"{what}{value!r} is not known.{did_you_mean(value, known)} Choose from: {listed}."
+        )

@@ -63,7 +63,9 @@ class ScriptRun:
         stopping: set when the sweep ends.
     """
 
-    def __init__(self, plan: SweepPlan, study: Study, trial: Trial, stopping: threading.Event) -> None:
+    def __init__(
+        self, plan: SweepPlan, study: Study, trial: Trial, stopping: threading.Event
+    ) -> None:
         self.plan = plan
         self.study = study
         self.trial = trial
@@ -100,11 +102,15 @@ class ScriptRun:
             self.process.stop()
 
     def _log_file(self) -> Path:
-        """Return a new file for the output of the script, or that of the trial that this one retries."""
+        """Return a new file for the output of the script, or that of the trial that this one
+        retries.
+        """
         if self.origin != self.trial.number and retries.LOG in self.trial.user_attrs:
             return Path(self.trial.user_attrs[retries.LOG])
         for number in itertools.count(1):
-            log = self.plan.folder / (f"{self.name}.log" if number == 1 else f"{self.name}-{number}.log")
+            log = self.plan.folder / (
+                f"{self.name}.log" if number == 1 else f"{self.name}-{number}.log"
+            )
             with contextlib.suppress(FileExistsError):  # another study has the same folder
                 log.touch(exist_ok=False)
                 return log
@@ -167,7 +173,9 @@ class ScriptRun:
         if is_stopped or was_killed(status):
             if not retries.may_retry(self.study, self.trial.number, self.plan.max_retry):
                 raise ScriptFailed(f"its process was killed {self.plan.max_retry + 1} times")
-            raise ScriptKilled(f"{self.name} was {'stopped' if is_stopped else 'killed, and is retried'}.")
+            raise ScriptKilled(
+                f"{self.name} was {'stopped' if is_stopped else 'killed, and is retried'}."
+            )
 
         # The script cannot be a trial, whatever the values.
         if result.refused is not None:
@@ -200,10 +208,11 @@ class ScriptRun:
                 differs = other.params.get(name) != self.trial.params.get(name)
                 if differs and name in self.trial.params and rates.get(name) == values:
                     raise SweepError(
-                        f"{name} is {self.trial.params[name]} in {self.name} and {other.params.get(name)} in trial "
-                        f"{other.number}, and the optimizer had {values} in both: the script makes its own optimizer, "
-                        f"and does not read {name} from its TrainingArguments. Let it do so, or take {name} out of the "
-                        "space, and begin with another --study-name."
+                        f"{name} is {self.trial.params[name]} in {self.name} and "
+                        f"{other.params.get(name)} in trial {other.number}, and the optimizer had "
+                        f"{values} in both: the script makes its own optimizer, and does not read "
+                        f"{name} from its TrainingArguments. Let it do so, or take {name} out of "
+                        "the space, and begin with another --study-name."
                     )
 
     def _last_words(self) -> str:
@@ -211,9 +220,12 @@ class ScriptRun:
         with self.log.open("rb") as stream:
             stream.seek(self.log_begins)
             text = stream.read().decode(errors="replace")
-        lines = [line for line in re.sub(r"(?m)^\[rank\d+\]: ?", "", text).splitlines() if line.strip()]
+        lines = [
+            line for line in re.sub(r"(?m)^\[rank\d+\]: ?", "", text).splitlines() if line.strip()
+        ]
         raised = re.findall(r"(?m)^Traceback \(most.*\n(?:[ \t].*\n)+(\S.*)", "\n".join(lines))
-        own = [line for line in raised if "ChildFailedError" not in line]  # raised by torchrun for the script's own
+        # raised by torchrun for the script's own
+        own = [line for line in raised if "ChildFailedError" not in line]
         return (own or lines or ["it printed nothing"])[-1]
 
     def _counted(self, evaluations: list[Evaluation]) -> list[Evaluation]:
@@ -236,7 +248,10 @@ class ScriptRun:
         if not seen:
             return "it ended without an evaluation: set eval_strategy, or call trainer.evaluate()"
         if self.plan.training:
-            return f"training {self.plan.training} has no evaluation with {', '.join(metrics)}: see --training"
+            return (
+                f"training {self.plan.training} has no evaluation with {', '.join(metrics)}: see "
+                "--training"
+            )
         missing = [name for name in metrics if name not in seen and f"eval_{name}" not in seen]
         problem = "never all of the metrics at once."
         if missing:
@@ -252,7 +267,9 @@ class ScriptRun:
         plan = self.plan
         chosen = evaluations[-1]
         if plan.value == "best":
-            usable = [values for values in evaluations if why_unusable(values, plan.direction) is None]
+            usable = [
+                values for values in evaluations if why_unusable(values, plan.direction) is None
+            ]
             choose = max if plan.direction[0] == "maximize" else min
             chosen = choose(usable, default=chosen)
         problem = why_unusable(chosen, plan.direction, plan.metric)

@@ -1,4 +1,6 @@
-"""The trials of a sweep: optuna's loop takes them from one study, and runs the script for each in its own process."""
+"""The trials of a sweep: optuna's loop takes them from one study, and runs the script for each
+in its own process.
+"""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -36,14 +38,18 @@ if TYPE_CHECKING:
 _TAIL = 2000
 """Characters of a log that are shown."""
 _SECONDS_TO_CLAIM = 10.0
-"""Time in which a process claims a trial that it has added to the study; usually it takes milliseconds."""
+"""Time in which a process claims a trial that it has added to the study; usually it takes
+milliseconds.
+"""
 _SECONDS_BETWEEN_LOOKS = 2.0
 """Interval in which trials of other processes are looked at, once there is nothing else to do."""
 
 
 @contextmanager
 def signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let the signals that end a process call a function; one that is ignored, as SIGHUP by `nohup`, stays ignored."""
+    """Let the signals that end a process call a function; one that is ignored, as SIGHUP by
+    `nohup`, stays ignored.
+    """
     numbers = [signal.SIGINT, signal.SIGTERM]
     if sys.platform != "win32":
         numbers.append(signal.SIGHUP)
@@ -92,7 +98,8 @@ class Sweep:
         plan = self.plan
         if plan.begin_with:
             require_comparable(plan.begin_with, plan.direction, plan.metric)
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # failures are printed here, in fewer words
+        # failures are printed here, in fewer words
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         if not plan.storage:
             plan.folder.mkdir(parents=True, exist_ok=True)
             plan.storage = database_address(plan.folder / "study.db")
@@ -110,7 +117,8 @@ class Sweep:
         return self._conclude()
 
     def stop(self, number: int | None = None, frame: FrameType | None = None) -> None:
-        """End all scripts: they write a checkpoint, if they write any, and their trials are queued again.
+        """End all scripts: they write a checkpoint, if they write any, and their trials are queued
+        again.
 
         Args:
             number: that of a signal, as this is the handler of those that end a sweep.
@@ -123,7 +131,9 @@ class Sweep:
     def _open(self) -> Study:
         plan = self.plan
         options = {
-            "storage": open_storage(plan.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry),
+            "storage": open_storage(
+                plan.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry
+            ),
             "study_name": plan.study_name,
             "pruner": make_pruner(plan.pruner),
             "load_if_exists": True,
@@ -140,11 +150,16 @@ class Sweep:
         return study
 
     def _fill_study(self) -> None:
-        """Add trials of an earlier study, values to try first, and trials that were killed or failed before."""
+        """Add trials of an earlier study, values to try first, and trials that were killed or
+        failed before.
+        """
         plan = self.plan
         if plan.begin_with:
             added, left_out = begin_with(self.study, plan.begin_with, plan.space.suggest)
-            print(f"--begin-with: {added} trials are known, {left_out} are not in --space.", file=sys.stderr)
+            print(
+                f"--begin-with: {added} trials are known, {left_out} are not in --space.",
+                file=sys.stderr,
+            )
         enqueue(self.study, [*plan.points, *plan.space.enqueue])
         self._give_up_dead()
         self.failed_before = set(retries.failures(self.study.get_trials(deepcopy=False)))
@@ -177,7 +192,9 @@ class Sweep:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def _optimize(self, n_trials: int, timeout: float | None) -> None:
-        """Run trials in optuna's loop, until there are enough, or one is taken over by another process."""
+        """Run trials in optuna's loop, until there are enough, or one is taken over by another
+        process.
+        """
         try:
             self.study.optimize(
                 self._objective,
@@ -237,11 +254,15 @@ class Sweep:
     def _stop_if_all_fail(self, script: ScriptRun, error: ScriptFailed) -> None:
         with self.lock:
             self.failures += 1
-            done = any(one.state.name in ("COMPLETE", "PRUNED") for one in self.study.get_trials(deepcopy=False))
+            done = any(
+                one.state.name in ("COMPLETE", "PRUNED")
+                for one in self.study.get_trials(deepcopy=False)
+            )
             if not done and self.failures >= min(self.plan.max_failures, self.plan.n_trials):
                 raise SweepError(
-                    f"{self.failures} trials failed, and none was completed: is it the script? See --max-failures. "
-                    f"The last: {error}. The end of {script.log}:\n{_tail(script.log)}"
+                    f"{self.failures} trials failed, and none was completed: is it the script? See "
+                    f"--max-failures. The last: {error}. The end of "
+                    f"{script.log}:\n{_tail(script.log)}"
                 )
 
     def _after_trial(self, study: Study, trial: FrozenTrial) -> None:
@@ -254,16 +275,23 @@ class Sweep:
     # --- which trials there are
 
     def _trials_left(self) -> int:
-        """Return how many trials are to be begun. Those of an earlier study, or that failed before, do not count."""
+        """Return how many trials are to be begun. Those of an earlier study, or that failed
+        before, do not count.
+        """
         trials = self.study.get_trials(deepcopy=False)
         waiting = sum(trial.state == TrialState.WAITING for trial in trials)
         left_out = self.failed_before | retries.interrupted(trials)
-        counted = [trial for trial in trials if trial.number not in left_out and ORIGIN not in trial.user_attrs]
+        counted = [
+            trial
+            for trial in trials
+            if trial.number not in left_out and ORIGIN not in trial.user_attrs
+        ]
         left = self.plan.n_trials - len(counted) + waiting
         if not self.plan.points:
             return left
 
-        # Of a whole grid all that waits is run: two sweeps that begin at once may have queued a point twice.
+        # Of a whole grid all that waits is run: two sweeps that begin at once may have queued a
+        # point twice.
         return waiting if self.plan.n_trials == len(self.plan.points) else min(left, waiting)
 
     def _give_up_dead(self) -> None:
@@ -284,19 +312,30 @@ class Sweep:
         waiting = sum(trial.state.name == "WAITING" for trial in trials)
         if waiting:
             print(
-                f"{waiting} queued trials were not run: raise --n-trials, or --timeout, to run them.", file=sys.stderr
+                f"{waiting} queued trials were not run: raise --n-trials, or --timeout, to run "
+                "them.",
+                file=sys.stderr,
             )
         try:
             best = best_trials(self.study)
         except ValueError as error:
-            print(f"{error}\nLogs: {self.plan.folder}. --retry-failed runs failed trials again.", file=sys.stderr)
+            print(
+                f"{error}\nLogs: {self.plan.folder}. --retry-failed runs failed trials again.",
+                file=sys.stderr,
+            )
             return 1
 
         failed = retries.failures(trials)
         if failed:
-            print(f"failed trials ({len(failed)}; --retry-failed runs them again):{retries.listed(failed)}")
+            print(
+                f"failed trials ({len(failed)}; --retry-failed runs them "
+                f"again):{retries.listed(failed)}"
+            )
         complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-        if len({str(trial.values) for trial in complete}) == 1 and len({str(trial.params) for trial in complete}) > 1:
+        if (
+            len({str(trial.values) for trial in complete}) == 1
+            and len({str(trial.params) for trial in complete}) > 1
+        ):
             names = ", ".join(complete[0].params)
             print(f"All trials have the same value. Does the script read {names}?", file=sys.stderr)
         for trial in best:
@@ -305,9 +344,13 @@ class Sweep:
         return 0
 
     def _print_best(self, trial: FrozenTrial) -> None:
-        """Print one of the best trials: its values, its files, its parameters, the command that trains it again."""
+        """Print one of the best trials: its values, its files, its parameters, the command that
+        trains it again.
+        """
         value = trial.values if len(trial.values) > 1 else trial.value
-        print(f"best: {_name_of(trial)}, {', '.join(self.plan.metric)} = {value} ({self.plan.goal})")
+        print(
+            f"best: {_name_of(trial)}, {', '.join(self.plan.metric)} = {value} ({self.plan.goal})"
+        )
         places = places_of(trial)
         command = places.pop("command", "unknown")
         for what, path in places.items():
@@ -319,7 +362,10 @@ class Sweep:
 
 def _name_of(trial: FrozenTrial) -> str:
     """Return the name of a trial: that of its log, or of the study where it was run."""
-    return trial.user_attrs.get(ORIGIN) or f"run-{trial.system_attrs.get('failed_trial', trial.number)}"
+    return (
+        trial.user_attrs.get(ORIGIN)
+        or f"run-{trial.system_attrs.get('failed_trial', trial.number)}"
+    )
 
 
 def _tail(log: Path) -> str:

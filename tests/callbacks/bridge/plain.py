@@ -1,4 +1,6 @@
-"""Small trainings of a plain `lightning.Trainer`, and a TrainerCallback that notes what it is told."""
+"""Small trainings of a plain `lightning.Trainer`, and a TrainerCallback that notes what it is
+told.
+"""
 
 import sys
 from typing import Any
@@ -22,7 +24,9 @@ def loader(count: int = 22, seed: int = 1, **options: Any) -> DataLoader:
 
 
 class Automatic(LightningModule):
-    """As a Lightning user writes it: names of metrics, a schedule by steps, and no model of that name."""
+    """As a Lightning user writes it: names of metrics, a schedule by steps, and no model of that
+    name.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +54,10 @@ class Automatic(LightningModule):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
 
 class TwoOptimizers(LightningModule):
@@ -76,11 +83,19 @@ class TwoOptimizers(LightningModule):
         return sum(losses)
 
     def configure_optimizers(self):
-        return [torch.optim.SGD(one.parameters(), lr=rate) for one, rate in ((self.one, 0.1), (self.other, 0.2))]
+        return [
+            torch.optim.SGD(one.parameters(), lr=rate)
+            for one, rate in ((self.one, 0.1), (self.other, 0.2))
+        ]
 
 
 def make_trainer(*callbacks: Any, **options: Any) -> Trainer:
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "max_epochs": 2}
+    quiet = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "logger": False,
+        "max_epochs": 2,
+    }
     quiet |= {
         "enable_checkpointing": False,
         "accelerator": "gpu" if trains_on_device() else "cpu",
@@ -89,21 +104,43 @@ def make_trainer(*callbacks: Any, **options: Any) -> Trainer:
     return Trainer(**{**quiet, **options}, callbacks=list(callbacks))
 
 
-def fit(*callbacks: Any, module: Any = None, train: Any = None, ckpt_path: Any = None, bridge: Any = None, **options):
-    """Train, with the callbacks behind a bridge that has the settings in `bridge`; returns bridge, trainer, module."""
+def fit(
+    *callbacks: Any,
+    module: Any = None,
+    train: Any = None,
+    ckpt_path: Any = None,
+    bridge: Any = None,
+    **options,
+):
+    """Train, with the callbacks behind a bridge that has the settings in `bridge`; returns
+    bridge, trainer, module.
+    """
     bridge = LightningBridge(*callbacks, **(bridge or {}))
     further = options.pop("callbacks", [])
     trainer = make_trainer(bridge, *further, **options)
     module = Automatic() if module is None else module
-    validation = loader(6, seed=2) if type(module).validation_step is not LightningModule.validation_step else None
+    validation = (
+        loader(6, seed=2)
+        if type(module).validation_step is not LightningModule.validation_step
+        else None
+    )
     trainer.fit(module, loader() if train is None else train, validation, ckpt_path=ckpt_path)
     return bridge, trainer, module
 
 
 def facade(tmp_path: Any, recorder: Any, module: Any, *further: Any, **changed: Any) -> Any:
     """The same training through the facade."""
-    arguments = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 2}
-    arguments |= {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+    arguments = {
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 4,
+        "num_train_epochs": 2,
+    }
+    arguments |= {
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
     arguments |= {"use_cpu": not trains_on_device(), "dataloader_pin_memory": False, **changed}
     args = TrainingArguments(output_dir=str(tmp_path / "facade"), **arguments)
     data = {"train_dataset": points(22), "eval_dataset": points(6, seed=2)}
@@ -113,11 +150,15 @@ def facade(tmp_path: Any, recorder: Any, module: Any, *further: Any, **changed: 
 
 
 def flags(control: Any) -> str:
-    return "".join(letter if getattr(control, f"should_{name}") else "-" for name, letter in FLAGS.items())
+    return "".join(
+        letter if getattr(control, f"should_{name}") else "-" for name, letter in FLAGS.items()
+    )
 
 
 class Recorder(TrainerCallback):
-    """Notes each event: name, step, epoch and flags; what it was given; and in which hook of Lightning it came."""
+    """Notes each event: name, step, epoch and flags; what it was given; and in which hook of
+    Lightning it came.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -35,29 +35,58 @@ def steps_of(recorder, event):
 
 
 def test_a_callback_without_the_bridge_is_told_of_it():
-    with pytest.raises(AttributeError, match=r"Recorder.*callbacks=\[LightningBridge\(Recorder\(\)\)\]"):
+    with pytest.raises(
+        AttributeError, match=r"Recorder.*callbacks=\[LightningBridge\(Recorder\(\)\)\]"
+    ):
         make_trainer(Recorder()).fit(Automatic(), loader())
 
 
-@pytest.mark.parametrize("event", ["on_step_begin", "on_step_end", "on_evaluate", "on_epoch_end", "on_train_begin"])
+@pytest.mark.parametrize(
+    "event", ["on_step_begin", "on_step_end", "on_evaluate", "on_epoch_end", "on_train_begin"]
+)
 def test_should_training_stop(event):
     recorder = Recorder()
-    step = {"on_step_begin": 3, "on_step_end": 4, "on_evaluate": 6, "on_epoch_end": 6, "on_train_begin": 0}[event]
+    step = {
+        "on_step_begin": 3,
+        "on_step_end": 4,
+        "on_evaluate": 6,
+        "on_epoch_end": 6,
+        "on_train_begin": 0,
+    }[event]
     _, trainer, _ = fit(recorder, raising(event, "should_training_stop", step))
     assert trainer.global_step == {"on_step_begin": 4, "on_train_begin": 0}.get(event, step)
     assert recorder.names().index("on_train_end") == len(recorder.names()) - 1
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize("event", ["on_step_begin", "on_substep_end", "on_step_end", "on_epoch_begin"])
+@pytest.mark.parametrize(
+    "event", ["on_step_begin", "on_substep_end", "on_step_end", "on_epoch_begin"]
+)
 def test_should_epoch_stop(tmp_path, capsys, event, accumulation):
-    """The rest of the epoch is left out, its end is told, and the next begins: as under the facade."""
+    """The rest of the epoch is left out, its end is told, and the next begins: as under the
+    facade.
+    """
     expected, actual, stop = Recorder(), Recorder(), raising(event, "should_epoch_stop", 1)
-    facade(tmp_path, expected, Network(), stop, num_train_epochs=3, gradient_accumulation_steps=accumulation)
+    facade(
+        tmp_path,
+        expected,
+        Network(),
+        stop,
+        num_train_epochs=3,
+        gradient_accumulation_steps=accumulation,
+    )
     module = LossModule(Network())
-    fit(stop, actual, module=module, accumulate_grad_batches=accumulation, limit_val_batches=0, max_epochs=3)
+    fit(
+        stop,
+        actual,
+        module=module,
+        accumulate_grad_batches=accumulation,
+        limit_val_batches=0,
+        max_epochs=3,
+    )
     assert steps_of(actual, "on_epoch_end") == steps_of(expected, "on_epoch_end")
-    ended = len(actual.lines) if event == "on_substep_end" else 12  # the facade stops at the steps that it has planned
+    # the facade stops at the steps that it has planned
+    ended = len(actual.lines) if event == "on_substep_end" else 12
     assert actual.names()[:ended] == expected.names()[:ended]
 
 
@@ -66,11 +95,20 @@ def test_should_log():
     losses = []
     for interval, steps in ((1, [*range(1, 13), 12]), (5, [2, 5, 10, 12])):
         recorder = Recorder()
-        fit(recorder, raising("on_step_end", "should_log", 2), log_every_n_steps=interval, limit_val_batches=0)
+        fit(
+            recorder,
+            raising("on_step_end", "should_log", 2),
+            log_every_n_steps=interval,
+            limit_val_batches=0,
+        )
         assert steps_of(recorder, "on_log") == steps
-        losses.append([given["logs"]["loss"] for given in recorder.given if "loss" in given.get("logs", {})])
+        losses.append(
+            [given["logs"]["loss"] for given in recorder.given if "loss" in given.get("logs", {})]
+        )
     each = losses[0]
-    assert losses[1] == pytest.approx([sum(each[a:b]) / (b - a) for a, b in ((0, 2), (2, 5), (5, 10))])
+    assert losses[1] == pytest.approx(
+        [sum(each[a:b]) / (b - a) for a, b in ((0, 2), (2, 5), (5, 10))]
+    )
 
 
 @pytest.mark.parametrize("event", ["on_step_end", "on_epoch_end"])
@@ -86,8 +124,16 @@ def test_should_evaluate(event):
     assert steps_of(recorder, "on_evaluate") == [step, 18]
     assert trainer.val_check_batch == 6
     assert trainer.check_val_every_n_epoch == 3
-    rest = [name for name in recorder.names() if name not in ("on_evaluate", "on_prediction_step", "on_log")]
-    assert rest == [name for name in usual.names() if name not in ("on_evaluate", "on_prediction_step", "on_log")]
+    rest = [
+        name
+        for name in recorder.names()
+        if name not in ("on_evaluate", "on_prediction_step", "on_log")
+    ]
+    assert rest == [
+        name
+        for name in usual.names()
+        if name not in ("on_evaluate", "on_prediction_step", "on_log")
+    ]
 
 
 @pytest.mark.parametrize("event", ["on_step_end", "on_evaluate", "on_epoch_end"])
@@ -104,7 +150,9 @@ def test_should_save(tmp_path, event):
         return  # a plain loader does not go on in mid-epoch
     _, trainer, module = fit(ckpt_path=path)
     assert trainer.global_step == 12
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), module.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(whole.parameters(), module.parameters(), strict=True)
+    )
 
 
 class AsksAtTheSecondStep(callbacks.JITCheckpointCallback):
@@ -123,42 +171,61 @@ def test_a_stop_that_lightning_delays_saves_once(tmp_path, make):
 
 
 def test_only_so_many_checkpoints_are_kept_and_the_best(tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2, "output_dir": str(tmp_path)}
+    settings = {
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "save_total_limit": 2,
+        "output_dir": str(tmp_path),
+    }
     settings |= {"metric_for_best_model": "val_loss", "eval_strategy": "steps", "eval_steps": 4}
     bridge, _, _ = fit(bridge=settings)
     best = bridge.state.best_model_checkpoint
     assert bridge.state.best_global_step in (4, 6, 8, 12)
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-12.ckpt", Path(best).name} | (
-        {"checkpoint-10.ckpt"} if best.endswith("-12.ckpt") else set()
-    )
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "checkpoint-12.ckpt",
+        Path(best).name,
+    } | ({"checkpoint-10.ckpt"} if best.endswith("-12.ckpt") else set())
 
 
 def test_folders_in_the_documented_layout(tmp_path):
-    """With the plugin that writes them, `should_save` gives `checkpoint-N`, and it is gone on from."""
+    """With the plugin that writes them, `should_save` gives `checkpoint-N`, and it is gone on
+    from.
+    """
     module = LossModule(Network())
     bridge = LightningBridge(raising("on_step_end", "should_save", 6), output_dir=str(tmp_path))
-    make_trainer(bridge, plugins=[FolderCheckpointIO(module)], limit_val_batches=0).fit(module, loader(), loader(6))
+    make_trainer(bridge, plugins=[FolderCheckpointIO(module)], limit_val_batches=0).fit(
+        module, loader(), loader(6)
+    )
     assert (tmp_path / "checkpoint-6" / "model.safetensors").is_file()
     again = LightningBridge(Recorder())
     trainer = make_trainer(again, limit_val_batches=0)
     trainer.fit(LossModule(Network()), loader(), loader(6), ckpt_path=tmp_path / "checkpoint-6")
     assert again.state.global_step == 12
-    assert [entry["step"] for entry in again.state.log_history if "loss" in entry] == list(range(1, 13))
+    assert [entry["step"] for entry in again.state.log_history if "loss" in entry] == list(
+        range(1, 13)
+    )
 
 
-@pytest.mark.parametrize(("when", "steps"), [("every_n_train_steps", [4, 8, 12]), ("every_n_epochs", [6, 12])])
+@pytest.mark.parametrize(
+    ("when", "steps"), [("every_n_train_steps", [4, 8, 12]), ("every_n_epochs", [6, 12])]
+)
 def test_a_model_checkpoint_is_heard(tmp_path, when, steps):
     """Its files are `on_save` too, told once each, and the best is the state's."""
     recorder = Recorder()
     number = {"every_n_train_steps": 4, "every_n_epochs": 1}[when]
-    saving = ModelCheckpoint(dirpath=tmp_path / "own", save_top_k=-1, monitor="val_loss", **{when: number})
+    saving = ModelCheckpoint(
+        dirpath=tmp_path / "own", save_top_k=-1, monitor="val_loss", **{when: number}
+    )
     interval = 2 if when == "every_n_train_steps" else 1.0
     options = {"callbacks": [saving], "enable_checkpointing": True, "val_check_interval": interval}
     bridge, _, _ = fit(recorder, **options)
     assert steps_of(recorder, "on_save") == steps
     assert len(list((tmp_path / "own").iterdir())) == len(steps)
     assert bridge.state.best_model_checkpoint == saving.best_model_path
-    assert (bridge.args.metric_for_best_model, bridge.args.greater_is_better) == ("eval_loss", False)
+    assert (bridge.args.metric_for_best_model, bridge.args.greater_is_better) == (
+        "eval_loss",
+        False,
+    )
     assert bridge.args.output_dir == str(tmp_path / "own")
 
 
@@ -177,9 +244,13 @@ class Counting(TrainerCallback, ExportableState):
 
 
 def test_a_training_goes_on_from_a_checkpoint_of_lightning(tmp_path):
-    """State, history and stateful callbacks, in the very objects that were passed; the epoch in the middle too."""
+    """State, history and stateful callbacks, in the very objects that were passed; the epoch in
+    the middle too.
+    """
     first, second = Counting(), Counting()
-    whole, _, _ = fit(Counting(), bridge={"metric_for_best_model": "accuracy"}, val_check_interval=2)
+    whole, _, _ = fit(
+        Counting(), bridge={"metric_for_best_model": "accuracy"}, val_check_interval=2
+    )
     saving = raising("on_step_end", "should_save", 4)
     settings = {"output_dir": str(tmp_path), "metric_for_best_model": "accuracy"}
     fit(first, saving, bridge=settings, val_check_interval=2, max_steps=4)
@@ -189,20 +260,31 @@ def test_a_training_goes_on_from_a_checkpoint_of_lightning(tmp_path):
     assert (first.count, second.count) == (4, 12)
     assert recorder.lines[1].split()[:3] == ["on_train_begin", "4", "0.6667"]
     assert bridge.state.max_steps == whole.state.max_steps == 12
-    steps = [[entry["step"] for entry in of.state.log_history if "loss" in entry] for of in (bridge, whole)]
+    steps = [
+        [entry["step"] for entry in of.state.log_history if "loss" in entry]
+        for of in (bridge, whole)
+    ]
     assert steps[0] == steps[1] == list(range(1, 13))
 
 
 def test_early_stopping(tmp_path, caplog):
-    """Patience runs out on a metric that gets worse; how far it had run out goes on in a resumed training."""
-    worse = {"metric_for_best_model": "val/accuracy", "greater_is_better": False, "output_dir": str(tmp_path)}
+    """Patience runs out on a metric that gets worse; how far it had run out goes on in a resumed
+    training.
+    """
+    worse = {
+        "metric_for_best_model": "val/accuracy",
+        "greater_is_better": False,
+        "output_dir": str(tmp_path),
+    }
     with caplog.at_level(logging.ERROR):
         bridge, trainer, _ = fit(patient(), bridge=worse, max_epochs=9)
     assert trainer.current_epoch == 4
     assert bridge.state.global_step == 24
     fit(patient(), raising("on_epoch_end", "should_save", 12), bridge=worse, max_epochs=2)
     again = patient()
-    _, trainer, _ = fit(again, bridge=worse, max_epochs=9, ckpt_path=tmp_path / "checkpoint-12.ckpt")
+    _, trainer, _ = fit(
+        again, bridge=worse, max_epochs=9, ckpt_path=tmp_path / "checkpoint-12.ckpt"
+    )
     assert again.early_stopping_patience_counter >= 3
     assert trainer.current_epoch == 4
 
@@ -210,7 +292,10 @@ def test_early_stopping(tmp_path, caplog):
 def test_callbacks_read_only_settings_that_the_bridge_has():
     """Settings of callbacks that belong to the Trainer are left out."""
     own = {"enable_jit_checkpoint", "save_only_model"}
-    files = [*Path(callbacks.__file__).parent.glob("*.py"), *Path(callbacks.__file__).parent.glob("[lr]*/*.py")]
+    files = [
+        *Path(callbacks.__file__).parent.glob("*.py"),
+        *Path(callbacks.__file__).parent.glob("[lr]*/*.py"),
+    ]
     read = {name for file in files for name in re.findall(r"\bargs\.(\w+)", file.read_text())}
     args = LightningBridge().args
     assert {"output_dir", "torch_compile"} <= read
@@ -230,7 +315,9 @@ def test_a_guard_that_goes_back_is_refused_by_what_is_missing(tmp_path):
 
 
 def with_model():
-    return LossModule(Network(), optimizer={"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}})
+    return LossModule(
+        Network(), optimizer={"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
+    )
 
 
 @pytest.mark.filterwarnings("ignore:`training_step` returned `None`:UserWarning")
@@ -262,14 +349,20 @@ def averaged_training(make_module, folder, resume_from=None):
 
 
 @pytest.mark.parametrize("make_module", [with_model, Automatic])
-def test_files_hold_the_weights_that_were_validated_and_resume_those_that_were_trained(tmp_path, make_module):
-    """Averages where the module has a `model`; `Automatic` calls its network, so its own weights are validated."""
+def test_files_hold_the_weights_that_were_validated_and_resume_those_that_were_trained(
+    tmp_path, make_module
+):
+    """Averages where the module has a `model`; `Automatic` calls its network, so its own weights
+    are validated.
+    """
     module, saving = averaged_training(make_module, tmp_path)
     trainer = make_trainer()
     for path, score in saving.best_k_models.items():
         loaded = make_module()
         loaded.load_state_dict(torch.load(path)["state_dict"])
-        assert trainer.validate(loaded, loader(10, 2), verbose=False)[0]["val_loss"] == pytest.approx(score.item())
+        assert trainer.validate(loaded, loader(10, 2), verbose=False)[0][
+            "val_loss"
+        ] == pytest.approx(score.item())
     resumed, _ = averaged_training(make_module, tmp_path, tmp_path / "epoch=0.ckpt")
     for one, other in zip(module.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -285,7 +378,14 @@ def test_printer_progress_tensorboard_and_loss_curve(tmp_path, capsys):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     settings = {"output_dir": str(tmp_path / "out"), "logging_dir": str(tmp_path / "logs")}
-    fit(PrinterCallback, ProgressCallback, TensorBoardCallback(), LossCurveCallback(), bridge=settings, max_epochs=2)
+    fit(
+        PrinterCallback,
+        ProgressCallback,
+        TensorBoardCallback(),
+        LossCurveCallback(),
+        bridge=settings,
+        max_epochs=2,
+    )
     shown = capsys.readouterr()
     assert "'loss': " in shown.out
     assert "'eval_loss': " in shown.out
@@ -297,7 +397,9 @@ def test_printer_progress_tensorboard_and_loss_curve(tmp_path, capsys):
 
 
 def test_metrics_that_are_logged_for_an_epoch(capsys):
-    """Those that a module logs `on_epoch` come once, at its end; those of steps do not come again."""
+    """Those that a module logs `on_epoch` come once, at its end; those of steps do not come
+    again.
+    """
 
     class Epochs(Automatic):
         def training_step(self, batch, batch_idx):
@@ -320,7 +422,13 @@ def test_a_stream_has_epochs_in_shares_of_the_training():
             return iter(points(40))
 
     recorder = Recorder()
-    fit(recorder, train=DataLoader(Stream(), batch_size=4), max_steps=5, max_epochs=-1, limit_val_batches=0)
+    fit(
+        recorder,
+        train=DataLoader(Stream(), batch_size=4),
+        max_steps=5,
+        max_epochs=-1,
+        limit_val_batches=0,
+    )
     epochs = [float(line.split()[2]) for line in recorder.lines if line.startswith("on_step_end")]
     assert epochs == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
 
@@ -338,7 +446,8 @@ def test_two_trainings_with_one_bridge():
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("loging_steps", "Did you mean 'logging_steps'"), ("max_steps", "Set it on")]
+    ("name", "message"),
+    [("loging_steps", "Did you mean 'logging_steps'"), ("max_steps", "Set it on")],
 )
 def test_settings_that_are_none_are_refused(name, message):
     with pytest.raises(TypeError, match=message):
@@ -348,8 +457,18 @@ def test_settings_that_are_none_are_refused(name, message):
 def test_arguments_are_read_under_documented_names():
     settings = {"run_name": "tried", "logging_steps": 3}
     bridge, trainer, _ = fit(accumulate_grad_batches=2, gradient_clip_val=0.5, bridge=settings)
-    expected = {"num_train_epochs": 2, "gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "learning_rate": 0.1}
-    expected |= {"per_device_train_batch_size": 4, "world_size": 1, "eval_strategy": "epoch", "run_name": "tried"}
+    expected = {
+        "num_train_epochs": 2,
+        "gradient_accumulation_steps": 2,
+        "max_grad_norm": 0.5,
+        "learning_rate": 0.1,
+    }
+    expected |= {
+        "per_device_train_batch_size": 4,
+        "world_size": 1,
+        "eval_strategy": "epoch",
+        "run_name": "tried",
+    }
     expected |= {"logging_steps": 3, "save_strategy": "no", "max_steps": -1}
     expected |= {"device": str(trainer.strategy.root_device)}
     written = bridge.args.to_dict()
@@ -358,15 +477,24 @@ def test_arguments_are_read_under_documented_names():
 
 @pytest.mark.filterwarnings("ignore:.*exists and is not empty")
 def test_two_processes(tmp_path):
-    """Under DDP all processes hear the same events, the loss is the mean of all, and the first one alone shows."""
+    """Under DDP all processes hear the same events, the loss is the mean of all, and the first
+    one alone shows.
+    """
     script = Path(__file__).with_name("two_processes.py")
-    said = finished_ranks(script, str(tmp_path), log=tmp_path / "log", seconds=120, CUDA_VISIBLE_DEVICES="")
+    said = finished_ranks(
+        script, str(tmp_path), log=tmp_path / "log", seconds=120, CUDA_VISIBLE_DEVICES=""
+    )
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first["lines"] == second["lines"]
     assert first["losses"] == second["losses"]
     assert first["own_losses"] != second["own_losses"]
-    means = [(one + other) / 2 for one, other in zip(first["own_losses"], second["own_losses"], strict=True)]
+    means = [
+        (one + other) / 2
+        for one, other in zip(first["own_losses"], second["own_losses"], strict=True)
+    ]
     assert first["losses"] == pytest.approx(means, rel=1e-5)
     assert (first["zero"], second["zero"]) == (True, False)
-    assert first["steps"] == second["steps"] == 4, "the second process alone wanted to stop, after an evaluation"
+    assert first["steps"] == second["steps"] == 4, (
+        "the second process alone wanted to stop, after an evaluation"
+    )
     assert said.count("'eval_loss'") == first["evaluations"]

@@ -1,4 +1,6 @@
-"""In a plain Lightning Trainer the events come as from the facade, in the hooks of the table, as promised."""
+"""In a plain Lightning Trainer the events come as from the facade, in the hooks of the table, as
+promised.
+"""
 
 from pathlib import Path
 
@@ -6,7 +8,18 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
-from plain import At, Automatic, Network, Recorder, TwoOptimizers, facade, fit, loader, make_trainer, raising
+from plain import (
+    At,
+    Automatic,
+    Network,
+    Recorder,
+    TwoOptimizers,
+    facade,
+    fit,
+    loader,
+    make_trainer,
+    raising,
+)
 
 import lightrainer
 from lightrainer import LossModule
@@ -16,20 +29,34 @@ from lightrainer.callbacks.bridge import HOOKS
 PAGE = Path(__file__).parents[3] / "docs" / "user" / "callbacks.md"
 SAME = {
     "one micro-batch a step": ({}, {"limit_val_batches": 0}),
-    "accumulation": ({"gradient_accumulation_steps": 2}, {"accumulate_grad_batches": 2, "limit_val_batches": 0}),
+    "accumulation": (
+        {"gradient_accumulation_steps": 2},
+        {"accumulate_grad_batches": 2, "limit_val_batches": 0},
+    ),
     "accumulation with a remainder": (
         {"gradient_accumulation_steps": 4, "logging_steps": 3},
         {"accumulate_grad_batches": 4, "limit_val_batches": 0, "log_every_n_steps": 3},
     ),
-    "evaluation by steps": ({"eval_strategy": "steps", "eval_steps": 3}, {"val_check_interval": 3}),
-    "steps, not epochs": ({"max_steps": 8}, {"max_steps": 8, "max_epochs": -1, "limit_val_batches": 0}),
-    "nothing logged": ({"logging_strategy": "no"}, {"log_every_n_steps": 0, "limit_val_batches": 0}),
+    "evaluation by steps": (
+        {"eval_strategy": "steps", "eval_steps": 3},
+        {"val_check_interval": 3},
+    ),
+    "steps, not epochs": (
+        {"max_steps": 8},
+        {"max_steps": 8, "max_epochs": -1, "limit_val_batches": 0},
+    ),
+    "nothing logged": (
+        {"logging_strategy": "no"},
+        {"log_every_n_steps": 0, "limit_val_batches": 0},
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SAME)
 def test_the_sequence_is_that_of_the_facade(tmp_path, capsys, name):
-    """Names, steps, epochs and switches; who asked for a scheduled evaluation is Lightning, so no switch says so."""
+    """Names, steps, epochs and switches; who asked for a scheduled evaluation is Lightning, so
+    no switch says so.
+    """
     arguments, options = SAME[name]
     expected, actual = Recorder(), Recorder()
     facade(tmp_path, expected, Network(), **arguments)
@@ -44,7 +71,13 @@ def test_the_sequence_is_that_of_the_facade_when_saving(tmp_path, capsys):
     both = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
     facade(tmp_path, expected, Network(), **both)
     settings = {**both, "output_dir": str(tmp_path / "plain")}
-    fit(actual, module=LossModule(Network()), bridge=settings, check_val_every_n_epoch=None, val_check_interval=100)
+    fit(
+        actual,
+        module=LossModule(Network()),
+        bridge=settings,
+        check_val_every_n_epoch=None,
+        val_check_interval=100,
+    )
     assert actual.lines == expected.lines
     assert sorted(path.name for path in (tmp_path / "plain").iterdir()) == sorted(
         f"checkpoint-{step}.ckpt" for step in (2, 4, 6, 8, 10, 12)
@@ -61,7 +94,10 @@ def heard(tmp_path_factory):
         for event, hooks in recorder.hooks.items():
             found.setdefault(event, []).append(hooks)
 
-    for options in ({"accumulate_grad_batches": 2}, {"module": TwoOptimizers(2), "limit_val_batches": 0}):
+    for options in (
+        {"accumulate_grad_batches": 2},
+        {"module": TwoOptimizers(2), "limit_val_batches": 0},
+    ):
         recorder = Recorder()
         _, trainer, module = fit(recorder, **options)
         if options.get("module") is None:
@@ -72,10 +108,21 @@ def heard(tmp_path_factory):
     for when in ({"every_n_train_steps": 2}, {"every_n_epochs": 1}):
         recorder = Recorder()
         saving = ModelCheckpoint(dirpath=folder / str(len(found)), save_top_k=-1, **when)
-        fit(recorder, raising("on_epoch_end", "should_save"), callbacks=[saving], enable_checkpointing=True)
+        fit(
+            recorder,
+            raising("on_epoch_end", "should_save"),
+            callbacks=[saving],
+            enable_checkpointing=True,
+        )
         note(recorder)
     recorder = Recorder()
-    fit(recorder, module=Infinite(), plugins=[MixedPrecision("16-mixed", "cpu")], limit_val_batches=0, max_epochs=1)
+    fit(
+        recorder,
+        module=Infinite(),
+        plugins=[MixedPrecision("16-mixed", "cpu")],
+        limit_val_batches=0,
+        max_epochs=1,
+    )
     assert recorder.names().count("on_optimizer_step") == recorder.names().count("on_step_end") == 6
     note(recorder)
     return found
@@ -88,11 +135,16 @@ class Infinite(Automatic):
         return super().training_step(batch, batch_idx) * float("inf")
 
 
-@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step", "ignore:.*lr_scheduler.step")
+@pytest.mark.filterwarnings(
+    "ignore:Detected call of `lr_scheduler.step", "ignore:.*lr_scheduler.step"
+)
 @pytest.mark.parametrize("event", [event for event in EVENTS if event != "on_push_begin"])
 def test_each_event_comes_in_the_hooks_of_the_table(heard, event):
     """The table in the code is what happens."""
-    names = {hook: {"configure_gradient_clipping": "_around_clipping"}.get(hook, hook) for hook in HOOKS[event].plain}
+    names = {
+        hook: {"configure_gradient_clipping": "_around_clipping"}.get(hook, hook)
+        for hook in HOOKS[event].plain
+    }
     names["Optimizer.register_step_post_hook"] = "_stepped"
     carriers = {names[hook] for hook in HOOKS[event].plain}
     assert heard[event], "the event was never heard"
@@ -123,14 +175,18 @@ def test_what_events_are_given():
     evaluated = [given for given in recorder.given if given["event"] == "on_evaluate"]
     assert [given["state"].global_step for given in evaluated] == [6, 6]  # the state is one object
     assert all(len(given["eval_dataloader"]) == 2 for given in evaluated)
-    assert all({"eval_loss", "eval_accuracy", "epoch"} <= set(given["metrics"]) for given in evaluated)
+    assert all(
+        {"eval_loss", "eval_accuracy", "epoch"} <= set(given["metrics"]) for given in evaluated
+    )
     logged = [given["logs"] for given in recorder.given if given["event"] == "on_log"]
     assert {"loss", "grad_norm", "learning_rate", "size", "epoch"} == set(logged[0])
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_weights_gradients_and_rates_at_the_optimizer_step(accumulation):
-    """Before it: old weights and clipped gradients. After it: new weights, gradients, and the rate of this step."""
+    """Before it: old weights and clipped gradients. After it: new weights, gradients, and the
+    rate of this step.
+    """
     seen = {}
 
     def look(name):
@@ -146,14 +202,22 @@ def test_weights_gradients_and_rates_at_the_optimizer_step(accumulation):
     before, after = seen["on_pre_optimizer_step"], seen["on_optimizer_step"]
     assert len(before) == len(after) == (12 if accumulation == 1 else 6)
     assert all(norm == pytest.approx(0.01, rel=1e-3) for _, norm, _ in before + after)
-    assert not any(torch.equal(old, new) for (old, *_), (new, *_) in zip(before, after, strict=True))
-    assert all(torch.equal(old, new) for (old, *_), (new, *_) in zip(before[1:], after[:-1], strict=True))
-    assert [rate for *_, rate in after] == pytest.approx([0.1 / (1 + step) for step in range(len(after))])
+    assert not any(
+        torch.equal(old, new) for (old, *_), (new, *_) in zip(before, after, strict=True)
+    )
+    assert all(
+        torch.equal(old, new) for (old, *_), (new, *_) in zip(before[1:], after[:-1], strict=True)
+    )
+    assert [rate for *_, rate in after] == pytest.approx(
+        [0.1 / (1 + step) for step in range(len(after))]
+    )
 
 
 @pytest.mark.parametrize(("accumulation", "entries"), [(2, 6), (4, 5)])
 def test_the_logs_are_those_of_the_training(tmp_path, capsys, accumulation, entries):
-    """Loss, norm, rate and evaluation equal the facade's, where both do the same, with micro-batches of 4 and 2."""
+    """Loss, norm, rate and evaluation equal the facade's, where both do the same, with
+    micro-batches of 4 and 2.
+    """
     torch.manual_seed(3)
     network = Network()
     copied = Network()
@@ -161,9 +225,15 @@ def test_the_logs_are_those_of_the_training(tmp_path, capsys, accumulation, entr
     order = {"train_sampling_strategy": "sequential"}
     optimizer = {"learning_rate": 0.05, "lr_scheduler_type": "constant"}
     optimizer["gradient_accumulation_steps"] = accumulation
-    through = facade(tmp_path, Recorder(), network, logging_steps=2, eval_strategy="epoch", **order, **optimizer)
+    through = facade(
+        tmp_path, Recorder(), network, logging_steps=2, eval_strategy="epoch", **order, **optimizer
+    )
     config = lightrainer.OptimizerConfig(learning_rate=0.05)
-    options = {"accumulate_grad_batches": accumulation, "gradient_clip_val": 1.0, "log_every_n_steps": 2}
+    options = {
+        "accumulate_grad_batches": accumulation,
+        "gradient_clip_val": 1.0,
+        "log_every_n_steps": 2,
+    }
     bridge, _, _ = fit(module=LossModule(copied, optimizer=config), **options)
     names = ("loss", "grad_norm", "learning_rate", "eval_loss", "train_loss", "epoch", "step")
     expected, actual = (
@@ -173,12 +243,21 @@ def test_the_logs_are_those_of_the_training(tmp_path, capsys, accumulation, entr
     assert len(expected) == len(actual) == entries
     for mine, theirs in zip(actual, expected, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
-    for field in ("global_step", "max_steps", "num_train_epochs", "logging_steps", "train_batch_size", "epoch"):
+    for field in (
+        "global_step",
+        "max_steps",
+        "num_train_epochs",
+        "logging_steps",
+        "train_batch_size",
+        "epoch",
+    ):
         assert getattr(bridge.state, field) == getattr(through.state, field), field
 
 
 def test_several_optimizers_under_manual_optimization():
-    """Lightning counts the steps of both; each has its own pair of events, with the optimizer that steps."""
+    """Lightning counts the steps of both; each has its own pair of events, with the optimizer
+    that steps.
+    """
     recorder = Recorder()
     bridge, trainer, _ = fit(recorder, module=TwoOptimizers(), limit_val_batches=0, max_epochs=1)
     assert trainer.global_step == bridge.state.global_step == bridge.state.max_steps == 12
@@ -186,7 +265,9 @@ def test_several_optimizers_under_manual_optimization():
     step = [line.split()[0] for line in recorder.lines[3:10]]
     pair = ["on_pre_optimizer_step", "on_optimizer_step"]
     assert step == ["on_step_begin", *pair, *pair, "on_step_end", "on_log"]
-    pairs = [given["optimizer"] for given in recorder.given if given["event"] == "on_optimizer_step"]
+    pairs = [
+        given["optimizer"] for given in recorder.given if given["event"] == "on_optimizer_step"
+    ]
     assert pairs == trainer.optimizers * 6
     assert recorder.names().count("on_step_begin") == recorder.names().count("on_step_end") == 6
 
@@ -195,7 +276,12 @@ def test_steps_under_manual_optimization_may_take_several_batches():
     recorder = Recorder()
     fit(recorder, module=TwoOptimizers(2), limit_val_batches=0, max_epochs=1, log_every_n_steps=4)
     names = recorder.names()
-    assert names.count("on_substep_end") == names.count("on_step_begin") == names.count("on_step_end") == 3
+    assert (
+        names.count("on_substep_end")
+        == names.count("on_step_begin")
+        == names.count("on_step_end")
+        == 3
+    )
     assert [line.split()[1] for line in recorder.lines if line.startswith("on_log")] == ["4", "6"]
 
 

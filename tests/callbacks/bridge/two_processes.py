@@ -37,7 +37,11 @@ def main(folder):
         control.should_save = state.global_step == 2
 
     bridge = LightningBridge(
-        recorder, PrinterCallback(), At("on_evaluate", stop), At("on_step_end", save), output_dir=folder
+        recorder,
+        PrinterCallback(),
+        At("on_evaluate", stop),
+        At("on_step_end", save),
+        output_dir=folder,
     )
     options = {"devices": 2, "strategy": "ddp", "max_epochs": 4, "val_check_interval": 2}
     trainer = make_trainer(bridge, **options)

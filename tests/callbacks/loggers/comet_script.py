@@ -1,7 +1,10 @@
-"""Trainings that are reported to Comet, one with each library, forked from here: `python comet_script.py FOLDER`."""
+"""Trainings that are reported to Comet, one with each library, forked from here:
+`python comet_script.py FOLDER`.
+"""
 
 import os
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -27,6 +30,7 @@ def train(name: str, folder: Path) -> None:
 if __name__ == "__main__":
     below = Path(sys.argv[1])
     for library in ("transformers", "lightrainer"):
-        done = forked(lambda: train(library, below), log=below / "log.txt", seconds=120, as_a_script=True)  # noqa: B023 - called here
+        run = partial(train, library, below)
+        done = forked(run, log=below / "log.txt", seconds=120, as_a_script=True)
         if done.codes != [0]:
             sys.exit(done.said)

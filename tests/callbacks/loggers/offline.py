@@ -20,7 +20,9 @@ def needs(module: str, extra: str = "loggers") -> pytest.MarkDecorator:
     return pytest.mark.skipif(not there, reason=f"needs {module}: pip install lightrainer[{extra}]")
 
 
-def both(folder: Path, report_to: str, then: Callable[[Any], Any] = lambda made: None, **changes: Any) -> None:
+def both(
+    folder: Path, report_to: str, then: Callable[[Any], Any] = lambda made: None, **changes: Any
+) -> None:
     """Train with the reference and with ours, each in a folder of its own."""
     for api in (transformers, lightrainer):
         where = folder / api.__name__
@@ -42,4 +44,8 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 def files_with_the_secret(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and SECRET.encode() in path.read_bytes()
+    ]

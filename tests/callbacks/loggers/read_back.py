@@ -12,7 +12,9 @@ from typing import Any
 
 
 def wandb_run(path: Path) -> dict[str, Any]:
-    """Name, history, summary and configuration of an offline run, once all of it has been written."""
+    """Name, history, summary and configuration of an offline run, once all of it has been
+    written.
+    """
     deadline = time.monotonic() + 60
     while "end" not in (run := _read_wandb(path)):
         assert time.monotonic() < deadline, f"{path} has no end"
@@ -24,7 +26,13 @@ def _read_wandb(path: Path) -> dict[str, Any]:
     from google.protobuf.message import DecodeError
     from wandb.proto import wandb_internal_pb2
 
-    run: dict[str, Any] = {"history": [], "summary": {}, "config": {}, "metrics": [], "artifacts": []}
+    run: dict[str, Any] = {
+        "history": [],
+        "summary": {},
+        "config": {},
+        "metrics": [],
+        "artifacts": [],
+    }
     for data in _log_records(path.read_bytes()):
         record = wandb_internal_pb2.Record()
         try:
@@ -45,7 +53,11 @@ def _read_wandb(path: Path) -> dict[str, Any]:
         elif kind == "artifact":
             run["artifacts"].append((record.artifact.name, list(record.artifact.aliases)))
         elif kind == "run":
-            run |= {"project": record.run.project, "name": record.run.display_name, "group": record.run.run_group}
+            run |= {
+                "project": record.run.project,
+                "name": record.run.display_name,
+                "group": record.run.run_group,
+            }
             run["config"].update(_items(record.run.config.update))
         elif kind == "request" and record.request.WhichOneof("request_type") == "log_artifact":
             found = record.request.log_artifact.artifact
@@ -58,7 +70,9 @@ def _items(items: Any) -> dict[str, Any]:
 
 
 def _log_records(data: bytes) -> Iterator[bytes]:
-    """The records of a LevelDB log: blocks of 32 KiB; each part has a checksum, a length and whether it is the last."""
+    """The records of a LevelDB log: blocks of 32 KiB; each part has a checksum, a length and
+    whether it is the last.
+    """
     at, parts = 7, b""
     while at + 7 <= len(data):
         left = 32768 - at % 32768
@@ -88,7 +102,10 @@ def mlflow_runs(uri: str) -> list[dict[str, Any]]:
             "params": run.data.params,
             "tags": run.data.tags,
             "metrics": {
-                name: [(entry.step, entry.value) for entry in client.get_metric_history(run.info.run_id, name)]
+                name: [
+                    (entry.step, entry.value)
+                    for entry in client.get_metric_history(run.info.run_id, name)
+                ]
                 for name in run.data.metrics
             },
             "artifact_uri": run.info.artifact_uri.removeprefix("file://"),
@@ -105,7 +122,10 @@ def dvclive_metrics(folder: Path) -> dict[str, list[tuple[int, float]]]:
     for path in root.rglob("*.tsv"):
         with path.open(newline="") as file:
             name = str(path.relative_to(root).with_suffix(""))
-            found[name] = [(int(row["step"]), float(row[path.stem])) for row in csv.DictReader(file, delimiter="\t")]
+            found[name] = [
+                (int(row["step"]), float(row[path.stem]))
+                for row in csv.DictReader(file, delimiter="\t")
+            ]
     return found
 
 
@@ -121,13 +141,19 @@ def comet_experiment(archive: Path) -> dict[str, Any]:
     with zipfile.ZipFile(archive) as opened:
         rows = [json.loads(line) for line in opened.read("messages.json").decode().splitlines()]
     metrics = [row["payload"]["metric"] for row in rows if row["type"] == "metric_msg"]
-    params = [row["payload"].get("param") or row["payload"]["params"] for row in rows if row["type"] == "parameter_msg"]
+    params = [
+        row["payload"].get("param") or row["payload"]["params"]
+        for row in rows
+        if row["type"] == "parameter_msg"
+    ]
     return {
         "metrics": [
             (found["metricName"], found["step"], found["epoch"], found["metricValue"])
             for found in metrics
             if found["metricName"].startswith(("train/", "eval/", "test/"))
         ],
-        "params": {found["paramName"]: found["paramValue"] for found in params if found["source"] != "cli"},
+        "params": {
+            found["paramName"]: found["paramValue"] for found in params if found["source"] != "cli"
+        },
         "kinds": {row["type"] for row in rows},
     }

@@ -1,4 +1,6 @@
-"""Clients of trackers that cannot run here, replaced by modules that write down how they are called."""
+"""Clients of trackers that cannot run here, replaced by modules that write down how they are
+called.
+"""
 
 import sys
 from dataclasses import dataclass, field
@@ -9,7 +11,8 @@ from typing import Any
 
 @dataclass
 class Recorder:
-    """Answers every call, writes it down, and is its own result: `a.b(1).c()` becomes `("a.b", ...), ("a.b.c", ...)`.
+    """Answers every call, writes it down, and is its own result: `a.b(1).c()` becomes
+    `("a.b", ...), ("a.b.c", ...)`.
 
     `answers` are results by name; a function is called for one, every time.
     """
@@ -28,15 +31,23 @@ class Recorder:
         if self.name not in self.answers:
             return self
         answer = self.answers[self.name]
-        return answer(*args, **kwargs) if callable(answer) and not isinstance(answer, Recorder) else answer
+        return (
+            answer(*args, **kwargs)
+            if callable(answer) and not isinstance(answer, Recorder)
+            else answer
+        )
 
 
 def install(monkeypatch: Any, modules: dict[str, dict[str, Any]]) -> None:
-    """Put modules with these contents, and the packages around them, in the place of what may be installed."""
+    """Put modules with these contents, and the packages around them, in the place of what may be
+    installed.
+    """
     for name in list(sys.modules):
         if name.partition(".")[0] in {module.partition(".")[0] for module in modules}:
             monkeypatch.delitem(sys.modules, name)
-    packages = {".".join(name.split(".")[:end]) for name in modules for end in range(1, name.count(".") + 2)}
+    packages = {
+        ".".join(name.split(".")[:end]) for name in modules for end in range(1, name.count(".") + 2)
+    }
     for name in sorted(packages):
         module: Any = ModuleType(name)
         module.__spec__ = ModuleSpec(name, loader=None, origin="a stand-in")
@@ -64,7 +75,9 @@ def clearml(monkeypatch: Any, current_task: Any = None) -> Recorder:
         return tasks[-1]
 
     record.answers |= {
-        "Task.current_task": lambda: next((task for task in reversed(tasks) if task.is_open), current_task),
+        "Task.current_task": lambda: next(
+            (task for task in reversed(tasks) if task.is_open), current_task
+        ),
         "Task.running_locally": True,
         "Task.init": init,
         "utilities.proxy_object.flatten_dictionary": dict,
@@ -81,7 +94,9 @@ def clearml(monkeypatch: Any, current_task: Any = None) -> Recorder:
 
 
 class Task:
-    """One of ClearML: as a recorder, but it can be closed, and nothing may be written to it then."""
+    """One of ClearML: as a recorder, but it can be closed, and nothing may be written to it
+    then.
+    """
 
     def __init__(self, record: Recorder, name: str) -> None:
         self.id, self.is_open, self._record = name, True, record
@@ -97,9 +112,15 @@ class Task:
 
 def comet_ml(monkeypatch: Any) -> Recorder:
     record = Recorder()
-    record.answers |= {"ExperimentConfig": lambda **kwargs: ("named", kwargs["name"]), "start": record.experiment}
+    record.answers |= {
+        "ExperimentConfig": lambda **kwargs: ("named", kwargs["name"]),
+        "start": record.experiment,
+    }
     record.answers["experiment.get_key"] = "the-key"
-    install(monkeypatch, {"comet_ml": {"start": record.start, "ExperimentConfig": record.ExperimentConfig}})
+    install(
+        monkeypatch,
+        {"comet_ml": {"start": record.start, "ExperimentConfig": record.ExperimentConfig}},
+    )
     return record
 
 
@@ -113,11 +134,17 @@ def mlflow(monkeypatch: Any, active: bool = False) -> Recorder:
         "start_run": lambda **kwargs: running.append(run),
         "end_run": lambda *args: running.pop(),
     }
-    names = "active_run is_tracking_uri_set get_tracking_uri set_tracking_uri set_experiment start_run end_run set_tags"
+    names = (
+        "active_run is_tracking_uri_set get_tracking_uri set_tracking_uri set_experiment start_run "
+        "end_run set_tags"
+    )
     names += " log_params log_metrics log_artifacts flush_async_logging"
     contents = {name: getattr(record, name) for name in names.split()}
     limits = {"MAX_PARAM_VAL_LENGTH": 6000, "MAX_PARAMS_TAGS_PER_BATCH": 100}
-    install(monkeypatch, {"mlflow": {"__version__": "3.0.0", **contents}, "mlflow.utils.validation": limits})
+    install(
+        monkeypatch,
+        {"mlflow": {"__version__": "3.0.0", **contents}, "mlflow.utils.validation": limits},
+    )
     return record
 
 
@@ -131,7 +158,9 @@ def dagshub(monkeypatch: Any) -> Recorder:
 def flytekit(monkeypatch: Any) -> Recorder:
     record = Recorder()
     record.answers["current_context"] = SimpleNamespace(checkpoint=record.checkpoint)
-    record.answers["TableRenderer"] = SimpleNamespace(to_html=lambda frame: frame.to_dict("records"))
+    record.answers["TableRenderer"] = SimpleNamespace(
+        to_html=lambda frame: frame.to_dict("records")
+    )
     install(
         monkeypatch,
         {
@@ -175,9 +204,12 @@ def trackio(monkeypatch: Any, space: str | None = "me/trackio") -> Recorder:
     record.answers |= {"freeze": lambda **kwargs: f"me/{kwargs['new_space_id']}"}
     record.answers |= {"sync": lambda **kwargs: f"me/{kwargs['space_id']}"}
     context = SimpleNamespace(
-        current_space_id=SimpleNamespace(get=lambda: space), current_project=SimpleNamespace(get=lambda: "project")
+        current_space_id=SimpleNamespace(get=lambda: space),
+        current_project=SimpleNamespace(get=lambda: "project"),
     )
-    contents: dict[str, Any] = {name: getattr(record, name) for name in ("init", "log", "finish", "freeze", "sync")}
+    contents: dict[str, Any] = {
+        name: getattr(record, name) for name in ("init", "log", "finish", "freeze", "sync")
+    }
     contents |= {"config": Config(record), "context_vars": context, "__version__": "0.43.0"}
     install(monkeypatch, {"trackio": contents})
     return record

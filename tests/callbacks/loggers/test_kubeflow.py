@@ -30,7 +30,9 @@ def reports(monkeypatch, tmp_path):
     (tmp_path / "token").write_text("secret\n")
     with HTTPServer(("127.0.0.1", 0), Controller) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", f"http://127.0.0.1:{server.server_port}/status")
+        monkeypatch.setenv(
+            "KUBEFLOW_TRAINER_SERVER_URL", f"http://127.0.0.1:{server.server_port}/status"
+        )
         monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", str(tmp_path / "token"))
         yield heard
         server.shutdown()

@@ -25,8 +25,9 @@ STAND_INS = {
     "swanlab": (recorded_clients.swanlab, "log"),
     "trackio": (recorded_clients.trackio, "log"),
 }
-"""Their clients, and the calls that send numbers. Of codecarbon, dvclive and wandb the real ones are in
-`test_offline.py`, of tensorboard in `test_tensorboard.py`."""
+"""Their clients, and the calls that send numbers. Of codecarbon, dvclive and wandb the real ones
+are in `test_offline.py`, of tensorboard in `test_tensorboard.py`.
+"""
 EXTRA = {
     "on_log": {"logs": {"loss": 1.5, "eval_loss": 1.0, "note": "text"}},
     "on_predict": {"metrics": {"test_loss": 2.0}},
@@ -44,14 +45,20 @@ def tracker(request, monkeypatch):
     monkeypatch.setattr(callbacks.ClearMLCallback, "_trainings_of", {})
     name = request.param
     stand_in, sends = STAND_INS[name]
-    return SimpleNamespace(name=name, make=getattr(callbacks, CLASSES[name]), record=stand_in(monkeypatch), sends=sends)
+    return SimpleNamespace(
+        name=name,
+        make=getattr(callbacks, CLASSES[name]),
+        record=stand_in(monkeypatch),
+        sends=sends,
+    )
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_constructors_take_what_those_of_the_reference_take(name):
     kinds = getattr(callbacks, CLASSES[name]), getattr(reference, CLASSES[name])
     ours, theirs = (
-        [(p.name, p.default, p.kind) for p in inspect.signature(kind).parameters.values()] for kind in kinds
+        [(p.name, p.default, p.kind) for p in inspect.signature(kind).parameters.values()]
+        for kind in kinds
     )
     assert ours == theirs
 
@@ -68,25 +75,42 @@ def test_a_package_that_is_missing_is_named_when_the_trainer_is_made(name, monke
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_every_event_alone_works_without_the_ones_before_it(tracker, event, tmp_path):
-    args, state, control = trainer(lightrainer, tmp_path / "out").args, TrainerState(global_step=2), TrainerControl()
+    args, state, control = (
+        trainer(lightrainer, tmp_path / "out").args,
+        TrainerState(global_step=2),
+        TrainerControl(),
+    )
     callback = tracker.make()
-    everything = {"model": Small(), "processing_class": None, "optimizer": None, "lr_scheduler": None}
+    everything = {
+        "model": Small(),
+        "processing_class": None,
+        "optimizer": None,
+        "lr_scheduler": None,
+    }
     everything |= {"train_dataloader": None, "eval_dataloader": None}
-    assert getattr(callback, event)(args, state, control, **everything, **EXTRA.get(event, {})) is None
+    assert (
+        getattr(callback, event)(args, state, control, **everything, **EXTRA.get(event, {})) is None
+    )
     callback.on_train_end(args, state, control, **everything)
 
 
 def test_the_other_processes_say_nothing(tracker, tmp_path):
     args = trainer(lightrainer, tmp_path / "out").args
-    state = TrainerState(is_world_process_zero=False, is_local_process_zero=False, is_hyper_param_search=True)
+    state = TrainerState(
+        is_world_process_zero=False, is_local_process_zero=False, is_hyper_param_search=True
+    )
     callback = tracker.make()
     tracker.record.calls.clear()
     for event in EVENTS:
-        getattr(callback, event)(args, state, TrainerControl(), model=Small(), **EXTRA.get(event, {}))
+        getattr(callback, event)(
+            args, state, TrainerControl(), model=Small(), **EXTRA.get(event, {})
+        )
     assert tracker.record.calls == []
 
 
-def test_a_run_that_cannot_be_opened_is_an_error_before_the_first_step(tracker, monkeypatch, tmp_path, caplog):
+def test_a_run_that_cannot_be_opened_is_an_error_before_the_first_step(
+    tracker, monkeypatch, tmp_path, caplog
+):
     if tracker.name in ("azure_ml", "flyte"):
         pytest.skip("opens no run")
     made = trainer(lightrainer, tmp_path / "out", report_to=tracker.name)
@@ -103,7 +127,9 @@ def test_a_run_that_cannot_be_opened_is_an_error_before_the_first_step(tracker, 
 
 
 def test_a_network_that_goes_away_does_not_end_the_training(tracker, tmp_path, caplog):
-    made = trainer(lightrainer, tmp_path / "out", report_to=tracker.name, save_strategy="steps", save_steps=1)
+    made = trainer(
+        lightrainer, tmp_path / "out", report_to=tracker.name, save_strategy="steps", save_steps=1
+    )
 
     def gone(*args, **kwargs):
         raise ConnectionError("gone")
@@ -111,7 +137,11 @@ def test_a_network_that_goes_away_does_not_end_the_training(tracker, tmp_path, c
     tracker.record.answers[tracker.sends] = gone
     made.train()
     assert made.state.global_step == 4
-    said = [record for record in caplog.records if record.name.startswith("lightrainer.callbacks.loggers")]
+    said = [
+        record
+        for record in caplog.records
+        if record.name.startswith("lightrainer.callbacks.loggers")
+    ]
     said = [record.getMessage() for record in said if record.levelno == logging.WARNING]
     once = [text for text in said if "(ConnectionError: gone). Training continues" in text]
     assert len(once) == 1
@@ -131,7 +161,12 @@ def test_what_is_wrong_in_an_override_is_not_hidden(monkeypatch, tmp_path):
 
 def test_each_trial_of_a_search_opens_a_run(tracker, tmp_path):
     args, callback = trainer(lightrainer, tmp_path / "out").args, tracker.make()
-    opens = {"clearml": "Task.init", "comet_ml": "start", "mlflow": "start_run", "dagshub": "start_run"}
+    opens = {
+        "clearml": "Task.init",
+        "comet_ml": "start",
+        "mlflow": "start_run",
+        "dagshub": "start_run",
+    }
     opened = opens.get(tracker.name, "init")
     for trial in ("trial-1", "trial-2"):
         state = TrainerState(is_hyper_param_search=True, trial_name=trial)
@@ -155,6 +190,8 @@ def test_checkpoints_are_waited_for_only_where_they_are_uploaded(tracker):
 
 def test_a_callback_serves_the_trainer_of_the_reference(tracker, tmp_path):
     """Its Trainer calls the events, its state and arguments are read."""
-    made = trainer(transformers, tmp_path / "out", [tracker.make()], save_strategy="steps", save_steps=2)
+    made = trainer(
+        transformers, tmp_path / "out", [tracker.make()], save_strategy="steps", save_steps=2
+    )
     made.train()
     assert any(name == tracker.sends for name, *_ in tracker.record.calls)

@@ -1,4 +1,5 @@
-"""Trackers whose client works without a network, run for real: what they write is what the reference writes.
+"""Trackers whose client works without a network, run for real: what they write is what the
+reference writes.
 
 wandb and mlflow have a file of their own.
 """
@@ -23,13 +24,17 @@ import lightrainer
 @needs("dvclive")
 def test_dvclive_has_the_files_of_the_reference(tmp_path):
     both(tmp_path, "dvclive", lambda made: made.evaluate())
-    theirs, ours = (read_back.dvclive_metrics(tmp_path / name / "dvclive") for name in ("transformers", "lightrainer"))
+    theirs, ours = (
+        read_back.dvclive_metrics(tmp_path / name / "dvclive")
+        for name in ("transformers", "lightrainer")
+    )
     assert without_times(theirs) == without_times(ours)
     assert set(theirs) == set(ours) >= {"loss", "eval/loss", "train/loss", "learning_rate"}
     import yaml
 
     params = [
-        yaml.safe_load((tmp_path / api / "dvclive/params.yaml").read_text()) for api in ("transformers", "lightrainer")
+        yaml.safe_load((tmp_path / api / "dvclive/params.yaml").read_text())
+        for api in ("transformers", "lightrainer")
     ]
     assert {name for name in params[0] if params[0][name] != params[1].get(name)} == {
         "output_dir",
@@ -44,7 +49,9 @@ def test_dvclive_keeps_the_model(best, tmp_path, monkeypatch):
     from dvclive import Live
 
     kept = []
-    monkeypatch.setattr(Live, "log_artifact", lambda self, path, **options: kept.append((path, options)))
+    monkeypatch.setattr(
+        Live, "log_artifact", lambda self, path, **options: kept.append((path, options))
+    )
     monkeypatch.setenv("HF_DVCLIVE_LOG_MODEL", "1")
     options = {"load_best_model_at_end": best, "save_strategy": "epoch"}
     made = trainer(lightrainer, tmp_path / "out", report_to="dvclive", **options)
@@ -55,7 +62,9 @@ def test_dvclive_keeps_the_model(best, tmp_path, monkeypatch):
     assert {"model.safetensors", "training_args.bin"} <= set(os.listdir(tmp_path / "out" / name))
     monkeypatch.setenv("HF_DVCLIVE_LOG_MODEL", "all")
     kept.clear()
-    made = trainer(lightrainer, tmp_path / "out", report_to="dvclive", save_strategy="steps", save_steps=2)
+    made = trainer(
+        lightrainer, tmp_path / "out", report_to="dvclive", save_strategy="steps", save_steps=2
+    )
     assert lightrainer.callbacks.reads_checkpoints(callback_of(made, "DVCLiveCallback"))
     made.train()
     assert kept == [(str(tmp_path / "out"), {})] * 2
@@ -76,7 +85,9 @@ def test_codecarbon_measures_every_training_without_a_network(tmp_path, monkeypa
     with (tmp_path / "out" / "emissions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len({row["run_id"] for row in rows}) == 2
-    assert all(float(row["energy_consumed"]) > 0 and row["country_iso_code"] == "FRA" for row in rows)
+    assert all(
+        float(row["energy_consumed"]) > 0 and row["country_iso_code"] == "FRA" for row in rows
+    )
 
 
 # trackio
@@ -95,7 +106,9 @@ def trackio_folder(tmp_path_factory):
 
 
 @needs("trackio")
-def test_trackio_has_the_logs_of_the_reference_and_goes_on_after_the_training(trackio_folder, tmp_path, monkeypatch):
+def test_trackio_has_the_logs_of_the_reference_and_goes_on_after_the_training(
+    trackio_folder, tmp_path, monkeypatch
+):
     monkeypatch.setenv("TRACKIO_DIR", str(trackio_folder))
     local = {"report_to": "trackio"}
     for api in (transformers, lightrainer):
@@ -104,7 +117,9 @@ def test_trackio_has_the_logs_of_the_reference_and_goes_on_after_the_training(tr
         made.train()
     made.evaluate()
     made.predict(points(4))
-    theirs, ours = (read_back.trackio_logs(trackio_folder, name) for name in ("transformers", "lightrainer"))
+    theirs, ours = (
+        read_back.trackio_logs(trackio_folder, name) for name in ("transformers", "lightrainer")
+    )
     *logs, evaluated, predicted = [(run, without_times(values)) for run, values in ours]
     assert logs == [(run, without_times(values)) for run, values in theirs]
     assert {run for run, _ in ours} == {"named"}
@@ -112,7 +127,11 @@ def test_trackio_has_the_logs_of_the_reference_and_goes_on_after_the_training(tr
     import trackio.sqlite_storage
 
     config = trackio.sqlite_storage.SQLiteStorage.get_run_config("lightrainer", "named")
-    assert (config["learning_rate"], config["width"], config["model/num_parameters"]) == (0.01, 4, 5)
+    assert (config["learning_rate"], config["width"], config["model/num_parameters"]) == (
+        0.01,
+        4,
+        5,
+    )
     assert files_with_the_secret(trackio_folder) == []
 
 
@@ -133,7 +152,8 @@ def test_swanlab_keeps_an_experiment_on_this_machine(tmp_path, monkeypatch):
     swanlab.finish()
     (written,) = tmp_path.glob("swanlog/*/*.swanlab")
     assert all(
-        word in written.read_bytes() for word in (b"train/loss", b"eval/loss", b"single_value/train_loss", b"named")
+        word in written.read_bytes()
+        for word in (b"train/loss", b"eval/loss", b"single_value/train_loss", b"named")
     )
     assert files_with_the_secret(tmp_path) == []
 
@@ -142,29 +162,52 @@ def test_swanlab_keeps_an_experiment_on_this_machine(tmp_path, monkeypatch):
 
 
 BESIDE = Path(sys.prefix) / "comet"
-"""Where the Makefile installs it: transformers would import it in every process, if it were among the packages."""
+"""Where the Makefile installs it: transformers would import it in every process, if it were
+among the packages.
+"""
 
 
-@pytest.mark.skipif(not BESIDE.is_dir(), reason="comet_ml is not there: `make test` puts it into .venv/comet")
+@pytest.mark.skipif(
+    not BESIDE.is_dir(), reason="comet_ml is not there: `make test` puts it into .venv/comet"
+)
 def test_comet_has_the_metrics_and_parameters_of_the_reference(tmp_path, monkeypatch):
     """In processes of their own, as comet_ml patches other libraries when it is imported."""
     monkeypatch.setenv("COMET_START_ONLINE", "0")
     monkeypatch.setenv("COMET_DISABLE_AUTO_LOGGING", "1")
-    script, options = Path(__file__).with_name("comet_script.py"), {"processes": 0, "library": "lightrainer"}
-    finished_ranks(script, str(tmp_path), log=tmp_path / "script.txt", seconds=240, **options, BESIDE=str(BESIDE))
+    script, options = (
+        Path(__file__).with_name("comet_script.py"),
+        {
+            "processes": 0,
+            "library": "lightrainer",
+        },
+    )
+    finished_ranks(
+        script,
+        str(tmp_path),
+        log=tmp_path / "script.txt",
+        seconds=240,
+        **options,
+        BESIDE=str(BESIDE),
+    )
     found = []
     for api in ("transformers", "lightrainer"):
         (archive,) = (tmp_path / api).glob("*.zip")
         found.append(read_back.comet_experiment(archive))
     theirs, ours = found
     timeless = [
-        [row for row in run["metrics"] if "runtime" not in row[0] and "per_second" not in row[0]] for run in found
+        [row for row in run["metrics"] if "runtime" not in row[0] and "per_second" not in row[0]]
+        for run in found
     ]
     assert timeless[0] == timeless[1]
     assert {("train/loss", 1), ("train/loss", 4), ("eval/loss", 4), ("test/loss", 4)} <= {
         row[:2] for row in timeless[1]
     }
-    different = {name for name, value in theirs["params"].items() if ours["params"].get(name) != value}
+    different = {
+        name for name, value in theirs["params"].items() if ours["params"].get(name) != value
+    }
     assert {name for name in different if not name.startswith("args|accelerator_config")} == set()
-    assert (ours["params"]["config|nested|depth"], ours["params"]["args|hub_token"]) == (2, "<HUB_TOKEN>")
+    assert (ours["params"]["config|nested|depth"], ours["params"]["args|hub_token"]) == (
+        2,
+        "<HUB_TOKEN>",
+    )
     assert "graph" in ours["kinds"]

@@ -11,7 +11,10 @@ from small_run import SECRET, callback_of, trainer, without_times
 import lightrainer
 
 # The filter is for MLflow 3.17 beside SQLAlchemy 2.1.
-pytestmark = [needs("mlflow"), pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")]
+pytestmark = [
+    needs("mlflow"),
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,9 @@ def mlflow(monkeypatch, store, request):
 @pytest.fixture
 def mlflow_runs(mlflow, store, request):
     """Read the runs of this test."""
-    return lambda: [run for run in read_back.mlflow_runs(store) if run["experiment"] == request.node.name]
+    return lambda: [
+        run for run in read_back.mlflow_runs(store) if run["experiment"] == request.node.name
+    ]
 
 
 def test_mlflow_has_the_metrics_and_parameters_of_the_reference(mlflow_runs, tmp_path, monkeypatch):
@@ -45,15 +50,30 @@ def test_mlflow_has_the_metrics_and_parameters_of_the_reference(mlflow_runs, tmp
     theirs, ours = mlflow_runs()
     assert without_times(theirs["metrics"]) == without_times(ours["metrics"])
     assert [step for step, _ in ours["metrics"]["loss"]] == [1, 2, 3, 4]
-    assert set(ours["metrics"]) == set(theirs["metrics"]) >= {"eval_loss", "train_loss", "learning_rate", "grad_norm"}
-    assert (ours["name"], ours["status"]) == (theirs["name"], theirs["status"]) == ("named", "FINISHED")
+    assert (
+        set(ours["metrics"])
+        == set(theirs["metrics"])
+        >= {"eval_loss", "train_loss", "learning_rate", "grad_norm"}
+    )
+    assert (
+        (ours["name"], ours["status"])
+        == (theirs["name"], theirs["status"])
+        == ("named", "FINISHED")
+    )
     assert ours["tags"]["stage"] == "first"
-    assert {name for name in theirs["params"] if ours["params"].get(name) != theirs["params"][name]} == {"output_dir"}
-    assert (ours["params"]["nested.kinds.first"], ours["params"]["hub_token"]) == ("linear", "<HUB_TOKEN>")
+    assert {
+        name for name in theirs["params"] if ours["params"].get(name) != theirs["params"][name]
+    } == {"output_dir"}
+    assert (ours["params"]["nested.kinds.first"], ours["params"]["hub_token"]) == (
+        "linear",
+        "<HUB_TOKEN>",
+    )
     assert SECRET not in str(ours)
 
 
-def test_what_comes_after_an_mlflow_run_goes_to_it_and_another_training_is_another_run(mlflow, mlflow_runs, tmp_path):
+def test_what_comes_after_an_mlflow_run_goes_to_it_and_another_training_is_another_run(
+    mlflow, mlflow_runs, tmp_path
+):
     made = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
     callback = callback_of(made, "MLflowCallback")
     made.train()
@@ -68,7 +88,9 @@ def test_what_comes_after_an_mlflow_run_goes_to_it_and_another_training_is_anoth
     assert {run["status"] for run in runs} == {"FINISHED"}
 
 
-def test_an_mlflow_run_of_the_script_is_used_and_left_open(mlflow, mlflow_runs, tmp_path, monkeypatch):
+def test_an_mlflow_run_of_the_script_is_used_and_left_open(
+    mlflow, mlflow_runs, tmp_path, monkeypatch
+):
     monkeypatch.setenv("MLFLOW_MAX_LOG_PARAMS", "3")
     mlflow.set_experiment(os.environ["MLFLOW_EXPERIMENT_NAME"])
     own = mlflow.start_run(run_name="own")
@@ -92,7 +114,9 @@ def test_mlflow_keeps_checkpoints_when_asked(mlflow_runs, tmp_path, monkeypatch)
     plain = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
     assert not lightrainer.callbacks.reads_checkpoints(callback_of(plain, "MLflowCallback"))
     monkeypatch.setenv("HF_MLFLOW_LOG_ARTIFACTS", "TRUE")
-    made = trainer(lightrainer, tmp_path / "out", report_to="mlflow", save_strategy="steps", save_steps=2)
+    made = trainer(
+        lightrainer, tmp_path / "out", report_to="mlflow", save_strategy="steps", save_steps=2
+    )
     assert lightrainer.callbacks.reads_checkpoints(callback_of(made, "MLflowCallback"))
     made.train()
     (run,) = mlflow_runs()
@@ -115,7 +139,9 @@ def test_an_mlflow_run_does_not_stay_open_after_an_error(mlflow, mlflow_runs, tm
     assert (mlflow.active_run(), run["status"]) == (None, "FAILED")
 
 
-def test_a_resumed_training_goes_on_with_its_run(mlflow, mlflow_runs, tmp_path, monkeypatch, caplog):
+def test_a_resumed_training_goes_on_with_its_run(
+    mlflow, mlflow_runs, tmp_path, monkeypatch, caplog
+):
     """Unless the environment names another one, or it is gone, which is said."""
 
     def train(resumed=True, **changes):

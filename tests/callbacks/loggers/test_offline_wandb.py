@@ -28,7 +28,9 @@ def ended(wandb):
     return path
 
 
-def test_wandb_has_the_history_the_summary_and_the_configuration_of_the_reference(wandb, tmp_path, monkeypatch):
+def test_wandb_has_the_history_the_summary_and_the_configuration_of_the_reference(
+    wandb, tmp_path, monkeypatch
+):
     monkeypatch.setenv("WANDB_PROJECT", "mine")
 
     files = []
@@ -47,7 +49,9 @@ def test_wandb_has_the_history_the_summary_and_the_configuration_of_the_referenc
     assert any("test/loss" in entry for entry in histories[1])
     assert plain(theirs["summary"]) == plain(ours["summary"])
     assert ours["summary"]["train_loss"] > 0
-    assert (ours["project"], ours["name"]) == (theirs["project"], theirs["name"]) == ("mine", "first")
+    assert (
+        (ours["project"], ours["name"]) == (theirs["project"], theirs["name"]) == ("mine", "first")
+    )
     # Older clients add the names that `*` has met, in any order.
     assert theirs["metrics"][:2] == ours["metrics"][:2] == ["train/global_step", "*"]
     same_description(theirs["config"], ours["config"])
@@ -61,7 +65,9 @@ def plain(entry):
 
 def same_description(theirs, ours, different=("output_dir", "_wandb", "accelerator_config")):
     """All that the reference says of arguments and model, ours says, too."""
-    missing = {name for name in theirs if not name.startswith(different) and ours.get(name) != theirs[name]}
+    missing = {
+        name for name in theirs if not name.startswith(different) and ours.get(name) != theirs[name]
+    }
     assert missing == set()
     assert (ours["learning_rate"], ours["width"], ours["hub_token"]) == (0.01, 4, "<HUB_TOKEN>")
 
@@ -71,14 +77,20 @@ def test_wandb_watches_the_model_and_keeps_it_with_its_checkpoints(wandb, tmp_pa
     monkeypatch.setenv("WANDB_WATCH", "all")
     watched = []
     run_class = wandb.sdk.wandb_run.Run
-    monkeypatch.setattr(run_class, "watch", lambda self, model, **options: watched.append((model, options)))
-    made = trainer(lightrainer, tmp_path / "out", report_to="wandb", save_strategy="steps", save_steps=2)
+    monkeypatch.setattr(
+        run_class, "watch", lambda self, model, **options: watched.append((model, options))
+    )
+    made = trainer(
+        lightrainer, tmp_path / "out", report_to="wandb", save_strategy="steps", save_steps=2
+    )
     callback = callback_of(made, "WandbCallback")
     assert lightrainer.callbacks.reads_checkpoints(callback)
     made.train()
     name = f"model-{callback.run_id}"
     assert watched == [(made.model, {"log": "all", "log_freq": 100})]
-    aliases = [found for kept, found in read_back.wandb_run(ended(wandb))["artifacts"] if kept == name]
+    aliases = [
+        found for kept, found in read_back.wandb_run(ended(wandb))["artifacts"] if kept == name
+    ]
     assert [sorted({*found} - {"latest"}) for found in aliases] == [
         ["base_model"],
         ["checkpoint_global_step_2", "epoch_0.5"],

@@ -1,4 +1,6 @@
-"""Calls of the clients of trackers, recorded for our callback and the reference's in the same training."""
+"""Calls of the clients of trackers, recorded for our callback and the reference's in the same
+training.
+"""
 
 import copy
 import os
@@ -21,7 +23,9 @@ def called(record, *names):
 
 
 def both(make, monkeypatch, folder, report_to, then=lambda made: None, **changes):
-    """Train with the reference and with ours, each with a fresh stand-in; returns what both recorded."""
+    """Train with the reference and with ours, each with a fresh stand-in; returns what both
+    recorded.
+    """
     records = []
     for api in (transformers, lightrainer):
         record = make(monkeypatch)
@@ -36,7 +40,11 @@ def both(make, monkeypatch, folder, report_to, then=lambda made: None, **changes
 
 def timeless(calls):
     """Calls without what a clock measures."""
-    return [(name, args, without_times(kwargs)) for name, args, kwargs in calls if not is_time(args, kwargs)]
+    return [
+        (name, args, without_times(kwargs))
+        for name, args, kwargs in calls
+        if not is_time(args, kwargs)
+    ]
 
 
 def is_time(args, kwargs):
@@ -48,10 +56,21 @@ def is_time(args, kwargs):
 
 
 def test_azure_ml_is_told_what_the_reference_tells(monkeypatch, tmp_path):
-    theirs, ours = both(recorded_clients.azureml, monkeypatch, tmp_path, "azure_ml", lambda made: made.evaluate())
+    theirs, ours = both(
+        recorded_clients.azureml, monkeypatch, tmp_path, "azure_ml", lambda made: made.evaluate()
+    )
     assert timeless(theirs.calls) == timeless(ours.calls)
-    assert ("Run.get_context.log", ("loss", ours.calls[1][1][1]), {"description": "loss"}) == ours.calls[1]
-    assert {args[0] for _, args, _ in ours.calls[1:]} >= {"loss", "learning_rate", "eval_loss", "train_loss"}
+    assert (
+        "Run.get_context.log",
+        ("loss", ours.calls[1][1][1]),
+        {"description": "loss"},
+    ) == ours.calls[1]
+    assert {args[0] for _, args, _ in ours.calls[1:]} >= {
+        "loss",
+        "learning_rate",
+        "eval_loss",
+        "train_loss",
+    }
 
 
 # Comet
@@ -85,7 +104,11 @@ def test_comet_is_started_as_the_reference_starts_it(mode, comet_is_there, monke
 def _fresh_counters(monkeypatch):
     for name in ("_train_run_counter", "_model_connect_counter"):
         monkeypatch.setattr(reference.ClearMLCallback, name, 0)
-    for name, value in (("log_suffix", ""), ("_task_created_in_callback", False), ("_should_close_on_train_end", None)):
+    for name, value in (
+        ("log_suffix", ""),
+        ("_task_created_in_callback", False),
+        ("_should_close_on_train_end", None),
+    ):
         monkeypatch.setattr(reference.ClearMLCallback, name, value)
     monkeypatch.setattr(callbacks.ClearMLCallback, "_trainings_of", {})
 
@@ -101,11 +124,20 @@ def test_clearml_is_told_what_the_reference_tells(monkeypatch, tmp_path):
     assert timeless(called(theirs, *REPORTS)) == timeless(called(ours, *REPORTS))
     titles = {(kwargs["title"], kwargs["series"]) for _, _, kwargs in called(ours, REPORTS[0])}
     assert titles >= {("train", "loss"), ("eval", "loss"), ("train", "learning_rate")}
-    for name in ("Task.init", "OutputModel", "OutputModel.connect", "OutputModel.update_weights_package", "task.close"):
+    for name in (
+        "Task.init",
+        "OutputModel",
+        "OutputModel.connect",
+        "OutputModel.update_weights_package",
+        "task.close",
+    ):
         assert comparable(called(theirs, name)) == comparable(called(ours, name)) != []
     assert called(ours, "Task.init")[0][2]["project_name"] == "mine"
     assert len(called(ours, "model.Model.remove")) == len(called(theirs, "model.Model.remove")) == 2
-    switches = [[kwargs["name"] for _, _, kwargs in called(record, "task.set_parameter")] for record in (theirs, ours)]
+    switches = [
+        [kwargs["name"] for _, _, kwargs in called(record, "task.set_parameter")]
+        for record in (theirs, ours)
+    ]
     assert switches[0] == switches[1] != []
     configs = [called(record, "task.set_configuration_object")[0][2] for record in (theirs, ours)]
     assert {**configs[0], "description": ""} == {**configs[1], "description": ""}
@@ -121,12 +153,15 @@ def test_clearml_is_told_what_the_reference_tells(monkeypatch, tmp_path):
 def comparable(calls):
     """Tasks and models are other objects each time."""
     return [
-        (name, {key: value for key, value in kwargs.items() if key != "task"}) for name, _, kwargs in copy.copy(calls)
+        (name, {key: value for key, value in kwargs.items() if key != "task"})
+        for name, _, kwargs in copy.copy(calls)
     ]
 
 
 @pytest.mark.usefixtures("_fresh_counters")
-def test_a_clearml_task_that_was_closed_is_gone_on_with_and_another_training_has_another(monkeypatch, tmp_path):
+def test_a_clearml_task_that_was_closed_is_gone_on_with_and_another_training_has_another(
+    monkeypatch, tmp_path
+):
     record = recorded_clients.clearml(monkeypatch)
     made = trainer(lightrainer, tmp_path / "out", report_to="clearml")
     made.train()
@@ -147,7 +182,12 @@ def test_a_clearml_task_of_the_script_is_used_and_left_open(monkeypatch, tmp_pat
     made.train()
     trainer(lightrainer, tmp_path / "out", report_to="clearml").train()
     assert called(record, "Task.init", "task.close") == []
-    assert {kwargs["title"] for _, _, kwargs in called(record, REPORTS[0])} == {"train", "eval", "train_2", "eval_2"}
+    assert {kwargs["title"] for _, _, kwargs in called(record, REPORTS[0])} == {
+        "train",
+        "eval",
+        "train_2",
+        "eval_2",
+    }
 
 
 # DagsHub and MLflow
@@ -157,12 +197,25 @@ def test_dagshub_is_told_what_the_reference_tells(monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://dagshub.com/me/repository.mlflow")
     monkeypatch.setenv("HF_DAGSHUB_LOG_ARTIFACTS", "TRUE")
     monkeypatch.setenv("BRANCH", "second")
-    theirs, ours = both(recorded_clients.dagshub, monkeypatch, tmp_path, "dagshub", run_name="named")
-    for name in ("Repo", "Repo.directory", "Repo.directory.add_dir", "set_tracking_uri", "start_run"):
+    theirs, ours = both(
+        recorded_clients.dagshub, monkeypatch, tmp_path, "dagshub", run_name="named"
+    )
+    for name in (
+        "Repo",
+        "Repo.directory",
+        "Repo.directory.add_dir",
+        "set_tracking_uri",
+        "start_run",
+    ):
         assert called(theirs, name) == called(ours, name) != []
-    metrics = [[without_times(k["metrics"]) for _, _, k in called(record, "log_metrics")] for record in (theirs, ours)]
+    metrics = [
+        [without_times(k["metrics"]) for _, _, k in called(record, "log_metrics")]
+        for record in (theirs, ours)
+    ]
     assert metrics[0] == metrics[1] != []
-    assert called(ours, "Repo") == [("Repo", (), {"owner": "me", "name": "repository", "branch": "second"})]
+    assert called(ours, "Repo") == [
+        ("Repo", (), {"owner": "me", "name": "repository", "branch": "second"})
+    ]
     assert called(ours, "end_run") == [("end_run", ("FINISHED",), {})]
     assert (tmp_path / "out" / "dataset.pt").exists()
 
@@ -181,9 +234,18 @@ def test_mlflow_parameters_are_cut_as_asked(monkeypatch, tmp_path, caplog):
 
 
 def test_flyte_is_given_checkpoints_and_the_log(monkeypatch, tmp_path):
-    theirs, ours = both(recorded_clients.flytekit, monkeypatch, tmp_path, "flyte", save_strategy="steps", save_steps=2)
+    theirs, ours = both(
+        recorded_clients.flytekit,
+        monkeypatch,
+        tmp_path,
+        "flyte",
+        save_strategy="steps",
+        save_steps=2,
+    )
     assert called(theirs, "checkpoint.save") == called(ours, "checkpoint.save") != []
-    tables = [[without_times(row) for row in called(record, "Deck")[0][1][1]] for record in (theirs, ours)]
+    tables = [
+        [without_times(row) for row in called(record, "Deck")[0][1][1]] for record in (theirs, ours)
+    ]
     assert str(tables[0]) == str(tables[1])
     quiet = callbacks.FlyteCallback(save_log_history=False, sync_checkpoints=False)
     assert not lightrainer.callbacks.reads_checkpoints(quiet)
@@ -201,7 +263,9 @@ def test_swanlab_is_told_what_the_reference_tells(trial, run_name, monkeypatch, 
     logs, records = {"loss": 1.0, "train_loss": 2.0}, []
     for kind in (reference.SwanLabCallback, callbacks.SwanLabCallback):
         record = recorded_clients.swanlab(monkeypatch)
-        args = trainer(lightrainer, tmp_path / "out", run_name=run_name, resume_from_checkpoint="x").args
+        args = trainer(
+            lightrainer, tmp_path / "out", run_name=run_name, resume_from_checkpoint="x"
+        ).args
         callback, state = kind(), TrainerState(global_step=3, trial_name=trial)
         callback.on_train_begin(args, state, TrainerControl(), model=Small())
         callback.on_log(args, state, TrainerControl(), model=Small(), logs=logs)
@@ -218,7 +282,12 @@ def test_swanlab_is_told_what_the_reference_tells(trial, run_name, monkeypatch, 
 
 
 def test_trackio_is_told_what_the_reference_tells(monkeypatch, tmp_path):
-    given = {"run_name": "named", "project": "mine", "trackio_space_id": "trackio", "hub_private_repo": True}
+    given = {
+        "run_name": "named",
+        "project": "mine",
+        "trackio_space_id": "trackio",
+        "hub_private_repo": True,
+    }
     theirs, ours = both(recorded_clients.trackio, monkeypatch, tmp_path, "trackio", **given)
     assert called(theirs, "init") == called(ours, "init") != []
     assert len(called(ours, "finish")) == len(called(theirs, "finish")) == 1
@@ -228,7 +297,11 @@ def test_trackio_is_told_what_the_reference_tells(monkeypatch, tmp_path):
 def test_a_static_space_is_made_when_training_is_over(asked, monkeypatch, tmp_path):
     record = recorded_clients.trackio(monkeypatch)
     made = trainer(
-        lightrainer, tmp_path / "out", report_to="trackio", trackio_static_space_id=asked, trackio_bucket_id="me/data"
+        lightrainer,
+        tmp_path / "out",
+        report_to="trackio",
+        trackio_static_space_id=asked,
+        trackio_bucket_id="me/data",
     )
     made.model.model_tags = ["own", "trackio:https://old"]
     made.train()
@@ -245,10 +318,20 @@ def test_a_static_space_is_made_when_training_is_over(asked, monkeypatch, tmp_pa
 
 def test_a_local_trackio_project_is_uploaded_with_the_model(monkeypatch, tmp_path):
     record = recorded_clients.trackio(monkeypatch, space=None)
-    made = trainer(lightrainer, tmp_path / "out", report_to="trackio", trackio_space_id=None, project="My Run!")
+    made = trainer(
+        lightrainer,
+        tmp_path / "out",
+        report_to="trackio",
+        trackio_space_id=None,
+        project="My Run!",
+    )
     made.train()
     assert called(record, "freeze") == []
     made.callback_handler.call_event("on_push_begin", made.args, made.state, made.control)
     ((_, _, kwargs),) = called(record, "sync")
-    assert (kwargs["project"], kwargs["sdk"], kwargs["space_id"][:14]) == ("My Run!", "static", "my-run-static-")
+    assert (kwargs["project"], kwargs["sdk"], kwargs["space_id"][:14]) == (
+        "My Run!",
+        "static",
+        "my-run-static-",
+    )
     assert made.model.model_tags[0] == "trackio"

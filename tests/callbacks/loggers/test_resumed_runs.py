@@ -1,4 +1,6 @@
-"""A resumed training goes on with the run of its checkpoint, unless the script or the environment names one."""
+"""A resumed training goes on with the run of its checkpoint, unless the script or the
+environment names one.
+"""
 
 import importlib
 import itertools
@@ -17,7 +19,9 @@ SAVED = {"save_strategy": "steps", "save_steps": 2}
 
 
 def train(folder, report_to, name, resumed=False, then=lambda: None, **changes):
-    """Train in four steps, or the last two of them; returns the callback, as another process would have it."""
+    """Train in four steps, or the last two of them; returns the callback, as another process
+    would have it.
+    """
     made = trainer(lightrainer, folder / "out", report_to=report_to, **{**SAVED, **changes})
     made.train(resume_from_checkpoint=str(folder / "out" / "checkpoint-2") if resumed else None)
     callback = callback_of(made, name)
@@ -39,7 +43,9 @@ def test_wandb(tmp_path, monkeypatch):
     assert len([path for path in runs.glob("offline-run-*") if first in path.name]) == 2
     given_ids = []
     monkeypatch.setattr(
-        wandb, "init", lambda init=wandb.init, **given: given_ids.append(given.get("id")) or init(**given)
+        wandb,
+        "init",
+        lambda init=wandb.init, **given: given_ids.append(given.get("id")) or init(**given),
     )
     monkeypatch.setenv("WANDB_RUN_ID", "mine")  # read by wandb itself
     train(*given, resumed=True, then=wandb.finish)
@@ -53,7 +59,8 @@ def test_tensorboard(tmp_path, asked, monkeypatch):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.summary.writer import event_file_writer
 
-    seconds = itertools.count(1_800_000_000)  # files are read in the order of their names, which are in seconds
+    # files are read in the order of their names, which are in seconds
+    seconds = itertools.count(1_800_000_000)
     monkeypatch.setattr(event_file_writer, "time", SimpleNamespace(time=lambda: next(seconds)))
     changes = {"logging_dir": str(tmp_path / "asked")} if asked else {}
     given = tmp_path, "tensorboard", "TensorBoardCallback"

@@ -38,12 +38,17 @@ def read(directory):
 def texts(directory):
     """The texts of a run by tag."""
     events = read(directory)
-    return {tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in events.Tags()["tensors"]}
+    return {
+        tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode()
+        for tag in events.Tags()["tensors"]
+    }
 
 
 def scalars(directory):
     events = read(directory)
-    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {
+        tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+    }
 
 
 def only_run(output_dir):
@@ -56,14 +61,26 @@ def only_run(output_dir):
 def test_numbers_texts_arguments_and_configuration_arrive(tmp_path, caplog):
     callback, state, args = TensorBoardCallback(), TrainerState(global_step=3), arguments(tmp_path)
     model = SimpleNamespace(config={"width": 4})
-    logs = {"loss": 1.5, "epoch": 1, "eval_loss": torch.tensor(2.5), "test_f1": 0.5, "note": "hello", "list": [1]}
+    logs = {
+        "loss": 1.5,
+        "epoch": 1,
+        "eval_loss": torch.tensor(2.5),
+        "test_f1": 0.5,
+        "note": "hello",
+        "list": [1],
+    }
     callback.on_train_begin(args, state, CONTROL, model=model)
     callback.on_log(args, state, CONTROL, logs=logs)
     callback.on_train_end(args, state, CONTROL)
     assert callback.tb_writer is None
     run = only_run(tmp_path)
     assert run.name.endswith(socket.gethostname())
-    expected = {"train/loss": [(3, 1.5)], "train/epoch": [(3, 1.0)], "eval/loss": [(3, 2.5)], "test/f1": [(3, 0.5)]}
+    expected = {
+        "train/loss": [(3, 1.5)],
+        "train/epoch": [(3, 1.0)],
+        "eval/loss": [(3, 2.5)],
+        "test/f1": [(3, 0.5)],
+    }
     assert scalars(run) == expected
     written = texts(run)
     assert json.loads(written["args/text_summary"])["learning_rate"] == 0.5
@@ -117,11 +134,20 @@ def test_a_given_writer_is_used_and_closed(tmp_path):
     callback.on_train_begin(args, TrainerState(), CONTROL)
     callback.on_log(args, TrainerState(global_step=1), CONTROL, logs={"loss": 1.0})
     callback.on_train_end(args, TrainerState(), CONTROL)
-    assert [name for name, *_ in calls] == ["add_text", "add_hparams", "add_scalar", "flush", "close"]
+    assert [name for name, *_ in calls] == [
+        "add_text",
+        "add_hparams",
+        "add_scalar",
+        "flush",
+        "close",
+    ]
     assert ("add_scalar", ("train/loss", 1.0, 1), {}) in calls
     assert os.listdir(tmp_path) == []
 
 
 def test_names_are_grouped_as_in_the_reference():
-    logs = dict.fromkeys(("loss", "eval_loss", "test_a_b", "evaluation", "eval", "testing_x", "eval_", "a_eval_b"), 0)
+    logs = dict.fromkeys(
+        ("loss", "eval_loss", "test_a_b", "evaluation", "eval", "testing_x", "eval_", "a_eval_b"),
+        0,
+    )
     assert rewrite_logs(logs) == reference_rewrite(logs)

@@ -10,17 +10,38 @@ NAME = 'gpt2 <script>alert(1)</script> "q" & co'
 
 
 def arguments(folder, **changed):
-    values = {"output_dir": str(folder), "run_name": NAME, "learning_rate": 3e-4, "seed": 42, "world_size": 1}
+    values = {
+        "output_dir": str(folder),
+        "run_name": NAME,
+        "learning_rate": 3e-4,
+        "seed": 42,
+        "world_size": 1,
+    }
     return SimpleNamespace(**values | changed)
 
 
 def history(steps=300, every=10):
-    """A loss that is not finite for a while, evaluations, measurements, and something of the script's own."""
+    """A loss that is not finite for a while, evaluations, measurements, and something of the
+    script's own.
+    """
     logs = []
     for step in range(every, steps + 1, every):
-        entry = {"loss": 1 + 3 * math.exp(-step / 100), "grad_norm": 1.5 + math.sin(step), "learning_rate": 1e-3 / step}
-        entry |= {"samples_per_second": 800.0 + step, "tokens_per_second": 1e5 + step, "flops_per_second": 3e14}
-        entry |= {"mfu": 0.41, "host_memory_gib": 3.25, "device_memory_peak_gib": 41.5, "reward<b>": step / 7}
+        entry = {
+            "loss": 1 + 3 * math.exp(-step / 100),
+            "grad_norm": 1.5 + math.sin(step),
+            "learning_rate": 1e-3 / step,
+        }
+        entry |= {
+            "samples_per_second": 800.0 + step,
+            "tokens_per_second": 1e5 + step,
+            "flops_per_second": 3e14,
+        }
+        entry |= {
+            "mfu": 0.41,
+            "host_memory_gib": 3.25,
+            "device_memory_peak_gib": 41.5,
+            "reward<b>": step / 7,
+        }
         entry |= {f"grad_norm/h.{layer}": 0.1 * layer + 0.2 for layer in range(12)}
         if step == 2 * every:
             entry["loss"] = math.nan
@@ -34,7 +55,13 @@ def history(steps=300, every=10):
 
 
 def state(**changed):
-    values = {"max_steps": 300, "global_step": 300, "epoch": 3.0, "num_train_epochs": 3, "log_history": history()}
+    values = {
+        "max_steps": 300,
+        "global_step": 300,
+        "epoch": 3.0,
+        "num_train_epochs": 3,
+        "log_history": history(),
+    }
     return TrainerState(**values | changed)
 
 

@@ -12,8 +12,20 @@ def titles(logs):
 
 
 def test_panels_of_a_run_have_the_promised_titles():
-    expected = {"Loss", "Accuracy", "Learning rate", "Gradient norm", "Gradient norm by layer", "Memory (GiB)"}
-    expected |= {"Samples per second", "Tokens per second", "Operations per second", "Share of the peak (MFU)"}
+    expected = {
+        "Loss",
+        "Accuracy",
+        "Learning rate",
+        "Gradient norm",
+        "Gradient norm by layer",
+        "Memory (GiB)",
+    }
+    expected |= {
+        "Samples per second",
+        "Tokens per second",
+        "Operations per second",
+        "Share of the peak (MFU)",
+    }
     assert set(titles(history())) == {*expected, "reward<b>"}
     assert titles(history())[0] == "Loss"
     assert titles(history()[::-1])[0] == "Loss"
@@ -33,7 +45,9 @@ def test_panels_have_every_logged_point():
 
 
 def test_panels_of_many_layers_show_eight_of_them():
-    (layers,) = [panel.curves for panel in panels(history()) if panel.title == "Gradient norm by layer"]
+    (layers,) = [
+        panel.curves for panel in panels(history()) if panel.title == "Gradient norm by layer"
+    ]
     assert len(layers) == 8
     assert {"h.0", "h.11"} <= set(layers)
 

@@ -16,7 +16,10 @@ CONTROL = TrainerControl()
 
 
 def history(steps=20):
-    logs = [{"loss": 5 - 4 * step / steps, "learning_rate": 1e-3, "step": step} for step in range(1, steps)]
+    logs = [
+        {"loss": 5 - 4 * step / steps, "learning_rate": 1e-3, "step": step}
+        for step in range(1, steps)
+    ]
     return [*logs, *({"eval_loss": 5 - step / steps, "step": step} for step in range(5, steps, 5))]
 
 
@@ -31,7 +34,9 @@ def legend(axes):
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-@pytest.mark.parametrize("logs", [[], [{"train_loss": 1.0, "step": 1}], [{"loss": 1.0}], [{"eval_f1": 1.0, "step": 2}]])
+@pytest.mark.parametrize(
+    "logs", [[], [{"train_loss": 1.0, "step": 1}], [{"loss": 1.0}], [{"eval_f1": 1.0, "step": 2}]]
+)
 def test_draw_loss_curve_without_losses_returns_none(logs, tmp_path):
     assert draw_loss_curve(logs) is None
     args, state = SimpleNamespace(output_dir=tmp_path), TrainerState(log_history=logs)
@@ -90,7 +95,9 @@ def test_values_that_are_not_finite_are_marked_and_counted(value):
     assert legend(axes) == ["training (1 of 2 not finite)"]
 
 
-@pytest.mark.parametrize(("values", "scale"), [((1.0, 500.0), "log"), ((1.0, 50.0), "linear"), ((-1, 500), "linear")])
+@pytest.mark.parametrize(
+    ("values", "scale"), [((1.0, 500.0), "log"), ((1.0, 50.0), "linear"), ((-1, 500), "linear")]
+)
 def test_losses_far_apart_get_a_logarithmic_axis(values, scale):
     assert axes_of("Loss", training=list(enumerate(values))).get_yscale() == scale
     assert axes_of("Accuracy", evaluation=list(enumerate(values))).get_yscale() == "linear"

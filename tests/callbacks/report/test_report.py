@@ -27,11 +27,22 @@ def test_page_is_well_formed_and_fetches_nothing():
     page = Page(text)
     assert page.open == []
     shown = " ".join(page.texts)
-    for words in (NAME, "finished", "step 300 of 300", "epoch 3", "learning_rate", "reward<b>", "41.5", "inf"):
+    for words in (
+        NAME,
+        "finished",
+        "step 300 of 300",
+        "epoch 3",
+        "learning_rate",
+        "reward<b>",
+        "41.5",
+        "inf",
+    ):
         assert words in shown, words
     assert "<script>" not in text
     assert "reward<b>" not in text
-    assert [value for name, value in page.attributes if name in ("src", "href")] == ["data:image/png;base64,UE5H"]
+    assert [value for name, value in page.attributes if name in ("src", "href")] == [
+        "data:image/png;base64,UE5H"
+    ]
     assert "http" not in text
 
 
@@ -40,7 +51,14 @@ def test_the_report_is_that_of_a_real_training(tmp_path):
     changes = {"eval_strategy": "steps", "eval_steps": 4}
     trainer = trained(tmp_path, [RunReportCallback()], **changes)
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for word in ("finished", "loss", "learning_rate", "grad_norm", "samples_per_second", "host_memory_gib"):
+    for word in (
+        "finished",
+        "loss",
+        "learning_rate",
+        "grad_norm",
+        "samples_per_second",
+        "host_memory_gib",
+    ):
         assert word in " ".join(page.texts)
     picture = base64.b64encode((tmp_path / "report.png").read_bytes()).decode()
     assert f"data:image/png;base64,{picture}" in dict(page.attributes).values()
@@ -50,7 +68,9 @@ def test_the_report_is_that_of_a_real_training(tmp_path):
 
 def test_an_evaluation_after_the_training_is_no_part_of_it(tmp_path):
     """The status stays, and so do the curves."""
-    trainer = trained(tmp_path, [RunReportCallback(picture=False)], eval_strategy="steps", eval_steps=4)
+    trainer = trained(
+        tmp_path, [RunReportCallback(picture=False)], eval_strategy="steps", eval_steps=4
+    )
     charts = panels(trainer.state.log_history)
     torch.nn.init.zeros_(next(trainer.model.parameters()))
     trainer.evaluate()
@@ -72,7 +92,12 @@ def test_a_resumed_training_has_the_curves_of_the_whole(tmp_path):
     changes = {"save_strategy": "steps", "save_steps": 5}
     trained(tmp_path, [RunReportCallback(picture=False)], **changes)
     (tmp_path / "report.html").unlink()
-    trained(tmp_path, [RunReportCallback(picture=False)], resume=str(tmp_path / "checkpoint-10"), **changes)
+    trained(
+        tmp_path,
+        [RunReportCallback(picture=False)],
+        resume=str(tmp_path / "checkpoint-10"),
+        **changes,
+    )
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<tr><td>2</td>" in text  # the second step is that of the first run
     assert "<tr><td>16</td>" in text
@@ -88,8 +113,17 @@ def test_it_is_written_at_evaluations_and_checkpoints_but_not_too_often(tmp_path
 
     monkeypatch.setattr(report_callback, "render_page", draw)
     monkeypatch.setattr(report_callback.time, "monotonic", lambda: now[0])
-    callback, args, here = RunReportCallback(picture=False), arguments(tmp_path), state(global_step=200)
-    for moment, event in ((0.0, "on_evaluate"), (10.0, "on_save"), (40.0, "on_evaluate"), (60.0, "on_save")):
+    callback, args, here = (
+        RunReportCallback(picture=False),
+        arguments(tmp_path),
+        state(global_step=200),
+    )
+    for moment, event in (
+        (0.0, "on_evaluate"),
+        (10.0, "on_save"),
+        (40.0, "on_evaluate"),
+        (60.0, "on_save"),
+    ):
         now[0] = moment
         getattr(callback, event)(args, here, CONTROL)
     callback.on_train_end(args, here, CONTROL)
@@ -100,7 +134,9 @@ def test_it_is_written_at_evaluations_and_checkpoints_but_not_too_often(tmp_path
 @pytest.mark.parametrize("kind", [RunReportCallback, LossCurveCallback])
 def test_callbacks_without_matplotlib_name_what_to_install(monkeypatch, kind):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it would now fail
-    with pytest.raises(ImportError, match=rf"{kind.__name__} needs .*pip install 'lightrainer\[plot\]'"):
+    with pytest.raises(
+        ImportError, match=rf"{kind.__name__} needs .*pip install 'lightrainer\[plot\]'"
+    ):
         kind()
 
 

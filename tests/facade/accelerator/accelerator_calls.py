@@ -1,6 +1,8 @@
-"""Calls that are made on the accelerator of the reference and on ours: what comes of them has to be the same.
+"""Calls that are made on the accelerator of the reference and on ours: what comes of them has to be
+the same.
 
-Each takes an accelerator with windows of three micro-batches, and gives something that `plain` makes readable.
+Each takes an accelerator with windows of three micro-batches, and gives something that `plain`
+makes readable.
 """
 
 import contextlib
@@ -45,7 +47,9 @@ def plain(value: Any) -> Any:
 
 def mine(accelerator: Any, *shape: int) -> torch.Tensor:
     """A tensor that is another one in each process."""
-    return torch.arange(float(np.prod(shape or (1,)))).reshape(shape) + 100 * accelerator.process_index
+    return (
+        torch.arange(float(np.prod(shape or (1,)))).reshape(shape) + 100 * accelerator.process_index
+    )
 
 
 INPUTS: dict[str, Callable[[Any], Any]] = {
@@ -76,10 +80,14 @@ UNEVEN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def table(function: Callable[..., Any], inputs: dict[str, Callable[[Any], Any]], **keywords: Any) -> None:
+def table(
+    function: Callable[..., Any], inputs: dict[str, Callable[[Any], Any]], **keywords: Any
+) -> None:
     said = "".join(f", {name}={value}" for name, value in keywords.items())
     for name, make in inputs.items():
-        CALLS[f"{function.__name__}: {name}{said}"] = lambda a, make=make: function(a, make(a), **keywords)
+        CALLS[f"{function.__name__}: {name}{said}"] = lambda a, make=make: function(
+            a, make(a), **keywords
+        )
 
 
 def gather(a, given):
@@ -105,12 +113,27 @@ def split(a, given, **keywords):
 
 table(gather, INPUTS)
 table(gather_for_metrics, INPUTS)
-table(gather_for_metrics, {"lists": lambda a: [f"{a.process_index}-{i}" for i in range(2 + a.process_index)]})
-table(gather_for_metrics, {"lists": lambda a: [{"a": a.process_index}, (1, 2)]}, use_gather_object=True)
+table(
+    gather_for_metrics,
+    {"lists": lambda a: [f"{a.process_index}-{i}" for i in range(2 + a.process_index)]},
+)
+table(
+    gather_for_metrics,
+    {"lists": lambda a: [{"a": a.process_index}, (1, 2)]},
+    use_gather_object=True,
+)
 for reduction in ("sum", "mean", "max"):
     table(reduce, INPUTS, reduction=reduction)
 table(reduce, {"a vector": INPUTS["a vector"]}, scale=3.0)
-for keywords in ({}, {"dim": 1}, {"dim": -1}, {"dim": -2}, {"dim": 5}, {"pad_index": -100}, {"pad_first": True}):
+for keywords in (
+    {},
+    {"dim": 1},
+    {"dim": -1},
+    {"dim": -2},
+    {"dim": 5},
+    {"pad_index": -100},
+    {"pad_first": True},
+):
     table(pad, UNEVEN, **keywords)
 table(pad, {"columns": UNEVEN["columns"]}, dim=1, pad_index=-100, pad_first=True)
 
@@ -127,35 +150,67 @@ SHARED |= {
     "a number": lambda a: 3,
 }
 table(split, SHARED)
-table(split, {name: make for name, make in SHARED.items() if "tuple" not in name}, apply_padding=True)
+table(
+    split, {name: make for name, make in SHARED.items() if "tuple" not in name}, apply_padding=True
+)
 
 
 @call
 def questions(a):
-    names = "num_processes process_index local_process_index is_main_process is_local_main_process is_last_process"
-    names += " use_distributed distributed_type mixed_precision multi_device native_amp sync_gradients scaler"
-    names += " gradient_accumulation_steps split_batches dispatch_batches even_batches non_blocking fp8_backend"
-    names += " use_stateful_dataloader is_fsdp2 is_composable_parallelism_enabled fp8_enabled has_fp8_handler"
+    names = (
+        "num_processes process_index local_process_index is_main_process is_local_main_process "
+        "is_last_process"
+    )
+    names += (
+        " use_distributed distributed_type mixed_precision multi_device native_amp sync_gradients "
+        "scaler"
+    )
+    names += (
+        " gradient_accumulation_steps split_batches dispatch_batches even_batches non_blocking "
+        "fp8_backend"
+    )
+    names += (
+        " use_stateful_dataloader is_fsdp2 is_composable_parallelism_enabled fp8_enabled "
+        "has_fp8_handler"
+    )
     names += " use_seedable_sampler"
-    names += " optimizer_step_was_skipped step project_dir logging_dir trackers log_with device_placement"
-    names += " step_scheduler_with_optimizer has_lomo_optimizer flag_tensor parallelism_config torch_device_mesh"
+    names += (
+        " optimizer_step_was_skipped step project_dir logging_dir trackers log_with "
+        "device_placement"
+    )
+    names += (
+        " step_scheduler_with_optimizer has_lomo_optimizer flag_tensor parallelism_config "
+        "torch_device_mesh"
+    )
     names += " should_save_model deepspeed_plugin delayed_fp8_autocast"
     return {name: getattr(a, name) for name in names.split()} | {"device": a.device.type}
 
 
 @call
 def questions_to_the_state(a):
-    names = "num_processes process_index local_process_index is_main_process is_local_main_process is_last_process"
-    names += " use_distributed distributed_type mixed_precision backend is_fsdp2 initialized debug deepspeed_plugin"
+    names = (
+        "num_processes process_index local_process_index is_main_process is_local_main_process "
+        "is_last_process"
+    )
+    names += (
+        " use_distributed distributed_type mixed_precision backend is_fsdp2 initialized debug "
+        "deepspeed_plugin"
+    )
     names += " deepspeed_plugins parallelism_config device_mesh torch_tp_plugin"
     return {name: getattr(a.state, name) for name in names.split()}
 
 
 @call
 def questions_to_the_gradient_state(a):
-    names = "sync_gradients num_steps adjust_scheduler sync_with_dataloader end_of_dataloader remainder in_dataloader"
+    names = (
+        "sync_gradients num_steps adjust_scheduler sync_with_dataloader end_of_dataloader "
+        "remainder in_dataloader"
+    )
     state = a.gradient_state
-    found = {name: getattr(state, name) for name in (names + " active_dataloader dataloader_references").split()}
+    found = {
+        name: getattr(state, name)
+        for name in (names + " active_dataloader dataloader_references").split()
+    }
     state._set_sync_gradients(False)
     found["set"] = a.sync_gradients
     a.sync_gradients = True
@@ -181,7 +236,10 @@ def decorators(a):
     last = a.num_processes - 1
     made = [a.on_main_process, a.on_local_main_process, a.on_last_process]
     made += [a.on_process(process_index=last), a.on_local_process(local_process_index=0)]
-    made += [lambda f: a.on_process(f, process_index=0), lambda f: a.on_local_process(f, local_process_index=last)]
+    made += [
+        lambda f: a.on_process(f, process_index=0),
+        lambda f: a.on_local_process(f, local_process_index=last),
+    ]
     made += [a.on_process(process_index=7)]
     return [wrap(double)(3, by=3) for wrap in made]
 

@@ -1,4 +1,6 @@
-"""Loops over prepared models, loaders, optimizers and schedules: more calls that are made on both accelerators."""
+"""Loops over prepared models, loaders, optimizers and schedules: more calls that are made on
+both accelerators.
+"""
 
 from collections.abc import Callable
 
@@ -12,7 +14,9 @@ def read(a, loader):
     """Batches of a loop over a loader, and its position."""
     state, seen = a.gradient_state, []
     for batch in loader:
-        seen.append([batch, state.end_of_dataloader, state.in_dataloader, a.gather_for_metrics(batch)])
+        seen.append(
+            [batch, state.end_of_dataloader, state.in_dataloader, a.gather_for_metrics(batch)]
+        )
     return [*seen, state.in_dataloader]
 
 
@@ -23,9 +27,12 @@ LOADERS: dict[str, Callable[[], DataLoader]] = {
     "of one": lambda: DataLoader(torch.arange(1.0), batch_size=2),
     "dropped": lambda: DataLoader(torch.arange(7.0), batch_size=2, drop_last=True),
     "of batches": lambda: DataLoader(
-        torch.arange(7.0), batch_sampler=BatchSampler(SequentialSampler(range(7)), 2, drop_last=False)
+        torch.arange(7.0),
+        batch_sampler=BatchSampler(SequentialSampler(range(7)), 2, drop_last=False),
     ),
-    "of dicts": lambda: DataLoader([{"a": float(i), "b": [float(i)]} for i in range(5)], batch_size=2),
+    "of dicts": lambda: DataLoader(
+        [{"a": float(i), "b": [float(i)]} for i in range(5)], batch_size=2
+    ),
 }
 for name, make in LOADERS.items():
     CALLS[f"reading: {name}"] = lambda a, make=make: read(a, a.prepare(make()))
@@ -78,7 +85,9 @@ def samples(count=13):
     return [(torch.randn(4), torch.randn(1)) for _ in range(count)]
 
 
-def train(a, *, optimizer=torch.optim.SGD, schedule=None, epochs=2, clip=None, value=None, count=13):
+def train(
+    a, *, optimizer=torch.optim.SGD, schedule=None, epochs=2, clip=None, value=None, count=13
+):
     """A loop as scripts have it: what it ends with, and what it saw on the way."""
     model = Net()
     opt = optimizer(model.parameters(), lr=0.1)
@@ -99,7 +108,14 @@ def train(a, *, optimizer=torch.optim.SGD, schedule=None, epochs=2, clip=None, v
                 for one in rest:
                     one.step()
                 opt.zero_grad()
-            seen.append([a.sync_gradients, loss, a.optimizer_step_was_skipped, *(one.get_last_lr() for one in rest)])
+            seen.append(
+                [
+                    a.sync_gradients,
+                    loss,
+                    a.optimizer_step_was_skipped,
+                    *(one.get_last_lr() for one in rest),
+                ]
+            )
     inner = a.unwrap_model(model)
     return [
         seen,
@@ -146,7 +162,10 @@ def a_late_exchange(a):
     x, y = (torch.stack(part) for part in zip(*samples(4), strict=True))
     before, a.gradient_accumulation_steps = a.gradient_accumulation_steps, 1
     with a.no_sync(model):
-        losses = [nn.functional.mse_loss(model(x[i : i + 2] + a.process_index), y[i : i + 2]) for i in (0, 2)]
+        losses = [
+            nn.functional.mse_loss(model(x[i : i + 2] + a.process_index), y[i : i + 2])
+            for i in (0, 2)
+        ]
         a.backward(losses[0])
         with a.trigger_sync_in_backward(model):
             a.backward(losses[1])
@@ -158,12 +177,24 @@ def a_late_exchange(a):
 def models_that_are_not_trained(a):
     model = Net().eval()
     ready = a.prepare_model(model, evaluation_mode=True)
-    return [ready is model, ready.training, type(ready).__name__, a.prepare_model(ready, evaluation_mode=True) is ready]
+    return [
+        ready is model,
+        ready.training,
+        type(ready).__name__,
+        a.prepare_model(ready, evaluation_mode=True) is ready,
+    ]
 
 
 @call
 def unwrapping(a):
     compiled = torch.compile(Net(), backend="eager")
-    own = [a.unwrap_model(a.prepare_model(Net())), a.unwrap_model(nn.DataParallel(Net())), a.unwrap_model(compiled)]
-    own += [a.unwrap_model(compiled, keep_torch_compile=False), a.unwrap_model(Net(), keep_fp32_wrapper=False)]
+    own = [
+        a.unwrap_model(a.prepare_model(Net())),
+        a.unwrap_model(nn.DataParallel(Net())),
+        a.unwrap_model(compiled),
+    ]
+    own += [
+        a.unwrap_model(compiled, keep_torch_compile=False),
+        a.unwrap_model(Net(), keep_fp32_wrapper=False),
+    ]
     return [type(one).__name__ for one in own] + [a.unwrap_model(compiled) is compiled]

@@ -1,4 +1,5 @@
-"""Makes all calls on both accelerators, and uses ours inside of trainings, for `torchrun` in two processes.
+"""Makes all calls on both accelerators, and uses ours inside of trainings, for `torchrun` in two
+processes.
 
 Every rank writes what it saw to `OUTPUT_FOLDER/rank<rank>.json`.
 
@@ -27,7 +28,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp1": {"fsdp": "full_shard", "fsdp_config": {"transformer_layer_cls_to_wrap": ["Block"]}},
     "fsdp2": {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}},
 }
-AS_THERE = {"use_seedable_sampler": False}  # by default in accelerate, though not in the reference's Trainer
+# by default in accelerate, though not in the reference's Trainer
+AS_THERE = {"use_seedable_sampler": False}
 RANK = int(os.environ.get("RANK", "0"))
 PROCESSES = int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -60,10 +62,27 @@ def points(count: int = 16) -> list[dict[str, torch.Tensor]]:
 
 
 def arguments(folder: Path, **changes: Any) -> lightrainer.TrainingArguments:
-    own = {"per_device_train_batch_size": 4 // PROCESSES, "max_steps": 2, "gradient_accumulation_steps": 2}
-    own |= {"max_grad_norm": 0.0, "optim": "sgd", "learning_rate": 0.1, "logging_steps": 1, "save_strategy": "no"}
-    own |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
-    return lightrainer.TrainingArguments(output_dir=str(folder), **{**own, "ddp_timeout": 60, **changes})
+    own = {
+        "per_device_train_batch_size": 4 // PROCESSES,
+        "max_steps": 2,
+        "gradient_accumulation_steps": 2,
+    }
+    own |= {
+        "max_grad_norm": 0.0,
+        "optim": "sgd",
+        "learning_rate": 0.1,
+        "logging_steps": 1,
+        "save_strategy": "no",
+    }
+    own |= {
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "dataloader_pin_memory": False,
+    }
+    return lightrainer.TrainingArguments(
+        output_dir=str(folder), **{**own, "ddp_timeout": 60, **changes}
+    )
 
 
 class Watched(lightrainer.Trainer):
@@ -92,7 +111,10 @@ class Watcher(lightrainer.TrainerCallback):
         parts = [p for name, p in trainer.model.named_parameters() if "0" in name or "head" in name]
         seen = trainer.seen
         of_part = accelerator.clip_grad_norm_(parts, 0.05)
-        of_all = [accelerator.clip_grad_norm_(trainer.model.parameters(), 1e9, norm_type=p) for p in (2, 1, math.inf)]
+        of_all = [
+            accelerator.clip_grad_norm_(trainer.model.parameters(), 1e9, norm_type=p)
+            for p in (2, 1, math.inf)
+        ]
         seen.setdefault("norm of a part", []).append(plain(of_part))
         seen.setdefault("norms", []).extend(map(plain, of_all))
         accelerator.clip_grad_norm_(trainer.model.parameters(), max_norm=0.2)
@@ -102,15 +124,25 @@ class Watcher(lightrainer.TrainerCallback):
         trainer, accelerator = self.trainer, self.trainer.accelerator
         if trainer.apart:
             return
-        trainer.seen[f"weights {state.global_step}"] = plain(accelerator.get_state_dict(trainer.model))
+        trainer.seen[f"weights {state.global_step}"] = plain(
+            accelerator.get_state_dict(trainer.model)
+        )
         wrapped = accelerator.get_state_dict(trainer.model_wrapped)
-        trainer.seen["wrapped"] = sorted(wrapped) == sorted(accelerator.get_state_dict(trainer.model))
+        trainer.seen["wrapped"] = sorted(wrapped) == sorted(
+            accelerator.get_state_dict(trainer.model)
+        )
         trainer.seen["unwrapped"] = accelerator.unwrap_model(trainer.model_wrapped) is trainer.model
         trainer.seen["prepared"] = accelerator.prepare(trainer.model) is trainer.model
         other = accelerator.prepare_model(Model().eval(), evaluation_mode=True)
         trainer.seen["other"] = type(other).__name__
-        trainer.seen["type"] = [accelerator.distributed_type.value, accelerator.is_fsdp2, accelerator.state.is_fsdp2]
-        trainer.seen["gathered"] = plain(accelerator.gather(torch.tensor([state.global_step + RANK])))
+        trainer.seen["type"] = [
+            accelerator.distributed_type.value,
+            accelerator.is_fsdp2,
+            accelerator.state.is_fsdp2,
+        ]
+        trainer.seen["gathered"] = plain(
+            accelerator.gather(torch.tensor([state.global_step + RANK]))
+        )
         trainer.seen["mesh"] = accelerator.torch_device_mesh is not None
 
 
@@ -159,7 +191,9 @@ def main(folder: Path) -> None:
     import accelerate
 
     torch.set_num_threads(1)
-    ours = Accelerator(arguments(folder, gradient_accumulation_steps=3, accelerator_config=AS_THERE))
+    ours = Accelerator(
+        arguments(folder, gradient_accumulation_steps=3, accelerator_config=AS_THERE)
+    )
     theirs = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=3)
     seen: dict[str, Any] = {"calls": {}}
     for name, call in CALLS.items():

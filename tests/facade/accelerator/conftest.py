@@ -15,5 +15,7 @@ def two_ranks(tmp_path_factory):
     """Results of the two processes of `accelerator_ranks_script.py`, and their folder."""
     pytest.importorskip("accelerate")
     folder = tmp_path_factory.mktemp("accelerator")
-    finished_ranks(HERE / "accelerator_ranks_script.py", str(folder), log=folder / "log", seconds=SECONDS)
+    finished_ranks(
+        HERE / "accelerator_ranks_script.py", str(folder), log=folder / "log", seconds=SECONDS
+    )
     return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]

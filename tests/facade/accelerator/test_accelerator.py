@@ -1,4 +1,6 @@
-"""The members of `trainer.accelerator` that scripts use, in one process; several processes are tested elsewhere."""
+"""The members of `trainer.accelerator` that scripts use, in one process; several processes are
+tested elsewhere.
+"""
 
 import pytest
 import torch
@@ -15,12 +17,16 @@ def accelerator(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "dtype"), [({}, None), ({"bf16": True}, torch.bfloat16), ({"fp16": True}, torch.float16)]
+    ("asked", "dtype"),
+    [({}, None), ({"bf16": True}, torch.bfloat16), ({"fp16": True}, torch.float16)],
 )
 def test_autocast_is_that_of_the_precision(tmp_path, asked, dtype):
     """In a training or not; and once more inside itself."""
     accelerator = Accelerator(arguments(tmp_path, **asked))
-    assert accelerator.mixed_precision == {None: "no", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
+    assert (
+        accelerator.mixed_precision
+        == {None: "no", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
+    )
     with accelerator.autocast(), accelerator.autocast():
         assert torch.is_autocast_enabled("cpu") == (dtype is not None)
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == (dtype or torch.float32)
@@ -45,7 +51,9 @@ def scaled_gradients(accelerator):
     return model, optimizer
 
 
-@pytest.mark.parametrize("how", ["clipped", "asked for", "asked for an optimizer", "asked for twice", "in a list"])
+@pytest.mark.parametrize(
+    "how", ["clipped", "asked for", "asked for an optimizer", "asked for twice", "in a list"]
+)
 def test_the_scale_is_taken_out_of_gradients(tmp_path, how):
     """Unscaled once, however often it is called; the control has the gradients before."""
     accelerator = Accelerator(arguments(tmp_path, fp16=True))
@@ -73,7 +81,10 @@ def test_invalid_reductions(accelerator, caplog):
 def test_preparing_gives_back_what_it_was_given(accelerator):
     """One thing alone, several as a tuple, in their order; models are moved, loaders made anew."""
     model = tiny()
-    optimizer, loader = torch.optim.SGD(model.parameters(), lr=0.1), torch.utils.data.DataLoader([1, 2])
+    optimizer, loader = (
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.utils.data.DataLoader([1, 2]),
+    )
     assert accelerator.prepare(model) is model
     same, stepped, prepared = accelerator.prepare(model, optimizer, loader)
     assert same is model

@@ -1,4 +1,6 @@
-"""The members of `trainer.accelerator` do what those of the reference do: the same calls, in one process and two."""
+"""The members of `trainer.accelerator` do what those of the reference do: the same calls, in one
+process and two.
+"""
 
 import pytest
 import torch
@@ -12,7 +14,9 @@ from lightrainer.facade.accelerator.accelerator import Accelerator
 accelerate = pytest.importorskip("accelerate")
 pytestmark = [
     # Of the reference's: of contexts without an effect, of schedules that are counted on.
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+    pytest.mark.filterwarnings(
+        "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+    )
 ]
 
 TENSOR = ["torch.float32", [4], [0.0, 1.0, 100.0, 101.0]]
@@ -22,7 +26,10 @@ BETTER = {
     "gather_for_metrics: text": ["list", ["text", "text"]],
     "gather_for_metrics: a Python number": ["list", [3, 3]],
     "gather_for_metrics: an array": ["array", [0, 1, 2, 0, 1, 2]],
-    "gather_for_metrics: text among them": ["dict", {"a": TENSOR, "b": ["list", ["text", "text"]]}],
+    "gather_for_metrics: text among them": [
+        "dict",
+        {"a": TENSOR, "b": ["list", ["text", "text"]]},
+    ],
     "gather_for_metrics: None among them": ["tuple", [TENSOR, ["list", [None, None]]]],
 }
 """In two processes: what comes of it here."""
@@ -38,7 +45,9 @@ def both(tmp_path):
     """Ours, and the reference's."""
     reset()
     yield (
-        Accelerator(arguments(tmp_path, gradient_accumulation_steps=3, accelerator_config=AS_THERE)),
+        Accelerator(
+            arguments(tmp_path, gradient_accumulation_steps=3, accelerator_config=AS_THERE)
+        ),
         accelerate.Accelerator(cpu=True, gradient_accumulation_steps=3),
     )
     reset()
@@ -74,7 +83,9 @@ def test_an_own_loop_in_half_precision(tmp_path):
 
 
 def test_an_own_loop_in_fp16(tmp_path):
-    """Unlike in the reference on the CPU losses are scaled: steps with infinite gradients are left out, and told."""
+    """Unlike in the reference on the CPU losses are scaled: steps with infinite gradients are
+    left out, and told.
+    """
     ours = Accelerator(arguments(tmp_path, fp16=True))
     full = Accelerator(arguments(tmp_path))
     ours.scaler.load_state_dict({**ours.scaler.state_dict(), "scale": 128.0})  # no overflow

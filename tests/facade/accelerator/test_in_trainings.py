@@ -1,4 +1,6 @@
-"""The accelerator in the middle of trainings: under DDP, and both versions of FSDP, as in one process."""
+"""The accelerator in the middle of trainings: under DDP, and both versions of FSDP, as in one
+process.
+"""
 
 import pytest
 import torch
@@ -16,23 +18,31 @@ def single(tmp_path_factory):
 
 
 def tensors(plain):
-    return {name: torch.tensor(values).reshape(shape) for name, (_, shape, values) in plain[1].items()}
+    return {
+        name: torch.tensor(values).reshape(shape) for name, (_, shape, values) in plain[1].items()
+    }
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("key", ["norm of a part", "norms", "losses"])
 def test_numbers_are_those_of_one_process(two_ranks, single, way, key):
-    """Norms of three kinds, of a part of the gradients and of all; and losses after clipping by norm and by value."""
+    """Norms of three kinds, of a part of the gradients and of all; and losses after clipping by
+    norm and by value.
+    """
     for rank in two_ranks[1]:
         numbers = [value if isinstance(value, float) else value[2] for value in rank[way][key]]
         expected = [value if isinstance(value, float) else value[2] for value in single[key]]
-        torch.testing.assert_close(torch.tensor(numbers), torch.tensor(expected), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            torch.tensor(numbers), torch.tensor(expected), atol=1e-5, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("key", ["weights 1", "weights 2", "afterwards"])
 def test_weights_are_whole(two_ranks, single, way, key):
-    """Of the model as its user has it, on process 0; and nothing on the other where they are sharded."""
+    """Of the model as its user has it, on process 0; and nothing on the other where they are
+    sharded.
+    """
     first, second = (tensors(rank[way][key]) for rank in two_ranks[1])
     expected = tensors(single[key])
     assert first.keys() == expected.keys()
@@ -50,11 +60,14 @@ def test_prepared_and_unwrapped_models(two_ranks, way):
         assert seen["prepared"]
         assert seen["other"] == "Model"
         assert seen["gathered"][2] == [2, 3]
-        assert seen["type"] == {"ddp": ["MULTI_CPU", False, False], "fsdp1": ["FSDP", False, False]}.get(
-            way, ["FSDP", True, True]
-        )
+        assert seen["type"] == {
+            "ddp": ["MULTI_CPU", False, False],
+            "fsdp1": ["FSDP", False, False],
+        }.get(way, ["FSDP", True, True])
         assert seen["mesh"] == (way == "fsdp2")
-        assert seen["own model"] == ("DistributedDataParallel" if way == "ddp" else ["raises", "NotImplementedError"])
+        assert seen["own model"] == (
+            "DistributedDataParallel" if way == "ddp" else ["raises", "NotImplementedError"]
+        )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -68,7 +81,9 @@ def test_files_are_written_once_and_whole(two_ranks, way):
 
 
 def test_gradients_that_are_kept_apart_part_the_processes(two_ranks):
-    """With `no_sync` around each backward pass of a training; without it they have the same weights."""
+    """With `no_sync` around each backward pass of a training; without it they have the same
+    weights.
+    """
     first, second = two_ranks[1]
     assert first["apart"] != second["apart"]
     assert first["ddp"]["afterwards"] == second["ddp"]["afterwards"]
@@ -82,7 +97,9 @@ def test_processes_with_fewer_batches_go_along(two_ranks):
 
 
 def test_after_a_training_own_loops_go_on(tmp_path):
-    """A prepared optimizer steps at the end of windows again, and backward divides by their length."""
+    """A prepared optimizer steps at the end of windows again, and backward divides by their
+    length.
+    """
     accelerator = Accelerator(arguments(tmp_path, gradient_accumulation_steps=2))
     model = Model()
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))

@@ -1,4 +1,6 @@
-"""Every public member of the reference's accelerator is here, with its signature, or is refused with a remedy."""
+"""Every public member of the reference's accelerator is here, with its signature, or is refused
+with a remedy.
+"""
 
 import inspect
 import re
@@ -13,9 +15,15 @@ from lightrainer.facade.arguments.parallelism import ParallelismConfig
 
 accelerate = pytest.importorskip("accelerate")
 PAGE = Path(__file__).parents[3] / "docs" / "user" / "accelerator.md"
-OWN = "apply_accumulation args bind end_of_dataloader in_run keep_loader_position remainder renew_scaler strategy"
+OWN = (
+    "apply_accumulation args bind end_of_dataloader in_run keep_loader_position remainder "
+    "renew_scaler strategy"
+)
 OWN = {*OWN.split(), "micro_batch", "sync_each_batch"}
-OTHER_SIGNATURES = {"backward": "learning_rate has its name", "trigger_sync_in_backward": "not a static method"}
+OTHER_SIGNATURES = {
+    "backward": "learning_rate has its name",
+    "trigger_sync_in_backward": "not a static method",
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +45,20 @@ def public(thing):
 def test_none_is_left_out(reference, ours):
     expected = public(reference)
     assert len(expected) > 100
-    assert sorted(name for name in expected if not hasattr(ours, name) and name not in REFUSED) == []
-    assert set(REFUSED) - expected == {"deepspeed_engine_wrapped"}  # the reference has it with DeepSpeed
+    assert (
+        sorted(name for name in expected if not hasattr(ours, name) and name not in REFUSED) == []
+    )
+    # the reference has it with DeepSpeed
+    assert set(REFUSED) - expected == {"deepspeed_engine_wrapped"}
     assert public(ours) - expected == OWN
 
 
 def test_those_of_its_states(reference, ours):
     missing = {name for name in public(reference.state) if not hasattr(ours.state, name)}
     assert missing == {"dynamo_plugin", "get_deepspeed_plugin", "select_deepspeed_plugin"}
-    missing = {name for name in public(reference.gradient_state) if not hasattr(ours.gradient_state, name)}
+    missing = {
+        name for name in public(reference.gradient_state) if not hasattr(ours.gradient_state, name)
+    }
     assert missing == {"is_xla_gradients_synced"}
 
 
@@ -85,8 +98,12 @@ def test_places_in_a_grid(tmp_path, monkeypatch):
     for rank in range(8):
         monkeypatch.setattr(type(args), "process_index", rank)
         grid = Accelerator(args)
-        found.append((grid.data_parallel_rank, grid.data_parallel_shard_rank, grid.tensor_parallel_rank))
-    assert found == [(copy, shard, layer) for copy in (0, 1) for shard in (0, 1) for layer in (0, 1)]
+        found.append(
+            (grid.data_parallel_rank, grid.data_parallel_shard_rank, grid.tensor_parallel_rank)
+        )
+    assert found == [
+        (copy, shard, layer) for copy in (0, 1) for shard in (0, 1) for layer in (0, 1)
+    ]
 
 
 def rows(heading):

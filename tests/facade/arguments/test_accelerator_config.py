@@ -16,14 +16,22 @@ CONTENT["gradient_accumulation_kwargs"] = {"sync_each_batch": True, "num_steps":
 
 
 def make(config, **kwargs):
-    return TrainingArguments(**{"output_dir": "out", "use_cpu": True, "accelerator_config": config, **kwargs})
+    return TrainingArguments(
+        **{"output_dir": "out", "use_cpu": True, "accelerator_config": config, **kwargs}
+    )
 
 
 def test_all_forms_give_the_same_settings(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONTENT))
     objects = [AcceleratorConfig(**CONTENT), ReferenceAcceleratorConfig(**CONTENT)]
-    for form in (CONTENT, str(path), json.dumps(CONTENT), *objects, AcceleratorConfig.from_json_file(str(path))):
+    for form in (
+        CONTENT,
+        str(path),
+        json.dumps(CONTENT),
+        *objects,
+        AcceleratorConfig.from_json_file(str(path)),
+    ):
         args = make(form)
         assert args.accelerator_config == AcceleratorConfig(**CONTENT)
         assert args.gradient_accumulation_steps == 3
@@ -54,13 +62,18 @@ def test_wrong_settings_are_named(config, message):
 
 
 def test_accumulation_steps_are_given_once():
-    """As in the reference, whose Trainer refuses it; the same number twice is what a copy of the arguments has."""
+    """As in the reference, whose Trainer refuses it; the same number twice is what a copy of the
+    arguments has.
+    """
     config = {"gradient_accumulation_kwargs": {"num_steps": 4}}
     args = make(config)
     assert args.gradient_accumulation_steps == 4
     assert config == {"gradient_accumulation_kwargs": {"num_steps": 4}}
     assert replace(args) == args
-    with pytest.raises(ValueError, match=r"num_steps=4, but gradient_accumulation_steps=2\. Give the one or the other"):
+    with pytest.raises(
+        ValueError,
+        match=r"num_steps=4, but gradient_accumulation_steps=2\. Give the one or the other",
+    ):
         make(config, gradient_accumulation_steps=2)
     args.gradient_accumulation_steps = 8
     assert len(problems(args)) == 1
@@ -91,7 +104,10 @@ def test_a_configured_state_is_required_where_asked_for(tmp_path):
 CONFIGS = [
     ({"non_blocking": True}, "dataloader_pin_memory=True"),
     ({"gradient_accumulation_kwargs": {"adjust_scheduler": False}}, "adjust_scheduler=False"),
-    ({"gradient_accumulation_kwargs": {"sync_with_dataloader": False}}, "sync_with_dataloader=False"),
+    (
+        {"gradient_accumulation_kwargs": {"sync_with_dataloader": False}},
+        "sync_with_dataloader=False",
+    ),
 ]
 
 

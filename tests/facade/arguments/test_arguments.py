@@ -29,8 +29,15 @@ class WithMore(TrainingArguments):
 
 
 def test_arguments_survive_pickle_and_copy_and_compare_equal():
-    args = make(learning_rate=1e-3, eval_strategy="epoch", lr_scheduler_kwargs={"a": 1}, hub_token="secret")
-    for other in (pickle.loads(pickle.dumps(args)), copy.deepcopy(args), copy.copy(args), dataclasses.replace(args)):
+    args = make(
+        learning_rate=1e-3, eval_strategy="epoch", lr_scheduler_kwargs={"a": 1}, hub_token="secret"
+    )
+    for other in (
+        pickle.loads(pickle.dumps(args)),
+        copy.deepcopy(args),
+        copy.copy(args),
+        dataclasses.replace(args),
+    ):
         assert other == args
         assert vars(other) == vars(args)
         assert other.eval_strategy is IntervalStrategy.EPOCH
@@ -54,7 +61,10 @@ def test_a_subclass_adds_fields_and_changes_defaults():
 
 
 def test_containers_of_the_user_are_not_changed():
-    kwargs = {"fsdp_config": {"fsdp_min_num_params": 0}, "accelerator_config": {"even_batches": False}}
+    kwargs = {
+        "fsdp_config": {"fsdp_min_num_params": 0},
+        "accelerator_config": {"even_batches": False},
+    }
     before = copy.deepcopy(kwargs)
     args = make(**kwargs)
     assert kwargs == before
@@ -85,7 +95,11 @@ def test_to_dict_is_json_and_does_not_change_the_arguments():
 def test_report_to_has_many_forms():
     assert [make(report_to=form).report_to for form in ("none", ["none"], None, [], ())] == [[]] * 5
     assert make(report_to="tensorboard").report_to == ["tensorboard"]
-    assert make(report_to="all").report_to == make(report_to=["all"]).report_to == available_reporting_integrations()
+    assert (
+        make(report_to="all").report_to
+        == make(report_to=["all"]).report_to
+        == available_reporting_integrations()
+    )
     assert "tensorboard" in available_reporting_integrations()
 
 
@@ -101,11 +115,16 @@ def test_a_setter_that_fails_changes_nothing():
 
 def test_token_counting_from_a_command_line():
     forms = {True: "all", False: "no", "true": "all", "False": "no", "non_padding": "non_padding"}
-    assert {form: make(include_num_input_tokens_seen=form).include_num_input_tokens_seen for form in forms} == forms
+    assert {
+        form: make(include_num_input_tokens_seen=form).include_num_input_tokens_seen
+        for form in forms
+    } == forms
 
 
 def test_placeholders_of_tokens_are_dropped():
-    """A dict of arguments shows no token, and what is made of it has none, not the text in its place."""
+    """A dict of arguments shows no token, and what is made of it has none, not the text in its
+    place.
+    """
     args = WithMore("out", use_cpu=True, hub_token="s3cret", push_token="t0ken")
     again = WithMore(**args.to_dict())
     assert (again.hub_token, again.push_token) == (None, None)

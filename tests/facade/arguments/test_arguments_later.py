@@ -22,7 +22,10 @@ def test_the_newer_name_overrules_the_older_one(older, caplog):
     assert both(make(gradient_checkpointing=older)) == (bool(older), older)
     assert both(make(activation_checkpointing=True, gradient_checkpointing=older)) == (True, True)
     assert not caplog.messages
-    assert both(make(activation_checkpointing=False, gradient_checkpointing=older)) == (False, older and False)
+    assert both(make(activation_checkpointing=False, gradient_checkpointing=older)) == (
+        False,
+        older and False,
+    )
     assert len(caplog.messages) == (1 if older else 0)
 
 
@@ -31,9 +34,14 @@ def test_settings_under_either_name():
         for written in ({"every_n_layers": 2}, '{"every_n_layers": "2"}'):
             args = make(gradient_checkpointing=True, **{name: written})
             assert checkpointing(args) == (True, {"every_n_layers": 2})
-            assert args.activation_checkpointing_kwargs == args.gradient_checkpointing_kwargs == {"every_n_layers": 2}
+            assert (
+                args.activation_checkpointing_kwargs
+                == args.gradient_checkpointing_kwargs
+                == {"every_n_layers": 2}
+            )
     args = make(
-        activation_checkpointing_kwargs={"offload": True}, gradient_checkpointing_kwargs={"use_reentrant": True}
+        activation_checkpointing_kwargs={"offload": True},
+        gradient_checkpointing_kwargs={"use_reentrant": True},
     )
     assert checkpointing(args) == (False, {"offload": True})
 
@@ -41,10 +49,16 @@ def test_settings_under_either_name():
 @pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_later_change_under_either_name_counts(name, before):
-    for args in (make(gradient_checkpointing=before), copy.deepcopy(make(activation_checkpointing=before))):
+    for args in (
+        make(gradient_checkpointing=before),
+        copy.deepcopy(make(activation_checkpointing=before)),
+    ):
         setattr(args, name, not before)
         setattr(args, f"{name}_kwargs", {"use_reentrant": True})
-        assert checkpointing(pickle.loads(pickle.dumps(args))) == (not before, {"use_reentrant": True})
+        assert checkpointing(pickle.loads(pickle.dumps(args))) == (
+            not before,
+            {"use_reentrant": True},
+        )
 
 
 def test_workers_on_an_apple_gpu_are_forked(monkeypatch):

@@ -27,7 +27,9 @@ class PassesOn(TrainingArguments):
 
 @pytest.mark.parametrize("name", OLD_NAMES)
 def test_an_argument_of_an_older_version(name):
-    """It is none of the reference's any more either, and the field that is named in its place exists."""
+    """It is none of the reference's any more either, and the field that is named in its place
+    exists.
+    """
     with pytest.raises(TypeError, match=f"^{name}: ") as error:
         TrainingArguments(**{name: 7})
     now = OLD_NAMES[name].now.strip("`").removeprefix("nothing: ")
@@ -51,7 +53,9 @@ def test_subclasses(kind, wrong, nearest):
         kind(**wrong)
 
 
-@pytest.mark.parametrize("kind", [TrainingArguments, WithMore, Trainer, type("Plain", (Trainer,), {})])
+@pytest.mark.parametrize(
+    "kind", [TrainingArguments, WithMore, Trainer, type("Plain", (Trainer,), {})]
+)
 def test_the_signature_is_that_of_the_constructor(kind):
     assert inspect.signature(kind) == inspect.signature(lambda: 0).replace(
         parameters=list(inspect.signature(kind.__init__).parameters.values())[1:],
@@ -63,23 +67,34 @@ def test_the_signature_is_that_of_the_constructor(kind):
 def test_the_trainer_names_successors_of_its_parameters(tmp_path):
     with pytest.raises(TypeError) as error:
         Trainer(tiny(), tokenizer=object(), learning_rate=0.1, train_datset=[])
-    for said in ("processing_class", "args=TrainingArguments(learning_rate=...)", "Did you mean 'train_dataset'"):
+    for said in (
+        "processing_class",
+        "args=TrainingArguments(learning_rate=...)",
+        "Did you mean 'train_dataset'",
+    ):
         assert said in str(error.value)
 
 
 def test_files_and_command_lines_get_the_same_advice():
     parser = HfArgumentParser(TrainingArguments)
-    with pytest.raises(ValueError, match=r"'no_cuda' is not a field of TrainingArguments\. It is called use_cpu now"):
+    with pytest.raises(
+        ValueError,
+        match=r"'no_cuda' is not a field of TrainingArguments\. It is called use_cpu now",
+    ):
         parser.parse_dict({"no_cuda": True})
     with pytest.raises(ValueError, match="--evaluation_strategy: It is called eval_strategy now"):
-        parser.parse_args_into_dataclasses(["--evaluation_strategy", "steps"], look_for_args_file=False)
+        parser.parse_args_into_dataclasses(
+            ["--evaluation_strategy", "steps"], look_for_args_file=False
+        )
 
 
 SECRET = "hf_only_for_me"
 
 
 def parse(*words):
-    return HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(words, look_for_args_file=False)
+    return HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(
+        words, look_for_args_file=False
+    )
 
 
 REFUSALS = {

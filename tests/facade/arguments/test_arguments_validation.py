@@ -1,4 +1,6 @@
-"""Refusals of training arguments beyond those in contract/refusals.py: each names the argument and its value."""
+"""Refusals of training arguments beyond those in contract/refusals.py: each names the argument
+and its value.
+"""
 
 import dataclasses
 import inspect
@@ -8,7 +10,12 @@ import torch
 
 import lightrainer
 from lightrainer.callbacks.loggers.availability import TRACKERS
-from lightrainer.facade.arguments import Seq2SeqTrainingArguments, TrainingArguments, hardware, training_arguments
+from lightrainer.facade.arguments import (
+    Seq2SeqTrainingArguments,
+    TrainingArguments,
+    hardware,
+    training_arguments,
+)
 from lightrainer.facade.arguments.enums import OptimizerNames, SchedulerType
 from lightrainer.facade.arguments.rules import RULES
 
@@ -19,7 +26,9 @@ def test_lightning_can_read_how_tf32_is_set():
         for enable, precision in ((True, "high"), (False, "highest")):
             hardware.set_tf32(enable)
             assert torch.get_float32_matmul_precision() == precision
-            assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is enable
+            assert (
+                torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is enable
+            )
     finally:
         hardware.set_tf32(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
@@ -51,25 +60,47 @@ def test_compiled_models_use_tf32_unless_told_otherwise(tmp_path, monkeypatch, g
         assert (found or [None])[-1] is chosen
 
 
-WRONG_TYPES = {"learning_rate": [None], "seed": [None], "include_for_metrics": [3], "lr_scheduler_kwargs": ["min_lr=1"]}
-WRONG_TYPES |= {"output_dir": [3], "activation_checkpointing": ["no"], "activation_checkpointing_kwargs": ["offload"]}
+WRONG_TYPES = {
+    "learning_rate": [None],
+    "seed": [None],
+    "include_for_metrics": [3],
+    "lr_scheduler_kwargs": ["min_lr=1"],
+}
+WRONG_TYPES |= {
+    "output_dir": [3],
+    "activation_checkpointing": ["no"],
+    "activation_checkpointing_kwargs": ["offload"],
+}
 WRONG_TYPES |= {"trackio_static_space_id": [True]}
 WRONG_VALUES = [
     ({"adam_epsilon": -1}, "adam_epsilon=-1"),
-    ({"dataloader_num_workers": 1, "dataloader_prefetch_factor": 0}, "dataloader_prefetch_factor=0"),
+    (
+        {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 0},
+        "dataloader_prefetch_factor=0",
+    ),
     ({"dataloader_multiprocessing_context": "spawn"}, "dataloader_num_workers=0"),
-    ({"dataloader_multiprocessing_context": "spwan", "dataloader_num_workers": 1}, "Did you mean 'spawn'"),
+    (
+        {"dataloader_multiprocessing_context": "spwan", "dataloader_num_workers": 1},
+        "Did you mean 'spawn'",
+    ),
     ({"logging_steps": None}, "logging_steps=None"),
     ({"report_to": ["tensorboard", "none"]}, "report_to='none'"),
     ({"activation_checkpointing_kwargs": {"every_n_layers": 0}}, "every_n_layers=0"),
     ({"activation_checkpointing_kwargs": {"offload": "disk"}}, "offload='disk'"),
-    ({"ddp_static_graph": True, "auto_find_batch_size": True}, "ddp_static_graph=True and auto_find_batch_size=True"),
+    (
+        {"ddp_static_graph": True, "auto_find_batch_size": True},
+        "ddp_static_graph=True and auto_find_batch_size=True",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, row in WRONG_TYPES.items() for value in row])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, row in WRONG_TYPES.items() for value in row]
+)
 def test_a_wrong_type_is_named(name, value):
-    with pytest.raises(TypeError, match=f"(?m)^{name}={value!r} is an? {type(value).__name__}; pass "):
+    with pytest.raises(
+        TypeError, match=f"(?m)^{name}={value!r} is an? {type(value).__name__}; pass "
+    ):
         TrainingArguments(**{name: value})
 
 
@@ -82,7 +113,9 @@ def test_a_wrong_value_is_named(kwargs, message):
 def test_numbers_of_numpy_are_numbers():
     import numpy as np
 
-    args = TrainingArguments(learning_rate=np.float32(0.5), seed=np.int64(3), max_steps=np.int32(3), do_train=np.True_)
+    args = TrainingArguments(
+        learning_rate=np.float32(0.5), seed=np.int64(3), max_steps=np.int32(3), do_train=np.True_
+    )
     assert args.learning_rate == 0.5
 
 
@@ -91,7 +124,10 @@ def test_all_optimizers_schedules_and_trackers_are_accepted():
     for name in OptimizerNames:
         assert TrainingArguments(optim=name.value).optim is name
     for name in SchedulerType:
-        assert TrainingArguments(lr_scheduler_type=name.value, eval_strategy="epoch").lr_scheduler_type is name
+        assert (
+            TrainingArguments(lr_scheduler_type=name.value, eval_strategy="epoch").lr_scheduler_type
+            is name
+        )
     for name in TRACKERS:
         assert TrainingArguments(report_to=name).report_to == [name]
 

@@ -1,4 +1,6 @@
-"""Wrong arguments are refused before processes wait for each other: the second of two never comes."""
+"""Wrong arguments are refused before processes wait for each other: the second of two never
+comes.
+"""
 
 import os
 
@@ -11,7 +13,13 @@ from lightrainer.facade.distributed import process, process_group
 @pytest.fixture(autouse=True)
 def two_processes(monkeypatch):
     """This process is the first of two, and would wait for the other as soon as it joined."""
-    places = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    places = {
+        "WORLD_SIZE": "2",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }
     for name, value in places.items():
         monkeypatch.setenv(name, value)
 
@@ -41,7 +49,9 @@ def test_impossible_combinations(tmp_path, changes, message):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"fsdp_config='/nowhere\.json': there is no such file"):
+    with pytest.raises(
+        FileNotFoundError, match=r"fsdp_config='/nowhere\.json': there is no such file"
+    ):
         TrainingArguments(str(tmp_path), fsdp="full_shard", fsdp_config="/nowhere.json")
 
 

@@ -1,4 +1,6 @@
-"""Answer what scripts ask about DeepSpeed before there is an engine: the configuration in force and its values."""
+"""Answer what scripts ask about DeepSpeed before there is an engine: the configuration in force
+and its values.
+"""
 
 import gc
 import importlib
@@ -7,7 +9,13 @@ import pytest
 from tiny import arguments
 
 zero = importlib.import_module("lightrainer.facade.arguments.hf_deepspeed")
-STAGE3 = {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}, "round_robin_gradients": False}}
+STAGE3 = {
+    "zero_optimization": {
+        "stage": 3,
+        "offload_param": {"device": "cpu"},
+        "round_robin_gradients": False,
+    }
+}
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +32,12 @@ def reference():
 
 
 QUESTIONS = ["is_zero2", "is_zero3", "is_offload"]
-KEYS = ["zero_optimization.stage", "zero_optimization.offload_param.device", "zero_optimization", "nothing.there"]
+KEYS = [
+    "zero_optimization.stage",
+    "zero_optimization.offload_param.device",
+    "zero_optimization",
+    "nothing.there",
+]
 KEYS += ["zero_optimization.round_robin_gradients"]
 
 
@@ -32,10 +45,15 @@ KEYS += ["zero_optimization.round_robin_gradients"]
 def test_it_answers_as_that_of_the_reference(reference, stage):
     given = {"zero_optimization": {**STAGE3["zero_optimization"], "stage": stage}}
     theirs, ours = reference(given), zero.HfDeepSpeedConfig(given)
-    assert [getattr(ours, name)() for name in QUESTIONS] == [getattr(theirs, name)() for name in QUESTIONS]
+    assert [getattr(ours, name)() for name in QUESTIONS] == [
+        getattr(theirs, name)() for name in QUESTIONS
+    ]
     for key in KEYS:
         assert ours.get_value(key) == theirs.get_value(key)
-        assert (ours.is_true(key), ours.is_false(key)) == (theirs.is_true(key), theirs.is_false(key))
+        assert (ours.is_true(key), ours.is_false(key)) == (
+            theirs.is_true(key),
+            theirs.is_false(key),
+        )
         assert ours.find_config_node(key) == theirs.find_config_node(key)
     for one in (theirs, ours):
         one.del_config_sub_tree("zero_optimization.offload_param")

@@ -1,4 +1,6 @@
-"""Environment variables of `accelerate launch`: every variable has a row, and every row its effect."""
+"""Environment variables of `accelerate launch`: every variable has a row, and every row its
+effect.
+"""
 
 import ast
 import contextlib
@@ -23,7 +25,9 @@ command = pytest.importorskip("accelerate.commands.launch")
 def launch(monkeypatch):
     """`launch(environment)`: this is one of four processes that were started so."""
     monkeypatch.setattr(launched, "launched_world_size", lambda: 4)
-    return lambda environment: [monkeypatch.setenv(name, value) for name, value in environment.items()]
+    return lambda environment: [
+        monkeypatch.setenv(name, value) for name, value in environment.items()
+    ]
 
 
 def names_set_by(module):
@@ -32,11 +36,15 @@ def names_set_by(module):
         if not isinstance(function, ast.FunctionDef):
             continue
         inside, found = list(ast.walk(function)), []
-        assigned = [n for n in inside if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant)]
+        assigned = [
+            n for n in inside if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant)
+        ]
         texts = {ast.unparse(node.targets[0]): node.value.value for node in assigned}
         for node in inside:
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                found += [node.slice] if ast.unparse(node.value) in ("current_env", "os.environ") else []
+                found += (
+                    [node.slice] if ast.unparse(node.value) in ("current_env", "os.environ") else []
+                )
             elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "environment":
                 found += node.value.keys if isinstance(node.value, ast.Dict) else []
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -49,28 +57,58 @@ def names_set_by(module):
 def set_by_the_launcher():
     from accelerate.utils import launch
 
-    fp8 = [action.dest for action in command.launch_command_parser()._actions if action.dest.startswith("fp8_")]
-    found = {*names_set_by(command), *names_set_by(launch), *(f"ACCELERATE_{name.upper()}" for name in fp8)}
+    fp8 = [
+        action.dest
+        for action in command.launch_command_parser()._actions
+        if action.dest.startswith("fp8_")
+    ]
+    found = {
+        *names_set_by(command),
+        *names_set_by(launch),
+        *(f"ACCELERATE_{name.upper()}" for name in fp8),
+    }
     return sorted(found - {"name"})
 
 
 FOR_OTHERS = (
-    *("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),  # the place of the process, see distributed/launchers.py
-    *("MEGATRON_LM_*", "ACCELERATE_FP8_*", "ACCELERATE_USE_SAGEMAKER"),  # beside a switch that is refused
-    *("ACCELERATE_IN_TPU_POD", "XLA_USE_BF16", "XLA_DOWNCAST_BF16", "*_VISIBLE_*", "ZE_AFFINITY_MASK"),  # devices
-    *("KMP_AFFINITY", "KMP_BLOCKTIME", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "PYTHONPATH", "AWS_*", "FORK_LAUNCHED"),
+    # the place of the process, see distributed/launchers.py
+    *("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    # beside a switch that is refused
+    *("MEGATRON_LM_*", "ACCELERATE_FP8_*", "ACCELERATE_USE_SAGEMAKER"),
+    # devices
+    *(
+        "ACCELERATE_IN_TPU_POD",
+        "XLA_USE_BF16",
+        "XLA_DOWNCAST_BF16",
+        "*_VISIBLE_*",
+        "ZE_AFFINITY_MASK",
+    ),
+    *(
+        "KMP_AFFINITY",
+        "KMP_BLOCKTIME",
+        "NCCL_P2P_DISABLE",
+        "NCCL_IB_DISABLE",
+        "PYTHONPATH",
+        "AWS_*",
+        "FORK_LAUNCHED",
+    ),
 )
 """Variables that other libraries read, or that count beside others only."""
 
 
 def test_every_variable_of_the_launcher_has_a_row():
     rest = [name for name in set_by_the_launcher() if name not in VARIABLES]
-    assert [name for name in rest if not any(fnmatch(name, pattern) for pattern in FOR_OTHERS)] == []
+    assert [
+        name for name in rest if not any(fnmatch(name, pattern) for pattern in FOR_OTHERS)
+    ] == []
 
 
 def fsdp(**more):
     """The variables of FSDP, without their prefix."""
-    return {"ACCELERATE_USE_FSDP": "true", **{f"FSDP_{name}": value for name, value in more.items()}}
+    return {
+        "ACCELERATE_USE_FSDP": "true",
+        **{f"FSDP_{name}": value for name, value in more.items()},
+    }
 
 
 def layers(**more):
@@ -78,7 +116,10 @@ def layers(**more):
 
 
 def deepspeed(**more):
-    return {"ACCELERATE_USE_DEEPSPEED": "true", **{f"ACCELERATE_{name}": value for name, value in more.items()}}
+    return {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        **{f"ACCELERATE_{name}": value for name, value in more.items()},
+    }
 
 
 def groups(**more):
@@ -97,11 +138,19 @@ FILLED = [
     ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "mixed_precision", "bf16"),
     (dynamo(BACKEND="AOT_EAGER"), "torch_compile_backend", "aot_eager"),
     (dynamo(BACKEND="INDUCTOR", MODE="max-autotune"), "torch_compile_mode", "max-autotune"),
-    (dynamo(USE_FULLGRAPH="True", USE_DYNAMIC="False"), "compile_options", {"fullgraph": True, "dynamic": False}),
+    (
+        dynamo(USE_FULLGRAPH="True", USE_DYNAMIC="False"),
+        "compile_options",
+        {"fullgraph": True, "dynamic": False},
+    ),
     (fsdp(VERSION="2"), "settings.version", 2),
     (fsdp(SHARDING_STRATEGY="SHARD_GRAD_OP"), "settings.sharding", "shard_grad_op"),
     (fsdp(VERSION="2", RESHARD_AFTER_FORWARD="false"), "settings.sharding", "shard_grad_op"),
-    (fsdp(SHARDING_STRATEGY="HYBRID_SHARD", RESHARD_AFTER_FORWARD="full_shard"), "settings.sharding", "hybrid_shard"),
+    (
+        fsdp(SHARDING_STRATEGY="HYBRID_SHARD", RESHARD_AFTER_FORWARD="full_shard"),
+        "settings.sharding",
+        "hybrid_shard",
+    ),
     (fsdp(OFFLOAD_PARAMS="true"), "settings.offload", True),
     (fsdp(AUTO_WRAP_POLICY="SIZE_BASED_WRAP", MIN_NUM_PARAMS="50"), "settings.min_num_params", 50),
     (layers(MIN_NUM_PARAMS="100000000"), "settings.wrap", "layers"),
@@ -116,7 +165,11 @@ FILLED = [
     (deepspeed(DEEPSPEED_ZERO_STAGE="3"), f"{ZERO}.stage", 3),
     (deepspeed(GRADIENT_ACCUMULATION_STEPS="1"), "deepspeed.gradient_accumulation_steps", 1),
     (deepspeed(GRADIENT_CLIPPING="1.0"), "deepspeed.gradient_clipping", 1.0),
-    (deepspeed(DEEPSPEED_ZERO3_SAVE_16BIT_MODEL="true"), f"{ZERO}.stage3_gather_16bit_weights_on_model_save", True),
+    (
+        deepspeed(DEEPSPEED_ZERO3_SAVE_16BIT_MODEL="true"),
+        f"{ZERO}.stage3_gather_16bit_weights_on_model_save",
+        True,
+    ),
     (deepspeed(DEEPSPEED_MOE_LAYER_CLS_NAMES="A,B"), f"{ZERO}.leaf_module.classes", ["A", "B"]),
     *(
         (
@@ -135,8 +188,16 @@ FILLED = [
     (groups(CP_BACKEND="torch"), "parallelism_config.cp_backend", "torch"),
     (groups(SP_BACKEND="deepspeed"), "parallelism_config.sp_backend", "deepspeed"),
     (groups(CP_COMM_STRATEGY="alltoall"), "parallelism_config.rotation", "alltoall"),
-    (groups(SP_SEQ_LENGTH="None", SP_ATTN_IMPLEMENTATION="sdpa"), "parallelism_config.sp_handler.sp_seq_length", None),
-    (groups(SP_SEQ_LENGTH="8", SP_SEQ_LENGTH_IS_VARIABLE="False"), "parallelism_config.sp_handler.sp_seq_length", 8),
+    (
+        groups(SP_SEQ_LENGTH="None", SP_ATTN_IMPLEMENTATION="sdpa"),
+        "parallelism_config.sp_handler.sp_seq_length",
+        None,
+    ),
+    (
+        groups(SP_SEQ_LENGTH="8", SP_SEQ_LENGTH_IS_VARIABLE="False"),
+        "parallelism_config.sp_handler.sp_seq_length",
+        8,
+    ),
 ]
 REFUSALS = [
     ({"ACCELERATE_MIXED_PRECISION": "fp8"}, "'bf16', 'fp16' or 'no'"),
@@ -145,7 +206,10 @@ REFUSALS = [
     ({"ACCELERATE_CPU_AFFINITY": "1"}, "enable_cpu_affinity"),
     ({"ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE": "DATA_PARALLEL"}, "smdistributed"),
     (fsdp(IGNORED_MODULES="head"), "fsdp_config['ignored_modules']='head'"),
-    (layers(VERSION="2", ACTIVATION_CHECKPOINTING_OFFLOAD="true"), "['activation_checkpointing_offload']=True"),
+    (
+        layers(VERSION="2", ACTIVATION_CHECKPOINTING_OFFLOAD="true"),
+        "['activation_checkpointing_offload']=True",
+    ),
     (deepspeed(GRADIENT_ACCUMULATION_STEPS="4"), "gradient_accumulation_steps is 4"),
     (groups(TP_SIZE="0"), "tp_size=0"),
 ]
@@ -153,7 +217,9 @@ REFUSALS = [
 
 def at(args, path) -> Any:
     first, *rest = path.split(".")
-    found = read_fsdp(args.fsdp, args.fsdp_config)[0] if first == "settings" else getattr(args, first)
+    found = (
+        read_fsdp(args.fsdp, args.fsdp_config)[0] if first == "settings" else getattr(args, first)
+    )
     for name in rest:
         found = found[name] if isinstance(found, dict) else getattr(found, name)
     return found
@@ -164,7 +230,9 @@ def test_a_variable_sets_its_argument(tmp_path, launch, environment, path, expec
     launch(environment)
     args = arguments(tmp_path, use_cpu=True)
     assert at(args, path) == expected
-    again = arguments(tmp_path, use_cpu=True, **{name: getattr(args, name) for name in launched.FIELDS})
+    again = arguments(
+        tmp_path, use_cpu=True, **{name: getattr(args, name) for name in launched.FIELDS}
+    )
     assert at(again, path) == expected, "arguments that are made of others say the same"
 
 
@@ -178,25 +246,37 @@ def test_unsupported_values_are_refused_by_name(tmp_path, launch, environment, m
 def test_every_row_with_an_effect_is_tried():
     tried = {name for environment, *_ in FILLED + REFUSALS for name in environment}
     with_effect = {name for name, row in VARIABLES.items() if row.argument or row.refused}
-    assert with_effect - tried == {"ACCELERATE_DEEPSPEED_CONFIG_FILE"}, "which has a test of its own"
+    assert with_effect - tried == {"ACCELERATE_DEEPSPEED_CONFIG_FILE"}, (
+        "which has a test of its own"
+    )
 
 
 def test_switches_that_are_off_change_nothing(tmp_path, launch):
     launch(dict.fromkeys((*fsdp(), *deepspeed(), *groups()), "false"))
-    launch({"FSDP_VERSION": "2", "ACCELERATE_DYNAMO_BACKEND": "NO", "PARALLELISM_CONFIG_TP_SIZE": "2"})
+    launch(
+        {"FSDP_VERSION": "2", "ACCELERATE_DYNAMO_BACKEND": "NO", "PARALLELISM_CONFIG_TP_SIZE": "2"}
+    )
     args, plain = arguments(tmp_path), TrainingArguments(str(tmp_path))
-    assert [getattr(args, name) for name in launched.FIELDS] == [getattr(plain, name) for name in launched.FIELDS]
+    assert [getattr(args, name) for name in launched.FIELDS] == [
+        getattr(plain, name) for name in launched.FIELDS
+    ]
 
 
 SAID = [
-    (fsdp(VERSION="2", OFFLOAD_PARAMS="true"), {"fsdp_config": {"cpu_offload": False}}, ("full_shard", 2, None, False)),
+    (
+        fsdp(VERSION="2", OFFLOAD_PARAMS="true"),
+        {"fsdp_config": {"cpu_offload": False}},
+        ("full_shard", 2, None, False),
+    ),
     (layers(VERSION="2"), {"fsdp": "shard_grad_op"}, ("shard_grad_op", 1, "layers", False)),
 ]
 
 
 @pytest.mark.parametrize(("environment", "given", "expected"), SAID, ids=str)
 def test_fsdp_of_the_script_takes_precedence(tmp_path, launch, environment, given, expected):
-    """A script that asks for FSDP says its version, too; the launcher adds what the reference adds then."""
+    """A script that asks for FSDP says its version, too; the launcher adds what the reference
+    adds then.
+    """
     launch(environment)
     args = arguments(tmp_path, use_cpu=True, **given)
     found = at(args, "settings")
@@ -206,13 +286,18 @@ def test_fsdp_of_the_script_takes_precedence(tmp_path, launch, environment, give
 def test_other_arguments_of_the_script_take_precedence(tmp_path, launch):
     launch({**deepspeed(DEEPSPEED_ZERO_STAGE="3"), **groups(TP_SIZE="4")})
     launch({"ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_DYNAMO_BACKEND": "EAGER"})
-    own = {"deepspeed": {"zero_optimization": {"stage": 1}}, "parallelism_config": {"dp_replicate_size": 1}}
+    own = {
+        "deepspeed": {"zero_optimization": {"stage": 1}},
+        "parallelism_config": {"dp_replicate_size": 1},
+    }
     args = arguments(tmp_path, use_cpu=True, bf16=True, torch_compile_backend="aot_eager", **own)
     assert (args.deepspeed, at(args, "parallelism_config.tp_size")) == (own["deepspeed"], 1)
     assert (args.mixed_precision, args.torch_compile_backend) == ("bf16", "aot_eager")
 
 
-def test_fsdp_is_left_out_where_there_is_nothing_to_shard_over(tmp_path, launch, monkeypatch, caplog):
+def test_fsdp_is_left_out_where_there_is_nothing_to_shard_over(
+    tmp_path, launch, monkeypatch, caplog
+):
     """The launcher asks for FSDP beside any parallelism_config, and for one process."""
     launch({**fsdp(VERSION="2"), **groups(TP_SIZE="4")})
     assert arguments(tmp_path, use_cpu=True).fsdp == []
@@ -239,20 +324,27 @@ def test_the_settings_of_fsdp_are_those_of_accelerate(tmp_path, launch, more):
     found = at(arguments(tmp_path, use_cpu=True), "settings")
     assert found.version == plugin.fsdp_version
     assert plugin.state_dict_type.name.lower().startswith(found.state_dict_type)
-    assert found.layers == (plugin.transformer_cls_names_to_wrap and tuple(plugin.transformer_cls_names_to_wrap))
+    assert found.layers == (
+        plugin.transformer_cls_names_to_wrap and tuple(plugin.transformer_cls_names_to_wrap)
+    )
     assert found.activation_checkpointing == plugin.activation_checkpointing
     if found.version == 2:
         assert found.reshard_after_forward == plugin.reshard_after_forward
     else:
         assert found.sharding == plugin.sharding_strategy.name.lower()
-        assert found.backward_prefetch == (plugin.backward_prefetch and plugin.backward_prefetch.name.lower())
+        assert found.backward_prefetch == (
+            plugin.backward_prefetch and plugin.backward_prefetch.name.lower()
+        )
         assert ("USE_ORIG_PARAMS" not in more) or found.use_orig_params == plugin.use_orig_params
 
 
 MORE_OF_MORE = [
     {},
     {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3", "ACCELERATE_MIXED_PRECISION": "bf16"},
-    {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu", "ACCELERATE_GRADIENT_CLIPPING": "1.0"},
+    {
+        "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu",
+        "ACCELERATE_GRADIENT_CLIPPING": "1.0",
+    },
 ]
 
 
@@ -264,28 +356,53 @@ def test_the_configuration_of_deepspeed_is_that_of_accelerate(tmp_path, launch, 
     plugin, args = DeepSpeedPlugin(), arguments(tmp_path, use_cpu=True)
     plugin.set_mixed_precision(args.mixed_precision)
     theirs, ours = plugin.deepspeed_config, at(args, "hf_deepspeed_config.config")
-    assert ours["zero_optimization"].items() <= {**theirs["zero_optimization"], **parts(ours)}.items()
+    assert (
+        ours["zero_optimization"].items() <= {**theirs["zero_optimization"], **parts(ours)}.items()
+    )
     assert all(ours[half]["enabled"] == theirs[half]["enabled"] for half in ("fp16", "bf16"))
     assert ours["gradient_clipping"] == args.max_grad_norm == 1.0
 
 
 def parts(config):
     """Devices that are none are left out here, which says the same."""
-    found = {key: value for key, value in config["zero_optimization"].items() if key.startswith("offload")}
+    found = {
+        key: value
+        for key, value in config["zero_optimization"].items()
+        if key.startswith("offload")
+    }
     assert all(section["device"] != "none" for section in found.values())
     return found
 
 
 def test_a_file_of_deepspeed(tmp_path, launch):
     path = tmp_path / "zero.json"
-    zero = {"stage": "auto", "offload_param": {"device": "auto"}, "stage3_gather_16bit_weights_on_model_save": "auto"}
+    zero = {
+        "stage": "auto",
+        "offload_param": {"device": "auto"},
+        "stage3_gather_16bit_weights_on_model_save": "auto",
+    }
     path.write_text(json.dumps({"zero_optimization": zero, "gradient_clipping": "auto"}))
     more = {"ACCELERATE_DEEPSPEED_CONFIG_FILE": str(path), "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}
     more |= {"ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES": "A"}
-    launch({**deepspeed(), **more, "ACCELERATE_CONFIG_DS_FIELDS": "deepspeed_config_file,zero3_init_flag"})
-    zero = {"stage": 1, "offload_param": {"device": "none"}, "stage3_gather_16bit_weights_on_model_save": False}
-    expected = {"zero_optimization": {**zero, "leaf_module": {"classes": ["A"]}}, "gradient_clipping": "auto"}
+    launch(
+        {
+            **deepspeed(),
+            **more,
+            "ACCELERATE_CONFIG_DS_FIELDS": "deepspeed_config_file,zero3_init_flag",
+        }
+    )
+    zero = {
+        "stage": 1,
+        "offload_param": {"device": "none"},
+        "stage3_gather_16bit_weights_on_model_save": False,
+    }
+    expected = {
+        "zero_optimization": {**zero, "leaf_module": {"classes": ["A"]}},
+        "gradient_clipping": "auto",
+    }
     assert arguments(tmp_path, use_cpu=True).deepspeed == expected
     launch({"ACCELERATE_CONFIG_DS_FIELDS": "deepspeed_config_file,zero_stage,mixed_precision"})
-    with pytest.raises(ValueError, match=r"settings of the launcher into the file: mixed_precision, zero_stage"):
+    with pytest.raises(
+        ValueError, match=r"settings of the launcher into the file: mixed_precision, zero_stage"
+    ):
         arguments(tmp_path, use_cpu=True)

@@ -8,7 +8,9 @@ from tiny import points, trainer
 from lightrainer import TrainingArguments
 
 
-@pytest.mark.parametrize("name", ["accelerator_config", "fsdp_config", "resume_from_checkpoint", "logging_dir"])
+@pytest.mark.parametrize(
+    "name", ["accelerator_config", "fsdp_config", "resume_from_checkpoint", "logging_dir"]
+)
 def test_a_path_equals_its_text(tmp_path, name):
     path = tmp_path / "settings.json"
     path.write_text("{}")

@@ -1,4 +1,6 @@
-"""The values of a trial of a sweep in its script: options, training arguments, and values that nothing reads."""
+"""The values of a trial of a sweep in its script: options, training arguments, and values that
+nothing reads.
+"""
 
 import argparse
 import sys
@@ -28,7 +30,9 @@ def trial(tmp_path, monkeypatch):
         monkeypatch.setattr(
             argparse.ArgumentParser,
             "parse_known_args",
-            lambda parser, args=None, namespace=None: parse_with_trial(PARSE, parser, args, namespace),
+            lambda parser, args=None, namespace=None: parse_with_trial(
+                PARSE, parser, args, namespace
+            ),
         )
         return sweep_trial.this_trial()
 
@@ -53,14 +57,18 @@ def test_null_flags_and_negative_numbers_reach_options(trial):
     values = {"depth": None, "fast": True, "slow": False, "shift": -1e-5}
     trial(options=values, words={"fast": "--fast", "shift": "--shift=-1e-05"})
     flag = {"action": "store_true"}
-    options = parser(depth={"type": int, "default": 4}, fast=flag, slow=flag, shift={"type": float}).parse_args()
+    options = parser(
+        depth={"type": int, "default": 4}, fast=flag, slow=flag, shift={"type": float}
+    ).parse_args()
     assert {name: getattr(options, name) for name in values} == values
 
 
 def test_options_that_a_second_parser_reads(trial, tmp_path):
     about = trial(options={"width": 3}, words={"width": "--width=3"})
     _, rest = parser().parse_known_args()
-    assert about.problem(arguments(tmp_path / "out")).startswith("Nothing in the script has read width")
+    assert about.problem(arguments(tmp_path / "out")).startswith(
+        "Nothing in the script has read width"
+    )
     assert parser(width={"type": int}).parse_args(rest).width == 3
     assert about.problem(arguments(tmp_path / "out")) is None
 
@@ -109,10 +117,16 @@ def test_a_value_that_a_subclass_overwrites_is_named(trial, tmp_path):
     assert "weight_decay" in about.problem(Overwriting(tmp_path / "out"))
 
 
-def test_all_arguments_of_a_trial_have_its_folder_and_those_of_another_have_another(trial, tmp_path):
+def test_all_arguments_of_a_trial_have_its_folder_and_those_of_another_have_another(
+    trial, tmp_path
+):
     trial()
     first = TrainingArguments(tmp_path / "out")
-    assert first.output_dir == TrainingArguments(tmp_path / "out").output_dir == str(tmp_path / "out" / "run-0")
+    assert (
+        first.output_dir
+        == TrainingArguments(tmp_path / "out").output_dir
+        == str(tmp_path / "out" / "run-0")
+    )
     assert TrainingArguments(first.output_dir).output_dir == first.output_dir
     (tmp_path / "out" / "run-0" / ".owner").write_text("somebody else")
     assert TrainingArguments(tmp_path / "out").output_dir == str(tmp_path / "out" / "run-0-2")

@@ -1,4 +1,6 @@
-"""A training into an object store: `STEPS FOLDER ADDRESS`, and `machines` or an argument of FSDP as JSON."""
+"""A training into an object store: `STEPS FOLDER ADDRESS`, and `machines` or an argument of FSDP
+as JSON.
+"""
 
 import json
 import os
@@ -18,7 +20,12 @@ if __name__ == "__main__":
     from tiny import At, points, told, trainer, weights
 
     more = json.loads(next((word for word in words if word.startswith("{")), "{}"))
-    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": int(steps), "save_total_limit": 2}
+    options = {
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "max_steps": int(steps),
+        "save_total_limit": 2,
+    }
     # Each checkpoint is sent before the next one is due.
     begins = []
     calls = [
@@ -26,8 +33,18 @@ if __name__ == "__main__":
         At("on_train_begin", lambda one, state, control: begins.append(state.global_step)),
     ]
     found = told(
-        trainer(address, train_dataset=points(32), lr_scheduler_type="constant", callbacks=calls, **options, **more)
+        trainer(
+            address,
+            train_dataset=points(32),
+            lr_scheduler_type="constant",
+            callbacks=calls,
+            **options,
+            **more,
+        )
     )
     found.train(resume_from_checkpoint="resume" in words)
-    whole = {name: getattr(one, "full_tensor", lambda one=one: one)() for name, one in weights(found.model).items()}
+    whole = {
+        name: getattr(one, "full_tensor", lambda one=one: one)()
+        for name, one in weights(found.model).items()
+    }
     torch.save([*begins, whole], Path(folder, f"{rank}.pt"))

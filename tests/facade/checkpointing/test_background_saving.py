@@ -1,4 +1,6 @@
-"""Periodic checkpoints are written while the training goes on; callbacks and overrides that read them find them."""
+"""Periodic checkpoints are written while the training goes on; callbacks and overrides that read
+them find them.
+"""
 
 import os
 import threading
@@ -40,7 +42,9 @@ class Watching(TrainerCallback):
     """Looks at the checkpoint when it hears of it."""
 
     def on_save(self, args, state, control, **kwargs):
-        there = Path(args.output_dir, f"checkpoint-{state.global_step}", "model.safetensors").exists()
+        there = Path(
+            args.output_dir, f"checkpoint-{state.global_step}", "model.safetensors"
+        ).exists()
         assert there or not getattr(self, "reads_checkpoints", True)
 
 
@@ -54,7 +58,9 @@ def test_a_thread_writes_and_all_are_there_at_the_end(tmp_path, threads):
     """The last one is written without a copy: there is nothing to go on with."""
     trainer(tmp_path / "out", **EVERY_STEP).train()
     assert threads == ["checkpoint-writer"] * 3 + ["MainThread"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"checkpoint-{step}" for step in (1, 2, 3, 4)]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        f"checkpoint-{step}" for step in (1, 2, 3, 4)
+    ]
 
 
 def test_they_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
@@ -73,7 +79,9 @@ def test_they_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
     made.add_callback(At("on_train_end", lambda *_: None))
     background = made._checkpoints.background
     make_room = background.make_room
-    monkeypatch.setattr(background, "make_room", lambda *limits: (held and held[-1].set(), make_room(*limits)))
+    monkeypatch.setattr(
+        background, "make_room", lambda *limits: (held and held[-1].set(), make_room(*limits))
+    )
     made.train()
     now = trainer(tmp_path / "now", save_strategy="steps", save_steps=2)
     now.background_checkpoints = None
@@ -133,7 +141,9 @@ def test_a_model_saved_while_a_checkpoint_is_being_written(tmp_path, threads, ca
 
 
 def test_a_step_is_saved_again_while_its_checkpoint_is_being_written(tmp_path, monkeypatch):
-    """By its interval, and by a callback at the end of the epoch; the first save is held until the second begins."""
+    """By its interval, and by a callback at the end of the epoch; the first save is held until
+    the second begins.
+    """
     second_begins = threading.Event()
     begin = saving.checkpoints.begin
     make_room = BackgroundWriter.make_room
@@ -159,8 +169,15 @@ def test_a_step_is_saved_again_while_its_checkpoint_is_being_written(tmp_path, m
     monkeypatch.setattr(saving.checkpoints, "begin", begin_noted)
     monkeypatch.setattr(BackgroundWriter, "make_room", make_room_noted)
     monkeypatch.setattr(writing.CheckpointFiles, "run", held)
-    again = At("on_epoch_end", lambda trainer, state, control: setattr(control, "should_save", True))
-    options = {"save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 8, "num_train_epochs": 2}
+    again = At(
+        "on_epoch_end", lambda trainer, state, control: setattr(control, "should_save", True)
+    )
+    options = {
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "per_device_train_batch_size": 8,
+        "num_train_epochs": 2,
+    }
     made = trained(tmp_path / "out", callbacks=[again], **options)
     assert made.state.global_step == 4
     assert begun.count("checkpoint-2") == 2
@@ -177,7 +194,9 @@ def test_a_switch_turns_it_off(tmp_path, threads):
 def test_an_error_ends_the_training_at_the_next_save(tmp_path, monkeypatch):
     made = trainer(tmp_path / "out", **EVERY_STEP)
     made.background_checkpoints = 0  # one at a time
-    monkeypatch.setattr(writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
+    monkeypatch.setattr(
+        writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours"))
+    )
     with pytest.raises(PermissionError, match="not yours"):
         made.train()
     assert made.state.global_step == 2
@@ -210,7 +229,9 @@ def test_an_older_one_makes_room_but_never_the_best(tmp_path, monkeypatch):
     shrinking.trainer = made
     made.add_callback(shrinking)
     made.train()
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"checkpoint-{step}" for step in (1, 3, 4)]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        f"checkpoint-{step}" for step in (1, 3, 4)
+    ]
 
 
 HALVES = {"save_strategy": "steps", "save_steps": 2}
@@ -238,8 +259,12 @@ STAY = {
 
 
 @pytest.mark.parametrize(("changes", "waits"), STAY.values(), ids=STAY)
-def test_the_end_waits_for_the_disk_only_where_a_checkpoint_is_to_be_deleted_then(tmp_path, held, changes, waits):
-    """Nothing is flushed before the end here; a checkpoint that is on the disk is not removed before."""
+def test_the_end_waits_for_the_disk_only_where_a_checkpoint_is_to_be_deleted_then(
+    tmp_path, held, changes, waits
+):
+    """Nothing is flushed before the end here; a checkpoint that is on the disk is not removed
+    before.
+    """
     if waits:
         (tmp_path / "out" / "checkpoint-1").mkdir(parents=True)
     made = trainer(tmp_path / "out", **{**HALVES, **changes})
@@ -252,11 +277,16 @@ def test_the_end_waits_for_the_disk_only_where_a_checkpoint_is_to_be_deleted_the
     held.set()
     ended.join()
     made._checkpoints.wait_until_flushed()
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint-2", "checkpoint-4"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "checkpoint-2",
+        "checkpoint-4",
+    ]
 
 
 @pytest.mark.parametrize(("seconds", "flushed"), [(-1.0, [1, 2, 3, 4]), (60.0, [4])])
-def test_flushes_in_quick_succession_are_skipped_except_the_last(tmp_path, monkeypatch, seconds, flushed):
+def test_flushes_in_quick_succession_are_skipped_except_the_last(
+    tmp_path, monkeypatch, seconds, flushed
+):
     def submit_and_wait(self, job):
         done: Future[None] = Future()
         done.set_result(job())
@@ -264,7 +294,9 @@ def test_flushes_in_quick_succession_are_skipped_except_the_last(tmp_path, monke
 
     names = []
     monkeypatch.setattr(saving, "_BETWEEN_FLUSHES", seconds)
-    monkeypatch.setattr(saving.checkpoints, "try_to_flush", lambda folder: names.append(folder.name) is None)
+    monkeypatch.setattr(
+        saving.checkpoints, "try_to_flush", lambda folder: names.append(folder.name) is None
+    )
     monkeypatch.setattr(BackgroundWriter, "submit", submit_and_wait)
     trainer(tmp_path / "out", **EVERY_STEP).train()
     assert names == [f"checkpoint-{step}" for step in flushed]
@@ -284,8 +316,12 @@ def test_a_power_failure_before_it_is_there_finds_the_one_before(tmp_path, left)
     assert same(weights(made.model), weights(whole.model))
 
 
-def test_a_flush_that_ends_while_a_checkpoint_gets_its_name_deletes_the_oldest(tmp_path, monkeypatch):
-    """Between the new name and the note of it, the new checkpoint would pass for one of an earlier run."""
+def test_a_flush_that_ends_while_a_checkpoint_gets_its_name_deletes_the_oldest(
+    tmp_path, monkeypatch
+):
+    """Between the new name and the note of it, the new checkpoint would pass for one of an
+    earlier run.
+    """
     made = trainer(tmp_path, **EVERY_STEP, save_total_limit=2, max_steps=5, callbacks=[Watching()])
     inner, rotations = saving.checkpoints.commit, []
 
@@ -293,7 +329,8 @@ def test_a_flush_that_ends_while_a_checkpoint_gets_its_name_deletes_the_oldest(t
         inner(*args, **kwargs)
         rotations.append(threading.Thread(target=made._checkpoints.rotate, args=(2,)))
         rotations[-1].start()
-        rotations[-1].join(0.1)  # waits for the note; without the lock it deletes the new checkpoint now
+        # waits for the note; without the lock it deletes the new checkpoint now
+        rotations[-1].join(0.1)
 
     monkeypatch.setattr(saving.checkpoints, "commit", commit)
     made.train()

@@ -12,7 +12,12 @@ import torch
 from tiny import files, trained
 from torch import nn
 
-from lightrainer.lightning_modules.checkpoints import load_weights, problems, save_torch, save_weights
+from lightrainer.lightning_modules.checkpoints import (
+    load_weights,
+    problems,
+    save_torch,
+    save_weights,
+)
 from lightrainer.lightning_modules.checkpoints.conversion import convert
 
 TOKEN = "hf_DoNotShowThis456"
@@ -21,7 +26,9 @@ pytestmark = [
     # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
     # It says so where a module could validate and is not asked to.
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    pytest.mark.filterwarnings(
+        "ignore:You defined a `validation_step` but have no `val_dataloader`"
+    ),
     # Lightning advises more workers on machines with many cores.
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
 ]
@@ -66,7 +73,12 @@ def name_in_index(folder: Path, file: str) -> None:
     index.write_text(json.dumps(content))
 
 
-OUTSIDE = ["../other.safetensors", "/etc/other.safetensors", "a/../../other.safetensors", "sub/other.safetensors"]
+OUTSIDE = [
+    "../other.safetensors",
+    "/etc/other.safetensors",
+    "a/../../other.safetensors",
+    "sub/other.safetensors",
+]
 OUTSIDE += ["..\\other.safetensors", "..", ".", "", "optimizer.pt", "link.safetensors"]
 
 
@@ -82,7 +94,9 @@ def test_an_index_cannot_lead_out_of_its_folder(shards, tmp_path, file):
 
 
 def test_a_folder_of_links_as_in_the_cache_of_the_hub_is_read(shards, tmp_path):
-    """There all files lie in another folder, the index too; links inside the folder are no matter either."""
+    """There all files lie in another folder, the index too; links inside the folder are no
+    matter either.
+    """
     cache = tmp_path / "cache" / "snapshots" / "1"
     cache.mkdir(parents=True)
     for path in shards.iterdir():
@@ -102,11 +116,17 @@ def test_a_folder_of_links_as_in_the_cache_of_the_hub_is_read(shards, tmp_path):
 
 def test_no_file_of_a_checkpoint_holds_the_token(tmp_path):
     """The manifest, the states and the converted file are looked through too."""
-    made = trained(tmp_path / "out", hub_token=TOKEN, save_strategy="steps", save_steps=2, push_to_hub=False)
+    made = trained(
+        tmp_path / "out", hub_token=TOKEN, save_strategy="steps", save_steps=2, push_to_hub=False
+    )
     made.save_state()
     convert(tmp_path / "out" / "checkpoint-2", tmp_path / "out" / "converted.ckpt")
     names = files(tmp_path)
-    assert {"out/trainer_state.json", "out/converted.ckpt", "out/checkpoint-2/_manifest.json"} <= set(names)
+    assert {
+        "out/trainer_state.json",
+        "out/converted.ckpt",
+        "out/checkpoint-2/_manifest.json",
+    } <= set(names)
     assert [name for name in names if TOKEN.encode() in (tmp_path / name).read_bytes()] == []
     save_torch({"control": TOKEN}, tmp_path / "control.pt")
     assert TOKEN.encode() in (tmp_path / "control.pt").read_bytes()

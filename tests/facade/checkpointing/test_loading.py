@@ -7,7 +7,8 @@ import torch
 from tiny import points, trained, trainer
 from torch.utils.data import Dataset
 
-# Starting worker processes from a process with threads is what the loader does; Python 3.12 and later warn about it.
+# Starting worker processes from a process with threads is what the loader does; Python 3.12 and
+# later warn about it.
 forking = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
@@ -39,19 +40,28 @@ def test_workers_live_as_long_as_asked(tmp_path, persistent):
 
 @forking
 def test_workers_of_each_rank_have_seeds_of_their_own(tmp_path, monkeypatch):
-    """As the reference's: torch's seed of the worker, moved on by as many workers as the ranks before have."""
+    """As the reference's: torch's seed of the worker, moved on by as many workers as the ranks
+    before have.
+    """
     from transformers.trainer_utils import seed_worker as reference
 
     states = {}
     for rank in (0, 1):
         made = trainer(tmp_path / str(rank), dataloader_num_workers=2)
-        monkeypatch.setattr(type(made.args), "process_index", property(lambda self, rank=rank: rank))
+        monkeypatch.setattr(
+            type(made.args), "process_index", property(lambda self, rank=rank: rank)
+        )
         init = made.get_train_dataloader().worker_init_fn
-        for name, seed in (("ours", init), ("reference", lambda worker, rank=rank: reference(worker, 2, rank))):
+        for name, seed in (
+            ("ours", init),
+            ("reference", lambda worker, rank=rank: reference(worker, 2, rank)),
+        ):
             torch.manual_seed(11)
             seed(1)
             states[name, rank] = torch.rand(1).item()
-    assert states["ours", 0] == states["reference", 0] != states["ours", 1] == states["reference", 1]
+    assert (
+        states["ours", 0] == states["reference", 0] != states["ours", 1] == states["reference", 1]
+    )
 
 
 # --- lengths
@@ -62,7 +72,8 @@ class Counted(Dataset):
 
     def __init__(self, count=16, seed=1):
         self.items = [
-            {**item, "input_ids": [0] * (1 + 7 * index % 5)} for index, item in enumerate(points(count, seed=seed))
+            {**item, "input_ids": [0] * (1 + 7 * index % 5)}
+            for index, item in enumerate(points(count, seed=seed))
         ]
         self.reads = 0
 
@@ -75,10 +86,18 @@ class Counted(Dataset):
 
 
 def test_lengths_are_measured_once_for_each_dataset(tmp_path):
-    """Two epochs, an evaluation after each, one more evaluation, a second training and a resumption."""
+    """Two epochs, an evaluation after each, one more evaluation, a second training and a
+    resumption.
+    """
     training, evaluation = Counted(), Counted(6, seed=2)
-    options = {"train_sampling_strategy": "group_by_length", "num_train_epochs": 2, "save_strategy": "epoch"}
-    made = trained(tmp_path, train_dataset=training, eval_dataset=evaluation, eval_strategy="epoch", **options)
+    options = {
+        "train_sampling_strategy": "group_by_length",
+        "num_train_epochs": 2,
+        "save_strategy": "epoch",
+    }
+    made = trained(
+        tmp_path, train_dataset=training, eval_dataset=evaluation, eval_strategy="epoch", **options
+    )
     assert training.reads == 16 + 1 + 2 * 16
     assert evaluation.reads == 6 + 1 + 2 * 6
     made.evaluate()
@@ -92,5 +111,7 @@ def test_lengths_are_measured_once_for_each_dataset(tmp_path):
 
 def test_another_dataset_is_measured_for_itself(tmp_path):
     made = trainer(tmp_path, train_sampling_strategy="group_by_length")
-    lengths = [made._get_eval_sampler(data).lengths for data in (Counted(6), Counted(4), Counted(6))]
+    lengths = [
+        made._get_eval_sampler(data).lengths for data in (Counted(6), Counted(4), Counted(6))
+    ]
     assert lengths[0] == lengths[2] == [*lengths[1], *lengths[0][4:]]

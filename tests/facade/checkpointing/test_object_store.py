@@ -1,4 +1,6 @@
-"""Trainings whose `output_dir` is an address: with moto's S3 server, which is stopped and started, and real kills."""
+"""Trainings whose `output_dir` is an address: with moto's S3 server, which is stopped and
+started, and real kills.
+"""
 
 import json
 import os
@@ -64,7 +66,9 @@ def there(address):
 
 
 def checkpoints(address):
-    return sorted({name.partition("/")[0] for name in there(address) if name.startswith("checkpoint-")})
+    return sorted(
+        {name.partition("/")[0] for name in there(address) if name.startswith("checkpoint-")}
+    )
 
 
 def elsewhere(monkeypatch, tmp_path):
@@ -81,7 +85,11 @@ class NotesFirstStep(TrainerCallback):
 
 
 def first_step(trained_trainer):
-    return next(one.step for one in trained_trainer.callback_handler.callbacks if isinstance(one, NotesFirstStep))
+    return next(
+        one.step
+        for one in trained_trainer.callback_handler.callbacks
+        if isinstance(one, NotesFirstStep)
+    )
 
 
 def trained(address, resume=None, **changes):
@@ -93,7 +101,12 @@ def trained(address, resume=None, **changes):
 
 def test_a_run_is_resumed_exactly_on_another_machine(bucket, tmp_path, monkeypatch):
     """What is there when it ends, what is here, and the same weights as without an interruption."""
-    options = {"save_total_limit": 2, "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    options = {
+        "save_total_limit": 2,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "load_best_model_at_end": True,
+    }
     best = {"compute_metrics": lambda _: {"f": next(marks)}, "metric_for_best_model": "f"}
     marks = iter([9.0, 0.0, 0.0, 0.0])
     first = trained(bucket, report_to="tensorboard", **options, **best)
@@ -107,8 +120,13 @@ def test_a_run_is_resumed_exactly_on_another_machine(bucket, tmp_path, monkeypat
     marks = iter([0.0, 0.0])
     second = trained(bucket, resume=True, **{**options, "max_steps": 12}, **best)
     assert first_step(second) == 8
-    assert Path(second.state.best_model_checkpoint) == tmp_path / "another/s3" / bucket[5:] / "checkpoint-2"
-    assert same(weights(second.model), weights(first.model)), "the best one is loaded from the store"
+    assert (
+        Path(second.state.best_model_checkpoint)
+        == tmp_path / "another/s3" / bucket[5:] / "checkpoint-2"
+    )
+    assert same(weights(second.model), weights(first.model)), (
+        "the best one is loaded from the store"
+    )
     assert checkpoints(bucket) == ["checkpoint-12", "checkpoint-2"]
 
 
@@ -116,14 +134,18 @@ def test_weights_are_those_of_an_uninterrupted_run(folder, tmp_path, monkeypatch
     whole = trained(tmp_path / "out", max_steps=12)
     options = {
         "max_steps": 12,
-        "callbacks": [At("on_step_end", lambda *told: setattr(told[2], "should_training_stop", True), 6)],
+        "callbacks": [
+            At("on_step_end", lambda *told: setattr(told[2], "should_training_stop", True), 6)
+        ],
     }
     assert not same(weights(trained(folder, **options).model), weights(whole.model))
     elsewhere(monkeypatch, tmp_path)
     second = trained(folder, resume=True, max_steps=12)
     assert first_step(second) == 6
     assert same(weights(second.model), weights(whole.model))
-    assert checkpoints(folder) == [f"checkpoint-{step}" for step in (10, 12, 2, 4, 6, 8)], "no limit keeps all there"
+    assert checkpoints(folder) == [f"checkpoint-{step}" for step in (10, 12, 2, 4, 6, 8)], (
+        "no limit keeps all there"
+    )
     here = {path.name for path in Path(second.args.output_dir).glob("check*")}
     assert len(here) <= 2, "the newest, and the newest that is flushed"
     assert "checkpoint-12" in here
@@ -132,7 +154,9 @@ def test_weights_are_those_of_an_uninterrupted_run(folder, tmp_path, monkeypatch
 def test_a_damaged_or_unfinished_checkpoint_is_passed_over(bucket, tmp_path, monkeypatch, caplog):
     trained(bucket)
     files, root = storage(), bucket[5:]
-    files.pipe_file(f"{root}/checkpoint-6/optimizer.pt", b"x" * files.size(f"{root}/checkpoint-6/optimizer.pt"))
+    files.pipe_file(
+        f"{root}/checkpoint-6/optimizer.pt", b"x" * files.size(f"{root}/checkpoint-6/optimizer.pt")
+    )
     files.touch(f"{root}/checkpoint-8/_incomplete")
     elsewhere(monkeypatch, tmp_path)
     second = trained(bucket, resume=True, max_steps=4)
@@ -153,8 +177,13 @@ def test_an_address_to_resume_from(folder, tmp_path, monkeypatch):
 
 
 def test_a_lost_connection_loses_nothing(bucket, server, caplog):
-    """The server is away from step 3 to step 7: the training goes on, says so once, and sends the rest."""
-    actions = [At("on_step_end", lambda *_: server.stop(), 3), At("on_step_end", lambda *_: server.start(), 7)]
+    """The server is away from step 3 to step 7: the training goes on, says so once, and sends
+    the rest.
+    """
+    actions = [
+        At("on_step_end", lambda *_: server.stop(), 3),
+        At("on_step_end", lambda *_: server.start(), 7),
+    ]
     calls = At("on_save", lambda one, *_: one._object_store.wait())
     trained(bucket, callbacks=[*actions, calls])
     assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
@@ -162,10 +191,13 @@ def test_a_lost_connection_loses_nothing(bucket, server, caplog):
 
 
 def test_what_is_not_there_at_the_end_is_an_error_and_sent_later(bucket, server, tmp_path):
-    found = told(trainer(bucket, callbacks=[At("on_step_end", lambda *_: server.stop(), 5)], **SAVES))
+    found = told(
+        trainer(bucket, callbacks=[At("on_step_end", lambda *_: server.stop(), 5)], **SAVES)
+    )
     try:
         with pytest.raises(
-            ConnectionError, match=rf"{bucket} could not.*{tmp_path}/here.* keeps what it lacks.*save_state"
+            ConnectionError,
+            match=rf"{bucket} could not.*{tmp_path}/here.* keeps what it lacks.*save_state",
         ):
             found.train()
     finally:
@@ -206,7 +238,8 @@ def test_a_kill_in_the_middle_of_an_upload(bucket, server, tmp_path, monkeypatch
 def test_a_store_that_cannot_be_written_to_stops_before_the_training(bucket, tmp_path):
     found = told(trainer("s3://no-such-bucket/run", **SAVES))
     with pytest.raises(
-        ConnectionError, match=r"s3://no-such-bucket/run could not.*bucket does not exist.*Check bucket"
+        ConnectionError,
+        match=r"s3://no-such-bucket/run could not.*bucket does not exist.*Check bucket",
     ):
         found.train()
     assert found.state.global_step == 0
@@ -222,27 +255,44 @@ def test_what_was_deleted_there_does_not_come_back(folder, tmp_path):
 
 
 def test_trials_of_a_search(folder):
-    options = {"save_total_limit": 1, "eval_strategy": "epoch", "model_init": lambda: trainer("x").model}
+    options = {
+        "save_total_limit": 1,
+        "eval_strategy": "epoch",
+        "model_init": lambda: trainer("x").model,
+    }
     found = trainer(folder, model=None, **SAVES, **options)
-    found.hyperparameter_search(n_trials=2, backend="optuna", hp_space=lambda trial: {"seed": trial.number})
+    found.hyperparameter_search(
+        n_trials=2, backend="optuna", hp_space=lambda trial: {"seed": trial.number}
+    )
     for number in (0, 1):
         assert checkpoints(f"{folder}/run-{number}") == ["checkpoint-8"]
 
 
-SHARDED = json.dumps({"fsdp": "full_shard", "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}})
+SHARDED = json.dumps(
+    {"fsdp": "full_shard", "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
+)
 
 
 @pytest.mark.parametrize("words", [(), ("machines",), (SHARDED,)], ids=["DDP", "machines", "FSDP"])
 def test_several_processes(folder, tmp_path, words):
-    """Resumed where nothing is, in the same place as without an interruption; each machine fetches for itself."""
+    """Resumed where nothing is, in the same place as without an interruption; each machine
+    fetches for itself.
+    """
     places = {name: tmp_path / name for name in ("whole", "first", "second")}
     for name, (steps, *more) in {"whole": (8,), "first": (4,), "second": (8, "resume")}.items():
         places[name].mkdir()
         address = f"{folder}-whole" if name == "whole" else folder
         script = [SCRIPT, str(steps), str(places[name]), address, *words, *more]
-        finished_ranks(*script, log=tmp_path / "log", seconds=120, LIGHTRAINER_STORES=str(tmp_path / f"at-{name}"))
+        finished_ranks(
+            *script,
+            log=tmp_path / "log",
+            seconds=120,
+            LIGHTRAINER_STORES=str(tmp_path / f"at-{name}"),
+        )
     for rank in (0, 1):
-        (_, whole), (began, second) = (torch.load(places[name] / f"{rank}.pt") for name in ("whole", "second"))
+        (_, whole), (began, second) = (
+            torch.load(places[name] / f"{rank}.pt") for name in ("whole", "second")
+        )
         assert began == 4
         assert same(whole, second)
     assert "checkpoint-8/rng_state_1.pth" in there(folder)
@@ -258,7 +308,9 @@ def test_the_address_stays_in_what_is_written_down(folder):
     assert args.output_dir.endswith("/there")
     assert args.to_dict()["output_dir"] == json.loads(args.to_json_string())["output_dir"] == folder
     assert TrainingArguments(**args.to_dict()).output_dir == args.output_dir
-    (parsed,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(["--output_dir", folder])
+    (parsed,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(
+        ["--output_dir", folder]
+    )
     assert parsed.output_dir == args.output_dir == local_folder(folder)
 
 

@@ -1,4 +1,6 @@
-"""A resumed training is the training: the same bits, the same logs, whatever reads the data and wherever it stopped."""
+"""A resumed training is the training: the same bits, the same logs, whatever reads the data and
+wherever it stopped.
+"""
 
 import os
 import shutil
@@ -15,12 +17,26 @@ from lightrainer.lightning_modules.common.safe_serialization import from_plain
 # torchdata 0.11 with torch 2.13.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 
-# The first step, one in mid-epoch, the last one of an epoch, one in mid-epoch of the next, and the very last.
+# The first step, one in mid-epoch, the last one of an epoch, one in mid-epoch of the next, and the
+# very last.
 PLACES = (1, 3, 6, 8, STEPS)
-WITH_WORKERS = ("a table by tokens", "samples", "a table by length", "a stream", "a stream with a state")
-WITH_WORKERS += ("a shuffled stream of rows", "generators of their own", "a stream with generators of its own")
+WITH_WORKERS = (
+    "a table by tokens",
+    "samples",
+    "a table by length",
+    "a stream",
+    "a stream with a state",
+)
+WITH_WORKERS += (
+    "a shuffled stream of rows",
+    "generators of their own",
+    "a stream with generators of its own",
+)
 WITH_WORKERS += ("a sampler with a state", "samples with a state")
-WORKERS = [{"dataloader_num_workers": 2, "dataloader_persistent_workers": persistent} for persistent in (False, True)]
+WORKERS = [
+    {"dataloader_num_workers": 2, "dataloader_persistent_workers": persistent}
+    for persistent in (False, True)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +55,9 @@ def uninterrupted(tmp_path_factory):
             pytest.importorskip(KINDS[name].needs)
         key = f"{name} {changes}"
         if key not in made:
-            made[key] = train(tmp_path_factory.mktemp("whole"), KINDS[name], saves=PLACES, **changes)
+            made[key] = train(
+                tmp_path_factory.mktemp("whole"), KINDS[name], saves=PLACES, **changes
+            )
         return made[key]
 
     return get
@@ -47,7 +65,9 @@ def uninterrupted(tmp_path_factory):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_from_every_place_it_ends_the_same(uninterrupted, tmp_path, name):
-    """Data set and collator draw from torch's, numpy's and Python's generator; it is evaluated after each epoch."""
+    """Data set and collator draw from torch's, numpy's and Python's generator; it is evaluated
+    after each epoch.
+    """
     whole = uninterrupted(name)
     assert whole.end["step"][0] == STEPS
     for step in PLACES:
@@ -68,34 +88,49 @@ def test_what_is_saved_is_what_makes_it_the_same(uninterrupted, tmp_path, name, 
     assert resumed.end["weights"] != whole.end["weights"]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the datasets are not importable by a spawned process")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="the datasets are not importable by a spawned process"
+)
 @pytest.mark.parametrize("workers", WORKERS, ids=["renewed", "persistent"])
 @pytest.mark.parametrize("name", WITH_WORKERS)
 def test_with_workers_it_ends_the_same(uninterrupted, tmp_path, name, workers):
     """The random numbers that the workers draw are restored as well."""
     method = {"dataloader_multiprocessing_context": "fork"}
     whole = uninterrupted(name, **workers, **method)
-    # Renewed ones begin every epoch as they began the first; persistent ones cross the end of an epoch.
+    # Renewed ones begin every epoch as they began the first; persistent ones cross the end of an
+    # epoch.
     for step in (6, 8) if workers["dataloader_persistent_workers"] else (1, 8):
-        resumed = train(tmp_path / str(step), KINDS[name], resume=whole.checkpoint(step), **workers, **method)
+        resumed = train(
+            tmp_path / str(step), KINDS[name], resume=whole.checkpoint(step), **workers, **method
+        )
         assert resumed.end == whole.end, f"from step {step}"
 
 
 @pytest.mark.parametrize("step", [2, 5])
 def test_another_number_of_workers_reads_the_same_samples(tmp_path, step):
     """Only what each worker draws is lost then: without random numbers it is the same training."""
-    plain = {"data": torch.utils.data.Subset(Noisy().points, range(SAMPLES)), "data_collator": None}
+    plain = {
+        "data": torch.utils.data.Subset(Noisy().points, range(SAMPLES)),
+        "data_collator": None,
+    }
     whole = train(tmp_path / "whole", saves=(step,), dataloader_num_workers=2, **plain)
     resumed = train(tmp_path / "resumed", resume=whole.checkpoint(step), **plain)
     assert resumed.end == whole.end
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the datasets are not importable by a spawned process")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="the datasets are not importable by a spawned process"
+)
 @pytest.mark.parametrize("workers", [(2, 0), (0, 2), (2, 1)], ids=str)
 @pytest.mark.parametrize("name", ["a stream", "a stream with a state", "a shuffled stream of rows"])
 def test_a_pass_over_a_stream_ends_with_the_workers_that_began_it(tmp_path, name, workers):
-    """Their batches alternate, so that another number of workers would read other samples; saved twice, too."""
-    first, second = ({"max_steps": 6, "eval_strategy": "no", "dataloader_num_workers": count} for count in workers)
+    """Their batches alternate, so that another number of workers would read other samples; saved
+    twice, too.
+    """
+    first, second = (
+        {"max_steps": 6, "eval_strategy": "no", "dataloader_num_workers": count}
+        for count in workers
+    )
     for options in (first, second):
         if options["dataloader_num_workers"]:
             options["dataloader_multiprocessing_context"] = "fork"
@@ -108,10 +143,18 @@ def test_a_pass_over_a_stream_ends_with_the_workers_that_began_it(tmp_path, name
 
 def test_a_stream_whose_order_would_be_another_is_refused(tmp_path):
     stopped = train(tmp_path, KINDS["a stream"], stop=2, dataloader_num_workers=2)
-    changed = {"per_device_train_batch_size": 1, "dataloader_num_workers": 2, "resume": stopped.checkpoint(2)}
-    with pytest.raises(ValueError, match=r"2 workers read it.*per_device_train_batch_size=1 instead of 2"):
+    changed = {
+        "per_device_train_batch_size": 1,
+        "dataloader_num_workers": 2,
+        "resume": stopped.checkpoint(2),
+    }
+    with pytest.raises(
+        ValueError, match=r"2 workers read it.*per_device_train_batch_size=1 instead of 2"
+    ):
         train(tmp_path / "on", KINDS["a stream"], **changed)
-    begun_again = train(tmp_path / "on", KINDS["a stream"], ignore_data_skip=True, max_steps=4, **changed)
+    begun_again = train(
+        tmp_path / "on", KINDS["a stream"], ignore_data_skip=True, max_steps=4, **changed
+    )
     assert begun_again.end["step"][0] == 4
 
 
@@ -130,22 +173,35 @@ class RepairedStatefulStream(StatefulStream):
         self.noisy = items
 
 
-REPAIRED = {"samples": list, "a stream": RepairedStream, "a stream with a state": RepairedStatefulStream}
+REPAIRED = {
+    "samples": list,
+    "a stream": RepairedStream,
+    "a stream with a state": RepairedStatefulStream,
+}
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("name", REPAIRED)
 def test_the_batch_read_ahead_is_read_again(tmp_path, name, workers):
-    """A checkpoint holds positions, no samples: a row of that batch that was repaired meanwhile is trained."""
+    """A checkpoint holds positions, no samples: a row of that batch that was repaired meanwhile
+    is trained.
+    """
     items = Noisy().points
     damaged = [*items]
     damaged[12] = {**items[12], "x": items[12]["x"] * float("nan")}
-    options = {"data_collator": None, "train_sampling_strategy": "sequential", "dataloader_num_workers": workers}
+    options = {
+        "data_collator": None,
+        "train_sampling_strategy": "sequential",
+        "dataloader_num_workers": workers,
+    }
     options |= {"max_steps": 6, "eval_strategy": "no"}
     whole = train(tmp_path / "whole", data=REPAIRED[name](items), **options)
     train(tmp_path / "damaged", data=REPAIRED[name](damaged), stop=3, **options)
     resumed = train(
-        tmp_path / "on", data=REPAIRED[name](items), resume=str(tmp_path / "damaged" / "checkpoint-3"), **options
+        tmp_path / "on",
+        data=REPAIRED[name](items),
+        resume=str(tmp_path / "damaged" / "checkpoint-3"),
+        **options,
     )
     assert resumed.end == whole.end
 
@@ -153,7 +209,9 @@ def test_the_batch_read_ahead_is_read_again(tmp_path, name, workers):
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "a StatefulDataLoader"])
 def test_no_checkpoint_holds_samples(uninterrupted, name):
     """Arrays in the position in the data are states of generators only."""
-    state = torch.load(Path(uninterrupted(name).checkpoint(3)) / "data_state_0.pth", weights_only=False)
+    state = torch.load(
+        Path(uninterrupted(name).checkpoint(3)) / "data_state_0.pth", weights_only=False
+    )
     arrays = list(arrays_in(from_plain(state)["loader"]))
     assert arrays
     assert {array.dtype for array in arrays} <= {torch.uint8, np.dtype("uint32")}
@@ -179,14 +237,18 @@ def test_after_several_interruptions_it_ends_the_same(uninterrupted, tmp_path, n
     whole = uninterrupted(name)
     train(tmp_path, KINDS[name], stop=2)
     for begin, stop in ((2, 6), (6, 7), (7, 11)):
-        stopped = train(tmp_path, KINDS[name], stop=stop, resume=str(tmp_path / f"checkpoint-{begin}"))
+        stopped = train(
+            tmp_path, KINDS[name], stop=stop, resume=str(tmp_path / f"checkpoint-{begin}")
+        )
         assert stopped.end["step"][0] == stop
     assert train(tmp_path, KINDS[name], resume=str(tmp_path / "checkpoint-11")).end == whole.end
 
 
 @pytest.mark.parametrize("step", PLACES)
 def test_no_sample_is_loaded_twice(uninterrupted, tmp_path, step):
-    """A map-style dataset is asked for nothing that was trained; the batch that had been read ahead is read again."""
+    """A map-style dataset is asked for nothing that was trained; the batch that had been read
+    ahead is read again.
+    """
     whole = uninterrupted("samples").trainer.train_dataset.seen
     data = Noisy()
     train(tmp_path, data=data, resume=uninterrupted("samples").checkpoint(step))
@@ -214,13 +276,22 @@ def test_whatever_the_arguments_it_ends_the_same(tmp_path, changes):
     last = whole.end["step"][0]
     for step in sorted({1, 3, 6, last // 2, last - 1, last}):
         begin = whole.killed_after(step, tmp_path / str(step))
-        assert train(tmp_path / str(step), resume=begin, **changes).end == whole.end, f"from step {step}"
+        assert train(tmp_path / str(step), resume=begin, **changes).end == whole.end, (
+            f"from step {step}"
+        )
 
 
 @pytest.mark.parametrize("saving", ["steps", "epoch"])
 def test_early_stopping_and_the_best_model_are_the_same(tmp_path, saving):
-    """Also from a checkpoint of an epoch's last step, to which the evaluation at the epoch's end is still to come."""
-    options = {"num_train_epochs": 6, "metric_for_best_model": "loss", "greater_is_better": True, "save_steps": 1}
+    """Also from a checkpoint of an epoch's last step, to which the evaluation at the epoch's end
+    is still to come.
+    """
+    options = {
+        "num_train_epochs": 6,
+        "metric_for_best_model": "loss",
+        "greater_is_better": True,
+        "save_steps": 1,
+    }
     options |= {"restore_callback_states_from_checkpoint": True, "save_strategy": saving}
     options["load_best_model_at_end"] = saving == "epoch"
     stopping = lambda: [EarlyStoppingCallback(2)]
@@ -242,21 +313,28 @@ def test_the_end_of_an_epoch_is_gone_through_once(tmp_path):
     for step in (6, 12):
         resumed = train(tmp_path / str(step), resume=whole.checkpoint(step), **options)
         assert resumed.end == whole.end
-        assert [path.name for path in (tmp_path / str(step)).glob("checkpoint-*")] == ["checkpoint-12"] * (step == 6)
+        assert [path.name for path in (tmp_path / str(step)).glob("checkpoint-*")] == [
+            "checkpoint-12"
+        ] * (step == 6)
 
 
 def test_a_restored_control_does_not_save_again(tmp_path):
     """A checkpoint made before the evaluation at an epoch's end says `should_save`, for itself."""
     whole = train(tmp_path / "whole", saves=(6,), save_strategy="no")
     resumed = train(
-        tmp_path / "on", save_strategy="no", resume=whole.checkpoint(6), restore_callback_states_from_checkpoint=True
+        tmp_path / "on",
+        save_strategy="no",
+        resume=whole.checkpoint(6),
+        restore_callback_states_from_checkpoint=True,
     )
     assert resumed.end == whole.end
     assert not list((tmp_path / "on").glob("checkpoint-*"))
 
 
 def test_a_training_can_be_made_longer(tmp_path):
-    """One that `max_steps` cut short in mid-epoch goes on there; its schedule is that of the longer one."""
+    """One that `max_steps` cut short in mid-epoch goes on there; its schedule is that of the
+    longer one.
+    """
     flat = {"lr_scheduler_type": "constant", "eval_strategy": "no"}
     whole = train(tmp_path / "whole", **flat)
     train(tmp_path / "short", max_steps=8, save_strategy="epoch", **flat)

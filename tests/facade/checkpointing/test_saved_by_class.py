@@ -1,4 +1,6 @@
-"""What writes a model is chosen by its class, as in transformers, and what is written holds all of its weights."""
+"""What writes a model is chosen by its class, as in transformers, and what is written holds all
+of its weights.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +9,25 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification, BertModel, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
 
 from lightrainer import Trainer
 from lightrainer.lightning_modules.models.inspection import unwrap_model
 from tests.facade.tiny import arguments, tiny, trainer
 
-SIZES = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+SIZES = {
+    "vocab_size": 20,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+}
 
 
 def bert() -> BertModel:
@@ -64,7 +78,9 @@ def with_lora() -> nn.Module:
 MODELS = {
     "forwarding wrapper": lambda: Wrapper(bert()),
     "forwarding wrapper of an adapter": with_lora,
-    "forwarding wrapper of a compiled model": lambda: Wrapper(torch.compile(bert(), backend="eager")),
+    "forwarding wrapper of a compiled model": lambda: Wrapper(
+        torch.compile(bert(), backend="eager")
+    ),
     "own save_pretrained for export": lambda: Exporting(bert()),
     "own attributes": lambda: NamedSharded(bert()),
 }
@@ -77,7 +93,12 @@ def sentences() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_save_all_weights(tmp_path, model, caplog):
-    options = {"train_dataset": sentences(), "eval_dataset": None, "save_strategy": "steps", "save_steps": 1}
+    options = {
+        "train_dataset": sentences(),
+        "eval_dataset": None,
+        "save_strategy": "steps",
+        "save_steps": 1,
+    }
     made = trainer(tmp_path, model=MODELS[model](), max_steps=1, **options)
     made.train()
     made.save_model(str(tmp_path / "final"))
@@ -111,7 +132,13 @@ class Noting:
         return type(kind.__name__, (kind,), {method: noting})
 
 
-WRITING = ["_save", "save_model", "_save_optimizer_and_scheduler", "_save_rng_state", "_load_from_checkpoint"]
+WRITING = [
+    "_save",
+    "save_model",
+    "_save_optimizer_and_scheduler",
+    "_save_rng_state",
+    "_load_from_checkpoint",
+]
 
 
 def test_folders_are_strings(tmp_path):
@@ -136,7 +163,9 @@ def test_folders_are_strings(tmp_path):
     made(1).train()
     made(2).train(resume_from_checkpoint=tmp_path / "checkpoint-1")
     assert len(noting.folders) == 9
-    assert {name: type(folder) for name, folder in noting.folders.items()} == dict.fromkeys(noting.folders, str)
+    assert {name: type(folder) for name, folder in noting.folders.items()} == dict.fromkeys(
+        noting.folders, str
+    )
 
 
 def with_layout(kind: type, *args: Any) -> Any:
@@ -154,9 +183,13 @@ def with_layout(kind: type, *args: Any) -> Any:
 def test_state_dict_entry_that_is_no_tensor_is_named(tmp_path, background, of_transformers):
     if of_transformers:
         model = with_layout(BertForSequenceClassification, BertConfig(num_labels=3, **SIZES))
-        made = trainer(tmp_path, model=model, train_dataset=sentences(), save_strategy="steps", save_steps=1)
+        made = trainer(
+            tmp_path, model=model, train_dataset=sentences(), save_strategy="steps", save_steps=1
+        )
     else:
-        made = trainer(tmp_path, model=with_layout(type(tiny())), save_strategy="steps", save_steps=1)
+        made = trainer(
+            tmp_path, model=with_layout(type(tiny())), save_strategy="steps", save_steps=1
+        )
     made.background_checkpoints = background
     with pytest.raises(TypeError, match="a dict under 'layout'"):
         made.train()
@@ -170,7 +203,9 @@ def leaving_out(*prefixes: str) -> type[Trainer]:
     class Partial(Trainer):
         def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
             state = self.model.state_dict()
-            super()._save(output_dir, {name: state[name] for name in state if not name.startswith(prefixes)})
+            super()._save(
+                output_dir, {name: state[name] for name in state if not name.startswith(prefixes)}
+            )
 
     return Partial
 
@@ -186,13 +221,19 @@ BEST = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "ev
 
 def test_frozen_weights_left_out_are_warned_of_once(tmp_path, caplog):
     kind = leaving_out("first.")
-    made = trainer(tmp_path, kind, model=frozen(), load_best_model_at_end=True, learning_rate=0.5, **BEST)
+    made = trainer(
+        tmp_path, kind, model=frozen(), load_best_model_at_end=True, learning_rate=0.5, **BEST
+    )
     made.train()
     best = load_file(f"{made.state.best_model_checkpoint}/model.safetensors")
     assert torch.equal(best["second.weight"], made.model.second.weight.cpu())
     resumed = trainer(tmp_path, kind, model=frozen(), num_train_epochs=2, **BEST)
     assert resumed.train(resume_from_checkpoint=True).global_step == 8
-    warnings = [record.getMessage() for record in caplog.records if "The saved model lacks" in record.message]
+    warnings = [
+        record.getMessage()
+        for record in caplog.records
+        if "The saved model lacks" in record.message
+    ]
     assert len(warnings) == 2  # one for each Trainer
     assert "2 frozen weights: first.weight, first.bias" in warnings[0]
 
@@ -200,8 +241,13 @@ def test_frozen_weights_left_out_are_warned_of_once(tmp_path, caplog):
 def test_trained_weights_left_out_are_warned_of_and_an_error_when_loaded(tmp_path, caplog):
     made = trainer(tmp_path, leaving_out("norm."), save_strategy="steps", save_steps=2)
     made.train()
-    assert "lacks 2 trained weights, whose values are in no file: norm.weight, norm.bias" in caplog.text
-    with pytest.raises(ValueError, match=r"has no values for 2 of 6 weights of the model: norm\.weight"):
+    assert (
+        "lacks 2 trained weights, whose values are in no file: norm.weight, norm.bias"
+        in caplog.text
+    )
+    with pytest.raises(
+        ValueError, match=r"has no values for 2 of 6 weights of the model: norm\.weight"
+    ):
         trainer(tmp_path, num_train_epochs=2).train(resume_from_checkpoint=True)
 
 
@@ -220,9 +266,13 @@ def gpt2() -> Any:
 def state_dict_replaced() -> Any:
     """The lines of a widespread script."""
     peft = pytest.importorskip("peft")
-    model = peft.get_peft_model(gpt2(), peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True))
+    model = peft.get_peft_model(
+        gpt2(), peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    )
     of_model = model.state_dict
-    model.state_dict = (lambda self, *_, **__: peft.get_peft_model_state_dict(self, of_model())).__get__(model)
+    model.state_dict = (
+        lambda self, *_, **__: peft.get_peft_model_state_dict(self, of_model())
+    ).__get__(model)
     return model
 
 

@@ -21,7 +21,14 @@ from lightrainer.facade.checkpointing import saving
 from lightrainer.lightning_modules.checkpoints import owners
 from lightrainer.lightning_modules.common import process_identity
 
-FILES = ["_manifest.json", "data_state_0.pth", "model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt"]
+FILES = [
+    "_manifest.json",
+    "data_state_0.pth",
+    "model.safetensors",
+    "optimizer.pt",
+    "rng_state.pth",
+    "scheduler.pt",
+]
 FILES += ["trainer_state.json", "training_args.bin"]
 TOKEN = "hf_DoNotShowThis123"
 
@@ -49,21 +56,27 @@ def test_no_checkpoint_at_the_place(tmp_path, kind):
 @pytest.mark.parametrize("kind", [FileNotFoundError, ValueError])
 def test_the_newest_of_no_checkpoints(tmp_path, kind):
     made = trainer(tmp_path / "out")
-    with pytest.raises(kind, match=r"No valid checkpoint found in output_dir.*out.*to start from scratch"):
+    with pytest.raises(
+        kind, match=r"No valid checkpoint found in output_dir.*out.*to start from scratch"
+    ):
         made.train(resume_from_checkpoint=True)
     assert files(tmp_path) == []
 
 
 def test_a_folder_that_is_no_checkpoint(tmp_path):
     made = trainer(tmp_path / "out")
-    with pytest.raises(ValueError, match=r"out.*cannot be used.*no weights.*trainer_state\.json is missing"):
+    with pytest.raises(
+        ValueError, match=r"out.*cannot be used.*no weights.*trainer_state\.json is missing"
+    ):
         made.train(resume_from_checkpoint=str(tmp_path / "out"))
     assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_checkpoint(two_checkpoints, name):
-    """Asked for by name it is an error, before anything is touched; see `tests/faults/test_damage.py` for others."""
+    """Asked for by name it is an error, before anything is touched; see
+    `tests/faults/test_damage.py` for others.
+    """
     damaged = two_checkpoints / "checkpoint-4"
     (damaged / name).write_bytes((damaged / name).read_bytes()[:-20])
     before = {name: (two_checkpoints / name).read_bytes() for name in files(two_checkpoints)}
@@ -72,12 +85,16 @@ def test_a_damaged_checkpoint(two_checkpoints, name):
     with pytest.raises(ValueError, match=rf"checkpoint-4.*{re.escape(name)}.*earlier"):
         made.train(resume_from_checkpoint=str(damaged))
     assert same(weights(made.model), untouched)
-    assert {name: (two_checkpoints / name).read_bytes() for name in files(two_checkpoints)} == before
+    assert {
+        name: (two_checkpoints / name).read_bytes() for name in files(two_checkpoints)
+    } == before
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
 def test_a_checkpoint_without_a_file_that_it_can_do_without(two_checkpoints, caplog, name):
-    """As after `save_only_model`: training goes on, and it is said that the numbers will be others."""
+    """As after `save_only_model`: training goes on, and it is said that the numbers will be
+    others.
+    """
     (two_checkpoints / "checkpoint-2" / name).unlink()
     trainer(two_checkpoints).train(resume_from_checkpoint=str(two_checkpoints / "checkpoint-2"))
     assert any("checkpoint-2" in record.message for record in caplog.records)
@@ -136,11 +153,16 @@ def test_a_best_checkpoint_that_was_taken_away(tmp_path, caplog):
 
     both = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
     trained(tmp_path, callbacks=[Thief()], **both)
-    assert any("checkpoint-4" in record.message and "missing or damaged" in record.message for record in caplog.records)
+    assert any(
+        "checkpoint-4" in record.message and "missing or damaged" in record.message
+        for record in caplog.records
+    )
 
 
 @pytest.mark.parametrize("version", ["5.3.0", "5.23.0"])
-def test_a_best_checkpoint_that_is_gone_when_a_training_is_resumed(tmp_path, caplog, monkeypatch, version):
+def test_a_best_checkpoint_that_is_gone_when_a_training_is_resumed(
+    tmp_path, caplog, monkeypatch, version
+):
     """From 5.17 on it is ignored, with a warning; before, it stays the best one."""
     monkeypatch.setenv("LIGHTRAINER_FOLLOW", version)
     trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=2).train()
@@ -155,10 +177,16 @@ def test_a_best_checkpoint_that_is_gone_when_a_training_is_resumed(tmp_path, cap
     assert any("does not exist anymore" in record.message for record in caplog.records) is ignored
 
 
-def test_a_process_that_saves_on_another_machine_shares_the_folder_of_the_first(tmp_path, monkeypatch):
-    """`save_on_each_node`: the folder in the making is named after the main process, which is not this one."""
+def test_a_process_that_saves_on_another_machine_shares_the_folder_of_the_first(
+    tmp_path, monkeypatch
+):
+    """`save_on_each_node`: the folder in the making is named after the main process, which is
+    not this one.
+    """
     made = trainer(tmp_path, save_strategy="steps", save_steps=2, save_on_each_node=True)
-    monkeypatch.setattr(saving, "from_first_process", lambda token, processes: "other-host-1234-5678")
+    monkeypatch.setattr(
+        saving, "from_first_process", lambda token, processes: "other-host-1234-5678"
+    )
     made.train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-4"]
     assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()
@@ -168,9 +196,16 @@ def test_a_process_that_saves_on_another_machine_shares_the_folder_of_the_first(
 
 
 def test_checkpoint_written_again_replaces_the_whole_folder(two_checkpoints):
-    (two_checkpoints / "checkpoint-4" / "model-00001-of-00002.safetensors").write_text("an older shard")
+    (two_checkpoints / "checkpoint-4" / "model-00001-of-00002.safetensors").write_text(
+        "an older shard"
+    )
     before = (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns
-    trained(two_checkpoints, save_strategy="steps", save_steps=2, resume=str(two_checkpoints / "checkpoint-2"))
+    trained(
+        two_checkpoints,
+        save_strategy="steps",
+        save_steps=2,
+        resume=str(two_checkpoints / "checkpoint-2"),
+    )
     assert files(two_checkpoints / "checkpoint-4") == sorted(FILES)
     assert (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns != before
 
@@ -192,7 +227,11 @@ def test_checkpoint_whose_process_was_killed_while_it_was_replaced_is_resumed(tw
 def averaged(folder):
     """Replace the weights of a checkpoint by others of the same size."""
     path = Path(folder, "model.safetensors")
-    save_file({name: tensor * 0.5 for name, tensor in load_file(path).items()}, path, metadata={"format": "pt"})
+    save_file(
+        {name: tensor * 0.5 for name, tensor in load_file(path).items()},
+        path,
+        metadata={"format": "pt"},
+    )
 
 
 class AveragesOnSave(TrainerCallback):
@@ -206,12 +245,17 @@ class AveragesAfterSaving(Trainer):
         averaged(Path(self.args.output_dir, f"checkpoint-{self.state.global_step}"))
 
 
-EDITORS = {"a callback": {"callbacks": [AveragesOnSave()]}, "an override": {"cls": AveragesAfterSaving}}
+EDITORS = {
+    "a callback": {"callbacks": [AveragesOnSave()]},
+    "an override": {"cls": AveragesAfterSaving},
+}
 
 
 @pytest.mark.parametrize("editor", EDITORS)
 def test_weights_replaced_as_a_checkpoint_is_saved_are_loaded(tmp_path, editor):
-    """As the best model, and when a training is resumed; what is replaced later is taken for damage."""
+    """As the best model, and when a training is resumed; what is replaced later is taken for
+    damage.
+    """
     options = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
     made = trained(tmp_path / "out", num_train_epochs=2, **options, **EDITORS[editor])
     best = load_file(Path(made.state.best_model_checkpoint, "model.safetensors"))
@@ -228,13 +272,21 @@ def test_weights_replaced_as_a_checkpoint_is_saved_are_loaded(tmp_path, editor):
 def test_a_folder_in_which_another_process_trains_is_left_alone(tmp_path, monkeypatch, saves):
     monkeypatch.setattr(owners, "PATIENCE", 0)
     settings = {"save_strategy": "steps", "save_steps": 4} if saves else {}
-    leftover = tmp_path / f".checkpoint-4.partial-{process_identity._machine()}-1-0"  # as a killed process leaves it
+    # as a killed process leaves it
+    leftover = tmp_path / f".checkpoint-4.partial-{process_identity._machine()}-1-0"
     leftover.mkdir()
-    holding = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, 2); print(1, flush=True); input()"
+    holding = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, 2); print(1, "
+        "flush=True); input()"
+    )
     words = [sys.executable, "-c", holding, str(tmp_path / owners.LOCK_NAME)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"1\n"
-        with pytest.raises(owners.FolderInUseError, match="output_dir=") if saves else contextlib.nullcontext():
+        with (
+            pytest.raises(owners.FolderInUseError, match="output_dir=")
+            if saves
+            else contextlib.nullcontext()
+        ):
             trainer(tmp_path, **settings).train()
         assert leftover.exists() is saves
         other.communicate(b"\n")
@@ -246,10 +298,13 @@ def test_a_folder_in_which_another_process_trains_is_left_alone(tmp_path, monkey
 
 
 def test_parts_are_written_before_what_one_process_alone_writes(tmp_path):
-    """A disk that is full for the arguments must not keep one process from the exchange in which parts are written."""
+    """A disk that is full for the arguments must not keep one process from the exchange in which
+    parts are written.
+    """
     made, written = trainer(tmp_path / "out"), []
     parts = SimpleNamespace(
-        saves_parts=lambda *, checkpoint: True, save_weights=lambda folder, **options: written.append(folder)
+        saves_parts=lambda *, checkpoint: True,
+        save_weights=lambda folder, **options: written.append(folder),
     )
 
     def refuse(folder, state_dict=None):
@@ -261,14 +316,30 @@ def test_parts_are_written_before_what_one_process_alone_writes(tmp_path):
 
 
 def test_a_relative_folder_stays_where_it_was_when_training_began(tmp_path, monkeypatch):
-    """The script changes its folder after the best checkpoint, which is neither rotated away nor lost."""
+    """The script changes its folder after the best checkpoint, which is neither rotated away nor
+    lost.
+    """
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     leave = At("on_step_end", lambda *_: monkeypatch.chdir(tmp_path / "elsewhere"), step=2)
     values = iter([1.0, 3.0, 2.0, 4.0])
-    options = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
-    options |= {"save_total_limit": 2, "load_best_model_at_end": True, "metric_for_best_model": "own_loss"}
-    made = trained(Path("out"), callbacks=[leave], compute_metrics=lambda _: {"own_loss": next(values)}, **options)
+    options = {
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+    }
+    options |= {
+        "save_total_limit": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "own_loss",
+    }
+    made = trained(
+        Path("out"),
+        callbacks=[leave],
+        compute_metrics=lambda _: {"own_loss": next(values)},
+        **options,
+    )
     best = tmp_path / "out" / "checkpoint-1"
     assert sorted(os.listdir(tmp_path / "out")) == ["checkpoint-1", "checkpoint-4"]
     assert os.listdir(tmp_path / "elsewhere") == []

@@ -24,7 +24,9 @@ from lightrainer.facade.checkpointing.saving import CheckpointSaver
 from lightrainer.lightning_modules.checkpoints import problems
 from lightrainer.lightning_modules.data.worker_state import ignore_signals
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the trainings are forked, or get signals of POSIX")
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="the trainings are forked, or get signals of POSIX"
+)
 HERE = Path(__file__).parents[1]
 
 
@@ -33,16 +35,21 @@ def reports(tmp_path_factory):
     """One process forks all the trainings, since importing takes longer than training."""
     folder = tmp_path_factory.mktemp("signals")
     options = {"log": folder / "log.txt", "seconds": 600, "processes": 0}
-    return json.loads(finished_ranks(HERE / "sigterm_trainer.py", str(folder), **options).splitlines()[-1])
+    return json.loads(
+        finished_ranks(HERE / "sigterm_trainer.py", str(folder), **options).splitlines()[-1]
+    )
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_stopped_training_goes_on_to_the_same_bits(reports, name):
-    """It exits with an error, leaves a checkpoint of that step, and ends as one never stopped does, logs included."""
+    """It exits with an error, leaves a checkpoint of that step, and ends as one never stopped
+    does, logs included.
+    """
     report, scenario = reports[name], SCENARIOS[name]
     assert report["code"] == scenario.code
     assert not report["came to the end"], "what follows train() in the script was run"
-    # While a checkpoint is written it is a matter of speed whether the signal comes before the next step.
+    # While a checkpoint is written it is a matter of speed whether the signal comes before the next
+    # step.
     assert report["last"] in (range(4, 12) if scenario.renames else {scenario.step})
     assert report["hidden"] == []
     assert report["resumed"] == 0
@@ -56,18 +63,32 @@ GROUPS += [(signal.SIGINT, "on"), (signal.SIGINT, "off")]
 
 @pytest.mark.parametrize(("number", "how"), GROUPS, ids=lambda value: getattr(value, "name", value))
 def test_a_signal_to_the_whole_group_of_processes(tmp_path, number, how):
-    """As batch systems and terminals send it: workers that read data get it as well. Turned off it kills, as ever."""
-    options = {"log": tmp_path / "log.txt", "seconds": 300, "processes": 0, "PYTHONWARNINGS": "ignore"}
-    (code,), said = forked_ranks(HERE / "signalled_group.py", str(tmp_path), how, str(int(number)), **options)
+    """As batch systems and terminals send it: workers that read data get it as well. Turned off
+    it kills, as ever.
+    """
+    options = {
+        "log": tmp_path / "log.txt",
+        "seconds": 300,
+        "processes": 0,
+        "PYTHONWARNINGS": "ignore",
+    }
+    (code,), said = forked_ranks(
+        HERE / "signalled_group.py", str(tmp_path), how, str(int(number)), **options
+    )
     last = get_last_checkpoint(tmp_path)
     interrupted = number == signal.SIGINT
-    # Python dies of a KeyboardInterrupt by the signal; with 1 if an exit handler runs code, as one of torch's may.
+    # Python dies of a KeyboardInterrupt by the signal; with 1 if an exit handler runs code, as one
+    # of torch's may.
     codes = {-number, 1} if interrupted else {128 + number if how != "off" else -number}
     assert code in codes, said[-3000:]
     if how == "off":
         assert last is None
         return
-    lines = [line for line in said.split("\n") if line in ("interrupted", "finally", "left in order", "done")]
+    lines = [
+        line
+        for line in said.split("\n")
+        if line in ("interrupted", "finally", "left in order", "done")
+    ]
     assert lines == ["interrupted"] * interrupted + ["finally", "left in order"]
     assert last is not None
     assert f"{number.name}: training stops at step {last.rpartition('-')[2]}" in said
@@ -118,8 +139,12 @@ def test_handlers_are_as_before_however_it_ends(tmp_path, ending):
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     during = []
     watch = At("on_step_begin", lambda *_: during.append(signal.getsignal(signal.SIGTERM)))
-    made = told(trainer(tmp_path, enable_jit_checkpoint=True, callbacks=[watch, At("on_step_end", end, 2)]))
-    raised = {"exit": SystemExit, "error": ZeroDivisionError, "interrupt": KeyboardInterrupt}.get(ending)
+    made = told(
+        trainer(tmp_path, enable_jit_checkpoint=True, callbacks=[watch, At("on_step_end", end, 2)])
+    )
+    raised = {"exit": SystemExit, "error": ZeroDivisionError, "interrupt": KeyboardInterrupt}.get(
+        ending
+    )
     with contextlib.nullcontext() if raised is None else pytest.raises(raised) as error:
         made.train()
     assert ending != "exit" or error.value.code == 143
@@ -133,7 +158,9 @@ def test_the_same_trainer_trains_on_afterwards(tmp_path):
     made = asking(tmp_path)
     with pytest.raises(SystemExit):
         made.train()
-    made.callback_handler.callbacks = [one for one in made.callback_handler.callbacks if not isinstance(one, At)]
+    made.callback_handler.callbacks = [
+        one for one in made.callback_handler.callbacks if not isinstance(one, At)
+    ]
     assert made.train(resume_from_checkpoint=True).global_step == 4
 
 
@@ -143,7 +170,9 @@ BOTH = {signal.SIGTERM, signal.SIGINT}
 def heard(of):
     """Return the signals of the two that a training takes over."""
     before, seen = {number: signal.getsignal(number) for number in BOTH}, set()
-    look = lambda *_: seen.update(number for number in BOTH if signal.getsignal(number) is not before[number])
+    look = lambda *_: seen.update(
+        number for number in BOTH if signal.getsignal(number) is not before[number]
+    )
     watch = At("on_step_begin", look)
     of.add_callback(watch)
     of.train()
@@ -153,7 +182,9 @@ def heard(of):
 
 
 def test_plain_trainers_to_what(tmp_path):
-    """Where checkpoints are written; it can be turned on and off between two trainings, and shows in no list."""
+    """Where checkpoints are written; it can be turned on and off between two trainings, and
+    shows in no list.
+    """
     made = trainer(tmp_path)
     assert heard(made) == set(), "save_strategy is 'no'"
     listed = made.callback_handler.callback_list
@@ -171,9 +202,14 @@ def test_plain_trainers_to_what(tmp_path):
 
 
 def test_a_signal_that_another_callback_listens_to_is_left_to_it(tmp_path):
-    """As with one for the signal by which a batch system announces the end; a second listener would be one too many."""
+    """As with one for the signal by which a batch system announces the end; a second listener
+    would be one too many.
+    """
     seen = []
-    look = At("on_step_begin", lambda of, *_: seen.append([one.signals for one in of._signals.listeners()]))
+    look = At(
+        "on_step_begin",
+        lambda of, *_: seen.append([one.signals for one in of._signals.listeners()]),
+    )
     mine = JITCheckpointCallback((signal.SIGTERM, signal.SIGUSR1))
     told(trainer(tmp_path, save_strategy="epoch", callbacks=[mine, look])).train()
     assert seen[0] == [(signal.SIGTERM, signal.SIGUSR1), (signal.SIGINT,)]
@@ -207,14 +243,17 @@ def deaf(listens, ready):
 
 
 @pytest.mark.parametrize(
-    ("number", "asked_for"), [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)]
+    ("number", "asked_for"),
+    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
 )
 def test_ignored_signals_stay_ignored_unless_it_was_asked_for(tmp_path, number, asked_for):
     """As `nohup` and shells want it of what runs in the background."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
         send = At("on_step_end", lambda *_: signal.raise_signal(number), 2)
-        made = trainer(tmp_path, save_strategy="epoch", callbacks=[send], enable_jit_checkpoint=asked_for)
+        made = trainer(
+            tmp_path, save_strategy="epoch", callbacks=[send], enable_jit_checkpoint=asked_for
+        )
         assert made.train().global_step == (2 if asked_for else 4)
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
@@ -229,7 +268,12 @@ def test_a_checkpoint_in_an_evaluation_is_on_the_disk_before_anything_else(tmp_p
         seen.append(state.global_step)
         signal.raise_signal(signal.SIGINT)
 
-    options = {"save_strategy": "epoch", "eval_strategy": "steps", "eval_steps": 2, "eval_dataset": points(40, seed=2)}
+    options = {
+        "save_strategy": "epoch",
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "eval_dataset": points(40, seed=2),
+    }
     made = told(trainer(tmp_path, callbacks=[At("on_prediction_step", press)], **options))
     made.background_checkpoints = 0
     with pytest.raises(KeyboardInterrupt):
@@ -240,7 +284,9 @@ def test_a_checkpoint_in_an_evaluation_is_on_the_disk_before_anything_else(tmp_p
 
 @pytest.mark.parametrize("asked_for", [True, False])
 def test_in_another_thread_it_trains_and_says_so(tmp_path, caplog, asked_for):
-    """Python gives signals to the main thread only; without the argument there is nothing to say."""
+    """Python gives signals to the main thread only; without the argument there is nothing to
+    say.
+    """
     caplog.set_level("WARNING", logger="lightrainer")
     before = signal.getsignal(signal.SIGTERM)
     made = trainer(tmp_path, enable_jit_checkpoint=asked_for, save_strategy="epoch")
@@ -254,7 +300,9 @@ def test_in_another_thread_it_trains_and_says_so(tmp_path, caplog, asked_for):
 
 @pytest.mark.usefixtures("_handlers")
 def test_a_forked_process_ends_as_any_other(tmp_path):
-    """One that a script forks off in the middle of a training inherits the handler, and must not hear it."""
+    """One that a script forks off in the middle of a training inherits the handler, and must not
+    hear it.
+    """
     statuses = []
 
     def fork(of, state, control):
@@ -264,30 +312,57 @@ def test_a_forked_process_ends_as_any_other(tmp_path):
             os._exit(0)
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
-    told(trainer(tmp_path, enable_jit_checkpoint=True, callbacks=[At("on_step_end", fork, 1)])).train()
+    told(
+        trainer(tmp_path, enable_jit_checkpoint=True, callbacks=[At("on_step_end", fork, 1)])
+    ).train()
     assert statuses == [-signal.SIGTERM]
 
 
 @pytest.mark.usefixtures("_handlers")
 def test_the_last_checkpoint_is_not_taken_for_a_superfluous_one(tmp_path):
-    """With `save_total_limit=1` only the best is kept at the end of a training, of which this is not the end."""
-    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
+    """With `save_total_limit=1` only the best is kept at the end of a training, of which this is
+    not the end.
+    """
+    best = {
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "loss",
+        "greater_is_better": True,
+    }
     saving = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    made = asking(tmp_path, 3, **best, **saving, save_total_limit=1, learning_rate=1e-3, train_dataset=points(32))
+    made = asking(
+        tmp_path,
+        3,
+        **best,
+        **saving,
+        save_total_limit=1,
+        learning_rate=1e-3,
+        train_dataset=points(32),
+    )
     with pytest.raises(SystemExit):
         made.train()
     assert made.state.best_global_step == 1
-    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-1", "checkpoint-3"}
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {
+        "checkpoint-1",
+        "checkpoint-3",
+    }
 
 
 # --- what subclasses of the reference's callback ask and tell
 
 
-@pytest.mark.parametrize("module", [trainer_jit_checkpoint, jit_checkpoint], ids=["reference", "ours"])
-@pytest.mark.parametrize("hook", ["on_step_begin", "on_pre_optimizer_step", "on_step_end", "on_epoch_end"])
+@pytest.mark.parametrize(
+    "module", [trainer_jit_checkpoint, jit_checkpoint], ids=["reference", "ours"]
+)
+@pytest.mark.parametrize(
+    "hook", ["on_step_begin", "on_pre_optimizer_step", "on_step_end", "on_epoch_end"]
+)
 def test_a_manager_of_the_script_is_obeyed_at_once(tmp_path, monkeypatch, module, hook):
     """It waits, asks, and saves as its methods say; the hooks of the callback ask it."""
-    monkeypatch.setattr(threading, "Timer", lambda seconds, then: waits.append(seconds) or SimpleNamespace(start=then))
+    monkeypatch.setattr(
+        threading,
+        "Timer",
+        lambda seconds, then: waits.append(seconds) or SimpleNamespace(start=then),
+    )
     waits, saved, control = [], [], TrainerControl(should_save=True)
     made = trainer(tmp_path, enable_jit_checkpoint=True, max_steps=1)
     monkeypatch.setattr(made, "_save_checkpoint", lambda model, trial: saved.append(model))
@@ -328,7 +403,9 @@ def test_execute_jit_checkpoint_waits_until_the_checkpoint_is_on_the_disk(tmp_pa
         events.append("saved")
 
     callbacks = [listener, At("on_step_end", save, 2)]
-    made = told(trainer(tmp_path, callbacks=callbacks, save_strategy="steps", enable_jit_checkpoint=True))
+    made = told(
+        trainer(tmp_path, callbacks=callbacks, save_strategy="steps", enable_jit_checkpoint=True)
+    )
     listener.set_trainer(made)
     made.train()
     assert events[:2] == ["flushed", "saved"]

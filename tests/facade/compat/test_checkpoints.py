@@ -13,7 +13,13 @@ def test_weights_in_several_files(tmp_path):
     """Read through either index; what is missing or too much is refused, or returned."""
     from transformers import BertConfig, BertModel
 
-    config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    config = BertConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+    )
     torch.manual_seed(0)
     saved = BertModel(config)
     saved.save_pretrained(tmp_path, max_shard_size="1KB")

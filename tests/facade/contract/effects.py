@@ -15,7 +15,9 @@ from lightrainer.facade.distributed.process import ProcessEnvironment
 
 @dataclass
 class Place:
-    """Where a run takes place: a folder of its own, and pytest's tool to change the surroundings for its length."""
+    """Where a run takes place: a folder of its own, and pytest's tool to change the surroundings
+    for its length.
+    """
 
     folder: Path
     patch: pytest.MonkeyPatch
@@ -29,8 +31,8 @@ Observation = Callable[[dict[str, Any], Place], Any]
 class Effect:
     """A value away from the default, where to look, and what is to be seen there.
 
-    `shows(usual, changed)` compares what is seen with the default and with the value; it must be False for the default
-    twice. `beside` are further arguments of both runs.
+    `shows(usual, changed)` compares what is seen with the default and with the value; it must be
+    False for the default twice. `beside` are further arguments of both runs.
     """
 
     value: Any
@@ -50,12 +52,16 @@ def differ(seen: Any, other: Any) -> bool:
     return seen != other
 
 
-def of_arguments(look: Callable[[Any], Any], kind: type[TrainingArguments] = Seq2SeqTrainingArguments) -> Observation:
+def of_arguments(
+    look: Callable[[Any], Any], kind: type[TrainingArguments] = Seq2SeqTrainingArguments
+) -> Observation:
     """Look at the arguments themselves."""
     return lambda given, place: look(kind(**{"output_dir": str(place.folder), **given}))
 
 
-def built(look: Callable[[Any], Any], kind: type[TrainingArguments] = TrainingArguments, **parts: Any) -> Observation:
+def built(
+    look: Callable[[Any], Any], kind: type[TrainingArguments] = TrainingArguments, **parts: Any
+) -> Observation:
     """Look at a Trainer that has not run; `parts` are functions that make its parameters."""
 
     def observe(given: dict[str, Any], place: Place) -> Any:
@@ -75,11 +81,21 @@ def trained(look: Callable[[Any], Any], **parts: Any) -> Observation:
     return observe
 
 
-def make(given: dict[str, Any], place: Place, kind: type[TrainingArguments] = TrainingArguments, **parts: Any) -> Any:
+def make(
+    given: dict[str, Any],
+    place: Place,
+    kind: type[TrainingArguments] = TrainingArguments,
+    **parts: Any,
+) -> Any:
     """A Trainer of `tiny()` on 16 points."""
     torch.manual_seed(5)
     cls = parts.pop("trainer", lambda: Trainer)()
-    made = {"model": tiny, "train_dataset": points, "eval_dataset": lambda: points(6, seed=2), **parts}
+    made = {
+        "model": tiny,
+        "train_dataset": points,
+        "eval_dataset": lambda: points(6, seed=2),
+        **parts,
+    }
     args = kind(**{"output_dir": str(place.folder), **given})
     return cls(args=args, **{name: part() for name, part in made.items()})
 
@@ -112,12 +128,16 @@ def checkpoints(trainer: Any) -> list[str]:
 
 
 def one_of_four(rank: int, local_rank: int) -> type[TrainingArguments]:
-    """Arguments as a process of four sees them, two on each of two machines; the others are not started."""
+    """Arguments as a process of four sees them, two on each of two machines; the others are not
+    started.
+    """
 
     class OneOfFour(Seq2SeqTrainingArguments):
         @property
         def distributed_state(self) -> ProcessEnvironment:
-            return ProcessEnvironment(rank, local_rank, world_size=4, local_world_size=2, device=torch.device("cpu"))
+            return ProcessEnvironment(
+                rank, local_rank, world_size=4, local_world_size=2, device=torch.device("cpu")
+            )
 
     return OneOfFour
 
@@ -129,4 +149,6 @@ class OnCuda(TrainingArguments):
 
     @property
     def distributed_state(self) -> ProcessEnvironment:
-        return ProcessEnvironment(0, 0, world_size=1, local_world_size=1, device=torch.device("cuda", 0))
+        return ProcessEnvironment(
+            0, 0, world_size=1, local_world_size=1, device=torch.device("cuda", 0)
+        )

@@ -21,7 +21,9 @@ def _predictions(given: dict[str, Any], place: Place) -> str:
 def _batches(given: dict[str, Any], place: Place) -> int:
     """Return the number of batches for six samples."""
     trainer, sizes = make(given, place), []
-    trainer.model.register_forward_hook(lambda module, args, output: sizes.append(len(output["logits"])))
+    trainer.model.register_forward_hook(
+        lambda module, args, output: sizes.append(len(output["logits"]))
+    )
     trainer.evaluate()
     assert sum(sizes) == 6
     return len(sizes)
@@ -30,7 +32,9 @@ def _batches(given: dict[str, Any], place: Place) -> int:
 def _moves(given: dict[str, Any], place: Place) -> int:
     """Count the moves of predictions to main memory; the last one is at the end."""
     moves, to_host = [], Evaluation._to_host
-    place.patch.setattr(Evaluation, "_to_host", lambda evaluation: (moves.append(1), to_host(evaluation)))
+    place.patch.setattr(
+        Evaluation, "_to_host", lambda evaluation: (moves.append(1), to_host(evaluation))
+    )
     make(given, place).evaluate()
     place.patch.setattr(Evaluation, "_to_host", to_host)
     return len(moves)
@@ -86,13 +90,22 @@ ENTRIES: dict[str, Effect] = {
     "prediction_loss_only": Effect(True, _predictions, becomes("ndarray", "NoneType")),
     "eval_on_start": Effect(True, evaluations, becomes([4], [0, 4]), {"eval_strategy": "epoch"}),
     "eval_do_concat_batches": Effect(False, _predictions, becomes("ndarray", "list")),
-    "eval_use_gather_object": Effect(True, _sentences, becomes("TypeError", ["w", "o", "r", "d", "w", "o"])),
+    "eval_use_gather_object": Effect(
+        True, _sentences, becomes("TypeError", ["w", "o", "r", "d", "w", "o"])
+    ),
     "eval_accumulation_steps": Effect(1, _moves, becomes(1, 3)),
-    "include_for_metrics": Effect(["inputs", "loss"], _given_to_metrics, becomes((False, False), (True, True))),
+    "include_for_metrics": Effect(
+        ["inputs", "loss"], _given_to_metrics, becomes((False, False), (True, True))
+    ),
     "eval_aggregate": Effect(
         "mean",
-        built(lambda trainer: "eval_mean_loss" in trainer.evaluate(), eval_dataset=lambda: {"a": points(4)}),
+        built(
+            lambda trainer: "eval_mean_loss" in trainer.evaluate(),
+            eval_dataset=lambda: {"a": points(4)},
+        ),
         becomes(False, True),
     ),
-    "batch_eval_metrics": Effect(True, _calls_of_metrics, becomes([(6, None)], [(4, False), (2, True)])),
+    "batch_eval_metrics": Effect(
+        True, _calls_of_metrics, becomes([(6, None)], [(4, False), (2, True)])
+    ),
 }

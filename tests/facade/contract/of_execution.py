@@ -6,7 +6,18 @@ from typing import Any
 
 import torch
 import transformers
-from effects import Effect, Observation, OnCuda, Place, becomes, built, differ, logged, make, trained
+from effects import (
+    Effect,
+    Observation,
+    OnCuda,
+    Place,
+    becomes,
+    built,
+    differ,
+    logged,
+    make,
+    trained,
+)
 from tiny import Tiny
 from torch import nn
 
@@ -33,7 +44,9 @@ class WithOwnCheckpointing(Tiny):
 
     asked: Any = "never"
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+    def gradient_checkpointing_enable(
+        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None
+    ) -> None:
         self.asked = gradient_checkpointing_kwargs
 
 
@@ -50,7 +63,9 @@ class Words(Tiny):
         return self.embedding
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
-        return super().forward(self.embedding(x.abs().mul(3).long().clamp(max=10)).mean(dim=1), labels)
+        return super().forward(
+            self.embedding(x.abs().mul(3).long().clamp(max=10)).mean(dim=1), labels
+        )
 
 
 class WithCache(Tiny):
@@ -107,7 +122,9 @@ def _emptied(given: dict[str, Any], place: Place) -> list[int]:
     """Return the steps, of four, after which the cache of a GPU is emptied."""
     emptied: list[int] = []
     trainer = make(given, place, kind=OnCuda)
-    place.patch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(trainer.state.global_step))
+    place.patch.setattr(
+        torch.cuda, "empty_cache", lambda: emptied.append(trainer.state.global_step)
+    )
     for step in range(1, 5):
         trainer.state.global_step = step
         if trainer.args.torch_empty_cache_steps is not None:
@@ -116,23 +133,35 @@ def _emptied(given: dict[str, Any], place: Place) -> list[int]:
 
 
 def _exchanged(given: dict[str, Any], place: Place) -> list[dict[str, Any]]:
-    """Return the settings of each call of Liger, which need not be installed, for a model of `transformers`."""
+    """Return the settings of each call of Liger, which need not be installed, for a model of
+    `transformers`.
+    """
     asked: list[dict[str, Any]] = []
     liger = SimpleNamespace(_apply_liger_kernel_to_instance=lambda model, **how: asked.append(how))
     place.patch.setitem(sys.modules, "liger_kernel", SimpleNamespace(transformers=liger))
     place.patch.setitem(sys.modules, "liger_kernel.transformers", liger)
     config = transformers.BertConfig(
-        vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4, num_labels=3
+        vocab_size=9,
+        hidden_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=4,
+        num_labels=3,
     )
     items = [{"input_ids": [index, 1, 2], "labels": index % 3} for index in range(8)]
     make(
-        given, place, model=lambda: transformers.BertForSequenceClassification(config), train_dataset=lambda: items
+        given,
+        place,
+        model=lambda: transformers.BertForSequenceClassification(config),
+        train_dataset=lambda: items,
     ).train()
     return asked
 
 
 def _in_float8(given: dict[str, Any], place: Place) -> list[str]:
-    """Return the layers that torchao, which need not be installed, is asked to exchange, as on a device for it."""
+    """Return the layers that torchao, which need not be installed, is asked to exchange, as on a
+    device for it.
+    """
     asked: list[str] = []
 
     def note(model: Any, module_filter_fn: Any) -> None:
@@ -161,7 +190,9 @@ class Hungry(Trainer):
 
     def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         if len(inputs["labels"]) > 2:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate what is not there.")
+            raise torch.cuda.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate what is not there."
+            )
         return super().training_step(model, inputs, *args, **kwargs)
 
 
@@ -215,9 +246,13 @@ ENTRIES: dict[str, Effect] = {
     "activation_checkpointing_kwargs": Effect(
         {"every_n_layers": 2}, runs, becomes(4 * (6 + 4), 4 * (6 + 2)), RECOMPUTED
     ),
-    "torch_compile": Effect(True, _compilations, becomes([], [{"backend": "inductor", "mode": None}])),
+    "torch_compile": Effect(
+        True, _compilations, becomes([], [{"backend": "inductor", "mode": None}])
+    ),
     "torch_compile_mode": Effect(
-        "max-autotune", _compilations, becomes([], [{"backend": "inductor", "mode": "max-autotune"}])
+        "max-autotune",
+        _compilations,
+        becomes([], [{"backend": "inductor", "mode": "max-autotune"}]),
     ),
     "torch_compile_backend": Effect("contract", _graphs, becomes(False, True)),
     "fp8": Effect(True, _in_float8, becomes([], ["1", "2"])),
@@ -226,11 +261,15 @@ ENTRIES: dict[str, Effect] = {
         {"rope": True}, _exchanged, becomes([{}], [{"rope": True}]), {"use_liger_kernel": True}
     ),
     "use_cache": Effect(
-        True, built(lambda trainer: trainer.model.config.use_cache, model=WithCache), becomes(False, True)
+        True,
+        built(lambda trainer: trainer.model.config.use_cache, model=WithCache),
+        becomes(False, True),
     ),
     "neftune_noise_alpha": Effect(5.0, trained(logged("loss"), model=Words), differ),
     "torch_empty_cache_steps": Effect(2, _emptied, becomes([], [2, 4])),
     "auto_find_batch_size": Effect(True, _survives, becomes("OutOfMemoryError", 8)),
     "debug": Effect("underflow_overflow", _found, becomes("nothing said", "inf/nan")),
-    "skip_memory_metrics": Effect(False, metrics_of_training("train_mem_cpu_alloc_delta"), becomes(False, True)),
+    "skip_memory_metrics": Effect(
+        False, metrics_of_training("train_mem_cpu_alloc_delta"), becomes(False, True)
+    ),
 }

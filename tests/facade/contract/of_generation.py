@@ -9,8 +9,15 @@ from lightrainer import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 
 def _seq2seq(given: dict[str, Any], place: Place, data: Any = pairs) -> Any:
-    parts = {"model": plain, "train_dataset": data, "eval_dataset": lambda: None, "data_collator": lambda: pad}
-    return make(given, place, kind=Seq2SeqTrainingArguments, trainer=lambda: Seq2SeqTrainer, **parts)
+    parts = {
+        "model": plain,
+        "train_dataset": data,
+        "eval_dataset": lambda: None,
+        "data_collator": lambda: pad,
+    }
+    return make(
+        given, place, kind=Seq2SeqTrainingArguments, trainer=lambda: Seq2SeqTrainer, **parts
+    )
 
 
 def _told(given: dict[str, Any], place: Place) -> list[tuple[int, int]]:

@@ -8,7 +8,12 @@ from hub_client import point_at
 from hub_server import ANOTHER_TOKEN, TOKEN, HubServer
 from tiny import At
 
-PUSHING = {"push_to_hub": True, "hub_model_id": "me/model", "save_strategy": "steps", "save_steps": 2}
+PUSHING = {
+    "push_to_hub": True,
+    "hub_model_id": "me/model",
+    "save_strategy": "steps",
+    "save_steps": 2,
+}
 
 
 def on_the_hub(look: Callable[[HubServer], Any]) -> Observation:
@@ -54,13 +59,21 @@ ENTRIES: dict[str, Effect] = {
         {"hub_model_id": "me/model", "save_strategy": "epoch"},
     ),
     "hub_token": Effect(
-        ANOTHER_TOKEN, on_the_hub(_tokens), becomes({f"Bearer {TOKEN}"}, {f"Bearer {ANOTHER_TOKEN}"}), PUSHING
+        ANOTHER_TOKEN,
+        on_the_hub(_tokens),
+        becomes({f"Bearer {TOKEN}"}, {f"Bearer {ANOTHER_TOKEN}"}),
+        PUSHING,
     ),
     "hub_private_repo": Effect(True, on_the_hub(_privacy), becomes([False], [True]), PUSHING),
     "hub_model_id": Effect(
-        "me/model", on_the_hub(lambda hub: list(hub.repos)), becomes(["me/usual"], ["me/model"]), {"push_to_hub": True}
+        "me/model",
+        on_the_hub(lambda hub: list(hub.repos)),
+        becomes(["me/usual"], ["me/model"]),
+        {"push_to_hub": True},
     ),
     "hub_strategy": Effect("end", on_the_hub(_steps), becomes([2, 4], []), PUSHING),
-    "hub_always_push": Effect(True, on_the_hub(_steps), becomes([1, 4], [1, 2, 3, 4]), {**PUSHING, "save_steps": 1}),
+    "hub_always_push": Effect(
+        True, on_the_hub(_steps), becomes([1, 4], [1, 2, 3, 4]), {**PUSHING, "save_steps": 1}
+    ),
     "hub_revision": Effect("draft", on_the_hub(_branches), becomes(["main"], ["draft"]), PUSHING),
 }

@@ -64,7 +64,9 @@ def _where(given: dict[str, Any], place: Place) -> list[str]:
     place.folder.mkdir(parents=True)
     place.patch.chdir(place.folder)
     make({**given, "output_dir": "out"}, place).train()
-    return sorted({path.parts[0] for path in map(relative(place.folder), place.folder.rglob("events.out.*"))})
+    return sorted(
+        {path.parts[0] for path in map(relative(place.folder), place.folder.rglob("events.out.*"))}
+    )
 
 
 def relative(folder: Path) -> Any:
@@ -72,12 +74,16 @@ def relative(folder: Path) -> Any:
 
 
 def told_to_trackio(function: str, option: str) -> Observation:
-    """Return the value that a stand-in for the tracker's client gets for an option of a function."""
+    """Return the value that a stand-in for the tracker's client gets for an option of a
+    function.
+    """
 
     def observe(given: dict[str, Any], place: Place) -> Any:
         record = recorded_clients.trackio(place.patch)
         make(given, place).train()
-        return next((kwargs.get(option) for name, _, kwargs in record.calls if name == function), "no call")
+        return next(
+            (kwargs.get(option) for name, _, kwargs in record.calls if name == function), "no call"
+        )
 
     return observe
 
@@ -90,19 +96,29 @@ ENTRIES: dict[str, Effect] = {
     "logging_steps": Effect(2, losses, becomes([], [2, 4])),
     "logging_first_step": Effect(True, losses, becomes([3], [1, 3]), {"logging_steps": 3}),
     "log_on_each_node": Effect(
-        False, of_arguments(lambda args: args.should_log, kind=one_of_four(2, 0)), becomes(True, False)
+        False,
+        of_arguments(lambda args: args.should_log, kind=one_of_four(2, 0)),
+        becomes(True, False),
     ),
     "logging_nan_inf_filter": Effect(
         False,
-        trained(lambda trainer: any(map(math.isnan, logged("loss")(trainer))), model=SometimesNotANumber),
+        trained(
+            lambda trainer: any(map(math.isnan, logged("loss")(trainer))),
+            model=SometimesNotANumber,
+        ),
         becomes(False, True),
     ),
     "include_num_input_tokens_seen": Effect(
-        "all", trained(lambda trainer: trainer.state.num_input_tokens_seen, model=Words), becomes(0, 16 * 8)
+        "all",
+        trained(lambda trainer: trainer.state.num_input_tokens_seen, model=Words),
+        becomes(0, 16 * 8),
     ),
     "record_model_losses": Effect(
         True,
-        trained(lambda trainer: any("half_loss" in entry for entry in trainer.state.log_history), model=TwoLosses),
+        trained(
+            lambda trainer: any("half_loss" in entry for entry in trainer.state.log_history),
+            model=TwoLosses,
+        ),
         becomes(False, True),
     ),
     "log_level": Effect("debug", _level, becomes(logging.WARNING, logging.DEBUG)),
@@ -111,13 +127,23 @@ ENTRIES: dict[str, Effect] = {
         of_arguments(lambda args: args.get_process_log_level(), kind=one_of_four(1, 1)),
         becomes(logging.WARNING, logging.ERROR),
     ),
-    "disable_tqdm": Effect(True, built(_callbacks), becomes({"ProgressCallback"}, {"PrinterCallback"})),
+    "disable_tqdm": Effect(
+        True, built(_callbacks), becomes({"ProgressCallback"}, {"PrinterCallback"})
+    ),
     "report_to": Effect("tensorboard", trained(_written_for_tensorboard), becomes(False, True)),
-    "logging_dir": Effect("elsewhere", _where, becomes(["out"], ["elsewhere"]), {"report_to": "tensorboard"}),
+    "logging_dir": Effect(
+        "elsewhere", _where, becomes(["out"], ["elsewhere"]), {"report_to": "tensorboard"}
+    ),
     "run_name": Effect("first", told_to_trackio("init", "name"), becomes(None, "first"), TRACKIO),
-    "project": Effect("mine", told_to_trackio("init", "project"), becomes("huggingface", "mine"), TRACKIO),
-    "trackio_space_id": Effect("mine", told_to_trackio("init", "space_id"), becomes(None, "mine"), TRACKIO),
-    "trackio_bucket_id": Effect("me/data", told_to_trackio("init", "bucket_id"), becomes(None, "me/data"), TRACKIO),
+    "project": Effect(
+        "mine", told_to_trackio("init", "project"), becomes("huggingface", "mine"), TRACKIO
+    ),
+    "trackio_space_id": Effect(
+        "mine", told_to_trackio("init", "space_id"), becomes(None, "mine"), TRACKIO
+    ),
+    "trackio_bucket_id": Effect(
+        "me/data", told_to_trackio("init", "bucket_id"), becomes(None, "me/data"), TRACKIO
+    ),
     "trackio_static_space_id": Effect(
         False, told_to_trackio("freeze", "project"), becomes("huggingface", "no call"), TRACKIO
     ),

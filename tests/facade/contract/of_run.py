@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from effects import Effect, Place, becomes, built, logged, make, one_of_four, steps, trained, weights
+from effects import (
+    Effect,
+    Place,
+    becomes,
+    built,
+    logged,
+    make,
+    one_of_four,
+    steps,
+    trained,
+    weights,
+)
 from of_execution import Words
 from tiny import Tiny, points, tiny
 from torch.nn import functional
@@ -48,7 +59,9 @@ class ProjectingAdamW(torch.optim.AdamW):
 
 
 def _projected(given: dict[str, Any], place: Place) -> list[str]:
-    """The layers whose gradients are projected to a low rank; by default, which has no such layer, those of "first"."""
+    """The layers whose gradients are projected to a low rank; by default, which has no such
+    layer, those of "first".
+    """
     place.patch.setitem(sys.modules, "apollo_torch", SimpleNamespace(APOLLOAdamW=ProjectingAdamW))
     if "optim_target_modules" not in given:
         with pytest.raises(ValueError, match="needs optim_target_modules"):
@@ -82,11 +95,17 @@ def _items_of_two_processes(given: dict[str, Any], place: Place) -> int:
     trainer = make(given, place, kind=one_of_four(0, 0))
     trainer.model_accepts_loss_kwargs = True
     trainer.accelerator.gather = lambda tensor: torch.stack([tensor] * 4)
-    return int(trainer._get_num_items_in_batch([{"labels": torch.tensor([1, 2, -100])}], torch.device("cpu")))
+    return int(
+        trainer._get_num_items_in_batch(
+            [{"labels": torch.tensor([1, 2, -100])}], torch.device("cpu")
+        )
+    )
 
 
 def computed_in(trainer: Any) -> list[torch.dtype]:
-    """The number formats of a layer's outputs, and of its weights, in training and in evaluation."""
+    """The number formats of a layer's outputs, and of its weights, in training and in
+    evaluation.
+    """
     seen: list[torch.dtype] = []
     hook = trainer.model.first.register_forward_hook(
         lambda module, args, output: seen.extend([output.dtype, module.weight.dtype])
@@ -114,26 +133,44 @@ SGD = {"optim": "sgd"}
 
 ENTRIES: dict[str, Effect] = {
     "output_dir": Effect(
-        "elsewhere", _without_output_dir, becomes(["trainer_output"], ["elsewhere"]), {"save_strategy": "epoch"}
+        "elsewhere",
+        _without_output_dir,
+        becomes(["trainer_output"], ["elsewhere"]),
+        {"save_strategy": "epoch"},
     ),
     "per_device_train_batch_size": Effect(2, trained(steps), becomes(2, 8)),
     "num_train_epochs": Effect(1.5, trained(steps), becomes(12, 6)),
     "max_steps": Effect(3, trained(steps), becomes(4, 3)),
     # How weights are updated.
-    "learning_rate": Effect(0.5, rates, lambda usual, changed: changed[0] == 0.5 and usual[0] == 5e-5),
-    "lr_scheduler_type": Effect("constant", rates, lambda usual, changed: len(set(changed)) == 1 < len(set(usual))),
+    "learning_rate": Effect(
+        0.5, rates, lambda usual, changed: changed[0] == 0.5 and usual[0] == 5e-5
+    ),
+    "lr_scheduler_type": Effect(
+        "constant", rates, lambda usual, changed: len(set(changed)) == 1 < len(set(usual))
+    ),
     "lr_scheduler_kwargs": Effect(
         {"num_cycles": 2},
         rates,
-        lambda usual, changed: sorted(usual, reverse=True) == usual and sorted(changed, reverse=True) != changed,
+        lambda usual, changed: (
+            sorted(usual, reverse=True) == usual and sorted(changed, reverse=True) != changed
+        ),
         {"lr_scheduler_type": "cosine_with_restarts", "num_train_epochs": 2},
     ),
-    "warmup_steps": Effect(2, rates, lambda usual, changed: changed[0] == 0 < usual[0] and changed[2] == max(usual)),
-    "warmup_ratio": Effect(0.5, rates, lambda usual, changed: changed[0] == 0 < usual[0] and changed[2] == max(usual)),
-    "optim": Effect("sgd", trained(lambda made: type(made.optimizer).__name__), becomes("AdamW", "SGD")),
+    "warmup_steps": Effect(
+        2, rates, lambda usual, changed: changed[0] == 0 < usual[0] and changed[2] == max(usual)
+    ),
+    "warmup_ratio": Effect(
+        0.5, rates, lambda usual, changed: changed[0] == 0 < usual[0] and changed[2] == max(usual)
+    ),
+    "optim": Effect(
+        "sgd", trained(lambda made: type(made.optimizer).__name__), becomes("AdamW", "SGD")
+    ),
     "optim_args": Effect("momentum=0.5", group("momentum"), sets(0, 0.5), {"optim": "rmsprop"}),
     "optim_target_modules": Effect(
-        ["first", "second"], _projected, becomes(["first"], ["first", "second"]), {"optim": "apollo_adamw"}
+        ["first", "second"],
+        _projected,
+        becomes(["first"], ["first", "second"]),
+        {"optim": "apollo_adamw"},
     ),
     "parameter_rules": Effect(
         {"second": {"lr_factor": 10}},
@@ -146,18 +183,30 @@ ENTRIES: dict[str, Effect] = {
     "adam_epsilon": Effect(0.1, group("eps"), sets(1e-8, 0.1)),
     "gradient_accumulation_steps": Effect(2, trained(steps), becomes(4, 2)),
     "average_tokens_across_devices": Effect(False, _items_of_two_processes, becomes(8, 2)),
-    "max_grad_norm": Effect(1e-3, trained(_way), lambda usual, changed: changed < 4 * 1e-2 * 1e-3 * 1.01 < usual, SGD),
+    "max_grad_norm": Effect(
+        1e-3, trained(_way), lambda usual, changed: changed < 4 * 1e-2 * 1e-3 * 1.01 < usual, SGD
+    ),
     "label_smoothing_factor": Effect(
-        0.5, _smoothed_loss, lambda usual, changed: abs(changed[0] - changed[1]) < 1e-6 < abs(usual[0] - usual[1])
+        0.5,
+        _smoothed_loss,
+        lambda usual, changed: abs(changed[0] - changed[1]) < 1e-6 < abs(usual[0] - usual[1]),
     ),
     # Number formats.
-    "bf16": Effect(True, built(computed_in), becomes([torch.float32], [torch.bfloat16, torch.float32])),
-    "fp16": Effect(True, built(computed_in), becomes([torch.float32], [torch.float16, torch.float32])),
+    "bf16": Effect(
+        True, built(computed_in), becomes([torch.float32], [torch.bfloat16, torch.float32])
+    ),
+    "fp16": Effect(
+        True, built(computed_in), becomes([torch.float32], [torch.float16, torch.float32])
+    ),
     "bf16_full_eval": Effect(
-        True, built(computed_in, model=Words), becomes([torch.float32], [torch.float32, torch.bfloat16])
+        True,
+        built(computed_in, model=Words),
+        becomes([torch.float32], [torch.float32, torch.bfloat16]),
     ),
     "fp16_full_eval": Effect(
-        True, built(computed_in, model=Words), becomes([torch.float32], [torch.float32, torch.float16])
+        True,
+        built(computed_in, model=Words),
+        becomes([torch.float32], [torch.float32, torch.float16]),
     ),
     "tf32": Effect(True, _tf32, becomes((False, "highest"), (True, "high"))),
 }

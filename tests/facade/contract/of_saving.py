@@ -33,9 +33,14 @@ def _whose_weights(trainer: Any) -> list[str]:
     """The checkpoints with the weights that the model has at the end."""
     now = trainer.model.state_dict()
     stored = {
-        name: load_file(Path(trainer.args.output_dir, name, "model.safetensors")) for name in checkpoints(trainer)
+        name: load_file(Path(trainer.args.output_dir, name, "model.safetensors"))
+        for name in checkpoints(trainer)
     }
-    return [name for name, saved in stored.items() if all(torch.equal(saved[key], now[key]) for key in now)]
+    return [
+        name
+        for name, saved in stored.items()
+        if all(torch.equal(saved[key], now[key]) for key in now)
+    ]
 
 
 class Recording(Tiny):
@@ -79,11 +84,15 @@ def _count_after_resuming(given: dict[str, Any], place: Place) -> int:
     make({**given, **EACH_STEP}, place, callbacks=callbacks).train()
     resumed = make(given, place, callbacks=callbacks)
     resumed.train(resume_from_checkpoint=str(place.folder / TWO))
-    return next(one.count for one in resumed.callback_handler.callbacks if isinstance(one, Counting))
+    return next(
+        one.count for one in resumed.callback_handler.callbacks if isinstance(one, Counting)
+    )
 
 
 def _after_a_signal(given: dict[str, Any], place: Place) -> tuple[int, list[str]]:
-    """Steps and checkpoints of a training that gets SIGTERM in its second step, in a script that goes on."""
+    """Steps and checkpoints of a training that gets SIGTERM in its second step, in a script that
+    goes on.
+    """
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     ask = At("on_step_end", lambda *event: signal.raise_signal(signal.SIGTERM), step=2)
     try:
@@ -101,12 +110,19 @@ ENTRIES: dict[str, Effect] = {
     "save_strategy": Effect("no", saved, becomes([FOUR], [])),
     "save_steps": Effect(3, saved, becomes([FOUR], [THREE, FOUR]), {"save_strategy": "steps"}),
     "save_only_model": Effect(
-        True, trained(_kinds_of_files), becomes((True, True), (True, False)), {"save_strategy": "epoch"}
+        True,
+        trained(_kinds_of_files),
+        becomes((True, True), (True, False)),
+        {"save_strategy": "epoch"},
     ),
     "save_on_each_node": Effect(
-        True, of_arguments(lambda args: args.should_save, kind=one_of_four(2, 0)), becomes(False, True)
+        True,
+        of_arguments(lambda args: args.should_save, kind=one_of_four(2, 0)),
+        becomes(False, True),
     ),
-    "save_total_limit": Effect(2, saved, becomes([ONE, TWO, THREE, FOUR], [THREE, FOUR]), EACH_STEP),
+    "save_total_limit": Effect(
+        2, saved, becomes([ONE, TWO, THREE, FOUR], [THREE, FOUR]), EACH_STEP
+    ),
     "enable_jit_checkpoint": Effect(True, _after_a_signal, becomes((4, []), (2, [TWO]))),
     "load_best_model_at_end": Effect(
         True,
@@ -115,7 +131,9 @@ ENTRIES: dict[str, Effect] = {
         {**EVALUATED, "metric_for_best_model": "score"},
     ),
     "metric_for_best_model": Effect("score", best, becomes(None, 0.9), EVALUATED),
-    "greater_is_better": Effect(False, best, becomes(0.9, 0.6), {**EVALUATED, "metric_for_best_model": "score"}),
+    "greater_is_better": Effect(
+        False, best, becomes(0.9, 0.6), {**EVALUATED, "metric_for_best_model": "score"}
+    ),
     "ignore_data_skip": Effect(True, _samples_after_resuming, becomes("second half", "first half")),
     "restore_callback_states_from_checkpoint": Effect(True, _count_after_resuming, becomes(2, 4)),
 }

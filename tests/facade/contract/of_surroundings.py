@@ -4,7 +4,18 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from effects import Effect, OnCuda, Place, becomes, built, differ, logged, make, of_arguments, one_of_four
+from effects import (
+    Effect,
+    OnCuda,
+    Place,
+    becomes,
+    built,
+    differ,
+    logged,
+    make,
+    of_arguments,
+    one_of_four,
+)
 from of_saving import Recording
 from tiny import points
 
@@ -77,7 +88,9 @@ def _lengths(given: dict[str, Any], place: Place) -> list[int]:
     """Return the lengths by which samples are grouped."""
     import datasets
 
-    rows = [{"input_ids": [1] * (1 + index), "length": index, "size": 100 - index} for index in range(8)]
+    rows = [
+        {"input_ids": [1] * (1 + index), "length": index, "size": 100 - index} for index in range(8)
+    ]
     trainer = make(given, place, train_dataset=lambda: datasets.Dataset.from_list(rows))
     return trainer._get_train_sampler().lengths
 
@@ -91,7 +104,9 @@ def _samples_of_batches(given: dict[str, Any], place: Place) -> list[int]:
 
 def _strategy(name: str) -> Any:
     """An option of the strategy that Lightning is given for four processes."""
-    return of_arguments(lambda args: translate(args).strategy.options.get(name), kind=one_of_four(0, 0))
+    return of_arguments(
+        lambda args: translate(args).strategy.options.get(name), kind=one_of_four(0, 0)
+    )
 
 
 of_four = of_arguments(lambda args: translate(args).strategy.name, kind=one_of_four(0, 0))
@@ -119,34 +134,54 @@ def for_scripts(name: str, default: Any, value: Any) -> Effect:
 
 
 ENTRIES: dict[str, Effect] = {
-    "seed": Effect(7, _order_and_losses, lambda usual, changed: usual[0] != changed[0] and usual[1] != changed[1]),
+    "seed": Effect(
+        7,
+        _order_and_losses,
+        lambda usual, changed: usual[0] != changed[0] and usual[1] != changed[1],
+    ),
     "data_seed": Effect(7, _order, differ),
     "full_determinism": Effect(True, _deterministic, becomes(False, True)),
     "use_cpu": Effect(True, _device_with_a_gpu, becomes("cuda", "cpu")),
     "accelerator_config": Effect({"use_seedable_sampler": False}, _order, differ),
     # Data.
-    "dataloader_drop_last": Effect(True, built(_batches, train_dataset=lambda: points(15)), becomes(4, 3)),
+    "dataloader_drop_last": Effect(
+        True, built(_batches, train_dataset=lambda: points(15)), becomes(4, 3)
+    ),
     "dataloader_num_workers": Effect(1, loader("num_workers"), becomes(0, 1)),
-    "dataloader_pin_memory": Effect(False, loader("pin_memory", OnCuda), becomes(True, False), {"use_cpu": False}),
+    "dataloader_pin_memory": Effect(
+        False, loader("pin_memory", OnCuda), becomes(True, False), {"use_cpu": False}
+    ),
     "dataloader_persistent_workers": Effect(
         True, loader("persistent_workers"), becomes(False, True), {"dataloader_num_workers": 1}
     ),
-    "dataloader_prefetch_factor": Effect(3, loader("prefetch_factor"), becomes(2, 3), {"dataloader_num_workers": 1}),
+    "dataloader_prefetch_factor": Effect(
+        3, loader("prefetch_factor"), becomes(2, 3), {"dataloader_num_workers": 1}
+    ),
     "dataloader_multiprocessing_context": Effect(
         "spawn",
-        built(lambda trainer: type(trainer.get_train_dataloader().multiprocessing_context).__name__),
+        built(
+            lambda trainer: type(trainer.get_train_dataloader().multiprocessing_context).__name__
+        ),
         becomes("NoneType", "SpawnContext"),
         {"dataloader_num_workers": 1},
     ),
-    "dataloader_in_order": Effect(False, loader("in_order"), becomes(True, False), {"dataloader_num_workers": 1}),
+    "dataloader_in_order": Effect(
+        False, loader("in_order"), becomes(True, False), {"dataloader_num_workers": 1}
+    ),
     "remove_unused_columns": Effect(
-        False, built(_columns, train_dataset=with_another_column), becomes(["labels", "x"], ["extra", "labels", "x"])
+        False,
+        built(_columns, train_dataset=with_another_column),
+        becomes(["labels", "x"], ["extra", "labels", "x"]),
     ),
     "label_names": Effect(
-        ["absent"], lambda given, place: make(given, place).predict(points(3)).label_ids is None, becomes(False, True)
+        ["absent"],
+        lambda given, place: make(given, place).predict(points(3)).label_ids is None,
+        becomes(False, True),
     ),
     "train_sampling_strategy": Effect(
-        "sequential", _order, lambda usual, changed: changed == [float(item["x"][0]) for item in points()] != usual
+        "sequential",
+        _order,
+        lambda usual, changed: changed == [float(item["x"][0]) for item in points()] != usual,
     ),
     "length_column_name": Effect(
         "size",
@@ -154,22 +189,35 @@ ENTRIES: dict[str, Effect] = {
         becomes(list(range(8)), list(range(100, 92, -1))),
         {"train_sampling_strategy": "group_by_length", "remove_unused_columns": False},
     ),
-    "max_tokens_per_batch": Effect(6, _samples_of_batches, becomes([4, 4, 4, 4], [1, 3, 3, 3, 3, 3])),
+    "max_tokens_per_batch": Effect(
+        6, _samples_of_batches, becomes([4, 4, 4, 4], [1, 3, 3, 3, 3, 3])
+    ),
     # Processes.
-    "ddp_find_unused_parameters": Effect(False, _strategy("find_unused_parameters"), becomes(True, False)),
+    "ddp_find_unused_parameters": Effect(
+        False, _strategy("find_unused_parameters"), becomes(True, False)
+    ),
     "ddp_bucket_cap_mb": Effect(7, _strategy("bucket_cap_mb"), becomes(None, 7)),
     "ddp_broadcast_buffers": Effect(False, _strategy("broadcast_buffers"), becomes(None, False)),
     "ddp_static_graph": Effect(True, _strategy("static_graph"), becomes(None, True)),
     "fsdp": Effect("full_shard", of_four, becomes("DDPStrategy", "FSDPStrategy")),
     "fsdp_config": Effect(
-        {"version": 2}, of_four, becomes("FSDPStrategy", "ModelParallelStrategy"), {"fsdp": "full_shard"}
+        {"version": 2},
+        of_four,
+        becomes("FSDPStrategy", "ModelParallelStrategy"),
+        {"fsdp": "full_shard"},
     ),
-    "deepspeed": Effect({"zero_optimization": {"stage": 2}}, of_four, becomes("DDPStrategy", "DeepSpeedStrategy")),
+    "deepspeed": Effect(
+        {"zero_optimization": {"stage": 2}}, of_four, becomes("DDPStrategy", "DeepSpeedStrategy")
+    ),
     "parallelism_config": Effect(
-        {"dp_replicate_size": 2, "dp_shard_size": 2}, of_four, becomes("DDPStrategy", "ModelParallelStrategy")
+        {"dp_replicate_size": 2, "dp_shard_size": 2},
+        of_four,
+        becomes("DDPStrategy", "ModelParallelStrategy"),
     ),
     "ddp_backend": Effect("gloo", _strategy("process_group_backend"), becomes(None, "gloo")),
-    "ddp_timeout": Effect(60, _strategy("timeout"), becomes(timedelta(seconds=1800), timedelta(seconds=60))),
+    "ddp_timeout": Effect(
+        60, _strategy("timeout"), becomes(timedelta(seconds=1800), timedelta(seconds=60))
+    ),
     # What scripts read.
     "do_train": for_scripts("do_train", False, True),
     "do_eval": for_scripts("do_eval", False, True),

@@ -13,10 +13,11 @@ from torch.utils.data import IterableDataset
 class Bad:
     """One combination that is refused.
 
-    `arguments` are at fault, and named with their values by the error; `beside` are training arguments that are not.
-    `unknown` says that no such arguments exist; the error then names them without values, which may be secrets. `parts`
-    are parameters of the Trainer. `remedy` is part of the error. `accepted` says that 5.3.0 takes it and goes wrong
-    later, or never says that it did something else.
+    `arguments` are at fault, and named with their values by the error; `beside` are training
+    arguments that are not. `unknown` says that no such arguments exist; the error then names them
+    without values, which may be secrets. `parts` are parameters of the Trainer. `remedy` is part of
+    the error. `accepted` says that 5.3.0 takes it and goes wrong later, or never says that it did
+    something else.
     """
 
     arguments: dict[str, Any]
@@ -30,7 +31,10 @@ class Bad:
 
     def __str__(self) -> str:
         return (
-            ", ".join(f"{name}={value!r}" for name, value in {**self.arguments, **self.beside}.items()) or self.remedy
+            ", ".join(
+                f"{name}={value!r}" for name, value in {**self.arguments, **self.beside}.items()
+            )
+            or self.remedy
         )
 
 
@@ -52,18 +56,31 @@ COMBINATIONS = [
     # Arguments that exclude each other, or need each other.
     Bad({**_BEST, "eval_strategy": "no", "save_strategy": "steps"}, "Pass the same for both"),
     Bad({**_BEST, "eval_steps": 30, "save_steps": 100}, "Make it one", {"eval_strategy": "steps"}),
-    Bad({**_BEST, "eval_steps": 0.1, "save_steps": 0.25}, "both of them shares", {"eval_strategy": "steps"}),
+    Bad(
+        {**_BEST, "eval_steps": 0.1, "save_steps": 0.25},
+        "both of them shares",
+        {"eval_strategy": "steps"},
+    ),
     Bad({"save_strategy": "best"}, "needs metric_for_best_model, such as 'loss'", accepted=True),
-    Bad({"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "no"}, "Pass eval_strategy='steps'"),
+    Bad(
+        {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "no"},
+        "Pass eval_strategy='steps'",
+    ),
     Bad({"lr_scheduler_type": "greedy", "eval_strategy": "no"}, "Pass eval_strategy='steps'"),
     Bad(
-        {"train_sampling_strategy": "batch_rebalance", "accelerator_config": {"split_batches": True}},
+        {
+            "train_sampling_strategy": "batch_rebalance",
+            "accelerator_config": {"split_batches": True},
+        },
         "Leave one of them out",
         accepted=True,
     ),
     Bad({"train_sampling_strategy": "token_budget"}, "Pass both or neither", accepted=True),
     Bad({"fp16": True, "bf16": True}, "Keep one", {"use_cpu": True}),
-    Bad({"dataloader_prefetch_factor": 2, "dataloader_num_workers": 0}, "pass dataloader_num_workers above 0"),
+    Bad(
+        {"dataloader_prefetch_factor": 2, "dataloader_num_workers": 0},
+        "pass dataloader_num_workers above 0",
+    ),
     Bad(
         {"dataloader_persistent_workers": True, "dataloader_num_workers": 0},
         "pass dataloader_num_workers above 0",
@@ -115,7 +132,12 @@ COMBINATIONS = [
     Bad({"accelerator_config": "no/such/file.json"}, "or the path of a JSON file"),
     Bad({"fsdp_config": "no/such/file.json"}, "or the path of a JSON file", {"fsdp": "full_shard"}),
     # What does not go with the model, the data or the metrics: said when the Trainer is made.
-    Bad({"eval_strategy": "steps"}, "needs an eval_dataset", parts=lambda: {"eval_dataset": None}, **_FAR),
+    Bad(
+        {"eval_strategy": "steps"},
+        "needs an eval_dataset",
+        parts=lambda: {"eval_dataset": None},
+        **_FAR,
+    ),
     Bad({"max_steps": -1}, "Set max_steps", parts=lambda: {"train_dataset": Stream()}, **_FAR),
     Bad(
         {"batch_eval_metrics": True},
@@ -129,10 +151,15 @@ COMBINATIONS = [
     Bad(
         {},
         "Both optimizers and optimizer_cls_and_kwargs",
-        parts=lambda: {"optimizers": (_optimizer(), None), "optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.1})},
+        parts=lambda: {
+            "optimizers": (_optimizer(), None),
+            "optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.1}),
+        },
         **_FAR,
     ),
-    Bad({}, "It is called processing_class now", parts=lambda: {"tokenizer": "a tokenizer"}, **_FAR),
+    Bad(
+        {}, "It is called processing_class now", parts=lambda: {"tokenizer": "a tokenizer"}, **_FAR
+    ),
     # Only a training, or the schedule that it makes, can tell.
     Bad(
         {"metric_for_best_model": "f1"},
@@ -140,12 +167,26 @@ COMBINATIONS = [
         {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True},
         **_RUN,
     ),
-    Bad({"lr_scheduler_kwargs": {"num_cycle": 2}}, "['num_cycles'", {"lr_scheduler_type": "cosine"}, **_RUN),
-    Bad({"lr_scheduler_kwargs": {}}, "Set one of them", {"lr_scheduler_type": "cosine_with_min_lr"}, **_RUN),
+    Bad(
+        {"lr_scheduler_kwargs": {"num_cycle": 2}},
+        "['num_cycles'",
+        {"lr_scheduler_type": "cosine"},
+        **_RUN,
+    ),
+    Bad(
+        {"lr_scheduler_kwargs": {}},
+        "Set one of them",
+        {"lr_scheduler_type": "cosine_with_min_lr"},
+        **_RUN,
+    ),
     Bad({"optim_args": "momentum"}, "such as 'momentum=0.9", {"optim": "rmsprop"}, **_RUN),
     Bad({}, "pass train_dataset=", parts=lambda: {"train_dataset": None}, **_RUN),
     Bad({}, "nothing to train on", parts=lambda: {"train_dataset": []}, **_RUN),
     Bad({}, "remove_unused_columns=False", parts=lambda: {"train_dataset": [{"a": 1}] * 4}, **_RUN),
     Bad({"resume_from_checkpoint": True}, "to start from scratch", until="resume"),
-    Bad({"resume_from_checkpoint": "no/such/folder"}, "Set resume_from_checkpoint to another", until="resume"),
+    Bad(
+        {"resume_from_checkpoint": "no/such/folder"},
+        "Set resume_from_checkpoint to another",
+        until="resume",
+    ),
 ]

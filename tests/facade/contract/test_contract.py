@@ -1,4 +1,6 @@
-"""Every training argument changes what it is documented to change; the tables are the list of them."""
+"""Every training argument changes what it is documented to change; the tables are the list of
+them.
+"""
 
 import copy
 import dataclasses
@@ -16,13 +18,26 @@ from effects import Effect, Place, surroundings
 
 from lightrainer import Seq2SeqTrainingArguments
 
-PARTS = (of_run, of_execution, of_reporting, of_evaluation, of_generation, of_saving, of_hub, of_surroundings)
+PARTS = (
+    of_run,
+    of_execution,
+    of_reporting,
+    of_evaluation,
+    of_generation,
+    of_saving,
+    of_hub,
+    of_surroundings,
+)
 TABLE: dict[str, Effect] = {name: entry for part in PARTS for name, entry in part.ENTRIES.items()}
 
 
 def test_every_argument_has_an_entry_and_every_entry_is_an_argument():
-    """`tests/facade/arguments/test_arguments_parity.py` compares their names with those of the reference."""
-    assert sorted(TABLE) == sorted(item.name for item in dataclasses.fields(Seq2SeqTrainingArguments))
+    """`tests/facade/arguments/test_arguments_parity.py` compares their names with those of the
+    reference.
+    """
+    assert sorted(TABLE) == sorted(
+        item.name for item in dataclasses.fields(Seq2SeqTrainingArguments)
+    )
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -17,11 +17,19 @@ from tiny import ARGUMENTS, files, points, tiny
 import lightrainer
 
 # The table sets these itself, or is about them not being set.
-QUIET = {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "save_strategy": "no", "num_train_epochs": 1}
+QUIET = {
+    "report_to": "none",
+    "disable_tqdm": True,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "num_train_epochs": 1,
+}
 
 
 def refusal(api: ModuleType, bad: Bad, folder: Path) -> Exception | None:
-    """Return the error of a library on the way to the place at which it is expected at the latest."""
+    """Return the error of a library on the way to the place at which it is expected at the
+    latest.
+    """
     try:
         attempt(api, bad, folder)
     except Exception as error:
@@ -36,7 +44,11 @@ def attempt(api: ModuleType, bad: Bad, folder: Path) -> None:
         api.TrainingArguments(str(folder), **given)
         return
     args = api.TrainingArguments(str(folder), **{**ARGUMENTS, **QUIET, **given})
-    parts: dict[str, Any] = {"model": tiny(), "train_dataset": points(), "eval_dataset": points(6, seed=2)}
+    parts: dict[str, Any] = {
+        "model": tiny(),
+        "train_dataset": points(),
+        "eval_dataset": points(6, seed=2),
+    }
     trainer = api.Trainer(args=args, **{**parts, **bad.parts()})
     if bad.until != "trainer":
         trainer.train(resume_from_checkpoint=resume)
@@ -53,7 +65,8 @@ def words(value: Any) -> list[str]:
     return [repr(value)]
 
 
-@pytest.mark.filterwarnings("ignore:.*only when:UserWarning")  # from the reference, where fsdp is not set
+# from the reference, where fsdp is not set
+@pytest.mark.filterwarnings("ignore:.*only when:UserWarning")
 @pytest.mark.parametrize("bad", COMBINATIONS, ids=str)
 def test_it_is_refused(bad, tmp_path):
     if bad.needs_cpu and torch.cuda.is_available():
@@ -61,7 +74,9 @@ def test_it_is_refused(bad, tmp_path):
     theirs = refusal(transformers, bad, tmp_path / "theirs")
     assert (theirs is None) is bad.accepted, repr(theirs)
     ours = refusal(lightrainer, bad, tmp_path / "ours")
-    assert isinstance(ours, type(theirs) if theirs is not None else (ValueError, TypeError)), repr(ours)
+    assert isinstance(ours, type(theirs) if theirs is not None else (ValueError, TypeError)), repr(
+        ours
+    )
     assert files(tmp_path / "ours") == []
     assert bad.until in ("train", "resume") or not (tmp_path / "ours").exists()
     said = str(ours)
@@ -75,7 +90,10 @@ def test_it_is_refused(bad, tmp_path):
 def test_right_arguments_pass(tmp_path):
     """Negative control: the way on which the errors arise is open for arguments that can be."""
     for place in ("arguments", "trainer", "train"):
-        assert refusal(lightrainer, Bad({"learning_rate": 0.1}, "", until=place), tmp_path / place) is None
+        assert (
+            refusal(lightrainer, Bad({"learning_rate": 0.1}, "", until=place), tmp_path / place)
+            is None
+        )
     assert files(tmp_path / "train") == []
 
 
@@ -89,7 +107,9 @@ def test_several_problems_are_reported_together(tmp_path):
 
 
 def test_unknown_arguments_are_reported_together():
-    with pytest.raises(TypeError, match=r"^2 arguments that TrainingArguments does not have:\n") as error:
+    with pytest.raises(
+        TypeError, match=r"^2 arguments that TrainingArguments does not have:\n"
+    ) as error:
         lightrainer.TrainingArguments(evaluation_strategy="steps", learning_rte=1)
     assert [line.partition(": ")[0] for line in str(error.value).splitlines()[1:]] == [
         "evaluation_strategy",

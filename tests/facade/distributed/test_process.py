@@ -10,7 +10,15 @@ from lightrainer import TrainingArguments
 from lightrainer.facade.distributed import process
 from lightrainer.facade.distributed.process import ProcessEnvironment, current_process
 
-LAUNCHER = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ACCELERATE_USE_CPU")
+LAUNCHER = (
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "ACCELERATE_USE_CPU",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +50,9 @@ def test_without_a_launcher_there_is_one_process():
 def test_one_of_several_gpus_is_used_and_that_is_said_once(monkeypatch, caplog):
     pretend_gpus(monkeypatch, 4)
     assert {current_process().device for _ in range(3)} == {torch.device("cuda", 0)}
-    assert [r.message for r in caplog.records if "torchrun --nproc_per_node=4" in r.message] == [caplog.messages[0]]
+    assert [r.message for r in caplog.records if "torchrun --nproc_per_node=4" in r.message] == [
+        caplog.messages[0]
+    ]
 
 
 def test_the_cpu_is_used_when_asked_for(monkeypatch):
@@ -68,17 +78,31 @@ OUT_OF_RANGE = [
     ({"WORLD_SIZE": "2", "RANK": ""}, "WORLD_SIZE=2 is set, but RANK is not"),
     ({"WORLD_SIZE": "2", "RANK": "1.0"}, "RANK is '1.0', which is not a whole number"),
     ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "2"}, "LOCAL_RANK is 2.*between 0 and 1"),
-    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE is 3.*WORLD_SIZE=2"),
+    (
+        {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "3"},
+        "LOCAL_WORLD_SIZE is 3.*WORLD_SIZE=2",
+    ),
     ({"SLURM_NTASKS": "2", "SLURM_PROCID": "2", **SLURM}, "SLURM_PROCID is 2.*SLURM_NTASKS=2"),
     ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_RANK is 3"),
-    ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "abc"}, "MASTER_PORT is 'abc', which is not a whole number"),
-    ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": "65536"}, "MASTER_PORT is not a valid port: '65536'"),
-    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": ""}, "Set MASTER_ADDR"),
+    (
+        {"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "abc"},
+        "MASTER_PORT is 'abc', which is not a whole number",
+    ),
+    (
+        {"WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": "65536"},
+        "MASTER_PORT is not a valid port: '65536'",
+    ),
+    (
+        {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": ""},
+        "Set MASTER_ADDR",
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"), OUT_OF_RANGE, ids=[" ".join(f"{k}={v}" for k, v in of.items()) for of, _ in OUT_OF_RANGE]
+    ("variables", "said"),
+    OUT_OF_RANGE,
+    ids=[" ".join(f"{k}={v}" for k, v in of.items()) for of, _ in OUT_OF_RANGE],
 )
 def test_a_variable_out_of_range_is_named_at_once(monkeypatch, variables, said):
     """Before other processes are waited for."""
@@ -91,7 +115,12 @@ def test_a_variable_out_of_range_is_named_at_once(monkeypatch, variables, said):
 
 @pytest.mark.parametrize(
     "variables",
-    [{"WORLD_SIZE": "1", "RANK": "-1"}, {"LOCAL_RANK": "-1"}, {"RANK": "0"}, {"WORLD_SIZE": "", "RANK": ""}],
+    [
+        {"WORLD_SIZE": "1", "RANK": "-1"},
+        {"LOCAL_RANK": "-1"},
+        {"RANK": "0"},
+        {"WORLD_SIZE": "", "RANK": ""},
+    ],
 )
 def test_variables_that_mean_one_process(monkeypatch, variables):
     for name, value in variables.items():
@@ -101,7 +130,9 @@ def test_variables_that_mean_one_process(monkeypatch, variables):
 
 def test_a_rank_beside_a_group_of_the_script(monkeypatch, tmp_path):
     monkeypatch.setenv("LOCAL_RANK", "1")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1
+    )
     try:
         assert current_process(use_cpu=True).local_rank == 1
     finally:
@@ -154,7 +185,9 @@ json.dump(facts, open(f"{folder}/{rank}.json", "w"))
 
 
 def test_two_processes_join_one_group_and_see_what_the_reference_sees(tmp_path):
-    """Under torchrun the constructor joins the group, and what is known of it outlives the group."""
+    """Under torchrun the constructor joins the group, and what is known of it outlives the
+    group.
+    """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     log = tmp_path / "log.txt"

@@ -1,4 +1,6 @@
-"""An evaluation without the loss or the metric that it is judged by says what was looked for, and what to set."""
+"""An evaluation without the loss or the metric that it is judged by says what was looked for,
+and what to set.
+"""
 
 import pytest
 import torch
@@ -9,7 +11,10 @@ BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_
 
 
 def renamed(count=8):
-    return [{"x": item["x"], "target": item["labels"], "note": torch.tensor(0)} for item in points(count)]
+    return [
+        {"x": item["x"], "target": item["labels"], "note": torch.tensor(0)}
+        for item in points(count)
+    ]
 
 
 def message(made):
@@ -32,9 +37,17 @@ def test_labels_by_another_name(tmp_path):
 
 
 METRICS = {
-    "a function": (lambda p: {"accuracy": 1.0}, {}, ["eval_accuracy", "Pass a compute_metrics that returns 'f1'"]),
+    "a function": (
+        lambda p: {"accuracy": 1.0},
+        {},
+        ["eval_accuracy", "Pass a compute_metrics that returns 'f1'"],
+    ),
     "torchmetrics": ({"f1_score": MulticlassAccuracy(3)}, {}, ["Did you mean 'eval_f1_score'?"]),
-    "several datasets": (lambda p: {"f1": 1.0}, {"eval_dataset": {"a": points(4)}}, ["eval_<dataset>_<m", "eval_a_f1"]),
+    "several datasets": (
+        lambda p: {"f1": 1.0},
+        {"eval_dataset": {"a": points(4)}},
+        ["eval_<dataset>_<m", "eval_a_f1"],
+    ),
 }
 
 
@@ -46,22 +59,36 @@ def test_a_metric_that_is_not_computed(tmp_path, name):
 
 
 def test_metrics_that_were_not_computed_are_told_once(tmp_path, caplog):
-    """The reference says nothing; a sample more is not read for it, for that may draw random numbers."""
+    """The reference says nothing; a sample more is not read for it, for that may draw random
+    numbers.
+    """
     read = []
-    cls = type("Reading", (list,), {"__getitem__": lambda self, n: (read.append(n), list.__getitem__(self, n))[1]})
+    cls = type(
+        "Reading",
+        (list,),
+        {"__getitem__": lambda self, n: (read.append(n), list.__getitem__(self, n))[1]},
+    )
     data = cls(renamed())
     made = trainer(tmp_path, compute_metrics=lambda prediction: {}, eval_dataset=data)
     made.evaluate()
     made.evaluate()
-    (record,) = [record for record in caplog.records if "compute_metrics was not called" in record.getMessage()]
-    assert_says(record.getMessage(), "takes: x, labels", "A batch has: x.", "label_names=['labels']")
+    (record,) = [
+        record
+        for record in caplog.records
+        if "compute_metrics was not called" in record.getMessage()
+    ]
+    assert_says(
+        record.getMessage(), "takes: x, labels", "A batch has: x.", "label_names=['labels']"
+    )
     assert read.count(0) == 2
 
 
 @pytest.mark.parametrize("only_loss", [False, True])
 def test_an_evaluation_that_finds_nothing_says_so_once(tmp_path, caplog, only_loss):
     """Without compute_metrics too: what label_names is, what a batch has, and what to set."""
-    made = trained(tmp_path, label_names=["lables"], prediction_loss_only=only_loss, eval_strategy="epoch")
+    made = trained(
+        tmp_path, label_names=["lables"], prediction_loss_only=only_loss, eval_strategy="epoch"
+    )
     metrics = made.evaluate()
     made.predict(points(4))
     assert "eval_loss" not in metrics
@@ -69,7 +96,8 @@ def test_an_evaluation_that_finds_nothing_says_so_once(tmp_path, caplog, only_lo
     assert_says(text, "label_names=['lables']", "A batch has: x, labels")
     caplog.clear()
     assert trainer(tmp_path).evaluate()["eval_loss"] > 0
-    trainer(tmp_path, label_names=["lables"]).predict(points(4))  # predictions are made without labels
+    # predictions are made without labels
+    trainer(tmp_path, label_names=["lables"]).predict(points(4))
     assert not caplog.records
 
 
@@ -82,7 +110,12 @@ def test_a_metric_that_is_nan_is_never_the_best(tmp_path, caplog, bad_at):
         evaluations.append(len(evaluations) + 1)
         return {"quality": float("nan") if evaluations[-1] in bad_at else 0.5}
 
-    given = {**BEST, "metric_for_best_model": "quality", "num_train_epochs": 2, "compute_metrics": compute}
+    given = {
+        **BEST,
+        "metric_for_best_model": "quality",
+        "num_train_epochs": 2,
+        "compute_metrics": compute,
+    }
     made = trained(tmp_path, **given)
     said = [record.getMessage() for record in caplog.records]
     first = [text for text in said if "metric_for_best_model='quality' is nan at step 4" in text]
@@ -94,15 +127,26 @@ def test_a_metric_that_is_nan_is_never_the_best(tmp_path, caplog, bad_at):
 
 
 def test_a_training_that_ends_before_its_first_evaluation_has_no_best_model(tmp_path, caplog):
-    steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 50, "save_steps": 50}
+    steps = {
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 50,
+        "save_steps": 50,
+    }
     trainer(tmp_path, load_best_model_at_end=True, **steps).train()
-    assert "load_best_model_at_end=True, but there was no evaluation in 4 steps: the last model is kept." in caplog.text
+    assert (
+        "load_best_model_at_end=True, but there was no evaluation in 4 steps: the last model is "
+        "kept." in caplog.text
+    )
 
 
 WATCHED = {
     "eval_loss": {},
     "eval_mean_loss": {"eval_dataset": {"a": points(4), "b": points(6)}, "eval_aggregate": "mean"},
-    "eval_b_loss": {"eval_dataset": {"a": points(4), "b": points(6)}, "metric_for_best_model": "b_loss"},
+    "eval_b_loss": {
+        "eval_dataset": {"a": points(4), "b": points(6)},
+        "metric_for_best_model": "b_loss",
+    },
 }
 
 
@@ -112,7 +156,13 @@ def test_a_plateau_object_follows_the_loss_unless_another_metric_is_set(tmp_path
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    made = trainer(tmp_path, model=model, optimizers=(optimizer, schedule), eval_strategy="epoch", **WATCHED[name])
+    made = trainer(
+        tmp_path,
+        model=model,
+        optimizers=(optimizer, schedule),
+        eval_strategy="epoch",
+        **WATCHED[name],
+    )
     made.train()
     (evaluated,) = [entry[name] for entry in made.state.log_history if name in entry]
     assert (schedule.last_epoch, schedule.best) == (1, evaluated)

@@ -1,4 +1,6 @@
-"""Lightning callbacks in evaluations and predictions: the hooks, the outputs of each batch, the metrics."""
+"""Lightning callbacks in evaluations and predictions: the hooks, the outputs of each batch, the
+metrics.
+"""
 
 import pytest
 import torch
@@ -15,18 +17,24 @@ class Watching(Callback):
     def __init__(self):
         self.outputs, self.metrics = [], []
 
-    def on_validation_batch_end(self, lightning_trainer, module, outputs, batch, batch_idx, dataloader_idx=0):
+    def on_validation_batch_end(
+        self, lightning_trainer, module, outputs, batch, batch_idx, dataloader_idx=0
+    ):
         self.outputs.append((outputs, batch))
 
     on_test_batch_end = on_validation_batch_end
 
     def on_validation_end(self, lightning_trainer, module):
-        self.metrics.append({name: float(value) for name, value in lightning_trainer.callback_metrics.items()})
+        self.metrics.append(
+            {name: float(value) for name, value in lightning_trainer.callback_metrics.items()}
+        )
 
     on_test_end = on_validation_end
 
 
-@pytest.mark.parametrize("metrics", [lambda p: {"accuracy": 0.5}, None], ids=["metrics", "no metrics"])
+@pytest.mark.parametrize(
+    "metrics", [lambda p: {"accuracy": 0.5}, None], ids=["metrics", "no metrics"]
+)
 def test_the_outputs_of_a_batch(tmp_path, metrics):
     """Of this process: the loss, and where they are computed predictions and labels."""
     watching = Watching()
@@ -43,9 +51,13 @@ def test_the_outputs_of_a_batch(tmp_path, metrics):
             assert torch.equal(outputs["label_ids"], batch["labels"])
 
 
-@pytest.mark.parametrize("metrics", [lambda p: {"accuracy": 0.5, "words": "x"}, {"accuracy": MulticlassAccuracy(3)}])
+@pytest.mark.parametrize(
+    "metrics", [lambda p: {"accuracy": 0.5, "words": "x"}, {"accuracy": MulticlassAccuracy(3)}]
+)
 def test_the_metrics(tmp_path, metrics):
-    """Those that are numbers, at the end of the loop, and computed once; the same with and without a training."""
+    """Those that are numbers, at the end of the loop, and computed once; the same with and
+    without a training.
+    """
     calls = []
 
     def counted(prediction):

@@ -1,4 +1,6 @@
-"""`compute_metrics` made of torchmetrics objects: exact, logged by name, in memory that does not grow with the data."""
+"""`compute_metrics` made of torchmetrics objects: exact, logged by name, in memory that does not
+grow with the data.
+"""
 
 import gc
 import json
@@ -13,7 +15,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix, MulticlassF1Score
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+)
 
 from lightrainer import BatchMetrics, TokenLoss, TokenPerplexity
 
@@ -23,7 +29,11 @@ def accuracy():
 
 
 def by_hand(prediction):
-    return {"accuracy": float((np.argmax(prediction.predictions, axis=-1) == prediction.label_ids).mean())}
+    return {
+        "accuracy": float(
+            (np.argmax(prediction.predictions, axis=-1) == prediction.label_ids).mean()
+        )
+    }
 
 
 def share_of_hits(logits, labels):
@@ -61,17 +71,26 @@ class Counting(Metric):
 METRICS = [
     (accuracy, "eval_MulticlassAccuracy"),
     (lambda: BatchMetrics({"accuracy": accuracy()}), "eval_accuracy"),
-    (lambda: {"all": MetricCollection([accuracy(), MulticlassF1Score(3)])}, "eval_all_MulticlassAccuracy"),
+    (
+        lambda: {"all": MetricCollection([accuracy(), MulticlassF1Score(3)])},
+        "eval_all_MulticlassAccuracy",
+    ),
     (lambda: {"accuracy": share_of_hits}, "eval_accuracy"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("metrics", "name"), METRICS, ids=["a metric", "our own class", "a dict of collections", "a dict of functions"]
+    ("metrics", "name"),
+    METRICS,
+    ids=["a metric", "our own class", "a dict of collections", "a dict of functions"],
 )
-@pytest.mark.parametrize("dataset", [lambda: points(6, seed=2), Stream], ids=["6 samples", "a stream of 7"])
+@pytest.mark.parametrize(
+    "dataset", [lambda: points(6, seed=2), Stream], ids=["6 samples", "a stream of 7"]
+)
 def test_the_value_is_that_of_a_function(tmp_path, metrics, name, dataset):
-    """The last batch is shorter; in `evaluate`, in the logs, and in `predict`, which also has the arrays."""
+    """The last batch is shorter; in `evaluate`, in the logs, and in `predict`, which also has
+    the arrays.
+    """
     function = trainer(tmp_path, compute_metrics=by_hand, eval_dataset=dataset())
     made = trainer(tmp_path, compute_metrics=metrics(), eval_dataset=dataset())
     expected = function.evaluate()
@@ -122,9 +141,13 @@ class Watched(nn.Module):
         return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
 
 
-@pytest.mark.parametrize(("metrics", "kept"), [(accuracy, 0), (lambda: by_hand, 4)], ids=["metrics", "a function"])
+@pytest.mark.parametrize(
+    ("metrics", "kept"), [(accuracy, 0), (lambda: by_hand, 4)], ids=["metrics", "a function"]
+)
 def test_predictions_are_not_kept(tmp_path, metrics, kept):
-    """No tensor, and no array: the collectors are empty at the last batch. With a function they are not."""
+    """No tensor, and no array: the collectors are empty at the last batch. With a function they
+    are not.
+    """
     seen = []
 
     def look(of, state, control):
@@ -144,7 +167,13 @@ def test_training_with_them_is_training_without(tmp_path):
     """Updates draw no random number and leave the model and its gradients alone."""
     made = []
     for metrics in (by_hand, {"accuracy": accuracy(), "loss_by_token": TokenLoss()}):
-        one = trained(tmp_path, compute_metrics=metrics, eval_strategy="steps", eval_steps=2, num_train_epochs=2)
+        one = trained(
+            tmp_path,
+            compute_metrics=metrics,
+            eval_strategy="steps",
+            eval_steps=2,
+            num_train_epochs=2,
+        )
         made.append(one)
     for name in ("loss", "grad_norm", "eval_loss"):
         left, right = ([e[name] for e in one.state.log_history if name in e] for one in made)
@@ -152,7 +181,12 @@ def test_training_with_them_is_training_without(tmp_path):
 
 
 def test_what_is_no_number_is_logged_as_lists(tmp_path):
-    made = trained(tmp_path, compute_metrics=MulticlassConfusionMatrix(3), eval_strategy="epoch", save_strategy="epoch")
+    made = trained(
+        tmp_path,
+        compute_metrics=MulticlassConfusionMatrix(3),
+        eval_strategy="epoch",
+        save_strategy="epoch",
+    )
     matrix = made.state.log_history[-2]["eval_MulticlassConfusionMatrix"]
     assert np.array(matrix).shape == (3, 3)
     assert np.sum(matrix) == 6
@@ -161,11 +195,20 @@ def test_what_is_no_number_is_logged_as_lists(tmp_path):
 
 
 def test_a_function_prepares_the_batch(tmp_path):
-    """`prepare` may also take the batch, on the device, and its loss; labels are None where there are none."""
+    """`prepare` may also take the batch, on the device, and its loss; labels are None where
+    there are none.
+    """
     seen = []
 
     def prepare(predictions, labels, inputs, loss):
-        seen.append((predictions.shape, None if labels is None else labels.shape, sorted(inputs), loss is None))
+        seen.append(
+            (
+                predictions.shape,
+                None if labels is None else labels.shape,
+                sorted(inputs),
+                loss is None,
+            )
+        )
         return (predictions[:, 0],)
 
     metrics = BatchMetrics({"mean": torchmetrics.MeanMetric()}, prepare)
@@ -186,12 +229,16 @@ class TokensForCausalLM(nn.Module):
 
     def forward(self, input_ids, labels=None):
         logits = self.head(input_ids)
-        loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+        loss = functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100
+        )
         return {"loss": loss, "logits": logits}
 
 
 def sentences():
-    """Of different lengths, so that `eval_loss`, a mean over batches, is not the mean over tokens."""
+    """Of different lengths, so that `eval_loss`, a mean over batches, is not the mean over
+    tokens.
+    """
     generator = torch.Generator().manual_seed(5)
     made = [torch.randint(11, (length,), generator=generator) for length in (9, 9, 2, 3, 5)]
     return [{"input_ids": ids, "labels": ids.clone()} for ids in made]
@@ -200,7 +247,9 @@ def sentences():
 def pad(items):
     fill = {"input_ids": 0, "labels": -100}
     rows = {name: [item[name] for item in items] for name in fill}
-    return {n: nn.utils.rnn.pad_sequence(rows[n], batch_first=True, padding_value=fill[n]) for n in fill}
+    return {
+        n: nn.utils.rnn.pad_sequence(rows[n], batch_first=True, padding_value=fill[n]) for n in fill
+    }
 
 
 def test_the_loss_for_each_token_of_a_language_model(tmp_path):
@@ -208,23 +257,43 @@ def test_the_loss_for_each_token_of_a_language_model(tmp_path):
     torch.manual_seed(0)
     model = TokensForCausalLM()
     metrics = {"token_loss": TokenLoss(), "perplexity": TokenPerplexity()}
-    made = trainer(tmp_path, model=model, compute_metrics=metrics, data_collator=pad, per_device_eval_batch_size=2)
+    made = trainer(
+        tmp_path,
+        model=model,
+        compute_metrics=metrics,
+        data_collator=pad,
+        per_device_eval_batch_size=2,
+    )
     found = made.evaluate(sentences())
     with torch.no_grad():
-        logits = torch.cat([model.head(item["input_ids"].to(made.args.device))[:-1] for item in sentences()]).cpu()
+        logits = torch.cat(
+            [model.head(item["input_ids"].to(made.args.device))[:-1] for item in sentences()]
+        ).cpu()
     labels = torch.cat([item["labels"][1:] for item in sentences()])
     expected = functional.cross_entropy(logits.double(), labels).item()
     assert found["eval_token_loss"] == pytest.approx(expected, rel=1e-5)
     assert found["eval_perplexity"] == pytest.approx(np.exp(expected), abs=1e-5)
-    assert abs(found["eval_loss"] - expected) > 1e-3, "negative control: batches of few tokens count as much as others"
-    other = trainer(tmp_path, model=model, compute_metrics=BatchMetrics(TokenLoss(), shift=False), data_collator=pad)
+    assert abs(found["eval_loss"] - expected) > 1e-3, (
+        "negative control: batches of few tokens count as much as others"
+    )
+    other = trainer(
+        tmp_path,
+        model=model,
+        compute_metrics=BatchMetrics(TokenLoss(), shift=False),
+        data_collator=pad,
+    )
     assert abs(other.evaluate(sentences())["eval_TokenLoss"] - expected) > 1e-3
 
 
 METRICS_AND_ARGUMENTS = [
     ([], {}, TypeError, "compute_metrics .*list"),
     (torchmetrics.MeanMetric(), {}, ValueError, "MeanMetric takes no logits and labels.*prepare"),
-    (MulticlassAccuracy(3), {"include_for_metrics": ["loss"]}, ValueError, "include_for_metrics.*prepare"),
+    (
+        MulticlassAccuracy(3),
+        {"include_for_metrics": ["loss"]},
+        ValueError,
+        "include_for_metrics.*prepare",
+    ),
 ]
 
 

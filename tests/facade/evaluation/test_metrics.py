@@ -7,7 +7,11 @@ import pytest
 import torch
 
 from lightrainer import Seq2SeqTrainer, Trainer
-from lightrainer.facade.evaluation.metrics import denumpify_detensorize, metrics_format, speed_metrics
+from lightrainer.facade.evaluation.metrics import (
+    denumpify_detensorize,
+    metrics_format,
+    speed_metrics,
+)
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +25,21 @@ def clock(monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 1000.0)
 
 
-COUNTS = [{}, {"num_samples": 7}, {"num_steps": 3}, {"num_samples": 7, "num_steps": 3, "num_tokens": 1000}]
+COUNTS = [
+    {},
+    {"num_samples": 7},
+    {"num_steps": 3},
+    {"num_samples": 7, "num_steps": 3, "num_tokens": 1000},
+]
 
 
 @pytest.mark.parametrize("counts", [*COUNTS, {"num_samples": 0}, {"num_samples": 2.5}])
 @pytest.mark.parametrize("start", [1000.0, 999.99999, 998.123456, 0.0])
 def test_speed(reference, clock, counts, start):
     """Rounded to four and three places; nothing is divided by a time of zero."""
-    assert speed_metrics("eval", start, **counts) == reference.speed_metrics("eval", start, **counts)
+    assert speed_metrics("eval", start, **counts) == reference.speed_metrics(
+        "eval", start, **counts
+    )
 
 
 VALUES = {
@@ -45,7 +56,10 @@ VALUES = {
 
 @pytest.mark.parametrize("name", VALUES)
 def test_plain_numbers(reference, name):
-    expected, actual = (convert(VALUES[name]) for convert in (reference.denumpify_detensorize, denumpify_detensorize))
+    expected, actual = (
+        convert(VALUES[name])
+        for convert in (reference.denumpify_detensorize, denumpify_detensorize)
+    )
     assert type(actual) is type(expected)
     assert repr(actual) == repr(expected)
 
@@ -61,8 +75,14 @@ FORMATTED = {
 }
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in FORMATTED.items() for value in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in FORMATTED.items() for value in values]
+)
 def test_readable_units(reference, name, value):
     expected = pytest.importorskip("transformers").Trainer.metrics_format({name: value})
-    for function in (metrics_format, Trainer.metrics_format, Seq2SeqTrainer(torch.nn.Identity()).metrics_format):
+    for function in (
+        metrics_format,
+        Trainer.metrics_format,
+        Seq2SeqTrainer(torch.nn.Identity()).metrics_format,
+    ):
         assert function({name: value}) == expected

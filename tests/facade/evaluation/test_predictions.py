@@ -24,7 +24,9 @@ class Caching(torch.nn.Linear):
 
 @pytest.mark.parametrize("name", ["past_key_values", "cache"])
 def test_caches_of_models_are_no_predictions(tmp_path, name):
-    """They are called `cache` since transformers 5.24. Without a config an output of any name is a prediction."""
+    """They are called `cache` since transformers 5.24. Without a config an output of any name is
+    a prediction.
+    """
     made = trainer(tmp_path, model=Caching(name, SimpleNamespace()))
     assert made.predict(points(4)).predictions.shape == (4, 3)
     made = trainer(tmp_path, model=Caching(name, None))

@@ -1,4 +1,6 @@
-"""Several sets by name: metrics of each, aggregates that choose the best model, and a collator for evaluations."""
+"""Several sets by name: metrics of each, aggregates that choose the best model, and a collator
+for evaluations.
+"""
 
 import math
 
@@ -19,12 +21,20 @@ def first(prediction):
 
 
 def test_each_set_has_its_own_metrics(tmp_path):
-    """Functions and torchmetrics side by side; a set without a name in the dict has its loss, and no predictions."""
+    """Functions and torchmetrics side by side; a set without a name in the dict has its loss,
+    and no predictions.
+    """
     metrics = {"a": first, "b": {"accuracy": MulticlassAccuracy(3)}}
     made = trainer(tmp_path, eval_dataset=SETS, compute_metrics=metrics)
     found = made.evaluate()
     named = {name for name in found if name.endswith(("loss", "count", "accuracy"))}
-    assert named == {"eval_a_loss", "eval_a_count", "eval_b_loss", "eval_b_accuracy", "eval_c_loss"}
+    assert named == {
+        "eval_a_loss",
+        "eval_a_count",
+        "eval_b_loss",
+        "eval_b_accuracy",
+        "eval_c_loss",
+    }
     assert found["eval_a_count"] == 6
     assert made.evaluate("a")["eval_count"] == 6
     assert made.evaluate({"a": points(3)})["eval_a_count"] == 3
@@ -37,23 +47,31 @@ def test_a_dict_without_names_of_sets_is_of_metrics(tmp_path):
     assert {f"eval_{name}_accuracy" for name in SETS} <= made.evaluate().keys()
 
 
-@pytest.mark.parametrize(("kind", "function"), [("mean", np.mean), ("median", np.median), ("max", max)])
+@pytest.mark.parametrize(
+    ("kind", "function"), [("mean", np.mean), ("median", np.median), ("max", max)]
+)
 def test_the_aggregate_is_over_what_all_sets_have(tmp_path, kind, function):
     made = trainer(tmp_path, eval_dataset=SETS, compute_metrics={"a": first}, eval_aggregate=kind)
     found = made.evaluate()
-    assert found[f"eval_{kind}_loss"] == pytest.approx(function([found[f"eval_{name}_loss"] for name in SETS]))
+    assert found[f"eval_{kind}_loss"] == pytest.approx(
+        function([found[f"eval_{name}_loss"] for name in SETS])
+    )
     assert [name for name in found if f"_{kind}_" in name] == [f"eval_{kind}_loss"]
     assert made.state.log_history[-1][f"eval_{kind}_loss"] == found[f"eval_{kind}_loss"]
 
 
 def test_nan_in_one_set_is_nan_in_all(tmp_path):
-    metrics = dict.fromkeys(SETS, lambda prediction: {"good": math.nan if len(prediction.label_ids) == 5 else 1.0})
+    metrics = dict.fromkeys(
+        SETS, lambda prediction: {"good": math.nan if len(prediction.label_ids) == 5 else 1.0}
+    )
     made = trainer(tmp_path, eval_dataset=SETS, compute_metrics=metrics, eval_aggregate="max")
     assert math.isnan(made.evaluate()["eval_max_good"])
 
 
 def test_it_chooses_the_best_model_stops_early_and_leads_the_schedule(tmp_path, caplog):
-    """The means are 0.5, 0.6, 0.4 and 0.3: the second is the best, and the patience of two ends the training."""
+    """The means are 0.5, 0.6, 0.4 and 0.3: the second is the best, and the patience of two ends
+    the training.
+    """
     values = iter([0.4, 0.6, 0.9, 0.3, 0.1, 0.7, 0.3, 0.3])
 
     def good(prediction):
@@ -64,26 +82,59 @@ def test_it_chooses_the_best_model_stops_early_and_leads_the_schedule(tmp_path, 
         eval_dataset={"a": SETS["a"], "b": SETS["b"]},
         compute_metrics={"a": good, "b": good},
         callbacks=[EarlyStoppingCallback(2)],
-        **{"eval_strategy": "epoch", "save_strategy": "best", "load_best_model_at_end": True, "num_train_epochs": 9},
-        **{"eval_aggregate": "mean", "metric_for_best_model": "mean_good", "lr_scheduler_type": "reduce_lr_on_plateau"},
+        **{
+            "eval_strategy": "epoch",
+            "save_strategy": "best",
+            "load_best_model_at_end": True,
+            "num_train_epochs": 9,
+        },
+        **{
+            "eval_aggregate": "mean",
+            "metric_for_best_model": "mean_good",
+            "lr_scheduler_type": "reduce_lr_on_plateau",
+        },
     )
     made.train()
-    assert (made.state.best_metric, made.state.best_global_step, made.state.global_step) == (0.6, 8, 16)
+    assert (made.state.best_metric, made.state.best_global_step, made.state.global_step) == (
+        0.6,
+        8,
+        16,
+    )
     assert made.lr_scheduler.best == 0.3  # it looks for the smallest
     assert "Early stopping watches" not in caplog.text
 
 
 def test_a_search_is_judged_by_it(tmp_path):
-    made = trainer(tmp_path, model_init=lambda: tiny(), eval_dataset=SETS, eval_aggregate="mean", eval_strategy="epoch")
-    best = made.hyperparameter_search(lambda trial: {}, compute_objective="mean_loss", n_trials=1, report=False)
+    made = trainer(
+        tmp_path,
+        model_init=lambda: tiny(),
+        eval_dataset=SETS,
+        eval_aggregate="mean",
+        eval_strategy="epoch",
+    )
+    best = made.hyperparameter_search(
+        lambda trial: {}, compute_objective="mean_loss", n_trials=1, report=False
+    )
     assert best.objective == made.evaluate()["eval_mean_loss"]
 
 
 BAD = {
-    "a name that is no set": ({"compute_metrics": {"a": first, "d": first}}, "d, which is not a set .*: a, b, c"),
-    "a bad metric of one set": ({"compute_metrics": {"a": 3}}, "compute_metrics must be callable.* int"),
-    "no sets": ({"eval_dataset": points(4), "eval_aggregate": "mean"}, "eval_dataset is a list. Pass"),
-    "a set of that name": ({"eval_dataset": {"mean": points(4)}, "eval_aggregate": "mean"}, "none of them called"),
+    "a name that is no set": (
+        {"compute_metrics": {"a": first, "d": first}},
+        "d, which is not a set .*: a, b, c",
+    ),
+    "a bad metric of one set": (
+        {"compute_metrics": {"a": 3}},
+        "compute_metrics must be callable.* int",
+    ),
+    "no sets": (
+        {"eval_dataset": points(4), "eval_aggregate": "mean"},
+        "eval_dataset is a list. Pass",
+    ),
+    "a set of that name": (
+        {"eval_dataset": {"mean": points(4)}, "eval_aggregate": "mean"},
+        "none of them called",
+    ),
     "an unknown aggregate": ({"eval_aggregate": "meen"}, "Did you mean 'mean'"),
 }
 
@@ -123,7 +174,12 @@ def test_evaluations_and_predictions_have_their_collator_and_training_has_not(tm
 
 
 def _trained(folder, collator, **train):
-    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 2}
+    options = {
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": 2,
+    }
     made = trainer(folder, eval_data_collator=collator, **options)
     made.train(**train)
     return made
@@ -143,7 +199,9 @@ def test_a_collator_that_draws_goes_on_where_it_was(tmp_path):
 
 
 def test_of_sequences(tmp_path):
-    """Keyword arguments of `generate` reach every set, and Seq2SeqTrainer has the collator of evaluations, too."""
+    """Keyword arguments of `generate` reach every set, and Seq2SeqTrainer has the collator of
+    evaluations, too.
+    """
     collated = []
 
     def collate(samples):
@@ -151,8 +209,14 @@ def test_of_sequences(tmp_path):
         return pad(samples)
 
     sets = {"a": pairs(2, seed=1), "b": pairs(4, seed=2)}
-    parts = {"eval_dataset": sets, "compute_metrics": {"a": first, "b": first}, "eval_data_collator": collate}
-    made = seq2seq_trainer(tmp_path, trainer={"data_collator": None, **parts}, eval_aggregate="mean")
+    parts = {
+        "eval_dataset": sets,
+        "compute_metrics": {"a": first, "b": first},
+        "eval_data_collator": collate,
+    }
+    made = seq2seq_trainer(
+        tmp_path, trainer={"data_collator": None, **parts}, eval_aggregate="mean"
+    )
     assert made.evaluate(max_length=3)["eval_mean_count"] == 3
     assert {call["max_length"] for call in made.model.calls} == {3}
     assert collated == [2, 4]

@@ -10,8 +10,9 @@ from hub_server import TOKEN, HubServer
 def point_at(server: HubServer, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Let `huggingface_hub` talk to the stand-in only, and not sleep long.
 
-    The client reads its environment when it is imported, which may have been long ago, so the variables are set and
-    what became of them is as well. `test_environment.py` does it by the environment alone.
+    The client reads its environment when it is imported, which may have been long ago, so the
+    variables are set and what became of them is as well. `test_environment.py` does it by the
+    environment alone.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import _http
@@ -22,10 +23,14 @@ def point_at(server: HubServer, monkeypatch: pytest.MonkeyPatch, cache: Path) ->
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr(constants, "ENDPOINT", server.url)
     monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        server.url + "/{repo_id}/resolve/{revision}/{filename}",
     )
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)  # the stand-in speaks the older protocol
+    # the stand-in speaks the older protocol
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(errors, "PAUSES", (0.0, 0.01))
-    monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda seconds: None))  # between its attempts
+    # between its attempts
+    monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda seconds: None))

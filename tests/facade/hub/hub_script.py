@@ -17,9 +17,15 @@ def main() -> None:
     resume = arguments.pop("resume", None)
     made = trainer(out, **arguments)
     taken: list[int] = []
-    made.add_callback(At("on_step_end", lambda host, state, control: taken.append(state.global_step)))
+    made.add_callback(
+        At("on_step_end", lambda host, state, control: taken.append(state.global_step))
+    )
     made.train(resume_from_checkpoint=resume)
-    result = {"rank": made.args.process_index, "hub_model_id": made.hub_model_id, "steps": made.state.global_step}
+    result = {
+        "rank": made.args.process_index,
+        "hub_model_id": made.hub_model_id,
+        "steps": made.state.global_step,
+    }
     result |= {"taken": taken, "pushed": made.push_in_progress is not None}
     result |= {"checkpoints": [path.name for path in list_checkpoints(out)]}
     (out / f"result-{made.args.process_index}.json").write_text(json.dumps(result))

@@ -1,7 +1,9 @@
-"""A small stand-in for the Hub: its HTTP API as far as `huggingface_hub` uses it for models, on a loopback port.
+"""A small stand-in for the Hub: its HTTP API as far as `huggingface_hub` uses it for models, on a
+loopback port.
 
-It holds repositories in memory, branches and commits and all, stores large files beside them as the real one does, and
-can be told to be slow, to refuse, to break a connection, or to let its callers wait.
+It holds repositories in memory, branches and commits and all, stores large files beside them as the
+real one does, and can be told to be slow, to refuse, to break a connection, or to let its callers
+wait.
 """
 
 import base64
@@ -110,7 +112,9 @@ class HubServer:
 
     # Troubles.
 
-    def refuse(self, pattern: str, status: int, times: int | None = None, text: str = "no", **headers: str) -> None:
+    def refuse(
+        self, pattern: str, status: int, times: int | None = None, text: str = "no", **headers: str
+    ) -> None:
         def act(handler: "Handler") -> bool:
             handler.answer({"error": text}, status, **headers)
             return True
@@ -193,7 +197,9 @@ class Handler(BaseHTTPRequestHandler):
                 if needs_token:
                     self.check_token()
                 with self.hub.lock:
-                    return getattr(self, method)(*(urllib.parse.unquote(part) for part in found.groups()))
+                    return getattr(self, method)(
+                        *(urllib.parse.unquote(part) for part in found.groups())
+                    )
         raise RefusalError(501, f"the stand-in does not know {request}")
 
     def read_body(self) -> bytes:
@@ -207,7 +213,9 @@ class Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def check_token(self) -> None:
-        """Refuse unknown ones; the real Hub does not repeat the token, this one does, to show that it is passed on."""
+        """Refuse unknown ones; the real Hub does not repeat the token, this one does, to show
+        that it is passed on.
+        """
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         if token not in (TOKEN, ANOTHER_TOKEN):
             said = "Invalid credentials in Authorization header"
@@ -235,13 +243,17 @@ class Handler(BaseHTTPRequestHandler):
         owner = asked.get("organization") or USER
         name = f"{owner}/{asked['name']}"
         if owner not in (USER, "team"):
-            raise RefusalError(403, "no rights", X_Error_Message=f"You cannot create a model under {owner}")
+            raise RefusalError(
+                403, "no rights", X_Error_Message=f"You cannot create a model under {owner}"
+            )
         url = {"url": f"{self.hub.url}/{name}", "name": name}
         if name in self.hub.repos:
             refusal = RefusalError(409, "You already created this model repo")
             refusal.content |= url
             raise refusal
-        self.hub.make(name, private=asked.get("visibility") == "private" or bool(asked.get("private")))
+        self.hub.make(
+            name, private=asked.get("visibility") == "private" or bool(asked.get("private"))
+        )
         return url
 
     def refs(self, name: str) -> Any:
@@ -250,7 +262,10 @@ class Handler(BaseHTTPRequestHandler):
             {"name": branch, "ref": f"refs/heads/{branch}", "targetCommit": commits[-1].oid}
             for branch, commits in repo.branches.items()
         ]
-        tags = [{"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": repo.at("main").oid} for tag in repo.tags]
+        tags = [
+            {"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": repo.at("main").oid}
+            for tag in repo.tags
+        ]
         return {"branches": branches, "converts": [], "tags": tags}
 
     def branch(self, name: str, branch: str) -> Any:
@@ -266,14 +281,24 @@ class Handler(BaseHTTPRequestHandler):
         tags = [f"license:{found.decode()}" for found in licenses]
         siblings = [{"rfilename": path} for path in commit.files]
         private = self.hub.repos[name].private
-        return {"id": name, "sha": commit.oid, "tags": tags, "siblings": siblings, "private": private}
+        return {
+            "id": name,
+            "sha": commit.oid,
+            "tags": tags,
+            "siblings": siblings,
+            "private": private,
+        }
 
     def tree(self, name: str, revision: str) -> Any:
         entries = []
         for path, content in self.repo(name).files(revision).items():
             entry = {"type": "file", "path": path, "size": len(content), "oid": git_oid(content)}
             if path.endswith(LARGE):
-                entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+                entry["lfs"] = {
+                    "oid": hashlib.sha256(content).hexdigest(),
+                    "size": len(content),
+                    "pointerSize": 130,
+                }
             entries.append(entry)
         return entries
 
@@ -283,7 +308,13 @@ class Handler(BaseHTTPRequestHandler):
             path = asked["path"]
             large = path.endswith(LARGE) and not self.hub.all_regular
             there = self.repo(name).files(revision).get(path)
-            oid = None if there is None else hashlib.sha256(there).hexdigest() if large else git_oid(there)
+            oid = (
+                None
+                if there is None
+                else hashlib.sha256(there).hexdigest()
+                if large
+                else git_oid(there)
+            )
             mode = "lfs" if large else "regular"
             files.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         return {"files": files}
@@ -293,7 +324,9 @@ class Handler(BaseHTTPRequestHandler):
         for asked in json.loads(self.body)["objects"]:
             entry: dict[str, Any] = {"oid": asked["oid"], "size": asked["size"]}
             if asked["oid"] not in self.hub.stored:
-                entry["actions"] = {"upload": {"href": f"{self.hub.url}/storage/{asked['oid']}", "header": {}}}
+                entry["actions"] = {
+                    "upload": {"href": f"{self.hub.url}/storage/{asked['oid']}", "header": {}}
+                }
             objects.append(entry)
         return {"transfer": "basic", "objects": objects}
 

@@ -1,4 +1,6 @@
-"""Fresh processes that know the Hub by nothing but their environment: HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE."""
+"""Fresh processes that know the Hub by nothing but their environment: HF_ENDPOINT, HF_TOKEN,
+HF_HUB_OFFLINE.
+"""
 
 import json
 from pathlib import Path
@@ -18,8 +20,15 @@ def server():
 
 
 def start(url, folder, **arguments):
-    """Run the script; exit codes, output, and what each process wrote. Nothing it begins with has read them yet."""
-    environment = {"HF_ENDPOINT": url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+    """Run the script; exit codes, output, and what each process wrote. Nothing it begins with
+    has read them yet.
+    """
+    environment = {
+        "HF_ENDPOINT": url,
+        "HF_TOKEN": TOKEN,
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_OFFLINE": "0",
+    }
     environment |= {"HF_HOME": str(folder.parent / "hf_home")}
     options = {"log": folder.with_suffix(".log"), "seconds": 240}
     codes, said = forked_ranks(SCRIPT, str(folder), json.dumps(arguments), **options, **environment)
@@ -29,7 +38,12 @@ def start(url, folder, **arguments):
 
 def test_two_processes(server, tmp_path):
     """Only the first one uploads, and both go on from what they download."""
-    given = {"push_to_hub": True, "hub_model_id": NAME, "save_strategy": "epoch", "hub_strategy": "checkpoint"}
+    given = {
+        "push_to_hub": True,
+        "hub_model_id": NAME,
+        "save_strategy": "epoch",
+        "hub_strategy": "checkpoint",
+    }
     code, said, results = start(server.url, tmp_path / "out", **given)
     assert code == [0, 0], said
     assert TOKEN not in said

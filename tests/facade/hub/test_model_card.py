@@ -1,4 +1,6 @@
-"""The model card: what it says, that the Hub's rules and the client's validators accept it, also offline."""
+"""The model card: what it says, that the Hub's rules and the client's validators accept it, also
+offline.
+"""
 
 import math
 import sys
@@ -32,7 +34,9 @@ def data(count, split, repo="stanfordnlp/imdb"):
         "labels": torch.randint(0, 2, (count,), generator=generator).tolist(),
     }
     made = datasets.Dataset.from_dict(rows, split=split)
-    made.info.download_checksums = {f"hf://datasets/{repo}@abc/plain_text/x.parquet": {"num_bytes": 1}}
+    made.info.download_checksums = {
+        f"hf://datasets/{repo}@abc/plain_text/x.parquet": {"num_bytes": 1}
+    }
     made.info.config_name = "plain_text"
     return made
 
@@ -47,7 +51,11 @@ def classifier(name="openai-community/gpt2"):
 
 
 def fine_tuning(folder, **changes):
-    given = {"train_dataset": data(16, "train"), "eval_dataset": data(6, "test"), "compute_metrics": accuracy}
+    given = {
+        "train_dataset": data(16, "train"),
+        "eval_dataset": data(6, "test"),
+        "compute_metrics": accuracy,
+    }
     return told(trainer(folder, model=classifier(), **{**given, **EVALUATED, **changes}))
 
 
@@ -56,7 +64,9 @@ def card(folder):
 
 
 def test_it_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch):
-    """All of it, from a training with a model of `transformers` and data of the Hub; the Hub is not asked."""
+    """All of it, from a training with a model of `transformers` and data of the Hub; the Hub is
+    not asked.
+    """
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     made = fine_tuning(tmp_path / "my-model", gradient_accumulation_steps=2, weight_decay=0.1)
     made.train()
@@ -64,12 +74,28 @@ def test_it_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch):
     text = card(tmp_path / "my-model")
     assert "# my-model\n" in text
     parameters = sum(parameter.numel() for parameter in made.model.parameters())
-    assert f"`GPT2ForSequenceClassification` with {parameters:,} parameters, fine-tuned from" in text
+    assert (
+        f"`GPT2ForSequenceClassification` with {parameters:,} parameters, fine-tuned from" in text
+    )
     assert "[openai-community/gpt2](https://huggingface.co/openai-community/gpt2)" in text
-    assert "on [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), in 2 steps" in text
-    assert "| Training | [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), train | 16 |" in text
-    assert "| Evaluation | [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), test | 6 |" in text
-    for name, value in (("learning_rate", "0.01"), ("total batch size", "8"), ("weight_decay", "0.1"), ("seed", "42")):
+    assert (
+        "on [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), in 2 steps"
+        in text
+    )
+    assert (
+        "| Training | [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), train "
+        "| 16 |" in text
+    )
+    assert (
+        "| Evaluation | [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), test "
+        "| 6 |" in text
+    )
+    for name, value in (
+        ("learning_rate", "0.01"),
+        ("total batch size", "8"),
+        ("weight_decay", "0.1"),
+        ("seed", "42"),
+    ):
         assert f"| {name} | {value} |" in text
     for package in ("Python", "lightrainer", "torch", "lightning", "transformers", "datasets"):
         assert f"| {package} | " in text
@@ -89,7 +115,9 @@ def test_a_card_without_matplotlib_has_no_picture_and_warns_once(tmp_path, monke
 
 
 def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path):
-    """`model-index`, against `huggingface_hub.metadata_eval_result`, and through its own classes and back."""
+    """`model-index`, against `huggingface_hub.metadata_eval_result`, and through its own classes
+    and back.
+    """
     made = fine_tuning(tmp_path / "my-model")
     made.train()
     made.create_model_card()
@@ -98,10 +126,15 @@ def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path):
     assert stored is not None
     for name, value in (("loss", last["eval_loss"]), ("accuracy", last["eval_accuracy"])):
         ((result,),) = [
-            [each for each in entry["results"][0]["metrics"] if each["type"] == name] for entry in stored["model-index"]
+            [each for each in entry["results"][0]["metrics"] if each["type"] == name]
+            for entry in stored["model-index"]
         ]
         task = {"task_pretty_name": "Text Classification", "task_id": "text-classification"}
-        metric = {"metrics_pretty_name": name.capitalize(), "metrics_id": name, "metrics_value": value}
+        metric = {
+            "metrics_pretty_name": name.capitalize(),
+            "metrics_id": name,
+            "metrics_value": value,
+        }
         data = {"dataset_pretty_name": "stanfordnlp/imdb", "dataset_id": "stanfordnlp/imdb"}
         data |= {"dataset_config": "plain_text", "dataset_split": "test"}
         made = metadata_eval_result(model_pretty_name="my-model", **task, **metric, **data)
@@ -110,25 +143,53 @@ def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path):
         theirs["metrics"][0].pop("verified")
         assert stored["model-index"][0]["name"] == expected["name"]
         ours = stored["model-index"][0]["results"][0]
-        assert (ours["task"], ours["dataset"], result) == (theirs["task"], theirs["dataset"], theirs["metrics"][0])
+        assert (ours["task"], ours["dataset"], result) == (
+            theirs["task"],
+            theirs["dataset"],
+            theirs["metrics"][0],
+        )
     loaded = ModelCard.load(tmp_path / "my-model" / "README.md")
     assert [result.metric_type for result in loaded.data.eval_results] == ["loss", "accuracy"]
     again = ModelCard(str(loaded))
     assert again.data.to_dict() == loaded.data.to_dict() == stored
-    kind = {"library_name": "transformers", "metrics": ["accuracy"], "pipeline_tag": "text-classification"}
-    assert stored.items() >= {**kind, "base_model": "openai-community/gpt2", "datasets": ["stanfordnlp/imdb"]}.items()
+    kind = {
+        "library_name": "transformers",
+        "metrics": ["accuracy"],
+        "pipeline_tag": "text-classification",
+    }
+    assert (
+        stored.items()
+        >= {
+            **kind,
+            "base_model": "openai-community/gpt2",
+            "datasets": ["stanfordnlp/imdb"],
+        }.items()
+    )
 
 
 def test_what_is_given_goes_before_what_is_found(tmp_path):
     made = fine_tuning(tmp_path)
     made.train()
     tasks, tags = ["text-classification", "zero-shot-classification"], ["one", "two"]
-    about = {"language": "de", "license": "cc0-1.0", "model_name": "Another name", "finetuned_from": "them/base"}
-    data = {"dataset_tags": ["imdb", "squad"], "dataset": ["IMDB", "SQuAD"], "dataset_args": ["plain"]}
+    about = {
+        "language": "de",
+        "license": "cc0-1.0",
+        "model_name": "Another name",
+        "finetuned_from": "them/base",
+    }
+    data = {
+        "dataset_tags": ["imdb", "squad"],
+        "dataset": ["IMDB", "SQuAD"],
+        "dataset_args": ["plain"],
+    }
     made.create_model_card(tasks=tasks, tags=tags, **about, **data)
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
-    assert (stored["language"], stored["license"], stored["base_model"]) == (["de"], "cc0-1.0", "them/base")
+    assert (stored["language"], stored["license"], stored["base_model"]) == (
+        ["de"],
+        "cc0-1.0",
+        "them/base",
+    )
     assert stored["tags"] == ["one", "two", "generated_from_trainer", "lightrainer"]
     assert stored["datasets"] == ["imdb", "squad"]
     index = stored["model-index"][0]
@@ -140,11 +201,15 @@ def test_what_is_given_goes_before_what_is_found(tmp_path):
 
 @pytest.mark.parametrize("name", ["synthetic", "Points in a plane"])
 def test_a_name_of_the_data_is_no_identifier_on_the_hub(tmp_path, name):
-    """As in the reference: a name is text; tags are metadata and links, as soon as there are some."""
+    """As in the reference: a name is text; tags are metadata and links, as soon as there are
+    some.
+    """
     made = trained(tmp_path, compute_metrics=accuracy, **EVALUATED)
     made.create_model_card(tasks="tabular-classification", dataset=name)
     stored = metadata_load(tmp_path / "README.md")
-    theirs = TrainingSummary.from_trainer(reference_like(made), tasks="tabular-classification", dataset=name)
+    theirs = TrainingSummary.from_trainer(
+        reference_like(made), tasks="tabular-classification", dataset=name
+    )
     assert stored is not None
     assert "datasets" not in stored
     assert "datasets:" not in theirs.to_model_card().partition("# ")[0]
@@ -161,7 +226,9 @@ def test_a_name_of_the_data_is_no_identifier_on_the_hub(tmp_path, name):
 
 def reference_like(made):
     """A Trainer as far as the reference's summary asks it."""
-    asked = {name: getattr(made, name) for name in ("train_dataset", "eval_dataset", "args", "state")}
+    asked = {
+        name: getattr(made, name) for name in ("train_dataset", "eval_dataset", "args", "state")
+    }
     return SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(_name_or_path="")), **asked)
 
 
@@ -174,11 +241,15 @@ def rows_of(text):
 
 @pytest.mark.parametrize("best", [True, False])
 def test_an_evaluation_after_the_training_does_not_change_what_is_published(tmp_path, best):
-    """Not that of the best model, nor one on other data, nor with another prefix; each is a row of its own."""
+    """Not that of the best model, nor one on other data, nor with another prefix; each is a row
+    of its own.
+    """
     values = iter([0.9, 0.1, 0.9, 0.3, 0.4])
     loading = {"metric_for_best_model": "good", "save_strategy": "steps", "save_steps": 2}
     options = {"load_best_model_at_end": True, **loading} if best else {}
-    made = trained(tmp_path, compute_metrics=lambda prediction: {"good": next(values)}, **options, **EVALUATED)
+    made = trained(
+        tmp_path, compute_metrics=lambda prediction: {"good": next(values)}, **options, **EVALUATED
+    )
     published = {"tasks": "tabular-classification", "dataset_tags": "me/points"}
     made.create_model_card(**published)
     before, index = rows_of(card(tmp_path)), metadata_load(tmp_path / "README.md")["model-index"]
@@ -202,7 +273,10 @@ def test_numbers_that_are_none_are_not_in_the_index(tmp_path):
     made.create_model_card(tasks="text-classification", dataset="mine", dataset_tags="me/mine")
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
-    assert [each["type"] for each in stored["model-index"][0]["results"][0]["metrics"]] == ["loss", "good"]
+    assert [each["type"] for each in stored["model-index"][0]["results"][0]["metrics"]] == [
+        "loss",
+        "good",
+    ]
     assert "| Bad | nan |" in card(tmp_path)
 
 
@@ -211,10 +285,15 @@ def test_several_evaluation_sets(tmp_path):
     made = fine_tuning(tmp_path, eval_dataset=sets)
     made.train()
     made.create_model_card()
-    assert "| Step | Epoch | Training loss | One loss | One accuracy | Two loss | Two accuracy |" in card(tmp_path)
+    assert (
+        "| Step | Epoch | Training loss | One loss | One accuracy | Two loss | Two accuracy |"
+        in card(tmp_path)
+    )
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
-    results = {each["dataset"]["type"]: each["metrics"] for each in stored["model-index"][0]["results"]}
+    results = {
+        each["dataset"]["type"]: each["metrics"] for each in stored["model-index"][0]["results"]
+    }
     last = {key: value for entry in made.state.log_history for key, value in entry.items()}
     assert {name: metrics[1]["value"] for name, metrics in results.items()} == {
         "stanfordnlp/imdb": last["eval_one_accuracy"],

@@ -1,4 +1,6 @@
-"""Upload models and checkpoints when they are due, without a step that waits, and report failures."""
+"""Upload models and checkpoints when they are due, without a step that waits, and report
+failures.
+"""
 
 import json
 import signal
@@ -69,19 +71,25 @@ def test_a_refusal_comes_before_the_training(hub, tmp_path):
 
 def test_what_set_push_to_hub_sets_is_what_happens(hub, tmp_path):
     made = trainer(tmp_path / "out", save_strategy="epoch")
-    made.args.set_push_to_hub(NAME, strategy="end", token=TOKEN, private_repo=True, revision="draft")
+    made.args.set_push_to_hub(
+        NAME, strategy="end", token=TOKEN, private_repo=True, revision="draft"
+    )
     made.train()
     made.push_to_hub()
     assert hub.repos[NAME].private
     assert messages(hub, "draft") == ["End of training"]
     assert messages(hub, "main") == []
-    assert {token for asked, token in hub.requests if "/storage/" not in asked} == {f"Bearer {TOKEN}"}
+    assert {token for asked, token in hub.requests if "/storage/" not in asked} == {
+        f"Bearer {TOKEN}"
+    }
 
 
 def test_private_counts_before_the_argument(hub, tmp_path):
     """As in 5.23: of a repository that is made now."""
     for asked in (True, False, None):
-        made = trainer(tmp_path / "out", hub_model_id=f"me/{asked}", hub_token=TOKEN, hub_private_repo=True)
+        made = trainer(
+            tmp_path / "out", hub_model_id=f"me/{asked}", hub_token=TOKEN, hub_private_repo=True
+        )
         made.push_to_hub(private=asked)
         assert hub.repos[f"me/{asked}"].private is (asked is not False)
 
@@ -110,7 +118,12 @@ def test_the_newest_checkpoint_too(hub, tmp_path):
 
 def test_the_best_model_is_what_is_there_in_the_end(hub, tmp_path):
     values = iter([0.9, 0.1, 0.1, 0.1])
-    best = {"load_best_model_at_end": True, "metric_for_best_model": "good", "eval_strategy": "steps", "eval_steps": 1}
+    best = {
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "good",
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+    }
     compute = {"compute_metrics": lambda prediction: {"good": next(values)}}
     pushed(tmp_path, hub_always_push=True, **best, **compute, **EACH_STEP)
     assert messages(hub) == [*(progress(step) for step in (1, 2, 3, 4)), "End of training"]
@@ -133,20 +146,39 @@ def test_all_are_made_up_for_where_it_is_asked_for(hub, tmp_path):
     note = At("on_push_begin", lambda host, state, control: pushes.append(state.global_step))
     with hub.held("preupload") as go:
         let_go = At("on_train_end", lambda *_: go.set())
-        pushing(tmp_path, callbacks=[note, let_go], hub_always_push=True, save_total_limit=1, **EACH_STEP).train()
+        pushing(
+            tmp_path,
+            callbacks=[note, let_go],
+            hub_always_push=True,
+            save_total_limit=1,
+            **EACH_STEP,
+        ).train()
     assert pushes == [1, 2, 3, 4]
     assert messages(hub) == [progress(step) for step in (1, 2, 3, 4)]
     folders = [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()]
-    assert folders == ["checkpoint-4"], "the others were deleted before their upload began, and a stage is left"
+    assert folders == ["checkpoint-4"], (
+        "the others were deleted before their upload began, and a stage is left"
+    )
     assert len({str(weights_of(hub, step)) for step in (1, 2, 3, 4)}) == 4
 
 
-def test_a_checkpoint_that_is_written_in_the_background_is_complete_when_it_is_uploaded(hub, tmp_path, monkeypatch):
+def test_a_checkpoint_that_is_written_in_the_background_is_complete_when_it_is_uploaded(
+    hub, tmp_path, monkeypatch
+):
     monkeypatch.setattr(Trainer, "background_checkpoints", 0)
-    made = pushing(tmp_path, hub_strategy="all_checkpoints", hub_always_push=True, save_total_limit=1, **EACH_STEP)
+    made = pushing(
+        tmp_path,
+        hub_strategy="all_checkpoints",
+        hub_always_push=True,
+        save_total_limit=1,
+        **EACH_STEP,
+    )
     busy = []
     push = made._push_from_checkpoint
-    made._push_from_checkpoint = lambda folder: (busy.append(made._checkpoints.background.bytes_waiting), push(folder))
+    made._push_from_checkpoint = lambda folder: (
+        busy.append(made._checkpoints.background.bytes_waiting),
+        push(folder),
+    )
     made.train()
     assert busy == [0] * 4
     for step in (1, 2, 3, 4):
@@ -154,22 +186,30 @@ def test_a_checkpoint_that_is_written_in_the_background_is_complete_when_it_is_u
         assert len(inside) == 8
         state = json.loads(hub.repos[NAME].files()[f"checkpoint-{step}/trainer_state.json"])
         assert state["global_step"] == step
-    assert [message for message in messages(hub) if "checkpoint" not in message] == [progress(n) for n in (1, 2, 3, 4)]
+    assert [message for message in messages(hub) if "checkpoint" not in message] == [
+        progress(n) for n in (1, 2, 3, 4)
+    ]
 
 
 def test_a_checkpoint_that_could_not_be_written_is_not_uploaded(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "background_checkpoints", 0)
-    monkeypatch.setattr(writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
+    monkeypatch.setattr(
+        writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours"))
+    )
     with pytest.raises(PermissionError):
         pushing(tmp_path, save_strategy="epoch").train()
     assert messages(hub) == []
 
 
-def test_a_training_that_a_signal_ends_leaves_its_checkpoint_there_and_no_final_model(hub, tmp_path):
+def test_a_training_that_a_signal_ends_leaves_its_checkpoint_there_and_no_final_model(
+    hub, tmp_path
+):
     ask = At("on_step_end", lambda *_: signal.raise_signal(signal.SIGTERM), step=2)
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
-        pushing(tmp_path, callbacks=[ask], enable_jit_checkpoint=True, hub_strategy="checkpoint").train()
+        pushing(
+            tmp_path, callbacks=[ask], enable_jit_checkpoint=True, hub_strategy="checkpoint"
+        ).train()
     finally:
         signal.signal(signal.SIGTERM, before)
     assert messages(hub) == [progress(2), f"{progress(2)}, checkpoint"]
@@ -180,7 +220,12 @@ def test_a_training_that_a_signal_ends_leaves_its_checkpoint_there_and_no_final_
 
 def test_what_else_is_in_the_folder_goes_along(hub, tmp_path):
     out = tmp_path / "out"
-    for name in ("runs/events", "_mine", "checkpoint-7/model.safetensors", "model-00001-of-00002.safetensors"):
+    for name in (
+        "runs/events",
+        "_mine",
+        "checkpoint-7/model.safetensors",
+        "model-00001-of-00002.safetensors",
+    ):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(b"1")
     pushing(tmp_path, save_strategy="epoch").train()
@@ -209,7 +254,9 @@ def test_what_processes_the_data_and_a_model_that_saves_itself(hub, tmp_path):
         def __init__(self, width: int = 8):
             super().__init__()
 
-    made = pushed(tmp_path, model=OfTheHub(width=8), processing_class=Words(), save_strategy="epoch")
+    made = pushed(
+        tmp_path, model=OfTheHub(width=8), processing_class=Words(), save_strategy="epoch"
+    )
     assert {"words.txt", "config.json", "model.safetensors"} <= set(uploaded(hub))
     assert json.loads(hub.repos[NAME].files()["config.json"]) == {"width": 8}
     made.push_to_hub()
@@ -231,7 +278,13 @@ def test_an_override_of_the_push_is_asked(hub, tmp_path):
 
     class Own(Trainer):
         def _push_from_checkpoint(self, checkpoint_folder):
-            seen.append((Path(checkpoint_folder).name, self.push_in_progress, files(Path(checkpoint_folder)) != []))
+            seen.append(
+                (
+                    Path(checkpoint_folder).name,
+                    self.push_in_progress,
+                    files(Path(checkpoint_folder)) != [],
+                )
+            )
             super()._push_from_checkpoint(checkpoint_folder)
 
     pushing(tmp_path, cls=Own, save_strategy="epoch").train()
@@ -243,7 +296,9 @@ def test_an_override_of_the_push_is_asked(hub, tmp_path):
 
 
 def test_by_hand(hub, tmp_path):
-    """Without the argument the Hub is asked for nothing before; the model's own tags are on its card."""
+    """Without the argument the Hub is asked for nothing before; the model's own tags are on its
+    card.
+    """
     model, pushes = tiny(), []
     model.model_tags = ["its-own"]
     note = At("on_push_begin", lambda host, state, control: pushes.append(state.global_step))
@@ -294,7 +349,10 @@ def test_uploads_that_all_fail_do_not_end_the_training(hub, tmp_path, caplog, tr
     hub.refuse("preupload", 401) if trouble == "refused" else hub.break_off("preupload")
     output = made.train()
     assert output.global_step == 4
-    assert "The model on the Hub is older than this one: call push_to_hub()" in caplog.records[-1].message
+    assert (
+        "The model on the Hub is older than this one: call push_to_hub()"
+        in caplog.records[-1].message
+    )
     assert messages(hub) == []
     assert len(list((tmp_path / "out").glob("checkpoint-*"))) == 4
     assert not list((tmp_path / "out").glob(".*")), "a stage is left"
@@ -316,7 +374,9 @@ def test_a_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):
     """Linux gives no process a number above 2 ** 22."""
     left = tmp_path / "out" / ".hub-upload-1.partial-host-1-1"
     (left / "root").mkdir(parents=True)
-    gone = left.rename(left.with_name(f".hub-upload-1.partial-{process_identity._machine()}-{2**22 + 1}-1"))
+    gone = left.rename(
+        left.with_name(f".hub-upload-1.partial-{process_identity._machine()}-{2**22 + 1}-1")
+    )
     pushing(tmp_path).train()
     assert not gone.exists()
 

@@ -1,4 +1,6 @@
-"""The functions of the Hub's client that tests and subclasses replace where the Trainer is defined."""
+"""The functions of the Hub's client that tests and subclasses replace where the Trainer is
+defined.
+"""
 
 from types import SimpleNamespace
 
@@ -18,7 +20,11 @@ def _offline(monkeypatch):
 def test_what_was_replaced_is_called_and_nothing_else(tmp_path, monkeypatch):
     """Offline mode refuses nothing that is not going to ask the Hub."""
     made, uploads = [], []
-    monkeypatch.setattr(home, "create_repo", lambda name, **how: made.append(name) or SimpleNamespace(repo_id="me/m"))
+    monkeypatch.setattr(
+        home,
+        "create_repo",
+        lambda name, **how: made.append(name) or SimpleNamespace(repo_id="me/m"),
+    )
     monkeypatch.setattr(home, "upload_folder", lambda **what: uploads.append(what))
     pushing = trainer(tmp_path / "out", push_to_hub=True, hub_model_id="m", hub_revision="b")
     pushing.push_to_hub()

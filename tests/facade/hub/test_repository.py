@@ -1,4 +1,6 @@
-"""A repository on the Hub, through the real client: what is asked of the server, and what is said when it refuses."""
+"""A repository on the Hub, through the real client: what is asked of the server, and what is
+said when it refuses.
+"""
 
 import sys
 
@@ -36,7 +38,13 @@ def test_a_whole_folder_takes_the_place_of_the_older_one(hub, folder):
     old = {"kept.txt": b"1", "last/shard.bin": b"2", "last/config.json": b"3"}
     hub.make("me/model", **old)
     Repository("me/model").upload(folder, "newer", to="last", whole=True)
-    names = [".gitattributes", "kept.txt", "last/config.json", "last/inner/words.txt", "last/model.safetensors"]
+    names = [
+        ".gitattributes",
+        "kept.txt",
+        "last/config.json",
+        "last/inner/words.txt",
+        "last/model.safetensors",
+    ]
     assert sorted(hub.repos["me/model"].files()) == names
 
 
@@ -52,7 +60,12 @@ def test_a_folder_comes_back(hub, folder):
     assert not made.download("other", commit).exists()
 
 
-REMEDIES = {401: "hf auth login", 403: "the role `write`", 404: "spelled right", 429: "takes no more requests"}
+REMEDIES = {
+    401: "hf auth login",
+    403: "the role `write`",
+    404: "spelled right",
+    429: "takes no more requests",
+}
 
 
 @pytest.mark.parametrize("status", list(REMEDIES))
@@ -69,11 +82,25 @@ def test_a_refusal_says_what_to_do(hub, status):
 def test_a_name_that_cannot_be(hub):
     with pytest.raises(HFValidationError, match="about the repository 'a/b/c'"):
         Repository("a/b/c").created()
-    names = {"gpt2": True, "me/model": True, "a/b/c": False, "./model": False, "": False, "with blank": False}
+    names = {
+        "gpt2": True,
+        "me/model": True,
+        "a/b/c": False,
+        "./model": False,
+        "": False,
+        "with blank": False,
+    }
     assert {name: is_repository_name(name) for name in names} == names
 
 
-STEPS = ["repos/create", "validate-yaml", "preupload", "objects/batch", "PUT /storage", "commit/main"]
+STEPS = [
+    "repos/create",
+    "validate-yaml",
+    "preupload",
+    "objects/batch",
+    "PUT /storage",
+    "commit/main",
+]
 
 
 def created_and_uploaded(folder):
@@ -125,6 +152,10 @@ def test_the_license_of_another_model(hub):
     hub.make("them/base", **{"README.md": b"---\nlicense: apache-2.0\n---\n"})
     hub.make("them/other")
     made = Repository("me/model")
-    assert [made.license_of(name) for name in ("them/base", "them/other", "them/none")] == ["apache-2.0", None, None]
+    assert [made.license_of(name) for name in ("them/base", "them/other", "them/none")] == [
+        "apache-2.0",
+        None,
+        None,
+    ]
     hub.break_off("GET /api/models/them/base")
     assert made.license_of("them/base") is None

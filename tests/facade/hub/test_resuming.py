@@ -1,4 +1,6 @@
-"""A training goes on from a checkpoint that another one has uploaded, to the bits of one that was never stopped."""
+"""A training goes on from a checkpoint that another one has uploaded, to the bits of one that
+was never stopped.
+"""
 
 import shutil
 
@@ -9,7 +11,13 @@ NAME = "me/model"
 
 
 def pushing(folder, **changes):
-    given = {"hub_model_id": NAME, "save_strategy": "steps", "save_steps": 1, "num_train_epochs": 2, **changes}
+    given = {
+        "hub_model_id": NAME,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "num_train_epochs": 2,
+        **changes,
+    }
     return told(trainer(folder, push_to_hub=True, **given))
 
 
@@ -20,11 +28,15 @@ def stop(host, state, control):
 @pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
 def test_on_another_machine_it_goes_on_as_if_nothing_had_happened(hub, tmp_path, strategy):
     whole = trained(tmp_path / "whole", num_train_epochs=2)
-    first = pushing(tmp_path / "first", hub_strategy=strategy, callbacks=[At("on_step_end", stop, step=3)])
+    first = pushing(
+        tmp_path / "first", hub_strategy=strategy, callbacks=[At("on_step_end", stop, step=3)]
+    )
     first.train()
     assert first.state.global_step == 3
     second = pushing(tmp_path / "second", hub_strategy=strategy)
-    second.train(resume_from_checkpoint="last-checkpoint" if strategy == "checkpoint" else "checkpoint-3")
+    second.train(
+        resume_from_checkpoint="last-checkpoint" if strategy == "checkpoint" else "checkpoint-3"
+    )
     assert second.state.global_step == 8
     assert losses(second) == losses(whole)
     assert same(weights(second.model), weights(whole.model))
@@ -33,7 +45,9 @@ def test_on_another_machine_it_goes_on_as_if_nothing_had_happened(hub, tmp_path,
 def test_of_another_branch(hub, tmp_path):
     first = pushing(tmp_path / "first", hub_strategy="checkpoint", hub_revision="draft")
     first.train()
-    second = trainer(tmp_path / "second", hub_model_id=NAME, hub_revision="draft", num_train_epochs=2)
+    second = trainer(
+        tmp_path / "second", hub_model_id=NAME, hub_revision="draft", num_train_epochs=2
+    )
     second.train(resume_from_checkpoint="last-checkpoint")
     assert second.state.global_step == 8
     third = trainer(tmp_path / "third", hub_model_id=NAME)
@@ -42,7 +56,9 @@ def test_of_another_branch(hub, tmp_path):
 
 
 def test_a_folder_of_that_name_goes_first(hub, tmp_path, monkeypatch):
-    """As in the reference, where it is a path like any other; and then the one of a clone in `output_dir`."""
+    """As in the reference, where it is a path like any other; and then the one of a clone in
+    `output_dir`.
+    """
     pushing(tmp_path / "first", hub_strategy="end").train()
     monkeypatch.chdir(tmp_path)
     shutil.copytree(tmp_path / "first" / "checkpoint-2", tmp_path / "second" / "last-checkpoint")
@@ -54,7 +70,9 @@ def test_a_folder_of_that_name_goes_first(hub, tmp_path, monkeypatch):
     nothing_left = pushing(tmp_path / "second", num_train_epochs=1, save_strategy="no")
     nothing_left.train(resume_from_checkpoint="last-checkpoint")
     assert nothing_left.state.global_step == 4
-    assert "last-checkpoint/model.safetensors" not in hub.repos[NAME].files(), "a clone's is not uploaded again"
+    assert "last-checkpoint/model.safetensors" not in hub.repos[NAME].files(), (
+        "a clone's is not uploaded again"
+    )
 
 
 def test_a_repository_without_it_says_so(hub, tmp_path):
@@ -66,7 +84,9 @@ def test_a_repository_without_it_says_so(hub, tmp_path):
 def test_a_damaged_one_is_refused(hub, tmp_path):
     pushing(tmp_path / "first", hub_strategy="checkpoint").train()
     newest = hub.repos[NAME].branches["main"][-1]
-    newest.files["last-checkpoint/optimizer.pt"] = newest.files["last-checkpoint/optimizer.pt"][:-200]
+    newest.files["last-checkpoint/optimizer.pt"] = newest.files["last-checkpoint/optimizer.pt"][
+        :-200
+    ]
     made = trainer(tmp_path / "second", hub_model_id=NAME)
     with pytest.raises(ValueError, match=r"optimizer\.pt"):
         made.train(resume_from_checkpoint="last-checkpoint")

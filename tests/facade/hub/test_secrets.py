@@ -1,4 +1,6 @@
-"""A token is shown in no message, and in no local variable of ours, by whichever door it comes in."""
+"""A token is shown in no message, and in no local variable of ours, by whichever door it comes
+in.
+"""
 
 import json
 import logging
@@ -15,8 +17,19 @@ from tiny import tiny
 from tokenizers import Tokenizer, models
 
 import lightrainer
-from lightrainer import AutoTokenizer, HfArgumentParser, PreTrainedTokenizerFast, Trainer, TrainingArguments
-from lightrainer.lightning_modules.common.redaction import Secret, is_secret_name, redacted, secret_words
+from lightrainer import (
+    AutoTokenizer,
+    HfArgumentParser,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
+from lightrainer.lightning_modules.common.redaction import (
+    Secret,
+    is_secret_name,
+    redacted,
+    secret_words,
+)
 
 TOKEN = "hf_aTokenThatNobodyMayReadAtAllX"
 ROOT = Path(__file__).parents[3]
@@ -36,7 +49,8 @@ class ModelArguments:
 
 
 def shown(error: BaseException) -> list[str]:
-    """Collect what tools show of an error: its text, its notes, and the variables of each frame of ours.
+    """Collect what tools show of an error: its text, its notes, and the variables of each frame of
+    ours.
 
     Those of constructors which dataclasses write are ours too, and have no file.
     """
@@ -47,7 +61,10 @@ def shown(error: BaseException) -> list[str]:
         for frame, _ in traceback.walk_tb(error.__traceback__):
             name = frame.f_code.co_filename
             if name == "<string>" or name.startswith(tuple(OURS)):
-                found += [f"{name} {frame.f_code.co_name} {key}={value!r}" for key, value in frame.f_locals.items()]
+                found += [
+                    f"{name} {frame.f_code.co_name} {key}={value!r}"
+                    for key, value in frame.f_locals.items()
+                ]
         error = error.__cause__ or error.__context__
     return found
 
@@ -87,15 +104,25 @@ DOORS = {
     "of a subclass": lambda: own_arguments(hub_token=TOKEN, max_steps="x"),
     "set later": lambda: arguments().set_push_to_hub("me/model", strategy="x", token=TOKEN),
     "set later, as bytes": lambda: arguments().set_push_to_hub("me/model", token=TOKEN.encode()),
-    "on the command line": lambda: parsed("--output_dir", "out", "--hub_token", TOKEN, "--max_steps", "0.5.1"),
-    "on the command line with =": lambda: parsed("--output_dir", "out", f"--hub-token={TOKEN}", "--max_steps", "x"),
-    "on the command line, misspelt with =": lambda: parsed("--output_dir", "out", f"--hub_tokn={TOKEN}"),
-    "on the command line, of others": lambda: parsed("--output_dir", "out", "--token", TOKEN, "--length", "x"),
+    "on the command line": lambda: parsed(
+        "--output_dir", "out", "--hub_token", TOKEN, "--max_steps", "0.5.1"
+    ),
+    "on the command line with =": lambda: parsed(
+        "--output_dir", "out", f"--hub-token={TOKEN}", "--max_steps", "x"
+    ),
+    "on the command line, misspelt with =": lambda: parsed(
+        "--output_dir", "out", f"--hub_tokn={TOKEN}"
+    ),
+    "on the command line, of others": lambda: parsed(
+        "--output_dir", "out", "--token", TOKEN, "--length", "x"
+    ),
     "on the command line, loose": lambda: parsed("--output_dir", "out", TOKEN),
     "in a dict": lambda: from_dict(hub_token=TOKEN, max_steps="x"),
     "of a tokenizer": lambda: AutoTokenizer.from_pretrained("/no/such/folder", token=TOKEN),
     "of a fast tokenizer": lambda: PreTrainedTokenizerFast.from_pretrained("a//b", token=TOKEN),
-    "of a tokenizer, misspelt": lambda: AutoTokenizer.from_pretrained(str(ROOT / "docs"), tokn=TOKEN),
+    "of a tokenizer, misspelt": lambda: AutoTokenizer.from_pretrained(
+        str(ROOT / "docs"), tokn=TOKEN
+    ),
 }
 
 
@@ -147,7 +174,9 @@ def test_it_is_shown_by_no_error_of_a_tokenizer_on_the_hub(tmp_path, monkeypatch
 
 
 def test_a_token_by_an_older_name_is_not_saved_with_a_tokenizer(tmp_path):
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    )
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(TypeError, match=r"`use_auth_token` is no setting.*pass `token`"):
         AutoTokenizer.from_pretrained(str(tmp_path), use_auth_token=TOKEN)
@@ -158,13 +187,23 @@ def test_a_token_by_an_older_name_is_not_saved_with_a_tokenizer(tmp_path):
 def test_what_is_no_token_is_shown():
     with pytest.raises(ValueError, match="optim='a value'"):
         arguments(optim="a value", hub_token=TOKEN)
-    assert secret_words(["--tokenizer", "mine", "--pad_token", "[PAD]", "--hub_token", "--lr", "1"]) == [
-        *("--tokenizer", "mine", "--pad_token", "[PAD]", "--hub_token", "--lr", "1")
-    ]
-    assert not any(isinstance(word, Secret) for word in secret_words(["--tokenizer", "mine", "--pad_token", "[PAD]"]))
+    assert secret_words(
+        ["--tokenizer", "mine", "--pad_token", "[PAD]", "--hub_token", "--lr", "1"]
+    ) == [*("--tokenizer", "mine", "--pad_token", "[PAD]", "--hub_token", "--lr", "1")]
+    assert not any(
+        isinstance(word, Secret)
+        for word in secret_words(["--tokenizer", "mine", "--pad_token", "[PAD]"])
+    )
     secret = [isinstance(word, Secret) for word in secret_words(["--token", "a", "--lr", "1"])]
     assert secret == [False, True, False, False]
-    for name in ("tokenizer", "pad_token", "boi_token", "image_token", "include_tokens_per_second", "hub_model_id"):
+    for name in (
+        "tokenizer",
+        "pad_token",
+        "boi_token",
+        "image_token",
+        "include_tokens_per_second",
+        "hub_model_id",
+    ):
         assert not is_secret_name(name), name
     assert redacted(f"no {TOKEN}, hf_home") == "no <hidden>, hf_home"
 

@@ -9,15 +9,30 @@ from lightrainer.facade.hub import pushing
 from lightrainer.facade.hub.model_card import _write
 from lightrainer.facade.hub.pushing import Stage
 
-CHECKPOINT = {"model.safetensors": b"weights", "config.json": b"{}", "1_Pooling/config.json": b"{1}"}
+CHECKPOINT = {
+    "model.safetensors": b"weights",
+    "config.json": b"{}",
+    "1_Pooling/config.json": b"{1}",
+}
 CHECKPOINT |= {"optimizer.pt": b"moments", "rng_state_1.pth": b"dice", "trainer_state.json": b"{}"}
 CHECKPOINT |= {"_manifest.json": b"{}"}
 EVENTS = "runs/x.tfevents.1"
-OUTPUT = {"model.safetensors": b"older weights", "model-00001-of-00002.safetensors": b"a shard", "notes.txt": b"notes"}
+OUTPUT = {
+    "model.safetensors": b"older weights",
+    "model-00001-of-00002.safetensors": b"a shard",
+    "notes.txt": b"notes",
+}
 OUTPUT |= {EVENTS: b"events", ".gitattributes": b"lfs", ".git/HEAD": b"ref", "_private.txt": b"no"}
 OUTPUT |= {"checkpoint-1/model.safetensors": b"no", "run-0/checkpoint-1/model.safetensors": b"no"}
-OUTPUT |= {".checkpoint-9.partial-a-1-1/model.safetensors": b"no", "last-checkpoint/model.safetensors": b"no"}
-UPLOADED = [".gitattributes", *("1_Pooling/config.json", "config.json", "model.safetensors", "notes.txt"), EVENTS]
+OUTPUT |= {
+    ".checkpoint-9.partial-a-1-1/model.safetensors": b"no",
+    "last-checkpoint/model.safetensors": b"no",
+}
+UPLOADED = [
+    ".gitattributes",
+    *("1_Pooling/config.json", "config.json", "model.safetensors", "notes.txt"),
+    EVENTS,
+]
 
 
 def write(folder, contents):

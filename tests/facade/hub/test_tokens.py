@@ -23,7 +23,12 @@ def everything(caplog, capsys):
 
     def get():
         shown = capsys.readouterr()
-        return [caplog.text, shown.out, shown.err, *(repr(vars(record)) for record in caplog.records)]
+        return [
+            caplog.text,
+            shown.out,
+            shown.err,
+            *(repr(vars(record)) for record in caplog.records),
+        ]
 
     return get
 
@@ -31,7 +36,12 @@ def everything(caplog, capsys):
 def test_it_is_in_no_file_no_log_and_no_text(hub, tmp_path, monkeypatch, everything):
     monkeypatch.chdir(tmp_path)
     saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
-    pushing = {"push_to_hub": True, "hub_model_id": "me/model", "hub_strategy": "checkpoint", "hub_always_push": True}
+    pushing = {
+        "push_to_hub": True,
+        "hub_model_id": "me/model",
+        "hub_strategy": "checkpoint",
+        "hub_always_push": True,
+    }
     told = {"hub_token": TOKEN, "log_level": "debug", "report_to": "tensorboard"}
     made = trainer(tmp_path / "out", **pushing, **told, **saving)
     made.add_callback(RunReportCallback())
@@ -46,16 +56,29 @@ def test_it_is_in_no_file_no_log_and_no_text(hub, tmp_path, monkeypatch, everyth
     assert [name for name, content in written.items() if TOKEN.encode() in content] == []
     for repo in hub.repos.values():
         for commit in repo.branches["main"]:
-            assert [name for name, content in commit.files.items() if TOKEN.encode() in content] == []
-    texts = [*everything(), repr(made.args), str(made.plan), repr(made.state), repr(made), repr(made.push_in_progress)]
+            assert [
+                name for name, content in commit.files.items() if TOKEN.encode() in content
+            ] == []
+    texts = [
+        *everything(),
+        repr(made.args),
+        str(made.plan),
+        repr(made.state),
+        repr(made),
+        repr(made.push_in_progress),
+    ]
     texts += [repr(value) for value in vars(made).values()]
     assert [text for text in texts if TOKEN in text] == []
 
 
-@pytest.mark.parametrize("at", ["repos/create", "GET /api/models", "preupload", "PUT /storage", "commit/main"])
+@pytest.mark.parametrize(
+    "at", ["repos/create", "GET /api/models", "preupload", "PUT /storage", "commit/main"]
+)
 @pytest.mark.parametrize("trouble", ["unknown", "broken"])
 def test_it_is_in_no_error(hub, tmp_path, everything, at, trouble):
-    """Nor among the local variables that some tools show with it. The server sends back a token it does not know."""
+    """Nor among the local variables that some tools show with it. The server sends back a token
+    it does not know.
+    """
     hub.make("me/model")
     made = trainer(tmp_path / "out", hub_model_id="me/model")
     made.args.hub_token = SECRET if trouble == "unknown" else TOKEN
@@ -73,7 +96,13 @@ def test_it_is_in_no_error(hub, tmp_path, everything, at, trouble):
 
 
 def test_it_is_in_no_warning_of_the_background(hub, tmp_path, everything):
-    made = trainer(tmp_path / "out", push_to_hub=True, hub_model_id="me/model", hub_token=TOKEN, save_strategy="epoch")
+    made = trainer(
+        tmp_path / "out",
+        push_to_hub=True,
+        hub_model_id="me/model",
+        hub_token=TOKEN,
+        save_strategy="epoch",
+    )
     made.args.hub_token = SECRET
     made.train()
     texts = everything()

@@ -12,8 +12,14 @@ from keras_things import losses, network, points, trainer, weights
 
 folder = Path(sys.argv[1])
 model, held_out = network(), points(7, seed=2)
-sizes = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "gradient_accumulation_steps": 2}
-made = trainer(folder / "together", model=model, train_dataset=points(36), eval_dataset=held_out, **sizes)
+sizes = {
+    "per_device_train_batch_size": 2,
+    "per_device_eval_batch_size": 2,
+    "gradient_accumulation_steps": 2,
+}
+made = trainer(
+    folder / "together", model=model, train_dataset=points(36), eval_dataset=held_out, **sizes
+)
 made.train()
 assert made.args.train_batch_size == 4
 assert made.args.strategy.num_replicas_in_sync == made.args.n_replicas == 2

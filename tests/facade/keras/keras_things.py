@@ -31,7 +31,9 @@ def network(*more: Any, seed: int = 3) -> Any:
 
 
 class Subclassed(keras.Model):
-    """Has no weights before its first call, and its own loss for each sample, as models of transformers 4."""
+    """Has no weights before its first call, and its own loss for each sample, as models of
+    transformers 4.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,22 +44,37 @@ class Subclassed(keras.Model):
         logits = self.second(self.first(x))
         if labels is None:
             return (logits,)
-        return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True), logits
+        return (
+            keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
+            logits,
+        )
 
 
 def arguments(folder: Path, **changes: Any) -> TFTrainingArguments:
     return TFTrainingArguments(str(folder), **{**ARGUMENTS, **changes})
 
 
-in_torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="it looks at tensors of torch")
+in_torch_only = pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="it looks at tensors of torch"
+)
 ASIDE = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
 """Where processes that a test starts find what lies aside, as TensorFlow does."""
 
-PARAMETERS = ("model", "train_dataset", "eval_dataset", "compute_metrics", "tb_writer", "optimizers", "callbacks")
+PARAMETERS = (
+    "model",
+    "train_dataset",
+    "eval_dataset",
+    "compute_metrics",
+    "tb_writer",
+    "optimizers",
+    "callbacks",
+)
 
 
 def trainer(folder: Path, cls: type[TFTrainer] = TFTrainer, **changes: Any) -> Any:
-    """One of `network()` on 16 points, 8 steps; `changes` are parameters of the trainer or of the arguments."""
+    """One of `network()` on 16 points, 8 steps; `changes` are parameters of the trainer or of
+    the arguments.
+    """
     given = {name: changes.pop(name) for name in PARAMETERS if name in changes}
     given = {"train_dataset": points(), "eval_dataset": points(6, seed=2), **given}
     given.setdefault("model", network())
@@ -66,7 +83,10 @@ def trainer(folder: Path, cls: type[TFTrainer] = TFTrainer, **changes: Any) -> A
 
 def weights(model: Any) -> list[np.ndarray]:
     values = [variable.value for variable in model.weights]
-    return [(one.detach().cpu() if isinstance(one, torch.Tensor) else one).numpy().copy() for one in values]
+    return [
+        (one.detach().cpu() if isinstance(one, torch.Tensor) else one).numpy().copy()
+        for one in values
+    ]
 
 
 def furthest(left: list[np.ndarray], right: list[np.ndarray]) -> float:
@@ -78,7 +98,9 @@ def losses(of: Any) -> list[float]:
     return [entry["loss"] for entry in of.state.log_history if "loss" in entry]
 
 
-def by_hand(model: Any, batches: list[list[tuple[Any, Any]]], rates: list[float], **adam: Any) -> list[float]:
+def by_hand(
+    model: Any, batches: list[list[tuple[Any, Any]]], rates: list[float], **adam: Any
+) -> list[float]:
     """Train with Keras's own optimizer, a batch a step; returns the losses."""
     optimizer = keras.optimizers.Adam(**adam)
     variables, found = model.trainable_variables, []

@@ -1,4 +1,5 @@
-"""Checkpoints of Keras models: resumed trainings equal uninterrupted ones, bit for bit, and nothing begins anew.
+"""Checkpoints of Keras models: resumed trainings equal uninterrupted ones, bit for bit, and nothing
+begins anew.
 
 Keras computes in torch here, and in TensorFlow with `make test-tf`.
 """
@@ -23,17 +24,34 @@ from lightrainer.lightning_modules.keras.wrapping import wrap_keras_model
 def eventful(seed=3):
     """Whatever a model may keep: dropout with and without a seed, and moving statistics."""
     keras.utils.set_random_seed(seed)
-    more = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.4), keras.layers.Dropout(0.2, seed=4)]
+    more = [
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.4),
+        keras.layers.Dropout(0.2, seed=4),
+    ]
     return network(*more, seed=seed)
 
 
 def resumable(folder, model, **changes):
-    known = {"train_dataset": points(20), "save_strategy": "steps", "save_steps": 3, "gradient_accumulation_steps": 2}
-    return trainer(folder, model=model, per_device_train_batch_size=3, num_train_epochs=3, **{**known, **changes})
+    known = {
+        "train_dataset": points(20),
+        "save_strategy": "steps",
+        "save_steps": 3,
+        "gradient_accumulation_steps": 2,
+    }
+    return trainer(
+        folder,
+        model=model,
+        per_device_train_batch_size=3,
+        num_train_epochs=3,
+        **{**known, **changes},
+    )
 
 
 def test_resumed_equals_uninterrupted_in_the_same_process_and_in_a_new_one(tmp_path):
-    """In the middle of the second epoch; in one process later models have other names than earlier ones."""
+    """In the middle of the second epoch; in one process later models have other names than
+    earlier ones.
+    """
     whole = eventful()
     made = resumable(tmp_path / "whole", whole)
     made.train()
@@ -47,7 +65,9 @@ def test_resumed_equals_uninterrupted_in_the_same_process_and_in_a_new_one(tmp_p
     assert losses(again) == losses(made)
     assert furthest(weights(other), weights(whole)) == 0
     script = Path(__file__).with_name("keras_resume_script.py")
-    finished_ranks(script, str(tmp_path / "new"), log=tmp_path / "log", seconds=240, processes=0, **ASIDE)
+    finished_ranks(
+        script, str(tmp_path / "new"), log=tmp_path / "log", seconds=240, processes=0, **ASIDE
+    )
     found = json.loads((tmp_path / "new" / "found.json").read_text())
     assert found["losses"] == losses(made)
     assert furthest([np.array(one, "float32") for one in found["weights"]], weights(whole)) == 0
@@ -57,18 +77,27 @@ def test_resumed_equals_uninterrupted_in_the_same_process_and_in_a_new_one(tmp_p
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    """It would leave weights as they are, and with a warning only the training would begin anew, unseen."""
+    """It would leave weights as they are, and with a warning only the training would begin anew,
+    unseen.
+    """
     trainer(tmp_path, save_strategy="epoch", num_train_epochs=1).train()
     deeper = network(keras.layers.Dense(5))
     before = weights(deeper)
-    with pytest.raises(ValueError, match=r"checkpoint-4 .*sequential/dense_2/kernel, sequential/dense_2/bias"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint-4 .*sequential/dense_2/kernel, sequential/dense_2/bias"
+    ):
         trainer(tmp_path, model=deeper).train()
     assert furthest(weights(deeper), before) == 0
 
 
 def test_the_best_model_is_loaded_and_early_stopping_stops(tmp_path):
     model = network()
-    known = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True, "learning_rate": 0.5}
+    known = {
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "load_best_model_at_end": True,
+        "learning_rate": 0.5,
+    }
     stopping = EarlyStoppingCallback(early_stopping_patience=1)
     made = trainer(tmp_path, model=model, num_train_epochs=20, callbacks=[stopping], **known)
     made.train()
@@ -86,7 +115,9 @@ def test_the_best_model_is_loaded_and_early_stopping_stops(tmp_path):
 @in_torch_only
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_mixed_precision_trains_in_float32_weights(tmp_path, precision):
-    """Of torch for models made elsewhere; of Keras for those made in the scope, and not beyond it."""
+    """Of torch for models made elsewhere; of Keras for those made in the scope, and not beyond
+    it.
+    """
     plain, mixed = network(), network()
     trainer(tmp_path, model=plain).train()
     made = trainer(tmp_path, model=mixed, **{precision: True})

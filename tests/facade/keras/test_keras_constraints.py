@@ -21,7 +21,9 @@ def norms(model):
 
 @pytest.mark.parametrize("own", [False, True])
 def test_they_hold_after_each_step(tmp_path, own):
-    """With Keras's Adam and with an optimizer that was passed in; weights without a constraint go their own way."""
+    """With Keras's Adam and with an optimizer that was passed in; weights without a constraint
+    go their own way.
+    """
     model, free = constrained(), constrained(1e9)
     made = trainer(tmp_path, model=model, learning_rate=0.1)
     if own:
@@ -38,7 +40,11 @@ def test_they_hold_after_each_step(tmp_path, own):
 def test_they_are_those_of_keras_by_hand(tmp_path):
     """Over the first epoch, in the order of the samples."""
     ours, theirs = constrained(), constrained()
-    known = {"train_sampling_strategy": "sequential", "num_train_epochs": 1, "lr_scheduler_type": "constant"}
+    known = {
+        "train_sampling_strategy": "sequential",
+        "num_train_epochs": 1,
+        "lr_scheduler_type": "constant",
+    }
     trainer(tmp_path, model=ours, **known).train()
     optimizer = keras.optimizers.Adam(1e-2)
     theirs.compile(optimizer=optimizer, loss=theirs.loss)

@@ -1,4 +1,6 @@
-"""Data of all kinds that a TFTrainer takes without TensorFlow: the same samples give the same training."""
+"""Data of all kinds that a TFTrainer takes without TensorFlow: the same samples give the same
+training.
+"""
 
 import numpy as np
 import pytest
@@ -39,7 +41,9 @@ KINDS = {
 @pytest.fixture(scope="module")
 def of_pairs(tmp_path_factory):
     """The outcome of a training on pairs of arrays, in order."""
-    made = trainer(tmp_path_factory.mktemp("pairs"), train_sampling_strategy="sequential", max_steps=7)
+    made = trainer(
+        tmp_path_factory.mktemp("pairs"), train_sampling_strategy="sequential", max_steps=7
+    )
     made.train()
     return losses(made), weights(made.model), made.evaluate(points())["eval_loss"]
 

@@ -1,4 +1,6 @@
-"""The documented members of a TFTrainer: callable by themselves, called by train, evaluate and predict, overridable."""
+"""The documented members of a TFTrainer: callable by themselves, called by train, evaluate and
+predict, overridable.
+"""
 
 from collections import Counter
 from pathlib import Path
@@ -14,9 +16,14 @@ from keras_things import Subclassed, furthest, losses, network, points, trainer,
 
 from lightrainer import PredictionOutput, TFTrainer, TrainerCallback
 
-IN_TRAINING = "get_train_tfdataset create_optimizer_and_scheduler distributed_training_steps apply_gradients"
+IN_TRAINING = (
+    "get_train_tfdataset create_optimizer_and_scheduler distributed_training_steps apply_gradients"
+)
 IN_TRAINING = f"{IN_TRAINING} training_step compute_loss run_model log".split()
-IN_EVALUATION = "get_eval_tfdataset get_test_tfdataset prediction_loop distributed_prediction_steps prediction_step"
+IN_EVALUATION = (
+    "get_eval_tfdataset get_test_tfdataset prediction_loop distributed_prediction_steps "
+    "prediction_step"
+)
 IN_EVALUATION = f"{IN_EVALUATION} compute_loss run_model log".split()
 
 
@@ -34,12 +41,21 @@ def counting(names):
 
 
 def test_train_evaluate_and_predict_call_the_documented_members(tmp_path):
-    made = trainer(tmp_path, cls=counting({*IN_TRAINING, *IN_EVALUATION, "evaluate"}), eval_strategy="epoch")
+    made = trainer(
+        tmp_path, cls=counting({*IN_TRAINING, *IN_EVALUATION, "evaluate"}), eval_strategy="epoch"
+    )
     made.train()
     trained = made.calls
     assert trained.keys() >= {*IN_TRAINING}
-    assert trained["training_step"] == trained["apply_gradients"] == trained["distributed_training_steps"] == 8
-    assert trained["evaluate"] == trained["prediction_loop"] == 2, "evaluations in a training are those of evaluate()"
+    assert (
+        trained["training_step"]
+        == trained["apply_gradients"]
+        == trained["distributed_training_steps"]
+        == 8
+    )
+    assert trained["evaluate"] == trained["prediction_loop"] == 2, (
+        "evaluations in a training are those of evaluate()"
+    )
     made.calls = Counter()
     made.evaluate()
     made.predict(points(5))
@@ -78,7 +94,13 @@ def test_gradients_that_an_override_computes_by_itself_are_those_of_the_step(tmp
 
     models = [network(), network()]
     for kind, model in zip((TFTrainer, Own), models, strict=True):
-        made = trainer(tmp_path, cls=kind, model=model, gradient_accumulation_steps=2, per_device_train_batch_size=2)
+        made = trainer(
+            tmp_path,
+            cls=kind,
+            model=model,
+            gradient_accumulation_steps=2,
+            per_device_train_batch_size=2,
+        )
         made.train()
     assert furthest(*map(weights, models)) < 1e-7
 
@@ -106,7 +128,9 @@ def test_an_override_of_the_data_is_trained_on(tmp_path):
             self.__dict__.setdefault("seen", []).append((training, len(labels)))
             return super().run_model(features, labels, training)
 
-    made = trainer(tmp_path, cls=Seen, train_dataset=None, eval_dataset=None, gradient_accumulation_steps=2)
+    made = trainer(
+        tmp_path, cls=Seen, train_dataset=None, eval_dataset=None, gradient_accumulation_steps=2
+    )
     made.train()
     assert made.steps_per_epoch == 2
     assert made.global_step == 4
@@ -129,7 +153,9 @@ def test_an_override_of_the_optimizer_is_stepped(tmp_path):
     assert made.state.log_history[0]["learning_rate"] == 0.25
     sgd = torch.optim.SGD([variable.value for variable in model.trainable_variables], lr=0.0)
     trainer(tmp_path, model=model, optimizers=(sgd, None)).train()
-    assert furthest(weights(model), weights(network())) == 0, "an optimizer that is passed in is used"
+    assert furthest(weights(model), weights(network())) == 0, (
+        "an optimizer that is passed in is used"
+    )
 
 
 def test_members_can_be_called_by_themselves(tmp_path):
@@ -137,11 +163,16 @@ def test_members_can_be_called_by_themselves(tmp_path):
     made, model = trainer(tmp_path), network()
     made.create_optimizer_and_scheduler(4)
     batches = [
-        tuple(torch.as_tensor(np.stack(part)) for part in zip(*points(16)[i : i + 4], strict=True)) for i in (0, 4)
+        tuple(torch.as_tensor(np.stack(part)) for part in zip(*points(16)[i : i + 4], strict=True))
+        for i in (0, 4)
     ]
     for batch in batches:
         made.distributed_training_steps(batch)
-    sequential = {"train_sampling_strategy": "sequential", "max_steps": 2, "lr_scheduler_type": "constant"}
+    sequential = {
+        "train_sampling_strategy": "sequential",
+        "max_steps": 2,
+        "lr_scheduler_type": "constant",
+    }
     trainer(tmp_path, model=model, **sequential).train()
     assert furthest(weights(made.model), weights(model)) < 1e-7
     logits = made.distributed_prediction_steps(batches[0])
@@ -163,7 +194,9 @@ def test_attributes_tell_where_a_training_stands(tmp_path):
         def on_step_end(self, args, state, control, **kwargs):
             seen.append((made.global_step, made.epoch_logging, float(made.train_loss.result())))
 
-    writer = SimpleNamespace(add_scalar=lambda name, value, step: written.append((name, step)), flush=lambda: None)
+    writer = SimpleNamespace(
+        add_scalar=lambda name, value, step: written.append((name, step)), flush=lambda: None
+    )
     made = trainer(tmp_path, tb_writer=writer, callbacks=[Look()], gradient_accumulation_steps=2)
     made.train()
     assert (made.global_step, made.epoch_logging, made.steps_per_epoch) == (4, 2.0, 2)
@@ -177,10 +210,15 @@ def test_metrics_and_predictions(tmp_path):
     """Each sample once, in order; all metrics are called eval_, also those of predict."""
 
     def compute_metrics(prediction):
-        return {"accuracy": (prediction.predictions.argmax(-1) == prediction.label_ids).mean(), "count": 7.0}
+        return {
+            "accuracy": (prediction.predictions.argmax(-1) == prediction.label_ids).mean(),
+            "count": 7.0,
+        }
 
     data = points(7, seed=5)
-    made = trainer(tmp_path, eval_dataset={"one": data, "two": points(3)}, compute_metrics=compute_metrics)
+    made = trainer(
+        tmp_path, eval_dataset={"one": data, "two": points(3)}, compute_metrics=compute_metrics
+    )
     output = made.predict(data)
     x, y = (np.stack(part) for part in zip(*data, strict=True))
     expected = made.model(torch.as_tensor(x)).detach().numpy()
@@ -190,11 +228,14 @@ def test_metrics_and_predictions(tmp_path):
     assert {name for name in output.metrics if not name.startswith("eval_")} == set()
     assert made.evaluate(data)["eval_loss"] == pytest.approx(output.metrics["eval_loss"])
     assert made.evaluate().keys() >= {"eval_one_loss", "eval_two_loss", "eval_two_accuracy"}
-    only_loss = trainer(tmp_path, compute_metrics=compute_metrics, prediction_loss_only=True).predict(data)
+    only_loss = trainer(
+        tmp_path, compute_metrics=compute_metrics, prediction_loss_only=True
+    ).predict(data)
     assert only_loss.predictions is None
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras 3.15 with numpy 2
+# Keras 3.15 with numpy 2
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_models_are_saved_in_the_form_of_their_library(tmp_path):
     made = trainer(tmp_path)
     made.save_model(str(tmp_path / "saved"))

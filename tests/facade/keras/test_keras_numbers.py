@@ -1,4 +1,6 @@
-"""The numbers of trainings: those of Keras by hand, of one batch as of several, of one process as of two."""
+"""The numbers of trainings: those of Keras by hand, of one batch as of several, of one process
+as of two.
+"""
 
 import json
 from pathlib import Path
@@ -35,7 +37,9 @@ class InOrder(TFTrainer):
 
     def run_model(self, features, labels, training):
         if training:
-            self.__dict__.setdefault("seen", []).append([*zip(features.numpy(), labels.numpy(), strict=True)])
+            self.__dict__.setdefault("seen", []).append(
+                [*zip(features.numpy(), labels.numpy(), strict=True)]
+            )
         return super().run_model(features, labels, training)
 
 
@@ -64,7 +68,9 @@ def test_regularization_losses_of_layers_count_once(tmp_path):
     one = trainer(tmp_path, model=whole, train_sampling_strategy="sequential", max_steps=3)
     one.train()
     halves = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-    two = trainer(tmp_path, model=parts, train_sampling_strategy="sequential", max_steps=3, **halves)
+    two = trainer(
+        tmp_path, model=parts, train_sampling_strategy="sequential", max_steps=3, **halves
+    )
     two.train()
     penalty = float(0.3 * np.square(weights(regularized())[2]).sum())
     x, y = (torch.as_tensor(np.stack(part)) for part in zip(*points(4), strict=True))
@@ -76,7 +82,9 @@ def test_regularization_losses_of_layers_count_once(tmp_path):
 def test_values_of_gradients_are_clipped_only_where_they_are_accumulated(tmp_path, caplog):
     def trained(**changes):
         model = network()
-        trainer(tmp_path, model=model, optim="sgd", learning_rate=1.0, log_level="warning", **changes).train()
+        trainer(
+            tmp_path, model=model, optim="sgd", learning_rate=1.0, log_level="warning", **changes
+        ).train()
         return weights(model)
 
     accumulated = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}
@@ -87,12 +95,15 @@ def test_values_of_gradients_are_clipped_only_where_they_are_accumulated(tmp_pat
     caplog.clear()
     clipped = trained(max_grad_norm=1e-4, **accumulated)
     assert "max_grad_norm" not in caplog.text
-    assert 0 < furthest(clipped, weights(network())) < 8 * 1.01e-4  # at most so much in each of eight steps
+    # at most so much in each of eight steps
+    assert 0 < furthest(clipped, weights(network())) < 8 * 1.01e-4
 
 
 @in_torch_only
 def test_labels_of_minus_100_do_not_count(tmp_path):
-    """Neither in the loss nor in what it is divided by, also where micro-batches have different numbers of them."""
+    """Neither in the loss nor in what it is divided by, also where micro-batches have different
+    numbers of them.
+    """
 
     class Tagger(Subclassed):
         def call(self, x, labels=None, training=False):
@@ -108,23 +119,39 @@ def test_labels_of_minus_100_do_not_count(tmp_path):
     keras.utils.set_random_seed(1)
     model = Tagger()
     sizes = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "max_steps": 1}
-    made = trainer(tmp_path, model=model, train_dataset=[*zip(x, labels, strict=True)], learning_rate=0.0, **sizes)
+    made = trainer(
+        tmp_path,
+        model=model,
+        train_dataset=[*zip(x, labels, strict=True)],
+        learning_rate=0.0,
+        **sizes,
+    )
     made.train()
     kept = labels != -100
     logits = model(torch.as_tensor(x))[0][kept]
-    each = keras.losses.sparse_categorical_crossentropy(torch.as_tensor(labels[kept]), logits, from_logits=True)
+    each = keras.losses.sparse_categorical_crossentropy(
+        torch.as_tensor(labels[kept]), logits, from_logits=True
+    )
     assert losses(made)[0] == pytest.approx(each.mean().item(), abs=1e-6)
 
 
 LOSS = [
-    (keras.losses.CategoricalCrossentropy(from_logits=True), np.eye(3, dtype="float32")[[0, 2, 1, 1]]),
+    (
+        keras.losses.CategoricalCrossentropy(from_logits=True),
+        np.eye(3, dtype="float32")[[0, 2, 1, 1]],
+    ),
     (keras.losses.MeanSquaredError(), np.ones((4, 3), "float32")),
     ("mse", np.ones((4, 3), "float32")),
-    (lambda labels, logits: keras.ops.mean(keras.ops.square(labels - logits)), np.ones((4, 3), "float32")),
+    (
+        lambda labels, logits: keras.ops.mean(keras.ops.square(labels - logits)),
+        np.ones((4, 3), "float32"),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("loss", "labels"), LOSS, ids=["one-hot", "several numbers", "by name", "a mean"])
+@pytest.mark.parametrize(
+    ("loss", "labels"), LOSS, ids=["one-hot", "several numbers", "by name", "a mean"]
+)
 def test_the_loss_is_the_mean_whatever_labels_there_are(tmp_path, loss, labels):
     model = network()
     model.compile(loss=loss)
@@ -141,7 +168,13 @@ def test_two_processes_are_one_of_twice_the_batch(tmp_path):
     finished_ranks(script, str(tmp_path), log=log, seconds=240, **ASIDE)
     alone = network()
     known = {**ARGUMENTS, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
-    made = trainer(tmp_path / "alone", model=alone, train_dataset=points(36), eval_dataset=points(7, seed=2), **known)
+    made = trainer(
+        tmp_path / "alone",
+        model=alone,
+        train_dataset=points(36),
+        eval_dataset=points(7, seed=2),
+        **known,
+    )
     made.train()
     metrics = made.evaluate()
     predictions = made.predict(points(7, seed=2)).predictions

@@ -30,10 +30,21 @@ def refused(kind, *words, train=False, **given):
         assert re.search(word, str(caught.value)), (word, str(caught.value))
 
 
-ASKED = dict.fromkeys(("activation_checkpointing", "auto_find_batch_size", "bf16_full_eval", "fp16_full_eval"), True)
+ASKED = dict.fromkeys(
+    ("activation_checkpointing", "auto_find_batch_size", "bf16_full_eval", "fp16_full_eval"), True
+)
 ASKED |= dict.fromkeys(("gradient_checkpointing", "torch_compile", "use_liger_kernel"), True)
-ASKED |= {"debug": "underflow_overflow", "deepspeed": {}, "fsdp": "full_shard", "gcp_project": "project"}
-ASKED |= {"include_num_input_tokens_seen": "all", "label_smoothing_factor": 0.1, "neftune_noise_alpha": 5.0}
+ASKED |= {
+    "debug": "underflow_overflow",
+    "deepspeed": {},
+    "fsdp": "full_shard",
+    "gcp_project": "project",
+}
+ASKED |= {
+    "include_num_input_tokens_seen": "all",
+    "label_smoothing_factor": 0.1,
+    "neftune_noise_alpha": 5.0,
+}
 ASKED |= {"parallelism_config": object(), "tpu_name": "name", "tpu_zone": "zone"}
 
 
@@ -54,7 +65,10 @@ def test_all_refused_arguments_are_said_at_once_also_when_they_were_set_later(tm
     for call in (made.train, made.evaluate):
         with pytest.raises(NotImplementedError, match="neftune_noise_alpha"):
             call()
-    others = {"accelerator_config": {"split_batches": True}, "train_sampling_strategy": "group_by_length"}
+    others = {
+        "accelerator_config": {"split_batches": True},
+        "train_sampling_strategy": "group_by_length",
+    }
     for name, value in {**others, "include_for_metrics": ["inputs"]}.items():
         with pytest.raises(NotImplementedError, match=name):
             arguments(tmp_path, **{name: value})
@@ -80,7 +94,9 @@ DATA = [
 ]
 
 
-@pytest.mark.parametrize(("data", "kind", "words"), DATA, ids=["empty", "no pairs", "text", "no labels", "iterator"])
+@pytest.mark.parametrize(
+    ("data", "kind", "words"), DATA, ids=["empty", "no pairs", "text", "no labels", "iterator"]
+)
 def test_data_of_the_wrong_kind_is_refused(tmp_path, data, kind, words):
     refused(kind, *words, folder=tmp_path, train_dataset=data)
 
@@ -100,20 +116,36 @@ class Iterable:
 
 
 def test_models_that_cannot_be_trained_are_refused(tmp_path):
-    refused(TypeError, "WithCall, not a keras.Model: the ordinary Trainer", folder=tmp_path, model=WithCall())
-    refused(TypeError, "must be a Keras model, but is Linear", folder=tmp_path, model=torch.nn.Linear(4, 3))
+    refused(
+        TypeError,
+        "WithCall, not a keras.Model: the ordinary Trainer",
+        folder=tmp_path,
+        model=WithCall(),
+    )
+    refused(
+        TypeError,
+        "must be a Keras model, but is Linear",
+        folder=tmp_path,
+        model=torch.nn.Linear(4, 3),
+    )
     refused(NotImplementedError, "xla=True: the model computes in torch", folder=tmp_path, xla=True)
     model = network()
     model.loss = None
     refused(ValueError, r"has no loss.*compile\(loss", folder=tmp_path, model=model, train=True)
     model.loss = ["mse", "mse"]
-    refused(NotImplementedError, "several losses.*run_model", folder=tmp_path, model=model, train=True)
+    refused(
+        NotImplementedError, "several losses.*run_model", folder=tmp_path, model=model, train=True
+    )
     nothing = keras.Sequential([keras.layers.Activation("relu")])
     nothing.compile(loss="mse")
     refused(RuntimeError, "does not require grad", folder=tmp_path, model=nothing, train=True)
     with pytest.raises(ValueError, match="no weights yet, and there is no data"):
-        trainer(tmp_path, model=Subclassed(), train_dataset=None).prediction_loop([], 0, 0, "Evaluation")
-    with pytest.raises(TypeError, match="args must be TFTrainingArguments, but is TrainingArguments"):
+        trainer(tmp_path, model=Subclassed(), train_dataset=None).prediction_loop(
+            [], 0, 0, "Evaluation"
+        )
+    with pytest.raises(
+        TypeError, match="args must be TFTrainingArguments, but is TrainingArguments"
+    ):
         TFTrainer(model, TrainingArguments(str(tmp_path)))
 
 
@@ -129,7 +161,12 @@ class WithCall(torch.nn.Linear):
 def test_an_optimizer_of_keras_is_refused(tmp_path):
     """It is torch's that steps; one of Keras would never step, without any error."""
     given = (keras.optimizers.Adam(), None)
-    refused(TypeError, r"optimizers\[0\] must be a torch\.optim\.Optimizer", folder=tmp_path, optimizers=given)
+    refused(
+        TypeError,
+        r"optimizers\[0\] must be a torch\.optim\.Optimizer",
+        folder=tmp_path,
+        optimizers=given,
+    )
 
 
 def test_fp16_and_gradients_of_ones_own_do_not_go_together(tmp_path):
@@ -169,8 +206,12 @@ assert "keras" not in sys.modules and "tensorflow" not in sys.modules
 """
 
 
-def test_nothing_of_keras_is_imported_unasked_and_without_tensorflow_an_error_says_what_to_install(tmp_path):
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True)
+def test_nothing_of_keras_is_imported_unasked_and_without_tensorflow_an_error_says_what_to_install(
+    tmp_path,
+):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
 

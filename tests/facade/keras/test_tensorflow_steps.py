@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside")
+tf = pytest.importorskip(
+    "tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside"
+)
 keras = pytest.importorskip("keras", reason="keras is not installed")
 if keras.backend.backend() != "tensorflow":
     pytest.skip("Keras computes in torch here: `make test-tf`", allow_module_level=True)
@@ -12,14 +14,19 @@ from keras_things import furthest, losses, trainer, weights
 
 from lightrainer import TFTrainer
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")  # 2026-11: TensorFlow 2.21, numpy's old way
+# 2026-11: TensorFlow 2.21, numpy's old way
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")
 ROWS = np.random.RandomState(1).randint(0, 9, (16, 4)).astype("int32")
 DATA = [(row, row.sum() % 3) for row in ROWS]
 
 
 def network():
     keras.utils.set_random_seed(3)
-    body = [keras.layers.Embedding(9, 3), keras.layers.Flatten(), keras.layers.BatchNormalization()]
+    body = [
+        keras.layers.Embedding(9, 3),
+        keras.layers.Flatten(),
+        keras.layers.BatchNormalization(),
+    ]
     model = keras.Sequential([keras.layers.Input((4,)), *body, keras.layers.Dense(3)])
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model

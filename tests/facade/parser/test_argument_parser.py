@@ -1,4 +1,6 @@
-"""The parser beside the reference's: the same objects and remaining words for the same command lines."""
+"""The parser beside the reference's: the same objects and remaining words for the same command
+lines.
+"""
 
 from __future__ import annotations
 
@@ -80,15 +82,57 @@ class Heading:
 
 LINES = {
     Flags: [
-        *("", "--off", "--off 1", "--off no", "--is_on False", "--no_is_on", "--no-is-on", "--unset", "--unset N"),
-        *("--no_unset_on", "--required 0", "--off maybe", "--no_off", "--either", "--either no", "--either TRUE"),
+        *(
+            "",
+            "--off",
+            "--off 1",
+            "--off no",
+            "--is_on False",
+            "--no_is_on",
+            "--no-is-on",
+            "--unset",
+            "--unset N",
+        ),
+        *(
+            "--no_unset_on",
+            "--required 0",
+            "--off maybe",
+            "--no_off",
+            "--either",
+            "--either no",
+            "--either TRUE",
+        ),
         *("--is_on 0 --no_is_on", "--no_is_on --is_on", "--off --is_on word", "--no_required"),
     ],
     Choices: [
-        *("", "--color blue", "--color RED", "--color green", "--color_text red", "--size 1", "--size large"),
-        *("--text two", "--text three", "--literal b", "--literal 3", "--maybe c", "--listed r", "--listed q"),
+        *(
+            "",
+            "--color blue",
+            "--color RED",
+            "--color green",
+            "--color_text red",
+            "--size 1",
+            "--size large",
+        ),
+        *(
+            "--text two",
+            "--text three",
+            "--literal b",
+            "--literal 3",
+            "--maybe c",
+            "--listed r",
+            "--listed q",
+        ),
     ],
-    Unions: ["", "--number 1", "--text None", "--named {}", "--number_or 5", "--wide x", "--number x"],
+    Unions: [
+        "",
+        "--number 1",
+        "--text None",
+        "--named {}",
+        "--number_or 5",
+        "--wide x",
+        "--number x",
+    ],
     NotInit: ["", "--given 2", "--made 4"],
     Heading: ["", "--inside 2", "--outside"],
 }
@@ -96,16 +140,22 @@ CASES = [(kind, line) for kind, lines in LINES.items() for line in lines]
 
 
 def outcome(parser, words):
-    """Parse a command line: the namespace and the rest, the objects and the rest, or the exit status."""
+    """Parse a command line: the namespace and the rest, the objects and the rest, or the exit
+    status.
+    """
     try:
         namespace, rest = parser.parse_known_args(words)
-        objects = parser.parse_args_into_dataclasses(words, return_remaining_strings=True, look_for_args_file=False)
+        objects = parser.parse_args_into_dataclasses(
+            words, return_remaining_strings=True, look_for_args_file=False
+        )
     except SystemExit as stop:
         return stop.code
     return vars(namespace), rest, objects
 
 
-@pytest.mark.parametrize(("kind", "line"), CASES, ids=[f"{kind.__name__}: {line}" for kind, line in CASES])
+@pytest.mark.parametrize(
+    ("kind", "line"), CASES, ids=[f"{kind.__name__}: {line}" for kind, line in CASES]
+)
 def test_a_command_line_means_what_it_means_to_the_reference(kind, line):
     ours = outcome(HfArgumentParser(kind), line.split())
     theirs = outcome(ReferenceParser(kind), line.split())
@@ -141,10 +191,11 @@ VALUE_NAMES = ("JSON", "JSON|FILE", "WHICH")
 
 
 def options(parser):
-    """By their spellings: all attributes of the options, but the group they are shown in and the words of their help.
+    """By their spellings: all attributes of the options, but the group they are shown in and the
+    words of their help.
 
-    A default that is a member of an enumeration of the library is compared by its value, a function by its name. Only
-    ours name the values of some arguments (`metavar`), for the help.
+    A default that is a member of an enumeration of the library is compared by its value, a function
+    by its name. Only ours name the values of some arguments (`metavar`), for the help.
     """
     found = {}
     for action in parser._actions:
@@ -170,8 +221,11 @@ BETTER = {
     ("--parallelism_config", "--parallelism-config"): {"type": "str"},
     ("--generation_config", "--generation-config"): {"type": "Path"},
     ("--debug",): {"type": "pick"},
-    ("--include_num_input_tokens_seen", "--include-num-input-tokens-seen"): {"type": "string_to_bool"},
-    # as in 5.23: without a value it is version 2, and results of Trackio stay on this machine unless a Space is named
+    ("--include_num_input_tokens_seen", "--include-num-input-tokens-seen"): {
+        "type": "string_to_bool"
+    },
+    # as in 5.23: without a value it is version 2, and results of Trackio stay on this machine
+    # unless a Space is named
     ("--fsdp",): {"nargs": "?", "const": True},
     ("--trackio_space_id", "--trackio-space-id"): {"default": "None"},
     ("--colors",): {"type": "pick"},
@@ -190,7 +244,9 @@ def test_every_attribute_of_an_option_is_that_of_the_reference(kind):
         for api in (transformers, lightrainer)
     )
     more = [name for name, *_ in found.keys() - wanted.keys()]
-    assert {name.removeprefix("--no_").removeprefix("--") for name in more} == {*(LATER if kind != More else ())}
+    assert {name.removeprefix("--no_").removeprefix("--") for name in more} == {
+        *(LATER if kind != More else ())
+    }
     assert {names: found.get(names) for names in wanted} == {
         names: {**attributes, **BETTER.get(names, {})} for names, attributes in wanted.items()
     }
@@ -200,7 +256,9 @@ def test_the_reference_sees_the_fields_that_we_make():
     """`HfArg` makes the same field, and leaves the dict of metadata alone."""
     metadata = {"metavar": "N"}
     ours = HfArg(default=3, aliases=["-a"], help="Help.", metadata=metadata, repr=False)
-    theirs = ReferenceArg(default=3, aliases=["-a"], help="Help.", metadata=dict(metadata), repr=False)
+    theirs = ReferenceArg(
+        default=3, aliases=["-a"], help="Help.", metadata=dict(metadata), repr=False
+    )
     assert repr(ours) == repr(theirs)
     assert metadata == {"metavar": "N"}
     assert repr(HfArg()) == repr(ReferenceArg())
@@ -265,7 +323,10 @@ def test_a_wrong_value_ends_the_program_with_the_reason(words, message, capsys):
 
 def test_words_that_no_option_takes():
     parser = HfArgumentParser(TrainingArguments)
-    message = r"--learning_rte \(values that are not shown.*: 1\)\. --learning_rte: Did you mean 'learning_rate'\?$"
+    message = (
+        r"--learning_rte \(values that are not shown.*: 1\)\. --learning_rte: Did you mean "
+        r"'learning_rate'\?$"
+    )
     with pytest.raises(ValueError, match=message) as error:
         parser.parse_args_into_dataclasses(["--learning_rte=1", "stray"])
     assert "stray" not in str(error.value)
@@ -297,9 +358,13 @@ def script(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("args", [None, ["--inside", "5"]])
-@pytest.mark.parametrize("options", [{}, {"look_for_args_file": False}, {"args_filename": "other.txt"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"look_for_args_file": False}, {"args_filename": "other.txt"}]
+)
 @pytest.mark.parametrize("with_flag", [False, True])
-def test_files_of_options_are_read_as_in_the_reference(script, monkeypatch, args, options, with_flag):
+def test_files_of_options_are_read_as_in_the_reference(
+    script, monkeypatch, args, options, with_flag
+):
     """Before the command line, which has the last word."""
     monkeypatch.chdir(script)
     (script / "train.args").write_text("--given 8\n--inside 8\n")
@@ -368,7 +433,9 @@ def test_wrong_keys_and_files(tmp_path):
 
 def test_nothing_given_is_nothing_set():
     """And `debug`, a list whose default is text, keeps what it is declared with."""
-    assert HfArgumentParser(TrainingArguments).parse_args_into_dataclasses([]) == (TrainingArguments(),)
+    assert HfArgumentParser(TrainingArguments).parse_args_into_dataclasses([]) == (
+        TrainingArguments(),
+    )
 
 
 @dataclass
@@ -387,12 +454,24 @@ def test_the_help_is_ordered_by_concern(monkeypatch):
     """Every field once, in one spelling, below the concern that it belongs to."""
     monkeypatch.setenv("COLUMNS", "100")
     text = HfArgumentParser([MoreArguments, Heading], prog="train").format_help()
-    titles, parts = (re.split(r"^(\S.*):\n", text, flags=re.MULTILINE)[start::2] for start in (1, 2))
-    found = {title: re.findall(r"^  (--\w+)", part, re.MULTILINE) for title, part in zip(titles, parts, strict=True)}
-    assert found["run"] == ["--output_dir", "--per_device_train_batch_size", "--num_train_epochs", "--max_steps"]
+    titles, parts = (
+        re.split(r"^(\S.*):\n", text, flags=re.MULTILINE)[start::2] for start in (1, 2)
+    )
+    found = {
+        title: re.findall(r"^  (--\w+)", part, re.MULTILINE)
+        for title, part in zip(titles, parts, strict=True)
+    }
+    assert found["run"] == [
+        "--output_dir",
+        "--per_device_train_batch_size",
+        "--num_train_epochs",
+        "--max_steps",
+    ]
     assert "--learning_rate" in found["optimization"]  # whose default the subclass changes
     assert found["options"][-1] == "--my_own"
     assert found["a heading"] == ["--inside"]
-    shown = [option for options in found.values() for option in options if not option.startswith("--no_")]
+    shown = [
+        option for options in found.values() for option in options if not option.startswith("--no_")
+    ]
     assert sorted(shown) == sorted(f"--{name}" for name in [*THEIRS, *LATER, "my_own", "inside"])
     assert max(len(line) for line in text.splitlines()) <= 100

@@ -33,10 +33,23 @@ def space(trial):
 
 
 def main(folder: Path) -> None:
-    options = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "eval_strategy": "steps", "eval_steps": 2}
-    options |= {"save_strategy": "steps", "save_steps": 2, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    options = {
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+    }
+    options |= {
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "report_to": "none",
+        "use_cpu": True,
+        "disable_tqdm": True,
+    }
     arguments = TrainingArguments(str(folder / "out"), **options)
-    trainer = Trainer(model_init=Model, args=arguments, train_dataset=points(16, 1), eval_dataset=points(8, 2))
+    trainer = Trainer(
+        model_init=Model, args=arguments, train_dataset=points(16, 1), eval_dataset=points(8, 2)
+    )
     rate = arguments.learning_rate
     ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)
     keywords = {"backend": "ray", "storage_path": str(folder / "ray"), "verbose": 0}
@@ -45,7 +58,9 @@ def main(folder: Path) -> None:
     again = trainer.hyperparameter_search(space, n_trials=1, final_model="retrain", **keywords)
     seen = {
         "best": [best.run_id, best.objective, best.hyperparameters],
-        "trials": [[trial.trial_id, trial.last_result["objective"]] for trial in best.run_summary.trials],
+        "trials": [
+            [trial.trial_id, trial.last_result["objective"]] for trial in best.run_summary.trials
+        ],
         "held": held,
         "retrained": [again.objective, trainer.evaluate()["eval_loss"]],
         "unchanged": arguments.learning_rate == rate,

@@ -13,7 +13,12 @@ def space(trial):
 
 def searcher(folder, **changes):
     """A Trainer with a model_init, 4 steps a training, an evaluation every second one."""
-    settings = {"model_init": lambda: tiny(), "eval_strategy": "steps", "eval_steps": 2, "logging_steps": 100}
+    settings = {
+        "model_init": lambda: tiny(),
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "logging_steps": 100,
+    }
     made = trainer(folder, **{**settings, **changes})
     made.remove_callback(PrinterCallback)
     return made
@@ -38,9 +43,13 @@ os._exit(9)
 def goes_on_after_a_kill(folder, address):
     """The trial of a process that was killed is begun again, with its values."""
     (folder / "killed.py").write_text(KILLED)
-    assert forked_ranks(folder / "killed.py", address, log=folder / "log", seconds=120, processes=0)[0] == [9]
+    assert forked_ranks(
+        folder / "killed.py", address, log=folder / "log", seconds=120, processes=0
+    )[0] == [9]
     made = searcher(folder / "out")
-    made.hyperparameter_search(space, n_trials=2, study_name="s", storage=address, load_if_exists=True)
+    made.hyperparameter_search(
+        space, n_trials=2, study_name="s", storage=address, load_if_exists=True
+    )
     trials = made.study.trials
     assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
     assert trials[1].params == trials[0].params

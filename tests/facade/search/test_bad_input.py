@@ -33,8 +33,14 @@ def test_optimizers_do_not_go_with_a_search(tmp_path):
 
 def test_a_backend_that_is_not_installed(tmp_path, monkeypatch):
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else found(name, *rest))
-    refused(searcher(tmp_path), MissingBackendError, r"pip install 'ray\[tune\]'", space, backend="ray")
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "ray" else found(name, *rest),
+    )
+    refused(
+        searcher(tmp_path), MissingBackendError, r"pip install 'ray\[tune\]'", space, backend="ray"
+    )
 
 
 OPTIONS = [
@@ -43,7 +49,11 @@ OPTIONS = [
     ({"n_trials": 0}, ValueError, "n_trials=0"),
     ({"direction": "minimise"}, ValueError, "direction='minimise'.*'minimize'"),
     ({"compute_objective": "score"}, ValueError, "'score'.*direction='minimize'"),
-    ({"compute_objective": ["loss", "f1"], "direction": "maximize"}, ValueError, "direction='maximize'.*loss, f1"),
+    (
+        {"compute_objective": ["loss", "f1"], "direction": "maximize"},
+        ValueError,
+        "direction='maximize'.*loss, f1",
+    ),
     ({"pruning_unit": "epoch"}, ValueError, "pruning_unit='epoch'.*'epochs'"),
     ({"final_model": "bets"}, ValueError, "final_model='bets'.*'best'"),
     ({"time_out": 3}, TypeError, "time_out=3.*'timeout'"),

@@ -11,8 +11,12 @@ from lightrainer.facade.search.hyperparameters import default_compute_objective
 
 
 def searched(folder, *args, **options):
-    """A search for the best accuracy, which is the learning rate, and so is not that of the first trial."""
-    made = searcher(folder, compute_metrics=lambda prediction: {"accuracy": made.args.learning_rate})
+    """A search for the best accuracy, which is the learning rate, and so is not that of the
+    first trial.
+    """
+    made = searcher(
+        folder, compute_metrics=lambda prediction: {"accuracy": made.args.learning_rate}
+    )
     best = made.hyperparameter_search(space, *args, n_trials=3, sampler=random_sampler(), **options)
     return made.study, best
 
@@ -42,7 +46,9 @@ def test_several_metrics_have_a_direction_each(tmp_path, caplog, given):
     assert study.metric_names == ["loss", "accuracy"]
 
 
-@pytest.mark.parametrize("objective", [None, default_compute_objective, lambda metrics: metrics["eval_accuracy"]])
+@pytest.mark.parametrize(
+    "objective", [None, default_compute_objective, lambda metrics: metrics["eval_accuracy"]]
+)
 def test_functions_and_the_default_are_minimized_as_in_the_reference(tmp_path, caplog, objective):
     """Said aloud where it is the sum of metrics, which the user has not chosen."""
     study, best = searched(tmp_path, objective)
@@ -54,10 +60,16 @@ def test_functions_and_the_default_are_minimized_as_in_the_reference(tmp_path, c
 @pytest.mark.parametrize(("unit", "reported"), [("steps", {2, 4, 6, 8}), ("epochs", {1, 2})])
 def test_pruners_compare_what_is_reported_under_the_unit(tmp_path, caplog, unit, reported):
     made = searcher(tmp_path, num_train_epochs=2)
-    batches = lambda trial: {**space(trial), "per_device_train_batch_size": (4, 8)[trial.number % 2]}
+    batches = lambda trial: {
+        **space(trial),
+        "per_device_train_batch_size": (4, 8)[trial.number % 2],
+    }
     made.hyperparameter_search(batches, n_trials=2, pruning_unit=unit, sampler=random_sampler())
     first, second = ({*trial.intermediate_values} for trial in made.study.trials)
     assert (first == second) == (unit == "epochs")
     assert first | second == reported
-    warned = "varies per_device_train_batch_size, and MedianPruner compares trials at the same optimizer step"
+    warned = (
+        "varies per_device_train_batch_size, and MedianPruner compares trials at the same "
+        "optimizer step"
+    )
     assert caplog.text.count(warned) == (1 if unit == "steps" else 0)

@@ -9,7 +9,10 @@ from lightrainer.facade.search.earlier_trials import ORIGIN, begin_with, load_ea
 
 def space(trial):
     kind = trial.suggest_categorical("kind", ["a", "b"])
-    return {"kind": kind, **({"rate": trial.suggest_float("rate", 0.0, 1.0)} if kind == "a" else {})}
+    return {
+        "kind": kind,
+        **({"rate": trial.suggest_float("rate", 0.0, 1.0)} if kind == "a" else {}),
+    }
 
 
 def earlier(storage=None, name="older"):
@@ -19,7 +22,10 @@ def earlier(storage=None, name="older"):
     points.append({"kind": "b", "rate": 0.5})
     wide = {"kind": CategoricalDistribution(["a", "b", "c"]), "rate": FloatDistribution(0.0, 9.0)}
     for value, params in enumerate(points):
-        given = {"distributions": {name: wide[name] for name in params}, "intermediate_values": {1: float(value)}}
+        given = {
+            "distributions": {name: wide[name] for name in params},
+            "intermediate_values": {1: float(value)},
+        }
         study.add_trial(optuna.create_trial(params=params, value=value, **given))
     return study
 
@@ -29,10 +35,14 @@ def test_what_the_space_could_have_is_added_once():
     assert begin_with(study, earlier(), space) == (2, 3)
     assert begin_with(study, earlier(), space) == (0, 3)
     third = optuna.create_study()
-    assert begin_with(third, study, space) == (2, 0)  # they keep the name of the study that ran them
+    # they keep the name of the study that ran them
+    assert begin_with(third, study, space) == (2, 0)
     for one in (study, third):
         assert [trial.user_attrs[ORIGIN] for trial in one.trials] == ["older 0", "older 1"]
-        assert [trial.params for trial in one.trials] == [{"kind": "a", "rate": 0.5}, {"kind": "b"}]
+        assert [trial.params for trial in one.trials] == [
+            {"kind": "a", "rate": 0.5},
+            {"kind": "b"},
+        ]
         assert [trial.intermediate_values for trial in one.trials] == [{1: 0.0}, {1: 1.0}]
         assert one.best_value == 0.0
 

@@ -24,6 +24,10 @@ def test_objectives_and_spaces():
         assert ours == trainer_utils.default_compute_objective(given)
         assert given == before
     measured = dict.fromkeys(("eval_model_preparation_time", "eval_mem_cpu_alloc_delta"), 9.0)
-    assert hyperparameters.default_compute_objective({"eval_loss": 2.0, **measured}) == 2.0, "5.3.0 adds them up"
-    assert hyperparameters.default_hp_space_optuna(Trial()) == trainer_utils.default_hp_space_optuna(Trial())
+    assert hyperparameters.default_compute_objective({"eval_loss": 2.0, **measured}) == 2.0, (
+        "5.3.0 adds them up"
+    )
+    assert hyperparameters.default_hp_space_optuna(
+        Trial()
+    ) == trainer_utils.default_hp_space_optuna(Trial())
     assert hyperparameters.BestRun("1", 2.0, {}) == trainer_utils.BestRun("1", 2.0, {})

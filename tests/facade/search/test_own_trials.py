@@ -1,4 +1,6 @@
-"""Scripts with their own loop over the trials of a study hand each to `train(trial=...)`, as the reference allows."""
+"""Scripts with their own loop over the trials of a study hand each to `train(trial=...)`, as the
+reference allows.
+"""
 
 import math
 
@@ -11,11 +13,17 @@ from lightrainer import HPSearchBackend
 
 @pytest.mark.parametrize("prunes", [False, True])
 def test_train_applies_the_values_of_a_trial_and_reports_to_it(tmp_path, prunes):
-    made = trainer(tmp_path, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2)
+    made = trainer(
+        tmp_path, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2
+    )
     made.hp_search_backend = HPSearchBackend.OPTUNA
-    made.hp_space = lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.125, 0.125)}
+    made.hp_space = lambda trial: {
+        "learning_rate": trial.suggest_float("learning_rate", 0.125, 0.125)
+    }
     threshold = -1.0 if prunes else math.inf
-    study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(upper=threshold, n_warmup_steps=0))
+    study = optuna.create_study(
+        pruner=optuna.pruners.ThresholdPruner(upper=threshold, n_warmup_steps=0)
+    )
 
     def objective(trial):
         made.train(trial=trial)
@@ -24,6 +32,8 @@ def test_train_applies_the_values_of_a_trial_and_reports_to_it(tmp_path, prunes)
     study.optimize(objective, n_trials=1)
     (trial,) = study.trials
     assert made.args.learning_rate == 0.125
-    assert trial.state is (optuna.trial.TrialState.PRUNED if prunes else optuna.trial.TrialState.COMPLETE)
+    assert trial.state is (
+        optuna.trial.TrialState.PRUNED if prunes else optuna.trial.TrialState.COMPLETE
+    )
     assert list(trial.intermediate_values) == ([2] if prunes else [2, 4])
     assert [path.name for path in tmp_path.glob("**/run-*")] == ["run-0"]

@@ -1,4 +1,6 @@
-"""A study in a real PostgreSQL server, as several machines would use it; skipped where there is no server."""
+"""A study in a real PostgreSQL server, as several machines would use it; skipped where there is
+no server.
+"""
 
 import getpass
 import os
@@ -17,7 +19,9 @@ from lightrainer.facade.search.storages import disconnect
 def program(name):
     """Where Debian and Fedora put what is not meant for everybody's PATH."""
     places = [*Path("/usr/lib/postgresql").glob("*/bin"), Path("/usr/pgsql/bin")]
-    return shutil.which(name, path=os.pathsep.join([*map(str, sorted(places, reverse=True)), os.environ["PATH"]]))
+    return shutil.which(
+        name, path=os.pathsep.join([*map(str, sorted(places, reverse=True)), os.environ["PATH"]])
+    )
 
 
 def server_user():
@@ -41,7 +45,13 @@ def server(tmp_path_factory):
     port, data = free_port(), folder / "data"
 
     def run(*command):
-        subprocess.run(command, user=user if os.getuid() == 0 else None, cwd=folder, check=True, capture_output=True)
+        subprocess.run(
+            command,
+            user=user if os.getuid() == 0 else None,
+            cwd=folder,
+            check=True,
+            capture_output=True,
+        )
 
     try:
         run(initdb, "-D", str(data), "-A", "trust", "-U", "tester")
@@ -55,7 +65,12 @@ def server(tmp_path_factory):
 
 def test_two_workers_and_going_on(server, tmp_path):
     made = searcher(tmp_path)
-    options = {"storage": server, "study_name": "shared", "load_if_exists": True, "sampler": random_sampler()}
+    options = {
+        "storage": server,
+        "study_name": "shared",
+        "load_if_exists": True,
+        "sampler": random_sampler(),
+    }
     made.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
     assert [trial.state.name for trial in made.study.trials] == ["COMPLETE"] * 4
     disconnect(made.study._storage)

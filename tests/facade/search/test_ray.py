@@ -1,4 +1,6 @@
-"""A real search of Ray on this machine; skipped where Ray is not installed (`pip install "lightrainer[ray]"`)."""
+"""A real search of Ray on this machine; skipped where Ray is not installed
+(`pip install "lightrainer[ray]"`).
+"""
 
 import importlib.util
 import json
@@ -12,14 +14,17 @@ from small_searches import searcher, space
 
 SCRIPT = Path(__file__).with_name("ray_script.py")
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed"
+)
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ray")
     settings = {"OMP_NUM_THREADS": "1", "RAY_AIR_NEW_OUTPUT": "0", "PYTHONWARNINGS": "ignore"}
-    settings["RAY_worker_niceness"] = "0"  # not behind everything else that the machine does, as Ray has it otherwise
+    # not behind everything else that the machine does, as Ray has it otherwise
+    settings["RAY_worker_niceness"] = "0"
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(folder)],
         env={**os.environ, **settings},

@@ -1,4 +1,6 @@
-"""The report of a study: what is in the files, with one objective and with several; and the dashboard beside it."""
+"""The report of a study: what is in the files, with one objective and with several; and the
+dashboard beside it.
+"""
 
 import io
 import json
@@ -27,7 +29,11 @@ def test_one_objective(tmp_path):
     names = {path.name for path in (tmp_path / "report").iterdir()}
     assert names == {"report.html", "trials.csv", "best.json"}
     best = json.loads((tmp_path / "report" / "best.json").read_text())
-    trial = {"trial": study.best_trial.number, "values": [study.best_value], "parameters": study.best_params}
+    trial = {
+        "trial": study.best_trial.number,
+        "values": [study.best_value],
+        "parameters": study.best_params,
+    }
     assert best["best"] == [trial]
     for title in ("Best trials", "Intermediate Values Plot", "Slice Plot", "All trials"):
         assert count(page, title) == 1
@@ -38,7 +44,9 @@ def test_one_objective(tmp_path):
 
 
 def test_values_of_any_kind_are_drawn(tmp_path):
-    """Infinite values, choices of any type, parameters that some trials lack, and text that is no HTML."""
+    """Infinite values, choices of any type, parameters that some trials lack, and text that is
+    no HTML.
+    """
 
     def objective(trial):
         trial.suggest_categorical("<b>", ["x<y", None, True, 1.5])
@@ -69,7 +77,11 @@ def test_write_report_of_several_objectives_shows_each_and_their_trade_offs(tmp_
     assert count(page, "Pareto-front Plot") == 1
     assert count(page, "Failed trials") == 1
     assert count(page, "Optimization History Plot") == 2
-    assert (tmp_path / "trials.csv").read_text().startswith("trial,state,failure,objective,value_0,value_1,")
+    assert (
+        (tmp_path / "trials.csv")
+        .read_text()
+        .startswith("trial,state,failure,objective,value_0,value_1,")
+    )
 
 
 def test_write_report_without_plotly_says_what_to_install(tmp_path, monkeypatch):
@@ -104,7 +116,9 @@ def test_the_dashboard_shows_the_storage(tmp_path):
     dashboard = pytest.importorskip("optuna_dashboard", exc_type=ImportError)
     address = str(tmp_path / "study.log")
     made = searcher(tmp_path / "out")
-    best = made.hyperparameter_search(space, n_trials=2, sampler=random_sampler(), storage=address, study_name="mine")
+    best = made.hyperparameter_search(
+        space, n_trials=2, sampler=random_sampler(), storage=address, study_name="mine"
+    )
     app = dashboard.wsgi(open_storage(address))
     (summary,) = asked(app, "/api/studies")["study_summaries"]
     assert summary["study_name"] == "mine"
@@ -116,5 +130,9 @@ def test_the_dashboard_shows_the_storage(tmp_path):
 def asked(app, path):
     """The answer to a GET."""
     environ = {"REQUEST_METHOD": "GET", "PATH_INFO": path, "SERVER_NAME": "x", "SERVER_PORT": "80"}
-    environ |= {"wsgi.input": io.BytesIO(), "wsgi.errors": io.StringIO(), "wsgi.url_scheme": "http"}
+    environ |= {
+        "wsgi.input": io.BytesIO(),
+        "wsgi.errors": io.StringIO(),
+        "wsgi.url_scheme": "http",
+    }
     return json.loads(b"".join(app(environ, lambda line, headers, *rest: None)))

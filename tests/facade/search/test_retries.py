@@ -1,4 +1,6 @@
-"""Searches that were stopped, and trials whose process was killed: nothing is lost, nothing is done twice."""
+"""Searches that were stopped, and trials whose process was killed: nothing is lost, nothing is
+done twice.
+"""
 
 import optuna
 import pytest
@@ -20,12 +22,21 @@ def stop_at(step, error):
 
 @pytest.mark.parametrize(
     ("error", "kind", "resumes"),
-    [(KeyboardInterrupt, "sqlite", True), (SystemExit(143), "journal", True), (SystemExit(143), "journal", False)],
+    [
+        (KeyboardInterrupt, "sqlite", True),
+        (SystemExit(143), "journal", True),
+        (SystemExit(143), "journal", False),
+    ],
 )
 def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, error, kind, resumes):
     """Or the trial begins anew, if that is asked for."""
     address = f"sqlite:///{tmp_path / 's.db'}" if kind == "sqlite" else str(tmp_path / "s.log")
-    options = {"storage": address, "study_name": "s", "load_if_exists": True, "sampler": random_sampler()}
+    options = {
+        "storage": address,
+        "study_name": "s",
+        "load_if_exists": True,
+        "sampler": random_sampler(),
+    }
     settings = {"save_strategy": "steps", "save_steps": 2, "eval_steps": 1}
     made = told(searcher(tmp_path / "out", callbacks=[stop_at(3, error)], **settings))
     with pytest.raises((KeyboardInterrupt, SystemExit)):
@@ -46,7 +57,9 @@ def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, erro
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["run-0", "run-1"]
     rows = table(again.study)
     assert [row["state"] for row in rows] == ["COMPLETE", "INTERRUPTED", "COMPLETE"]
-    assert [row["folder"] for row in rows] == [str(tmp_path / "out" / name) for name in ("run-0", "run-1", "run-1")]
+    assert [row["folder"] for row in rows] == [
+        str(tmp_path / "out" / name) for name in ("run-0", "run-1", "run-1")
+    ]
 
     # The same value as that of a trial that was never interrupted.
     whole = searcher(tmp_path / "whole", **settings)
@@ -57,13 +70,19 @@ def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, erro
 
 @pytest.mark.parametrize("name", ["s.db", "s.log"])
 def test_the_trial_of_a_process_that_is_gone_is_begun_again(tmp_path, name):
-    goes_on_after_a_kill(tmp_path, f"sqlite:///{tmp_path / name}" if name == "s.db" else str(tmp_path / name))
+    goes_on_after_a_kill(
+        tmp_path, f"sqlite:///{tmp_path / name}" if name == "s.db" else str(tmp_path / name)
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"eval_strategy": "no"}], ids=["reports", "ends"])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_search_that_was_suspended_continues_without_the_trial_that_another_one_has(tmp_path, changes, jobs):
-    """Another process gives its trial up, as it would after two heartbeats; the retry is run here, by chance."""
+def test_a_search_that_was_suspended_continues_without_the_trial_that_another_one_has(
+    tmp_path, changes, jobs
+):
+    """Another process gives its trial up, as it would after two heartbeats; the retry is run
+    here, by chance.
+    """
     address = str(tmp_path / "s.log")
 
     def given_up_meanwhile(trainer, state, control):
@@ -71,8 +90,12 @@ def test_a_search_that_was_suspended_continues_without_the_trial_that_another_on
             (tmp_path / "given-up").touch()
             retries.give_up(optuna.load_study(study_name="s", storage=open_storage(address)), 0)
 
-    made = searcher(tmp_path / "out", callbacks=[At("on_step_end", given_up_meanwhile, step=1)], **changes)
-    best = made.hyperparameter_search(space, n_trials=2, study_name="s", storage=address, n_jobs=jobs)
+    made = searcher(
+        tmp_path / "out", callbacks=[At("on_step_end", given_up_meanwhile, step=1)], **changes
+    )
+    best = made.hyperparameter_search(
+        space, n_trials=2, study_name="s", storage=address, n_jobs=jobs
+    )
     trials = made.study.trials
     assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
     retry = next(trial for trial in trials if trial.system_attrs.get("failed_trial") == 0)
@@ -94,7 +117,10 @@ def test_a_trial_of_a_living_process_is_left_alone(tmp_path):
 def test_a_database_has_a_heartbeat_and_retries(tmp_path):
     storage = open_storage(f"sqlite:///{tmp_path / 's.db'}", heartbeat=7, max_retry=1)
     assert storage.get_heartbeat_interval() == 7
-    callback = getattr(storage, "get_heartbeat_stale_trial_callback", None) or storage.get_failed_trial_callback
+    callback = (
+        getattr(storage, "get_heartbeat_stale_trial_callback", None)
+        or storage.get_failed_trial_callback
+    )
     assert callback() is not None
     study = optuna.create_study(storage=storage)
     for number in (0, 1):

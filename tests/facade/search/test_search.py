@@ -1,4 +1,6 @@
-"""`hyperparameter_search`: what it returns, what it leaves as it was, and what each trial begins with."""
+"""`hyperparameter_search`: what it returns, what it leaves as it was, and what each trial begins
+with.
+"""
 
 import copy
 import gc
@@ -51,7 +53,9 @@ def test_a_trial_runs_with_its_own_seed_so_that_it_can_be_made_again(tmp_path):
     def seeded(trial):
         return {"learning_rate": 1e-2, "seed": seeds[trial.number]}
 
-    made.hyperparameter_search(seeded, n_trials=3, callbacks=[lambda study, trial: found.append(trial.value)])
+    made.hyperparameter_search(
+        seeded, n_trials=3, callbacks=[lambda study, trial: found.append(trial.value)]
+    )
     assert found[0] == found[2] != found[1]
     made.args.seed, made.args.learning_rate = 9, 1e-2
     made.train()
@@ -64,7 +68,8 @@ def test_two_searches_in_one_folder_leave_each_others_trials_alone(tmp_path):
         made.hyperparameter_search(space, n_trials=1, final_model="retrain")
         assert {path.name for path in tmp_path.iterdir()} == folders
     rates = [
-        json.loads(file.read_text())["trial_params"] for file in tmp_path.glob("run-*/checkpoint-4/trainer_state.json")
+        json.loads(file.read_text())["trial_params"]
+        for file in tmp_path.glob("run-*/checkpoint-4/trainer_state.json")
     ]
     assert len(rates) == 2
     assert rates[0] != rates[1]
@@ -87,12 +92,22 @@ def test_each_trial_is_named_and_has_a_folder(tmp_path):
 
     class Names(TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):
-            seen.append((state.is_hyper_param_search, state.trial_name, state.trial_params["learning_rate"]))
+            seen.append(
+                (
+                    state.is_hyper_param_search,
+                    state.trial_name,
+                    state.trial_params["learning_rate"],
+                )
+            )
 
-    made = searcher(tmp_path, callbacks=[Names()], save_strategy="steps", save_steps=4, save_only_model=True)
+    made = searcher(
+        tmp_path, callbacks=[Names()], save_strategy="steps", save_steps=4, save_only_model=True
+    )
     for hp_name in (None, lambda trial: f"lr{trial.params['learning_rate']}"):
         made.hyperparameter_search(
-            lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.1)}, n_trials=2, hp_name=hp_name
+            lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.1)},
+            n_trials=2,
+            hp_name=hp_name,
         )
     # Equal values would have given two trials one folder.
     assert seen == [(True, name, 0.1) for name in ("run-0", "run-1", "lr0.1", "lr0.1-2")]
@@ -133,7 +148,9 @@ def test_memory_does_not_grow_from_trial_to_trial(tmp_path):
         objects[trial.number] = len(gc.get_objects()) if trial.number in (5, 10) else 0
 
     made = searcher(tmp_path, model_init=model)
-    made.hyperparameter_search(space, n_trials=11, sampler=random_sampler(), callbacks=[count], gc_after_trial=True)
+    made.hyperparameter_search(
+        space, n_trials=11, sampler=random_sampler(), callbacks=[count], gc_after_trial=True
+    )
     assert len(models) == 12
     assert max(alive) <= 2  # the last one, and the best so far
     assert objects[10] - objects[5] < 5 * 150  # what optuna keeps of a trial
@@ -165,7 +182,9 @@ def test_search_with_catch_continues_after_model_init_failed(tmp_path, failing, 
         return tiny()
 
     made = searcher(tmp_path, model_init=make)
-    best = made.hyperparameter_search(space, n_trials=3, catch=ArithmeticError, final_model=final_model)
+    best = made.hyperparameter_search(
+        space, n_trials=3, catch=ArithmeticError, final_model=final_model
+    )
     expected = ["COMPLETE"] * 3
     expected[failing] = "FAIL"
     assert [trial.state.name for trial in made.study.trials] == expected
@@ -182,7 +201,9 @@ def test_options_of_the_study(tmp_path):
         made.hyperparameter_search(space, n_trials=2, **options)
     again = searcher(tmp_path / "out")
     options["load_if_exists"] = True
-    more = again.hyperparameter_search(space, n_trials=1, sampler=random_sampler(1), final_model="retrain", **options)
+    more = again.hyperparameter_search(
+        space, n_trials=1, sampler=random_sampler(1), final_model="retrain", **options
+    )
     assert len(again.study.trials) == 3
     assert again.evaluate()["eval_loss"] == more.objective
     with pytest.raises(ValueError, match="has direction="):
@@ -199,20 +220,25 @@ def test_a_checkpoint_of_an_older_search_is_not_taken_for_the_best_model(tmp_pat
     added = optuna.create_trial(params={"learning_rate": 0.05}, distributions=known, value=-1.0)
     optuna.create_study(**keywords).add_trial(added)
     made = searcher(tmp_path, **saving)
-    best = made.hyperparameter_search(space, n_trials=1, sampler=random_sampler(1), load_if_exists=True, **keywords)
+    best = made.hyperparameter_search(
+        space, n_trials=1, sampler=random_sampler(1), load_if_exists=True, **keywords
+    )
     assert best.run_id == "0"
     assert "trial 0, was not trained by this process and has no checkpoint here" in caplog.text
     assert made.evaluate()["eval_loss"] == made.study.trials[1].value  # that of the last trial
 
 
 def test_workers_side_by_side(tmp_path):
-    """Each in a process of its own, on one study; the result is what one worker finds with the same values."""
+    """Each in a process of its own, on one study; the result is what one worker finds with the
+    same values.
+    """
     made = searcher(tmp_path, save_strategy="steps", save_steps=4, save_only_model=True)
 
     def found(n_jobs):
         sampler = optuna.samplers.GridSampler({"learning_rate": [1e-3, 1e-2, 1e-1]}, seed=0)
         best = made.hyperparameter_search(space, n_trials=3, sampler=sampler, n_jobs=n_jobs)
-        assert made.evaluate()["eval_loss"] == best.objective  # read from the folder that a worker left
+        # read from the folder that a worker left
+        assert made.evaluate()["eval_loss"] == best.objective
         assert len(made.study.trials) == 3
         return {(trial.params["learning_rate"], trial.value) for trial in made.study.trials}
 
@@ -233,7 +259,9 @@ def test_a_trainer_that_has_trained_goes_to_another_process(tmp_path):
     made = searcher(tmp_path, model_init=partial(tiny, 3), **options)
     made.train()
     again, _ = portable.revive(pickle.loads(pickle.dumps(portable.portable(made))))
-    kinds = [[type(one).__name__ for one in each.callback_handler.callbacks] for each in (made, again)]
+    kinds = [
+        [type(one).__name__ for one in each.callback_handler.callbacks] for each in (made, again)
+    ]
     assert kinds[1] == [name for name in kinds[0] if name != "JITCheckpointCallback"] != kinds[0]
     again.train()
     assert same(weights(again.model), weights(made.model))
@@ -256,7 +284,10 @@ def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch, options):
 def test_an_earlier_study_is_a_beginning(tmp_path, jobs):
     first, second = searcher(tmp_path / "first"), searcher(tmp_path / "second")
     first.hyperparameter_search(space, n_trials=2, study_name="first")
-    options = {"n_jobs": jobs, **({"storage": f"sqlite:///{tmp_path}/study.db"} if jobs > 1 else {})}
+    options = {
+        "n_jobs": jobs,
+        **({"storage": f"sqlite:///{tmp_path}/study.db"} if jobs > 1 else {}),
+    }
     best = second.hyperparameter_search(space, n_trials=2, begin_with=first.study, **options)
     trials = second.study.trials
     assert [trial.params for trial in trials[:2]] == [trial.params for trial in first.study.trials]
@@ -267,6 +298,14 @@ def test_an_earlier_study_is_a_beginning(tmp_path, jobs):
 def test_the_default_space_and_names_that_are_no_arguments(tmp_path, caplog):
     made = searcher(tmp_path)
     best = made.hyperparameter_search(n_trials=1, sampler=random_sampler())
-    assert list(best.hyperparameters) == ["learning_rate", "num_train_epochs", "seed", "per_device_train_batch_size"]
+    assert list(best.hyperparameters) == [
+        "learning_rate",
+        "num_train_epochs",
+        "seed",
+        "per_device_train_batch_size",
+    ]
     made.hyperparameter_search(lambda trial: {"lerning_rate": 1.0}, n_trials=1)
-    assert "'lerning_rate', which is no training argument. Did you mean 'learning_rate'?" in caplog.text
+    assert (
+        "'lerning_rate', which is no training argument. Did you mean 'learning_rate'?"
+        in caplog.text
+    )

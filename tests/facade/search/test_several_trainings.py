@@ -17,8 +17,17 @@ def trial(tmp_path, monkeypatch):
     study = optuna.create_study(study_name="mine", storage=f"sqlite:///{tmp_path / 'study.db'}")
     study.add_trial(optuna.trial.create_trial(value=9.0, intermediate_values={2: 9.0, 4: 9.0}))
     monkeypatch.setattr(sweep_reports, "_process", sweep_reports._Process())
-    about = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study": "mine", "number": 1, "values": {}}
-    about |= {"metrics": ["eval_loss"], "result": str(tmp_path / "result.json"), "run_name": "run-1"}
+    about = {
+        "storage": f"sqlite:///{tmp_path / 'study.db'}",
+        "study": "mine",
+        "number": 1,
+        "values": {},
+    }
+    about |= {
+        "metrics": ["eval_loss"],
+        "result": str(tmp_path / "result.json"),
+        "run_name": "run-1",
+    }
     study.ask()
     return sweep_trial.ChildTrial(**about, pruner="median:n_startup_trials=1"), study
 
@@ -29,7 +38,9 @@ def train_twice(folder, monkeypatch, trial):
     losses = []
     for seed in (0, 1):
         made = trained(folder / "out", model=tiny(seed=seed), **settings)
-        losses.append([entry["eval_loss"] for entry in made.state.log_history if "eval_loss" in entry])
+        losses.append(
+            [entry["eval_loss"] for entry in made.state.log_history if "eval_loss" in entry]
+        )
     return losses
 
 
@@ -38,7 +49,9 @@ def test_the_pruner_sees_the_training_that_is_said(tmp_path, monkeypatch, trial)
     first, second = train_twice(tmp_path, monkeypatch, replace(about, training=2))
     assert list(study.trials[1].intermediate_values.values()) == second != first
     values = json.loads((tmp_path / "result.json").read_text())["values"]
-    assert [one[1:] for one in values] == [[[loss], n] for n, one in ((1, first), (2, second)) for loss in one]
+    assert [one[1:] for one in values] == [
+        [[loss], n] for n, one in ((1, first), (2, second)) for loss in one
+    ]
 
 
 def test_the_pruner_does_not_mix_trainings(tmp_path, monkeypatch, trial):

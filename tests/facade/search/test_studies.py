@@ -10,7 +10,11 @@ PROCESSES, ROUNDS = 3, 4
 
 
 def study_in(folder, name, *metrics):
-    given = {"storage": f"sqlite:///{folder / name}.db", "study_name": "mine", "load_if_exists": True}
+    given = {
+        "storage": f"sqlite:///{folder / name}.db",
+        "study_name": "mine",
+        "load_if_exists": True,
+    }
     return make_study(["minimize"], given, *metrics)
 
 
@@ -23,7 +27,9 @@ def _join_each(folder, barrier):
 def test_processes_that_start_at_once_share_a_fresh_study(tmp_path):
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(PROCESSES)
-    processes = [context.Process(target=_join_each, args=(tmp_path, barrier)) for _ in range(PROCESSES)]
+    processes = [
+        context.Process(target=_join_each, args=(tmp_path, barrier)) for _ in range(PROCESSES)
+    ]
     for process in processes:
         process.start()
     for process in processes:

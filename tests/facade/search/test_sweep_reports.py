@@ -36,13 +36,31 @@ def test_a_trial_is_pruned_after_an_epoch_and_takes_no_training_arguments(tmp_pa
     storage, result = f"sqlite:///{tmp_path / 'study.db'}", tmp_path / "result.json"
     study = optuna.create_study(storage=storage, study_name="s")
     study.add_trial(optuna.create_trial(value=0.01, intermediate_values={1: 0.01, 2: 0.01}))
-    told = {"storage": storage, "study": "s", "number": study.ask().number, "run_name": "run", "unit": "epochs"}
+    told = {
+        "storage": storage,
+        "study": "s",
+        "number": study.ask().number,
+        "run_name": "run",
+        "unit": "epochs",
+    }
     told |= {"metrics": ["val_loss"], "result": str(result), "pruner": "median:n_startup_trials=1"}
-    # Fixtures of other folders, which last as long as the session, leave this package's entry point out.
-    monkeypatch.setattr("lightning.fabric.utilities.registry.entry_points", importlib.metadata.entry_points)
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    # Fixtures of other folders, which last as long as the session, leave this package's entry point
+    # out.
+    monkeypatch.setattr(
+        "lightning.fabric.utilities.registry.entry_points", importlib.metadata.entry_points
+    )
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
     data = DataLoader(torch.ones(4, 1))
-    for values, error, match in ({}, EndedBySweep, ""), ({"learning_rate": 0.1}, ValueError, r"\(learning_rate\)"):
+    for values, error, match in (
+        ({}, EndedBySweep, ""),
+        (
+            {"learning_rate": 0.1},
+            ValueError,
+            r"\(learning_rate\)",
+        ),
+    ):
         monkeypatch.setenv(VARIABLE, ChildTrial(**told, values=values).as_json())
         monkeypatch.setattr(sweep_reports, "_process", sweep_reports._Process())
         trainer = lightning.Trainer(accelerator="cpu", max_epochs=2, val_check_interval=2, **quiet)

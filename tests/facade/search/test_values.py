@@ -44,14 +44,26 @@ def test_nothing_is_set_where_one_value_cannot_be(tmp_path):
 
 class Namer(TrialShortNamer):
     PREFIX = "lm"
-    DEFAULTS = {"learning_rate": 5e-5, "seed": 42, "lr_scheduler_type": "linear", "warmup_steps": 0}
+    DEFAULTS = {
+        "learning_rate": 5e-5,
+        "seed": 42,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0,
+    }
     DEFAULTS["weight_decay"] = 0.0
 
 
 def test_short_names_are_short_and_can_be_read():
-    values = {"learning_rate": 0.001, "seed": 42, "lr_scheduler_type": "cosine", "weight_decay": 1e-05}
+    values = {
+        "learning_rate": 0.001,
+        "seed": 42,
+        "lr_scheduler_type": "cosine",
+        "weight_decay": 1e-05,
+    }
     name = Namer.shortname(values)
-    theirs = type("Reference", (hp_naming.TrialShortNamer,), {"PREFIX": "lm", "DEFAULTS": Namer.DEFAULTS})
+    theirs = type(
+        "Reference", (hp_naming.TrialShortNamer,), {"PREFIX": "lm", "DEFAULTS": Namer.DEFAULTS}
+    )
     for others in (values, {"seed": 3, "lr_scheduler_type": "cosine"}, {"warmup_steps": 10}):
         assert Namer.shortname(others) == theirs.shortname(others)
     assert Namer.parse_repr(name) == {**Namer.DEFAULTS, **values}
@@ -155,7 +167,9 @@ RANGES = [
 @pytest.mark.parametrize(("text", "distribution"), RANGES)
 def test_whole_ends_are_a_range_of_floats_for_a_float_argument(tmp_path, text, distribution):
     (tmp_path / "space.yaml").write_text(text)
-    (parameter,) = read_space(str(tmp_path / "space.yaml"), declared_types(Seq2SeqTrainingArguments)).parameters
+    (parameter,) = read_space(
+        str(tmp_path / "space.yaml"), declared_types(Seq2SeqTrainingArguments)
+    ).parameters
     assert parameter.distribution == distribution
 
 

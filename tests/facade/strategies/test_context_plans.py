@@ -1,4 +1,6 @@
-"""Context parallel before it runs: what the plan is, and what is refused before anything is written."""
+"""Context parallel before it runs: what the plan is, and what is refused before anything is
+written.
+"""
 
 import re
 import types
@@ -8,7 +10,11 @@ from test_plan import of_four
 from tiny import Tiny, arguments, trainer
 from torch import nn
 
-from lightrainer.facade.arguments.parallelism import ContextParallelConfig, ParallelismConfig, SequenceParallelConfig
+from lightrainer.facade.arguments.parallelism import (
+    ContextParallelConfig,
+    ParallelismConfig,
+    SequenceParallelConfig,
+)
 from lightrainer.facade.strategies.plan import translate
 
 
@@ -29,7 +35,10 @@ def plan_of(folder, groups, **changes):
 
 def test_the_plan_shows_it(tmp_path):
     """The model is sharded over all that share sequences, also where `fsdp` says nothing."""
-    found = plan_of(tmp_path, {"cp_size": 2, "dp_shard_size": 2, "cp_handler": {"cp_comm_strategy": "alltoall"}})
+    found = plan_of(
+        tmp_path,
+        {"cp_size": 2, "dp_shard_size": 2, "cp_handler": {"cp_comm_strategy": "alltoall"}},
+    )
     assert (found.name, found.shards_weights) == ("ContextParallelStrategy", True)
     assert found.options["data_parallel_size"] == 4
     shown = {(becomes, value) for _, becomes, value in found.rows()}
@@ -42,7 +51,10 @@ def test_heads_are_sharded(tmp_path):
     found = plan_of(tmp_path, {"sp_size": 2, "dp_shard_size": 2})
     assert (found.name, found.shards_weights) == ("SequenceParallelStrategy", True)
     assert ("ulysses_attention()", "sequence_parallel_size=2") in {row[1:] for row in found.rows()}
-    for groups, name in (({"sp_size": 2, "tp_size": 2}, "SequenceParallel"), ({"cp_size": 2}, "ContextParallel")):
+    for groups, name in (
+        ({"sp_size": 2, "tp_size": 2}, "SequenceParallel"),
+        ({"cp_size": 2}, "ContextParallel"),
+    ):
         built = plan_of(tmp_path, groups).build()
         assert (type(built).__name__, built.context_parallel_size) == (f"{name}Strategy", 2)
     assert built.rotation == "allgather"
@@ -53,29 +65,55 @@ def test_what_the_reference_says_of_heads_is_read(tmp_path, theirs):
     handler: object = {"sp_seq_length": 8, "sp_seq_length_is_variable": False}
     if theirs:
         handler = pytest.importorskip("accelerate.utils").DeepSpeedSequenceParallelConfig(8, False)
-    found = arguments(tmp_path, parallelism_config={"sp_size": 2, "sp_handler": handler}).parallelism_config
+    found = arguments(
+        tmp_path, parallelism_config={"sp_size": 2, "sp_handler": handler}
+    ).parallelism_config
     assert found == ParallelismConfig(sp_size=2, sp_handler=SequenceParallelConfig(8, False))
 
 
 @pytest.mark.parametrize(
     "handler",
-    [{"cp_comm_strategy": "alltoall"}, types.SimpleNamespace(cp_comm_strategy="alltoall"), "theirs"],
+    [
+        {"cp_comm_strategy": "alltoall"},
+        types.SimpleNamespace(cp_comm_strategy="alltoall"),
+        "theirs",
+    ],
     ids=["dict", "object", "accelerate"],
 )
 def test_every_form_of_a_handler_is_read(tmp_path, handler):
     if handler == "theirs":
-        handler = pytest.importorskip("accelerate.utils").TorchContextParallelConfig(cp_comm_strategy="alltoall")
+        handler = pytest.importorskip("accelerate.utils").TorchContextParallelConfig(
+            cp_comm_strategy="alltoall"
+        )
     args = arguments(tmp_path, parallelism_config={"cp_size": 2, "cp_handler": handler})
-    assert args.parallelism_config == ParallelismConfig(cp_size=2, cp_handler=ContextParallelConfig("alltoall"))
+    assert args.parallelism_config == ParallelismConfig(
+        cp_size=2, cp_handler=ContextParallelConfig("alltoall")
+    )
     assert type(args)(**args.to_dict()).parallelism_config == args.parallelism_config
 
 
 REFUSED = [
-    ({"sp_handler": {"sp_attn_implementation": "flash_attention_2"}}, {}, "'flash_attention_2' is not split"),
+    (
+        {"sp_handler": {"sp_attn_implementation": "flash_attention_2"}},
+        {},
+        "'flash_attention_2' is not split",
+    ),
     ({"sp_handler": 3}, {}, "sp_handler=3 must be a dict"),
-    ({"sp_size": 2}, {"deepspeed": {"zero_optimization": {"stage": 3}}}, "For sp_size leave deepspeed out"),
-    ({"sp_size": 2, "dp_replicate_size": 2}, {}, "sp_size=2 needs a sharded model: set dp_shard_size above 1"),
-    ({"cp_handler": {"cp_comm_strategy": "allgathre"}}, {}, "'allgathre' is not known. Did you mean 'allgather'"),
+    (
+        {"sp_size": 2},
+        {"deepspeed": {"zero_optimization": {"stage": 3}}},
+        "For sp_size leave deepspeed out",
+    ),
+    (
+        {"sp_size": 2, "dp_replicate_size": 2},
+        {},
+        "sp_size=2 needs a sharded model: set dp_shard_size above 1",
+    ),
+    (
+        {"cp_handler": {"cp_comm_strategy": "allgathre"}},
+        {},
+        "'allgathre' is not known. Did you mean 'allgather'",
+    ),
     ({}, {"fsdp": "full_shard"}, "parallelism_config needs version 2 of FSDP"),
     (
         {},
@@ -93,15 +131,23 @@ def test_heads_that_processes_cannot_share_are_refused_before_the_run(tmp_path):
         translate(args, model=model).strategy.check(args, model)
 
 
-@pytest.mark.parametrize(("groups", "changes", "message"), REFUSED, ids=[message[:40] for *_, message in REFUSED])
+@pytest.mark.parametrize(
+    ("groups", "changes", "message"), REFUSED, ids=[message[:40] for *_, message in REFUSED]
+)
 def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, groups, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        arguments(tmp_path, parallelism_config=groups if "sp" in str(groups) else {"cp_size": 2, **groups}, **changes)
+        arguments(
+            tmp_path,
+            parallelism_config=groups if "sp" in str(groups) else {"cp_size": 2, **groups},
+            **changes,
+        )
 
 
 def test_models_that_cannot_be_trained_on_parts_are_refused_before_the_run(tmp_path):
     args = of_four(tmp_path, parallelism_config={"cp_size": 4})
-    with pytest.raises(ValueError, match=r"cp_size=4: Tiny\.forward has no parameter 'position_ids'") as error:
+    with pytest.raises(
+        ValueError, match=r"cp_size=4: Tiny\.forward has no parameter 'position_ids'"
+    ) as error:
         translate(args, model=Tiny()).strategy.check(args, Tiny())
     assert "or use dp_shard_size" in str(error.value)
     with pytest.raises(ValueError, match="cp_size above 1 needs GPUs"):
@@ -111,4 +157,6 @@ def test_models_that_cannot_be_trained_on_parts_are_refused_before_the_run(tmp_p
 
 
 def test_shifted_labels_are_made_of_labels_and_do_not_have_to_be_in_the_data(tmp_path):
-    assert trainer(tmp_path, model=Causal(), parallelism_config={"cp_size": 2}).label_names == ["labels"]
+    assert trainer(tmp_path, model=Causal(), parallelism_config={"cp_size": 2}).label_names == [
+        "labels"
+    ]

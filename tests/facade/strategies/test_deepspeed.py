@@ -1,4 +1,6 @@
-"""The configuration of DeepSpeed: filled in as the reference does it, contradictions found, never run without it."""
+"""The configuration of DeepSpeed: filled in as the reference does it, contradictions found,
+never run without it.
+"""
 
 import base64
 import copy
@@ -23,14 +25,22 @@ strategy_module = importlib.import_module("lightrainer.facade.strategies.deepspe
 
 ZERO = {"zero_optimization": {"stage": 2}}
 AUTO = {
-    **dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"),
+    **dict.fromkeys(
+        ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+        "auto",
+    ),
     "gradient_clipping": "auto",
     "fp16": {"enabled": "auto", "loss_scale": 0},
     "bf16": {"enabled": "auto"},
-    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+    "optimizer": {
+        "type": "AdamW",
+        "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"},
+    },
     "scheduler": {
         "type": "WarmupDecayLR",
-        "params": dict.fromkeys(("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps"), "auto"),
+        "params": dict.fromkeys(
+            ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps"), "auto"
+        ),
     },
     "zero_optimization": {
         "stage": 3,
@@ -58,22 +68,51 @@ def changed(config, **changes):
 CONFIGS = {
     "auto": AUTO,
     "stage 2": changed(AUTO, zero_optimization__stage=2),
-    "stage 0": {"zero_optimization": {"stage": 0, "reduce_bucket_size": "auto"}, "train_batch_size": "auto"},
+    "stage 0": {
+        "zero_optimization": {"stage": 0, "reduce_bucket_size": "auto"},
+        "train_batch_size": "auto",
+    },
     "numbers": changed(AUTO, zero_optimization__reduce_bucket_size=5, gradient_clipping=0.5),
-    "same values": {"optimizer": {"params": {"lr": 3e-4}}, "gradient_accumulation_steps": 4, **ZERO},
+    "same values": {
+        "optimizer": {"params": {"lr": 3e-4}},
+        "gradient_accumulation_steps": 4,
+        **ZERO,
+    },
     "other values": {
         "optimizer": {"params": {"lr": 1.0, "betas": [0.5, 0.6], "eps": 1, "weight_decay": 7}},
-        "scheduler": {"params": {"warmup_max_lr": 2.0, "total_num_steps": 3, "warmup_num_steps": 4}},
-        **{"train_batch_size": 1, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3},
-        **{"gradient_clipping": 0.25, "bf16": {"enabled": False}, "fp16": {"enabled": True}, **ZERO},
+        "scheduler": {
+            "params": {"warmup_max_lr": 2.0, "total_num_steps": 3, "warmup_num_steps": 4}
+        },
+        **{
+            "train_batch_size": 1,
+            "train_micro_batch_size_per_gpu": 2,
+            "gradient_accumulation_steps": 3,
+        },
+        **{
+            "gradient_clipping": 0.25,
+            "bf16": {"enabled": False},
+            "fp16": {"enabled": True},
+            **ZERO,
+        },
     },
     "sections missing": ZERO,
 }
 ARGUMENTS = {
     "plain": {},
     "all": {
-        **{"per_device_train_batch_size": 3, "gradient_accumulation_steps": 4, "max_grad_norm": 0.5, "bf16": True},
-        **{"learning_rate": 3e-4, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-7, "weight_decay": 0.1},
+        **{
+            "per_device_train_batch_size": 3,
+            "gradient_accumulation_steps": 4,
+            "max_grad_norm": 0.5,
+            "bf16": True,
+        },
+        **{
+            "learning_rate": 3e-4,
+            "adam_beta1": 0.8,
+            "adam_beta2": 0.95,
+            "adam_epsilon": 1e-7,
+            "weight_decay": 0.1,
+        },
         "save_on_each_node": True,
     },
     "fp16": {"fp16": True},
@@ -90,7 +129,13 @@ def reference():
     """The reference's class, on the base that it has where deepspeed is installed."""
     transformers = pytest.importorskip("transformers.integrations.deepspeed")
     base = pytest.importorskip("accelerate.utils.deepspeed").HfDeepSpeedConfig
-    names = ("is_auto", "fill_match", "fill_only", "trainer_config_process", "trainer_config_finalize")
+    names = (
+        "is_auto",
+        "fill_match",
+        "fill_only",
+        "trainer_config_process",
+        "trainer_config_finalize",
+    )
     methods = {name: vars(transformers.HfTrainerDeepSpeedConfig)[name] for name in names}
     return type("Reference", (base,), methods)
 
@@ -123,8 +168,16 @@ def test_it_is_filled_in_as_in_the_reference(tmp_path, config, given, model):
 
 def test_batches_can_be_left_to_the_arguments():
     """Where a training goes on with other processes, see `ElasticResumption`."""
-    given = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3, "gradient_clipping": 0.5}
-    opened = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": 0.5}
+    given = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 3,
+        "gradient_clipping": 0.5,
+    }
+    opened = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": 0.5,
+    }
     assert with_open_batches(json.dumps(given)) == opened
     assert with_open_batches(None) is None
     assert with_open_batches({}) == {}
@@ -140,20 +193,35 @@ def test_every_form_is_read(tmp_path):
 
 
 KEYS = [
-    ({"zero_optimisation": {}}, "'zero_optimisation' is no key of DeepSpeed's configuration. Did you mean 'zero_opt"),
+    (
+        {"zero_optimisation": {}},
+        "'zero_optimisation' is no key of DeepSpeed's configuration. Did you mean 'zero_opt",
+    ),
     ({"amp": {"enabled": True}}, "amp cannot be had here"),
     ({"managed_gradient_accumulation": False}, "managed_gradient_accumulation"),
     ({"sequence_parallel_size": 2}, "sequence_parallel_size"),
     ({"checkpoint": {"writer": {"type": "fast"}}}, "checkpoint.writer cannot be had here"),
-    ({"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}, "zero_optimization.zenflow cannot"),
+    (
+        {"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}},
+        "zero_optimization.zenflow cannot",
+    ),
     ({"tensor_parallel": {"autotp_size": 2}}, "split layers with parallelism_config"),
-    ({"optimizer": {"params": {"lr": 1}}}, "optimizer.params.lr is 1 in the configuration, but learning_rate"),
-    ({"bf16": {"enabled": True}}, "bf16.enabled is True in the configuration, but bf16 or bf16_full_eval is"),
+    (
+        {"optimizer": {"params": {"lr": 1}}},
+        "optimizer.params.lr is 1 in the configuration, but learning_rate",
+    ),
+    (
+        {"bf16": {"enabled": True}},
+        "bf16.enabled is True in the configuration, but bf16 or bf16_full_eval is",
+    ),
 ]
 BESIDE = [
     ({"fsdp": "full_shard"}, "fsdp='full_shard' and deepspeed exclude each other"),
     ({"parallelism_config": {"tp_size": 2}}, "DeepSpeed forms its own groups"),
-    ({"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "no"}, "does not go with deepspeed"),
+    (
+        {"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "no"},
+        "does not go with deepspeed",
+    ),
     ({"auto_find_batch_size": True}, "does not go with stage 3 of DeepSpeed"),
 ]
 BAD = [
@@ -162,8 +230,16 @@ BAD = [
     ("no/such/file.json", {}, "deepspeed='no/such/file.json': there is no such file"),
     ({"train_batch_size": 8}, {}, "no section zero_optimization"),
     ({"zero_optimization": {"stage": 4}}, {}, "zero_optimization.stage=4 must be 0, 1, 2 or 3"),
-    ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, {}, "needs zero_optimization.stage 3"),
-    ({"zero_optimization": {"stage": 3, "offload_param": {"device": "disk"}}}, {}, "Choose from: none, cpu, nvme"),
+    (
+        {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
+        {},
+        "needs zero_optimization.stage 3",
+    ),
+    (
+        {"zero_optimization": {"stage": 3, "offload_param": {"device": "disk"}}},
+        {},
+        "Choose from: none, cpu, nvme",
+    ),
     (3, {}, "deepspeed=3 is an int; pass a dict, or the path of a JSON file"),
 ]
 
@@ -188,23 +264,37 @@ def test_the_plan_shows_the_whole_configuration(tmp_path):
 
 def engine_config(tmp_path, config, **changes):
     """Return the configuration that DeepSpeed itself gets."""
-    return translate(arguments(tmp_path, deepspeed=config, **changes), model=MODELS["wide"]).strategy.engine_config()
+    return translate(
+        arguments(tmp_path, deepspeed=config, **changes), model=MODELS["wide"]
+    ).strategy.engine_config()
 
 
 def test_what_the_arguments_say_holds_where_the_configuration_is_silent(tmp_path):
-    found = engine_config(tmp_path, ZERO, gradient_accumulation_steps=3, max_grad_norm=0.5, bf16=True)
-    assert (found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]) == (4, 3)
+    found = engine_config(
+        tmp_path, ZERO, gradient_accumulation_steps=3, max_grad_norm=0.5, bf16=True
+    )
+    assert (found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]) == (
+        4,
+        3,
+    )
     assert (found["gradient_clipping"], found["bf16"]) == (0.5, {"enabled": True})
     assert engine_config(tmp_path, {**ZERO, "gradient_clipping": 1.0})["gradient_clipping"] == 1.0
 
 
 def test_on_the_cpu_no_optimizer_is_compiled(tmp_path):
-    """DeepSpeed's own fused Adam would be; that of torch gives the same numbers. What the user says stays."""
+    """DeepSpeed's own fused Adam would be; that of torch gives the same numbers. What the user
+    says stays.
+    """
     assert engine_config(tmp_path, AUTO, max_steps=5)["optimizer"]["params"]["torch_adam"] is True
     own = changed(AUTO, optimizer__params__torch_adam=False)
     assert engine_config(tmp_path, own, max_steps=5)["optimizer"]["params"]["torch_adam"] is False
     assert engine_config(tmp_path, ZERO)["zero_force_ds_cpu_optimizer"] is False
-    assert engine_config(tmp_path, {**ZERO, "zero_force_ds_cpu_optimizer": True})["zero_force_ds_cpu_optimizer"] is True
+    assert (
+        engine_config(tmp_path, {**ZERO, "zero_force_ds_cpu_optimizer": True})[
+            "zero_force_ds_cpu_optimizer"
+        ]
+        is True
+    )
 
 
 def test_without_zero_gradients_are_clipped_as_without_deepspeed(tmp_path):
@@ -214,7 +304,9 @@ def test_without_zero_gradients_are_clipped_as_without_deepspeed(tmp_path):
     assert engine_config(tmp_path, stage_0, bf16=True)["gradient_clipping"] == 1.0
 
 
-@pytest.mark.parametrize(("given", "whole"), [(None, True), ("auto", True), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("given", "whole"), [(None, True), ("auto", True), (True, True), (False, False)]
+)
 def test_models_are_saved_whole_unless_the_configuration_says_no(tmp_path, given, whole):
     section = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": given}
     section = {key: value for key, value in section.items() if value is not None}
@@ -223,15 +315,27 @@ def test_models_are_saved_whole_unless_the_configuration_says_no(tmp_path, given
 
 
 def test_what_is_switched_off_is_no_fault(tmp_path):
-    off = {"amp": {"enabled": False}, "elasticity": {"enabled": False}, "sequence_parallel_size": 1, "pipeline": {}}
-    passed = {"flops_profiler": {"enabled": True}, "aio": {"block_size": 1}, "wall_clock_breakdown": True}
+    off = {
+        "amp": {"enabled": False},
+        "elasticity": {"enabled": False},
+        "sequence_parallel_size": 1,
+        "pipeline": {},
+    }
+    passed = {
+        "flops_profiler": {"enabled": True},
+        "aio": {"block_size": 1},
+        "wall_clock_breakdown": True,
+    }
     arguments(tmp_path, deepspeed={**ZERO, **off, **passed, "managed_gradient_accumulation": True})
 
 
 def test_contradictions_with_the_run_are_found(tmp_path):
     config = changed(AUTO, scheduler__params__total_num_steps=3)
     args = arguments(tmp_path, deepspeed=config)
-    with pytest.raises(ValueError, match="total_num_steps is 3 in the configuration, but the number of steps is 50"):
+    with pytest.raises(
+        ValueError,
+        match="total_num_steps is 3 in the configuration, but the number of steps is 50",
+    ):
         translate(args, steps=50)
 
 
@@ -263,7 +367,9 @@ def test_require_deepspeed_refuses_old_versions(monkeypatch, found, refused):
     if not refused:
         strategy_module.require_deepspeed()
         return
-    with pytest.raises(ImportError, match=rf"{re.escape(found)} is installed.*wrong losses.*'deepspeed>=0\.19'"):
+    with pytest.raises(
+        ImportError, match=rf"{re.escape(found)} is installed.*wrong losses.*'deepspeed>=0\.19'"
+    ):
         strategy_module.require_deepspeed()
 
 

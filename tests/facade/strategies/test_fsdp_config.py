@@ -15,7 +15,11 @@ READ = [
     ("full_shard", {}, {"sharding": "full_shard"}),
     ("full_shard auto_wrap", {}, {"wrap": "layers", "layers": None}),
     ("full_shard auto_wrap", {"min_num_params": "5"}, {"wrap": "size", "min_num_params": 5}),
-    ("full_shard", {"transformer_layer_cls_to_wrap": ["A", "B"]}, {"wrap": "layers", "layers": ("A", "B")}),
+    (
+        "full_shard",
+        {"transformer_layer_cls_to_wrap": ["A", "B"]},
+        {"wrap": "layers", "layers": ("A", "B")},
+    ),
     ("full_shard", {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}, {"wrap": "layers"}),
     ("full_shard", {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 3}, {"wrap": "size"}),
     ("full_shard", {"version": "2"}, {"version": 2}),
@@ -25,19 +29,43 @@ READ = [
     ("full_shard", {"limit_all_gathers": False}, {"limit_all_gathers": False}),
     ("full_shard", {"use_orig_params": "False"}, {"use_orig_params": False}),
     ("full_shard", {"sync_module_states": False}, {"sync_module_states": False}),
-    ("full_shard auto_wrap", {"activation_checkpointing": True}, {"activation_checkpointing": True}),
+    (
+        "full_shard auto_wrap",
+        {"activation_checkpointing": True},
+        {"activation_checkpointing": True},
+    ),
     ("full_shard", {"cpu_ram_efficient_loading": "true"}, {"cpu_ram_efficient_loading": True}),
     ("auto_wrap", {"reshard_after_forward": "SHARD_GRAD_OP"}, {"sharding": "shard_grad_op"}),
     ("auto_wrap", {"reshard_after_forward": 4}, {"sharding": "hybrid_shard"}),
     ("full_shard", {"version": 2, "reshard_after_forward": False}, {"sharding": "shard_grad_op"}),
-    ("hybrid_shard", {"version": 2, "reshard_after_forward": "false"}, {"sharding": "hybrid_shard_zero2"}),
+    (
+        "hybrid_shard",
+        {"version": 2, "reshard_after_forward": "false"},
+        {"sharding": "hybrid_shard_zero2"},
+    ),
     ("full_shard", {"state_dict_type": "SHARDED_STATE_DICT"}, {"state_dict_type": "sharded"}),
     ("full_shard", {"xla": True, "xla_fsdp_v2": True}, {"xla": True, "xla_v2": True}),
-    ("full_shard", {"xla_fsdp_settings": {"compute_dtype": "float16"}}, {"xla_options": {"compute_dtype": "float16"}}),
-    ("full_shard auto_wrap", {"xla": True, "xla_fsdp_grad_ckpt": True}, {"xla_checkpointing": True}),
+    (
+        "full_shard",
+        {"xla_fsdp_settings": {"compute_dtype": "float16"}},
+        {"xla_options": {"compute_dtype": "float16"}},
+    ),
+    (
+        "full_shard auto_wrap",
+        {"xla": True, "xla_fsdp_grad_ckpt": True},
+        {"xla_checkpointing": True},
+    ),
     (True, {}, {"version": 2, "sharding": "full_shard", "wrap": "layers", "layers": None}),
-    (True, {"reshard_after_forward": False, "cpu_offload": True}, {"sharding": "shard_grad_op", "offload": True}),
-    (True, {"version": 1, "reshard_after_forward": "shard_grad_op"}, {"version": 1, "sharding": "shard_grad_op"}),
+    (
+        True,
+        {"reshard_after_forward": False, "cpu_offload": True},
+        {"sharding": "shard_grad_op", "offload": True},
+    ),
+    (
+        True,
+        {"version": 1, "reshard_after_forward": "shard_grad_op"},
+        {"version": 1, "sharding": "shard_grad_op"},
+    ),
 ]
 
 
@@ -52,19 +80,31 @@ def test_a_word_or_a_key_has_its_effect(tmp_path, words, config, expected):
 LATER = [
     ("full_shard", {}, {"version": 2, "wrap": "layers"}),
     ("offload", {}, {"version": 2, "offload": True, "wrap": "layers"}),
-    ("shard_grad_op", {"transformer_layer_cls_to_wrap": ["A"]}, {"sharding": "shard_grad_op", "layers": ("A",)}),
-    ("shard_grad_op", {"version": 1}, {"version": 1, "sharding": "shard_grad_op", "wrap": "layers"}),
+    (
+        "shard_grad_op",
+        {"transformer_layer_cls_to_wrap": ["A"]},
+        {"sharding": "shard_grad_op", "layers": ("A",)},
+    ),
+    (
+        "shard_grad_op",
+        {"version": 1},
+        {"version": 1, "sharding": "shard_grad_op", "wrap": "layers"},
+    ),
 ]
 
 
 @pytest.mark.parametrize(("words", "config", "expected"), LATER, ids=str)
-def test_words_mean_version_2_where_a_later_transformers_is_followed(tmp_path, monkeypatch, words, config, expected):
+def test_words_mean_version_2_where_a_later_transformers_is_followed(
+    tmp_path, monkeypatch, words, config, expected
+):
     monkeypatch.setenv("LIGHTRAINER_FOLLOW", "5.23.0")
     test_a_word_or_a_key_has_its_effect(tmp_path, words, config, expected)
 
 
 def test_true_survives_a_copy_and_a_command_line(tmp_path):
-    """A library makes arguments anew from those it got; later versions have `--fsdp` without a word."""
+    """A library makes arguments anew from those it got; later versions have `--fsdp` without a
+    word.
+    """
     args = arguments(tmp_path, fsdp=True)
     assert dataclasses.replace(args).fsdp is args.fsdp is True
     parse = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses
@@ -81,7 +121,11 @@ def test_every_key_is_tried():
 
 @pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())
 def test_deprecated_spellings_work_with_a_warning(tmp_path, caplog, old, new):
-    values = {"reshard_after_forward": "shard_grad_op", "cpu_offload": True, "backward_prefetch": "backward_post"}
+    values = {
+        "reshard_after_forward": "shard_grad_op",
+        "cpu_offload": True,
+        "backward_prefetch": "backward_post",
+    }
     values |= {"transformer_layer_cls_to_wrap": ["A"]}
     args = arguments(tmp_path, fsdp="auto_wrap", fsdp_config={f"fsdp_{old}": values[new]})
     assert args.fsdp_config[new] == values[new]
@@ -89,20 +133,47 @@ def test_deprecated_spellings_work_with_a_warning(tmp_path, caplog, old, new):
 
 
 REFUSALS = [
-    ("full_shard", {"min_num_param": 1}, "'min_num_param', which is not known. Did you mean 'min_num_params'"),
+    (
+        "full_shard",
+        {"min_num_param": 1},
+        "'min_num_param', which is not known. Did you mean 'min_num_params'",
+    ),
     ("full_shard", {"version": 3}, "fsdp_config['version']=3 must be 1 or 2"),
-    ("full_shard", {"backward_prefetch": "pre"}, "'backward_pre', 'backward_post' or 'no_prefetch'"),
-    ("full_shard", {"transformer_layer_cls_to_wrap": [1]}, "a list of class names, such as ['GPT2Block']"),
+    (
+        "full_shard",
+        {"backward_prefetch": "pre"},
+        "'backward_pre', 'backward_post' or 'no_prefetch'",
+    ),
+    (
+        "full_shard",
+        {"transformer_layer_cls_to_wrap": [1]},
+        "a list of class names, such as ['GPT2Block']",
+    ),
     ("full_shard", {"xla_fsdp_settings": "x"}, "a dict of options of XlaFullyShardedDataParallel"),
     ("full_shard", {"reshard_after_forward": True}, "pass fsdp_config['version']=2"),
     ("full_shard", {"reshard_after_forward": "hybrid_shard"}, "fsdp says 'full_shard'"),
-    ("auto_wrap", {"version": 2, "reshard_after_forward": "full_shard"}, "must be True or False in version 2"),
+    (
+        "auto_wrap",
+        {"version": 2, "reshard_after_forward": "full_shard"},
+        "must be True or False in version 2",
+    ),
     ("no_shard", {"version": 2}, "leave fsdp out, the processes then train with DDP"),
     ("full_shard", {"auto_wrap_policy": "SIZE_BASED_WRAP"}, "needs min_num_params above 0"),
     ("full_shard", {"activation_checkpointing": True}, "add 'auto_wrap' to fsdp"),
-    ("full_shard", {"cpu_ram_efficient_loading": True, "sync_module_states": False}, "needs sync_module_states=True"),
-    ("full_shard", {"xla": True, "xla_fsdp_grad_ckpt": True}, "pass min_num_params or transformer_layer_cls_to_wrap"),
-    *(("full_shard", {key: "x"}, f"fsdp_config['{key}']='x' has no counterpart in Lightning") for key in REFUSED),
+    (
+        "full_shard",
+        {"cpu_ram_efficient_loading": True, "sync_module_states": False},
+        "needs sync_module_states=True",
+    ),
+    (
+        "full_shard",
+        {"xla": True, "xla_fsdp_grad_ckpt": True},
+        "pass min_num_params or transformer_layer_cls_to_wrap",
+    ),
+    *(
+        ("full_shard", {key: "x"}, f"fsdp_config['{key}']='x' has no counterpart in Lightning")
+        for key in REFUSED
+    ),
 ]
 
 
@@ -120,13 +191,25 @@ def test_what_is_turned_off_is_fine(key):
 
 SHARDED = {"fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}
 COMBINATIONS = [
-    ({"gradient_checkpointing": True, "fsdp_config": {"activation_checkpointing": True}}, "Keep one"),
-    ({"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "steps"}, "Drop one of them"),
+    (
+        {"gradient_checkpointing": True, "fsdp_config": {"activation_checkpointing": True}},
+        "Keep one",
+    ),
+    (
+        {"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "steps"},
+        "Drop one of them",
+    ),
     ({"save_only_model": True, **SHARDED}, "Set it to 'FULL_STATE_DICT'"),
     ({"save_on_each_node": True, **SHARDED}, "save_on_each_node=True does not go with"),
     ({"parallelism_config": {"dp_shard_size": 2}}, "Set fsdp_config={'version': 2}"),
-    ({"parallelism_config": {"tp_size": 2}, "fsdp_config": {"version": 2}}, "nothing to shard over"),
-    ({"parallelism_config": {"dp_shard_size": 2}, "fsdp_config": {"xla": True}}, "Leave parallelism_config out"),
+    (
+        {"parallelism_config": {"tp_size": 2}, "fsdp_config": {"version": 2}},
+        "nothing to shard over",
+    ),
+    (
+        {"parallelism_config": {"dp_shard_size": 2}, "fsdp_config": {"xla": True}},
+        "Leave parallelism_config out",
+    ),
 ]
 
 
@@ -137,11 +220,26 @@ def test_impossible_combinations_are_refused(tmp_path, changes, message):
 
 
 WARNINGS = [
-    ({"fsdp_config": {"min_num_params": 3}}, "fsdp_config is used only with fsdp, which is not set: min_num_params"),
-    ({"fsdp": "full_shard", "fsdp_config": {"version": 2, "use_orig_params": True}}, "always keeps the original param"),
-    ({"fsdp": "full_shard", "fsdp_config": {"xla_fsdp_v2": True}}, "xla_fsdp_v2 are used only with fsdp_config['xla']"),
-    ({"fsdp": "full_shard", "fsdp_config": {"use_orig_params": False}, "weight_decay": 0.1}, "weight_decay=0.1"),
-    ({"fsdp": "full_shard", "gradient_checkpointing": True}, "fsdp_config['activation_checkpointing']=True does not"),
+    (
+        {"fsdp_config": {"min_num_params": 3}},
+        "fsdp_config is used only with fsdp, which is not set: min_num_params",
+    ),
+    (
+        {"fsdp": "full_shard", "fsdp_config": {"version": 2, "use_orig_params": True}},
+        "always keeps the original param",
+    ),
+    (
+        {"fsdp": "full_shard", "fsdp_config": {"xla_fsdp_v2": True}},
+        "xla_fsdp_v2 are used only with fsdp_config['xla']",
+    ),
+    (
+        {"fsdp": "full_shard", "fsdp_config": {"use_orig_params": False}, "weight_decay": 0.1},
+        "weight_decay=0.1",
+    ),
+    (
+        {"fsdp": "full_shard", "gradient_checkpointing": True},
+        "fsdp_config['activation_checkpointing']=True does not",
+    ),
 ]
 
 

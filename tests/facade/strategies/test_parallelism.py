@@ -23,7 +23,11 @@ def test_every_form_is_read(tmp_path, form):
     found = arguments(tmp_path, parallelism_config=form).parallelism_config
     assert found == ParallelismConfig(**SIZES)
     assert (found.total_size, found.data_parallel_size, found.non_data_parallel_size) == (4, 2, 2)
-    assert (found.dp_replicate_enabled, found.dp_shard_enabled, found.tp_enabled) == (False, True, True)
+    assert (found.dp_replicate_enabled, found.dp_shard_enabled, found.tp_enabled) == (
+        False,
+        True,
+        True,
+    )
 
 
 def test_it_survives_copies_and_dicts(tmp_path):
@@ -38,7 +42,10 @@ REFUSED = [
     ({"tp_size": 0}, "tp_size=0 must be a whole number, at least 1"),
     ({"cp_backend": "ring"}, "cp_backend='ring' is not known. Choose from: torch"),
     ({"cp_size": 2, "sp_size": 2}, "cp_size=2 and sp_size=2 both split sequences. Keep one"),
-    ({"dp_replicate_size": 2, "tp_size": 2}, "set dp_shard_size above 1 and dp_replicate_size to 1"),
+    (
+        {"dp_replicate_size": 2, "tp_size": 2},
+        "set dp_shard_size above 1 and dp_replicate_size to 1",
+    ),
     ("{tp_size: 2}", "is a str; pass a dict such as {'tp_size': 2}"),
 ]
 
@@ -60,9 +67,13 @@ def test_sizes_are_compared_with_what_the_launcher_started(tmp_path, monkeypatch
     said = problems(args, ["parallelism_config"])
     assert (said == []) is fits
     if not fits:
-        assert f"dp_shard_size=2 * tp_size=2 makes 4 processes, but there are {processes}" in said[0]
+        assert (
+            f"dp_shard_size=2 * tp_size=2 makes 4 processes, but there are {processes}" in said[0]
+        )
 
 
 def test_what_lightning_has_no_strategy_for_is_refused_with_the_reason(tmp_path):
     with pytest.raises(NotImplementedError, match="dp_replicate_size=2 with tp_size=2"):
-        arguments(tmp_path, parallelism_config={"dp_replicate_size": 2, "dp_shard_size": 2, "tp_size": 2})
+        arguments(
+            tmp_path, parallelism_config={"dp_replicate_size": 2, "dp_shard_size": 2, "tp_size": 2}
+        )

@@ -20,10 +20,20 @@ def plan(folder, **changes) -> RunPlan:
 
 def test_the_defaults_on_one_cpu(tmp_path):
     found = translate(TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none"))
-    assert (found.strategy.name, found.strategy.options) == ("SingleDeviceStrategy", {"device": "cpu"})
-    assert (found.accelerator, found.devices, found.num_nodes, found.precision) == ("cpu", 1, 1, "32-true")
+    assert (found.strategy.name, found.strategy.options) == (
+        "SingleDeviceStrategy",
+        {"device": "cpu"},
+    )
+    assert (found.accelerator, found.devices, found.num_nodes, found.precision) == (
+        "cpu",
+        1,
+        1,
+        "32-true",
+    )
     assert found.default_root_dir == str(tmp_path)
-    assert dict(vars(translate(of_four(tmp_path)))).items() >= {"devices": 2, "num_nodes": 2}.items()
+    assert (
+        dict(vars(translate(of_four(tmp_path)))).items() >= {"devices": 2, "num_nodes": 2}.items()
+    )
 
 
 SHOWN = [
@@ -43,7 +53,9 @@ SHOWN = [
 @pytest.mark.parametrize(("name", "value", "text"), SHOWN)
 def test_what_a_training_reads_as_it_goes_is_shown(tmp_path, name, value, text):
     """In one row of the table, which has it in no other case."""
-    changed, plain = (dict(enumerate(found.rows())) for found in (plan(tmp_path, **{name: value}), plan(tmp_path)))
+    changed, plain = (
+        dict(enumerate(found.rows())) for found in (plan(tmp_path, **{name: value}), plan(tmp_path))
+    )
     different = [row for number, row in changed.items() if row != plain[number]]
     assert len(different) == 1
     assert text in different[0][2]
@@ -55,16 +67,25 @@ class OfFour(TrainingArguments):
 
     @property
     def distributed_state(self):
-        return ProcessEnvironment(rank=0, local_rank=0, world_size=4, local_world_size=2, device=torch.device("cpu"))
+        return ProcessEnvironment(
+            rank=0, local_rank=0, world_size=4, local_world_size=2, device=torch.device("cpu")
+        )
 
 
 def of_four(folder, **changes):
     made = arguments(folder, **changes)
-    return OfFour(**{item.name: getattr(made, item.name) for item in dataclasses.fields(made) if item.init})
+    return OfFour(
+        **{item.name: getattr(made, item.name) for item in dataclasses.fields(made) if item.init}
+    )
 
 
 def test_the_options_of_ddp_arrive(tmp_path):
-    options = {"ddp_bucket_cap_mb": 7, "ddp_broadcast_buffers": False, "ddp_backend": "gloo", "ddp_timeout": 60}
+    options = {
+        "ddp_bucket_cap_mb": 7,
+        "ddp_broadcast_buffers": False,
+        "ddp_backend": "gloo",
+        "ddp_timeout": 60,
+    }
     options |= {"ddp_static_graph": True}
     strategy = translate(of_four(tmp_path, **options)).strategy.build()
     assert isinstance(strategy, DDPStrategy)

@@ -54,7 +54,11 @@ def test_words_become_torchs_strategies(tmp_path, word):
 
 OPTIONS = [
     ({"fsdp": "full_shard offload"}, lambda built: built.cpu_offload.offload_params, True),
-    ({"fsdp_config": {"backward_prefetch": "backward_pre"}}, "backward_prefetch", BackwardPrefetch.BACKWARD_PRE),
+    (
+        {"fsdp_config": {"backward_prefetch": "backward_pre"}},
+        "backward_prefetch",
+        BackwardPrefetch.BACKWARD_PRE,
+    ),
     ({}, "backward_prefetch", None),
     ({"fsdp_config": {"forward_prefetch": True}}, "forward_prefetch", True),
     ({"fsdp_config": {"limit_all_gathers": False}}, "limit_all_gathers", False),
@@ -105,7 +109,11 @@ def test_policies_choose_modules_by_name_and_by_size(tmp_path):
         return [
             type(module).__name__
             for module in (model.first, model.norm)
-            if policy(module=module, recurse=False, nonwrapped_numel=sum(p.numel() for p in module.parameters()))
+            if policy(
+                module=module,
+                recurse=False,
+                nonwrapped_numel=sum(p.numel() for p in module.parameters()),
+            )
         ]
 
     assert chosen({}) == ["Linear", "LayerNorm"]
@@ -116,20 +124,40 @@ def test_policies_choose_modules_by_name_and_by_size(tmp_path):
 def test_activations_are_computed_again_in_the_same_layers(tmp_path):
     config = {"transformer_layer_cls_to_wrap": ["Linear"], "activation_checkpointing": True}
     options = translate(of_four(tmp_path, fsdp="full_shard", fsdp_config=config)).strategy.options
-    assert options["activation_checkpointing_policy"] == options["auto_wrap_policy"] == {"layers": ["Linear"]}
+    assert (
+        options["activation_checkpointing_policy"]
+        == options["auto_wrap_policy"]
+        == {"layers": ["Linear"]}
+    )
     plain = translate(of_four(tmp_path, fsdp="full_shard")).strategy.options
     assert plain["activation_checkpointing_policy"] is None
 
 
 SECOND = {"fsdp_config": {"version": 2}}
 GRIDS = [
-    ({"fsdp": "full_shard", **SECOND}, (4, 1), {"replicate_size": 1, "reshard_after_forward": True}),
+    (
+        {"fsdp": "full_shard", **SECOND},
+        (4, 1),
+        {"replicate_size": 1, "reshard_after_forward": True},
+    ),
     ({"fsdp": "hybrid_shard", **SECOND}, (4, 1), {"replicate_size": 2}),
     ({"fsdp": "full_shard offload", **SECOND}, (4, 1), {"offload": True}),
-    ({"parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}}, (4, 1), {"replicate_size": 2}),
+    (
+        {"parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}},
+        (4, 1),
+        {"replicate_size": 2},
+    ),
     ({"parallelism_config": {"dp_shard_size": 2, "tp_size": 2}}, (2, 2), {"shard": "full_shard"}),
-    ({"parallelism_config": {"tp_size": 4}}, (1, 4), {"shard": None, "layers": None, "offload": None}),
-    ({"fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}, (4, 1), {"offload": False}),
+    (
+        {"parallelism_config": {"tp_size": 4}},
+        (1, 4),
+        {"shard": None, "layers": None, "offload": None},
+    ),
+    (
+        {"fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
+        (4, 1),
+        {"offload": False},
+    ),
     ({"fsdp": "full_shard", **SECOND, "bf16": True}, (4, 1), {"param_dtype": "bfloat16"}),
 ]
 
@@ -138,18 +166,27 @@ GRIDS = [
 def test_grids_of_processes(tmp_path, changes, sizes, expected):
     """Two machines of two processes: hybrid sharding keeps a copy on each."""
     strategy = translate(of_four(tmp_path, **changes)).strategy
-    assert (strategy.options["data_parallel_size"], strategy.options["tensor_parallel_size"]) == sizes
+    assert (
+        strategy.options["data_parallel_size"],
+        strategy.options["tensor_parallel_size"],
+    ) == sizes
     assert {name: strategy.options.get(name) for name in expected} == expected
     built = strategy.build()
     assert isinstance(built, ModelParallelStrategy)
     assert (built._data_parallel_size, built._tensor_parallel_size) == sizes
-    assert built._save_distributed_checkpoint is ("state_dict_type" in changes.get("fsdp_config", {}))
+    assert built._save_distributed_checkpoint is (
+        "state_dict_type" in changes.get("fsdp_config", {})
+    )
 
 
-@pytest.mark.parametrize("words", [["--fsdp", "full_shard auto_wrap"], ["--parallelism_config", '{"tp_size": 2}']])
+@pytest.mark.parametrize(
+    "words", [["--fsdp", "full_shard auto_wrap"], ["--parallelism_config", '{"tp_size": 2}']]
+)
 def test_the_command_line_shows_it_in_a_single_process(words, capsys):
     assert main(["plan", "--use_cpu", *words]) == 0
-    assert ("FSDPStrategy" if "--fsdp" in words else "tensor_parallel_size=2") in capsys.readouterr().out
+    assert (
+        "FSDPStrategy" if "--fsdp" in words else "tensor_parallel_size=2"
+    ) in capsys.readouterr().out
 
 
 REFUSED_RUNS = [
@@ -194,12 +231,20 @@ ENGINES += [{"parallelism_config": {"tp_size": 2}}, {"parallelism_config": {"dp_
 def test_optimizers_cannot_be_passed_together_with_sharding(tmp_path, engine):
     """As in the reference: it replaces the parameters."""
     model = Tiny()
-    with pytest.raises(RuntimeError, match=f"optimizers cannot be passed together with {next(iter(engine))}"):
-        trainer(tmp_path, model=model, optimizers=(torch.optim.SGD(model.parameters()), None), **engine)
+    with pytest.raises(
+        RuntimeError, match=f"optimizers cannot be passed together with {next(iter(engine))}"
+    ):
+        trainer(
+            tmp_path, model=model, optimizers=(torch.optim.SGD(model.parameters()), None), **engine
+        )
 
 
 def test_libraries_are_told(tmp_path):
     made = trainer(tmp_path, fsdp="full_shard")
-    assert (made.is_fsdp_enabled, made.is_deepspeed_enabled, made.is_fsdp_xla_enabled) == (True, False, False)
+    assert (made.is_fsdp_enabled, made.is_deepspeed_enabled, made.is_fsdp_xla_enabled) == (
+        True,
+        False,
+        False,
+    )
     assert made.place_model_on_device is False
     assert trainer(tmp_path).place_model_on_device is True

@@ -1,4 +1,6 @@
-"""Tensor parallel before it runs: which layers are split how, and what is said where that cannot be."""
+"""Tensor parallel before it runs: which layers are split how, and what is said where that cannot
+be.
+"""
 
 import importlib.util
 
@@ -8,7 +10,11 @@ from test_plan import of_four
 from torch import nn
 
 from lightrainer.facade.strategies.plan import translate
-from lightrainer.lightning_modules.distributed.tensor_parallel import _styles, plan_of, split_faults
+from lightrainer.lightning_modules.distributed.tensor_parallel import (
+    _styles,
+    plan_of,
+    split_faults,
+)
 from lightrainer.lightning_modules.distributed.tensor_parallel_styles import STYLES
 
 PAIR = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
@@ -33,11 +39,23 @@ class Layers(nn.Module):
 
 FAULTS = [
     (Layers(None), "Layers does not say how its layers are split. Give it a tp_plan"),
-    (Layers({**PAIR, "layers.*.norm": "packed_colwise"}), "'packed_colwise' (layers.*.norm), which is not supported"),
+    (
+        Layers({**PAIR, "layers.*.norm": "packed_colwise"}),
+        "'packed_colwise' (layers.*.norm), which is not supported",
+    ),
     (Layers({"layers.*.up": "colwize"}), "Did you mean 'colwise'"),
-    (Layers({"layers.*.upper": "colwise", **PAIR}), "'layers.*.upper', but there is no module of that name"),
+    (
+        Layers({"layers.*.upper": "colwise", **PAIR}),
+        "'layers.*.upper', but there is no module of that name",
+    ),
     (Layers({"layers.*": "colwise"}), "layers.1: 'colwise' is for nn.Linear, and this is a Layer"),
-    (Layers(inner=9), "layers.0.up: out_features=9 is not divisible by tp_size=2. Choose a tp_size that divides it"),
+    (
+        Layers(inner=9),
+        (
+            "layers.0.up: out_features=9 is not divisible by tp_size=2. Choose a tp_size that "
+            "divides it"
+        ),
+    ),
 ]
 
 
@@ -50,7 +68,9 @@ def test_models_that_cannot_be_split_are_refused_before_the_run(tmp_path, model,
     assert "or use dp_shard_size" in str(error.value)
 
 
-@pytest.mark.parametrize("model", [Layers(), Layers({**PAIR, "words": "embedding_rowwise"}), Layers(inner=10)])
+@pytest.mark.parametrize(
+    "model", [Layers(), Layers({**PAIR, "words": "embedding_rowwise"}), Layers(inner=10)]
+)
 def test_models_that_can_be_split_pass(tmp_path, model):
     args = of_four(tmp_path, parallelism_config={"dp_shard_size": 2, "tp_size": 2})
     translate(args, model=model).strategy.check(args, model)
@@ -70,10 +90,23 @@ class TestModelsOfTransformers:
     def of(name: str, **changes):
         import transformers
 
-        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 31}
-        sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 0, **changes}
+        sizes = {
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 2,
+            "vocab_size": 31,
+        }
+        sizes |= {
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "pad_token_id": 0,
+            "bos_token_id": 0,
+            **changes,
+        }
         with torch.device("meta"):
-            return getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**sizes))
+            return getattr(transformers, f"{name}ForCausalLM")(
+                getattr(transformers, f"{name}Config")(**sizes)
+            )
 
     @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Phi3", "Mistral", "Gemma2"])
     def test_their_plans_are_understood(self, name):
@@ -82,16 +115,24 @@ class TestModelsOfTransformers:
         assert plan_of(model) == model.tp_plan
 
     def test_heads_have_to_be_shared_out_evenly(self):
-        assert "tp_size=4 does not divide num_key_value_heads=2" in split_faults(self.of("Llama"), 4)[0]
+        assert (
+            "tp_size=4 does not divide num_key_value_heads=2"
+            in split_faults(self.of("Llama"), 4)[0]
+        )
 
     def test_experts_are_refused_by_name(self):
         faults = split_faults(self.of("Mixtral"), 2)
-        assert any("'moe_tp_experts' (model.layers.*.mlp.experts), which is not supported" in fault for fault in faults)
+        assert any(
+            "'moe_tp_experts' (model.layers.*.mlp.experts), which is not supported" in fault
+            for fault in faults
+        )
 
     def test_those_without_a_plan_are_told(self):
         import transformers
 
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=5))
+        model = transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=5)
+        )
         assert "GPT2LMHeadModel does not say how its layers are split" in split_faults(model, 2)[0]
 
     def test_styles_are_those_of_the_library(self):

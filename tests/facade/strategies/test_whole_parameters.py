@@ -32,7 +32,11 @@ DEMANDS = {
     "stable_adamw": WHOLE,
 }
 PATHS = ["torch.optim.Adafactor", *(["torch.optim.Muon"] if hasattr(torch.optim, "Muon") else [])]
-PATHS_OF_LIBRARIES = ["pytorch_optimizer.Lamb", "bitsandbytes.optim.LARS8bit", "pytorch_optimizer.StableAdamW"]
+PATHS_OF_LIBRARIES = [
+    "pytorch_optimizer.Lamb",
+    "bitsandbytes.optim.LARS8bit",
+    "pytorch_optimizer.StableAdamW",
+]
 
 
 def demanding(demand):
@@ -40,7 +44,11 @@ def demanding(demand):
 
 
 def fsdp(**changes):
-    options = {"auto_wrap_policy": None, "use_orig_params": False, "sharding_strategy": "FULL_SHARD"}
+    options = {
+        "auto_wrap_policy": None,
+        "use_orig_params": False,
+        "sharding_strategy": "FULL_SHARD",
+    }
     return FSDP("FSDPStrategy", {**options, **changes})
 
 
@@ -64,13 +72,19 @@ def test_names_of_optimizers_that_demand_something_are_these():
     for path in PATHS + PATHS_OF_LIBRARIES:
         assert optimizer_demands(path) == WHOLE
     assert optimizer_demands("AdamWScheduleFree") == OWN_STEPS
-    others = "Adam AdamW SGD NAdam RAdam RMSprop Adagrad Adadelta ASGD Rprop AdEMAMix Lion AdamW8bit"
+    others = (
+        "Adam AdamW SGD NAdam RAdam RMSprop Adagrad Adadelta ASGD Rprop AdEMAMix Lion AdamW8bit"
+    )
     assert not any(optimizer_demands(name) for name in others.split())
 
 
 @pytest.mark.parametrize("optim", [*demanding(WHOLE), *PATHS])
-@pytest.mark.parametrize("strategy", [fsdp(), zero(1), zero(2), zero(3)], ids=["fsdp1", "zero1", "zero2", "zero3"])
-def test_optim_that_needs_whole_parameters_is_refused_before_a_run(tmp_path, strategy, optim, monkeypatch):
+@pytest.mark.parametrize(
+    "strategy", [fsdp(), zero(1), zero(2), zero(3)], ids=["fsdp1", "zero1", "zero2", "zero3"]
+)
+def test_optim_that_needs_whole_parameters_is_refused_before_a_run(
+    tmp_path, strategy, optim, monkeypatch
+):
     monkeypatch.setattr("lightrainer.facade.strategies.deepspeed.require_deepspeed", lambda: None)
     with pytest.raises(ValueError, match=f"optim='{optim}'"):
         strategy.check(arguments(tmp_path, optim=optim), tiny())
@@ -79,7 +93,10 @@ def test_optim_that_needs_whole_parameters_is_refused_before_a_run(tmp_path, str
 @pytest.mark.parametrize(
     ("made", "argument"),
     [
-        ({"optimizer_cls_and_kwargs": (Adafactor, {"lr": 0.1, "relative_step": False})}, "optimizer_cls_and_kwargs"),
+        (
+            {"optimizer_cls_and_kwargs": (Adafactor, {"lr": 0.1, "relative_step": False})},
+            "optimizer_cls_and_kwargs",
+        ),
         ({"optimizer_cls_and_kwargs": (OwnAdafactor, {"lr": 0.1})}, "optimizer_cls_and_kwargs"),
         ({"cls": OwnOptimizer}, "create_optimizer"),
     ],
@@ -100,20 +117,29 @@ class AdamWScheduleFree(torch.optim.AdamW):
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_optimizer_that_steps_elsewhere_is_refused_by_deepspeed_in_every_stage(tmp_path, stage, monkeypatch):
+def test_optimizer_that_steps_elsewhere_is_refused_by_deepspeed_in_every_stage(
+    tmp_path, stage, monkeypatch
+):
     monkeypatch.setattr("lightrainer.facade.strategies.deepspeed.require_deepspeed", lambda: None)
     for optim in demanding(OWN_STEPS):
         with pytest.raises(ValueError, match=f"optim='{optim}' does not go with deepspeed"):
             zero(stage).check(arguments(tmp_path, optim=optim), tiny())
     facade = trainer(tmp_path, optimizer_cls_and_kwargs=(AdamWScheduleFree, {"lr": 0.1}))
     facade.create_optimizer()
-    with pytest.raises(ValueError, match=r"AdamWScheduleFree \(optimizer_cls_and_kwargs\) does not go with deepspeed"):
+    with pytest.raises(
+        ValueError,
+        match=r"AdamWScheduleFree \(optimizer_cls_and_kwargs\) does not go with deepspeed",
+    ):
         zero(stage)._check_made_optimizer(facade)
 
 
 @pytest.mark.parametrize(
     "strategy",
-    [fsdp(use_orig_params=True), fsdp(use_orig_params=True, sharding_strategy="NO_SHARD"), zero(0)],
+    [
+        fsdp(use_orig_params=True),
+        fsdp(use_orig_params=True, sharding_strategy="NO_SHARD"),
+        zero(0),
+    ],
     ids=["one process", "no_shard", "zero0"],
 )
 def test_strategies_that_keep_shapes_take_every_optimizer(tmp_path, strategy):

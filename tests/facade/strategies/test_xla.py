@@ -1,4 +1,6 @@
-"""A device of torch_xla: the plan and the arguments, everywhere; a real training where torch_xla can be imported."""
+"""A device of torch_xla: the plan and the arguments, everywhere; a real training where torch_xla
+can be imported.
+"""
 
 import importlib.util
 import json
@@ -35,7 +37,12 @@ def arguments(tmp_path, **changes):
 
 def test_members_of_the_arguments(tmp_path, on_a_tpu):
     args = arguments(tmp_path, bf16=True, debug="tpu_metrics_debug")
-    assert (str(args.device), args.parallel_mode, args.n_gpu, args.world_size) == ("xla:0", ParallelMode.TPU, 0, 1)
+    assert (str(args.device), args.parallel_mode, args.n_gpu, args.world_size) == (
+        "xla:0",
+        ParallelMode.TPU,
+        0,
+        1,
+    )
     assert args.distributed_state.distributed_type == "XLA"
     assert args.train_batch_size == args.per_device_train_batch_size
 
@@ -59,14 +66,23 @@ def test_torch_xla_alone_changes_nothing(monkeypatch):
 
 def test_the_plan(tmp_path, on_a_tpu):
     plan = translate(arguments(tmp_path, bf16=True))
-    assert (plan.accelerator, plan.devices, plan.num_nodes, plan.precision) == ("tpu", 1, 1, "bf16-mixed")
+    assert (plan.accelerator, plan.devices, plan.num_nodes, plan.precision) == (
+        "tpu",
+        1,
+        1,
+        "bf16-mixed",
+    )
     assert plan.strategy.name == "SingleDeviceXLAStrategy"
     assert not plan.strategy.shards_weights
     assert "SingleDeviceXLAStrategy(device=xla:0)" in str(plan)
 
 
 def test_the_plan_of_fsdp(tmp_path, on_a_tpu):
-    settings = {"xla": True, "xla_fsdp_settings": {"flatten_parameters": True}, "min_num_params": 5}
+    settings = {
+        "xla": True,
+        "xla_fsdp_settings": {"flatten_parameters": True},
+        "min_num_params": 5,
+    }
     strategy = translate(arguments(tmp_path, fsdp="full_shard", fsdp_config=settings)).strategy
     assert (strategy.name, strategy.shards_weights) == ("XLAStrategy", True)
     assert strategy.options["wrapper"] == "XlaFullyShardedDataParallel"
@@ -74,7 +90,12 @@ def test_the_plan_of_fsdp(tmp_path, on_a_tpu):
 
 
 CHANGES = [
-    ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, "1", NotImplementedError, "can be planned, but not run"),
+    (
+        {"fsdp": "full_shard", "fsdp_config": {"xla": True}},
+        "1",
+        NotImplementedError,
+        "can be planned, but not run",
+    ),
     ({}, "4", NotImplementedError, "the device xla in 4 processes can be planned, but not run"),
     ({"fp16": True}, "1", NotImplementedError, "which compute in bfloat16: pass bf16=True"),
     ({"fsdp": "full_shard"}, "1", ValueError, r"needs fsdp_config\['xla'\]=True"),
@@ -82,7 +103,9 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("changes", "processes", "error", "message"), CHANGES)
-def test_what_does_not_run_is_refused_by_name(changes, processes, error, message, tmp_path, on_a_tpu, monkeypatch):
+def test_what_does_not_run_is_refused_by_name(
+    changes, processes, error, message, tmp_path, on_a_tpu, monkeypatch
+):
     monkeypatch.setenv("PJRT_LOCAL_PROCESS_COUNT", processes)
     assert several_xla_processes() == int(processes)
     args = arguments(tmp_path, **changes)
@@ -100,7 +123,9 @@ def test_moving_a_model_keeps_what_is_shared():
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """A training where torch_xla is installed, in a process of its own, with the CPU as the only device of PJRT."""
+    """A training where torch_xla is installed, in a process of its own, with the CPU as the only
+    device of PJRT.
+    """
     if importlib.util.find_spec("torch_xla") is None:
         pytest.skip("torch_xla is not installed")
     script = Path(__file__).with_name("xla_training.py")
@@ -124,6 +149,8 @@ def test_a_training_there_is_that_of_the_cpu(seen):
     assert seen["xla predicted"] == pytest.approx(seen["cpu predicted"], abs=1e-5)
     assert seen["bf16"] == pytest.approx(seen["cpu"], rel=0.02)
     assert seen["bf16"] != pytest.approx(seen["cpu"], abs=1e-5)
-    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"} < set(seen["files"])
+    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"} < set(
+        seen["files"]
+    )
     assert seen["evaluated on the cpu"] == pytest.approx(seen["xla"][-1], abs=1e-5)
     assert seen["resumed"] == seen["straight"] != pytest.approx(seen["xla"], abs=1e-2)

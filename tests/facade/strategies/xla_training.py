@@ -1,4 +1,5 @@
-"""Trains on one device of torch_xla (the CPU, through PJRT) and on the CPU; prints what both saw, as JSON.
+"""Trains on one device of torch_xla (the CPU, through PJRT) and on the CPU; prints what both saw,
+as JSON.
 
 PJRT_DEVICE=CPU python xla_training.py FOLDER
 """
@@ -28,13 +29,27 @@ class Model(nn.Module):
 
     def forward(self, ids, labels=None):
         logits = self.head(self.dropout(torch.tanh(self.inner(self.embedding(ids)))))
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()) if labels is not None else None
+        loss = (
+            nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+            if labels is not None
+            else None
+        )
         return {"loss": loss, "logits": logits}
 
 
 def trainer(folder, *, dropout=0.0, **changes):
-    arguments = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_steps": 6}
-    arguments |= {"learning_rate": 1e-2, "logging_steps": 1, "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3}
+    arguments = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "max_steps": 6,
+    }
+    arguments |= {
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_steps": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 3,
+    }
     arguments |= {"report_to": "none", "disable_tqdm": True, **changes}
     torch.manual_seed(0)
     rows = torch.randint(16, (40, 6), generator=torch.Generator().manual_seed(1))
@@ -45,14 +60,23 @@ def trainer(folder, *, dropout=0.0, **changes):
 
 def losses(made):
     history = made.state.log_history
-    return [entry[key] for entry in history for key in ("loss", "grad_norm", "eval_loss") if key in entry]
+    return [
+        entry[key]
+        for entry in history
+        for key in ("loss", "grad_norm", "eval_loss")
+        if key in entry
+    ]
 
 
 def main(folder):
     warnings.simplefilter("ignore")
     seen = {}
     # torch counts its devices in the first backward pass, so torch_xla has to be there by then.
-    cases = {"xla": {"debug": "tpu_metrics_debug"}, "bf16": {"bf16": True}, "cpu": {"use_cpu": True}}
+    cases = {
+        "xla": {"debug": "tpu_metrics_debug"},
+        "bf16": {"bf16": True},
+        "cpu": {"use_cpu": True},
+    }
     for name, changes in cases.items():
         made = trainer(folder / name, **changes)
         made.train()
@@ -60,9 +84,16 @@ def main(folder):
         seen[f"{name} predicted"] = made.predict(made.eval_dataset).predictions[0, 0].tolist()
         if name == "xla":
             args = made.args
-            seen["members"] = [str(args.device), args.parallel_mode.value, args.n_gpu, args.world_size]
+            seen["members"] = [
+                str(args.device),
+                args.parallel_mode.value,
+                args.n_gpu,
+                args.world_size,
+            ]
             seen["strategy"] = made.plan.strategy.name
-            seen["parameters on"] = sorted({parameter.device.type for parameter in made.model.parameters()})
+            seen["parameters on"] = sorted(
+                {parameter.device.type for parameter in made.model.parameters()}
+            )
             seen["files"] = sorted(os.listdir(folder / name / "checkpoint-6"))
             on_cpu = trainer(folder / "again", use_cpu=True)
             on_cpu._load_from_checkpoint(str(folder / name / "checkpoint-6"))

@@ -11,12 +11,36 @@ from tiny import arguments, points, same, tiny, trained, trainer, weights
 
 from lightrainer import PrinterCallback, Trainer, TrainingArguments
 
-CHANGED = {"learning_rate": 0.5, "num_train_epochs": 2, "max_steps": 3, "per_device_train_batch_size": 2}
-CHANGED |= {"gradient_accumulation_steps": 2, "max_grad_norm": 0.01, "weight_decay": 0.5, "warmup_steps": 2}
+CHANGED = {
+    "learning_rate": 0.5,
+    "num_train_epochs": 2,
+    "max_steps": 3,
+    "per_device_train_batch_size": 2,
+}
+CHANGED |= {
+    "gradient_accumulation_steps": 2,
+    "max_grad_norm": 0.01,
+    "weight_decay": 0.5,
+    "warmup_steps": 2,
+}
 CHANGED |= {"lr_scheduler_type": "constant", "adam_beta1": 0.1, "optim": "sgd", "logging_steps": 3}
-CHANGED |= {"logging_strategy": "epoch", "eval_strategy": "epoch", "data_seed": 5, "bf16": True, "fp16": True}
-CHANGED |= {"dataloader_drop_last": True, "train_sampling_strategy": "sequential", "label_smoothing_factor": 0.2}
-CHANGED |= {"label_names": ["absent"], "neftune_noise_alpha": 3.0, "include_num_input_tokens_seen": "all"}
+CHANGED |= {
+    "logging_strategy": "epoch",
+    "eval_strategy": "epoch",
+    "data_seed": 5,
+    "bf16": True,
+    "fp16": True,
+}
+CHANGED |= {
+    "dataloader_drop_last": True,
+    "train_sampling_strategy": "sequential",
+    "label_smoothing_factor": 0.2,
+}
+CHANGED |= {
+    "label_names": ["absent"],
+    "neftune_noise_alpha": 3.0,
+    "include_num_input_tokens_seen": "all",
+}
 
 
 def outcome(made):
@@ -25,7 +49,10 @@ def outcome(made):
     made.train()
     made.evaluate()
     clock = ("runtime", "per_second")
-    entries = [{k: v for k, v in entry.items() if not k.endswith(clock)} for entry in made.state.log_history]
+    entries = [
+        {k: v for k, v in entry.items() if not k.endswith(clock)}
+        for entry in made.state.log_history
+    ]
     return entries, {name: tensor.tolist() for name, tensor in weights(made.model).items()}
 
 
@@ -46,7 +73,9 @@ def test_an_argument_changed_after_construction_takes_effect(tmp_path, name):
     assert from_the_start != usual
 
 
-@pytest.mark.parametrize(("name", "value"), [("logging_steps", -1), ("lr_scheduler_type", "lineal"), ("optim", "adam")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("logging_steps", -1), ("lr_scheduler_type", "lineal"), ("optim", "adam")]
+)
 def test_invalid_values_set_later_are_refused(tmp_path, name, value):
     made = trainer(tmp_path)
     setattr(made.args, name, value)
@@ -91,9 +120,16 @@ def test_the_folder_changed_after_construction(tmp_path):
 
 
 def test_the_arguments_are_never_changed(tmp_path):
-    saving = {"eval_strategy": "steps", "eval_steps": 0.5, "save_strategy": "steps", "save_steps": 0.5}
+    saving = {
+        "eval_strategy": "steps",
+        "eval_steps": 0.5,
+        "save_strategy": "steps",
+        "save_steps": 0.5,
+    }
     shares = {"logging_steps": 0.25, "warmup_steps": 0.1, "load_best_model_at_end": True}
-    args = arguments(tmp_path, **saving, **shares, gradient_accumulation_steps=2, hub_token="hf_secret")
+    args = arguments(
+        tmp_path, **saving, **shares, gradient_accumulation_steps=2, hub_token="hf_secret"
+    )
     before, attributes = args.to_dict(), dict(vars(args))
     made = trained(tmp_path, args=args)
     made.evaluate()

@@ -1,4 +1,6 @@
-"""`auto_find_batch_size`: a training that runs out of memory ends as one that had the smaller batch from the start."""
+"""`auto_find_batch_size`: a training that runs out of memory ends as one that had the smaller
+batch from the start.
+"""
 
 import copy
 import random
@@ -15,7 +17,9 @@ from lightrainer.lightning_modules.training.out_of_memory import is_out_of_memor
 
 @pytest.fixture
 def keeping(monkeypatch):
-    """Half the batch and twice the accumulation; `tests/parity/test_batch_size.py` has what happens without."""
+    """Half the batch and twice the accumulation; `tests/parity/test_batch_size.py` has what
+    happens without.
+    """
     monkeypatch.setattr(Trainer, "keep_effective_batch_size", True)
 
 
@@ -47,7 +51,9 @@ def limited(*given, **options):
 
 def history(of):
     clocks = ("runtime", "per_second")
-    return [{k: v for k, v in entry.items() if not k.endswith(clocks)} for entry in of.state.log_history]
+    return [
+        {k: v for k, v in entry.items() if not k.endswith(clocks)} for entry in of.state.log_history
+    ]
 
 
 def end_of(made):
@@ -61,7 +67,12 @@ def end_of(made):
         "torch": torch.get_rng_state(),
         "numpy": np.random.get_state()[1].tolist(),
         "python": random.getstate(),
-        "steps": (made.state.global_step, made.state.max_steps, made.state.epoch, made.state.train_batch_size),
+        "steps": (
+            made.state.global_step,
+            made.state.max_steps,
+            made.state.epoch,
+            made.state.train_batch_size,
+        ),
     }
 
 
@@ -85,10 +96,14 @@ HALVED = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
 
 @pytest.mark.parametrize("first", [1, 4, 9], ids=lambda first: f"from pass {first} on")
 @pytest.mark.parametrize(
-    ("limit", "keep", "fits"), [(4, True, HALVED), (5, False, {"per_device_train_batch_size": 5})], ids=str
+    ("limit", "keep", "fits"),
+    [(4, True, HALVED), (5, False, {"per_device_train_batch_size": 5})],
+    ids=str,
 )
 def test_it_ends_as_a_run_with_the_batch_that_fits(tmp_path, monkeypatch, limit, keep, fits, first):
-    """Bit for bit, whenever the memory runs out: weights, optimizer, logs, generators, unsaved buffers."""
+    """Bit for bit, whenever the memory runs out: weights, optimizer, logs, generators, unsaved
+    buffers.
+    """
     monkeypatch.setattr(Trainer, "keep_effective_batch_size", keep)
     saving = {"eval_steps": 2, "eval_strategy": "steps", "save_strategy": "steps", "save_steps": 3}
     found = train(tmp_path / "found", limited(limit, first), **ASKED, **saving)
@@ -102,7 +117,13 @@ def test_the_arguments_stay_as_they_were_given(tmp_path):
     seen = set()
 
     def look(of, state, control):
-        seen.add((of.args.per_device_train_batch_size, of.args.gradient_accumulation_steps, state.train_batch_size))
+        seen.add(
+            (
+                of.args.per_device_train_batch_size,
+                of.args.gradient_accumulation_steps,
+                state.train_batch_size,
+            )
+        )
 
     args = arguments(tmp_path, **ASKED)
     before = copy.deepcopy(vars(args))
@@ -125,15 +146,27 @@ def note_of(made):
 
 def test_without_the_argument_it_says_what_was_too_large_and_what_to_try(tmp_path):
     note = note_of(trainer(tmp_path, model=limited(2), gradient_accumulation_steps=2))
-    for words in ("x 4 x 8, labels 4", "gradient_accumulation_steps=2", "auto_find_batch_size=True"):
+    for words in (
+        "x 4 x 8, labels 4",
+        "gradient_accumulation_steps=2",
+        "auto_find_batch_size=True",
+    ):
         assert words in note
 
 
 def test_it_is_the_decision_of_the_reference_which_errors_are_of_memory():
     """For those that it knows; `torch.OutOfMemoryError` counts whatever it says."""
     decided = pytest.importorskip("accelerate.utils").memory.should_reduce_batch_size
-    texts = [CUDA, "MPS backend out of memory", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.", "shape mismatch"]
-    texts += ["DefaultCPUAllocator: can't allocate memory", "FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed"]
+    texts = [
+        CUDA,
+        "MPS backend out of memory",
+        "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.",
+        "shape mismatch",
+    ]
+    texts += [
+        "DefaultCPUAllocator: can't allocate memory",
+        "FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed",
+    ]
     errors = [RuntimeError(text) for text in texts] + [ValueError(CUDA), KeyError("x")]
     assert [is_out_of_memory(e) for e in errors] == [decided(e) for e in errors]
     assert is_out_of_memory(torch.OutOfMemoryError("no words"))
@@ -150,7 +183,9 @@ class EvaluationLimited(Tiny):
 def test_an_evaluation_is_not_helped_by_smaller_training_batches(tmp_path, automatic):
     """As in 5.23: the error goes on, with what to change."""
     torch.manual_seed(3)
-    made = trainer(tmp_path, model=EvaluationLimited(), auto_find_batch_size=automatic, eval_strategy="epoch")
+    made = trainer(
+        tmp_path, model=EvaluationLimited(), auto_find_batch_size=automatic, eval_strategy="epoch"
+    )
     note = note_of(made)
     assert "per_device_eval_batch_size=4" in note
     assert "x 4 x 8" in note
@@ -178,7 +213,11 @@ def test_callbacks_with_a_state_are_set_back(tmp_path):
     counting, stopping = Counting(), EarlyStoppingCallback(3)
     watching = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
     made = train(tmp_path, limited(4, first=5), **ASKED, callbacks=[counting, stopping], **watching)
-    assert counting.count == made.state.global_step == len([e for e in made.state.log_history if "loss" in e])
+    assert (
+        counting.count
+        == made.state.global_step
+        == len([e for e in made.state.log_history if "loss" in e])
+    )
     assert stopping in made.callback_handler.callbacks
 
 
@@ -221,7 +260,9 @@ def test_a_resumed_training_that_runs_out_of_memory_begins_again_where_it_was_re
     step = str(tmp_path / "checkpoint-4")
     ends = []
     for given in (ASKED, HALVED):
-        made = trainer(tmp_path / "other", model=limited(4, first=3), num_train_epochs=2, **options, **given)
+        made = trainer(
+            tmp_path / "other", model=limited(4, first=3), num_train_epochs=2, **options, **given
+        )
         made.train(resume_from_checkpoint=step)
         ends.append(made)
     found, given = ends
@@ -239,6 +280,12 @@ def test_lengths_are_grouped_the_same_way_after_a_resumption(tmp_path):
     options = {**ASKED, "save_strategy": "steps", "save_steps": 3, "train_dataset": data}
     options["train_sampling_strategy"] = "group_by_length"
     whole = train(tmp_path, limited(5), **options)
-    resumed = trained(tmp_path, model=limited(5), num_train_epochs=2, **options, resume=str(tmp_path / "checkpoint-12"))
+    resumed = trained(
+        tmp_path,
+        model=limited(5),
+        num_train_epochs=2,
+        **options,
+        resume=str(tmp_path / "checkpoint-12"),
+    )
     assert same(weights(whole.model), weights(resumed.model))
     assert resumed.model.passes == 18 - 12, "none that failed"

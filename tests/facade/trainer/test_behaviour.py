@@ -1,4 +1,6 @@
-"""How a Trainer behaves over its life: several trainings, modes of the model, interruptions, errors, callbacks."""
+"""How a Trainer behaves over its life: several trainings, modes of the model, interruptions,
+errors, callbacks.
+"""
 
 import copy
 import signal
@@ -16,7 +18,9 @@ from lightrainer import Trainer
 def test_the_end_leaves_the_process_group(tmp_path):
     """As in 5.18; a second call, or one where there is no group, does nothing."""
     made = trained(tmp_path)
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
     made.end()
     assert not torch.distributed.is_initialized()
     made.end()
@@ -29,7 +33,9 @@ def test_training_twice_goes_on_with_the_model_and_starts_the_count_anew(tmp_pat
     rates = [entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry]
     second = made.train()
     assert first.global_step == second.global_step == made.state.global_step == 4
-    assert [entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry] == rates
+    assert [
+        entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry
+    ] == rates
     assert len(losses(made)) == 4
     assert not same(after_first, weights(made.model))
     assert second.training_loss < first.training_loss
@@ -45,7 +51,9 @@ def test_a_model_init_starts_from_the_same_weights_each_time(tmp_path):
 
 
 def test_gradients_of_the_past_do_not_count(tmp_path):
-    """Leftovers in `.grad`, of a script or an interrupted training, are not part of the first step."""
+    """Leftovers in `.grad`, of a script or an interrupted training, are not part of the first
+    step.
+    """
     clean = trained(tmp_path)
     made = trainer(tmp_path)
     for parameter in made.model.parameters():
@@ -63,7 +71,11 @@ def test_each_training_step_puts_every_part_of_the_model_in_training_mode(tmp_pa
     seen = []
     forget = At("on_step_begin", lambda of, *_: of.model.dropout.eval())
     made = trainer(
-        tmp_path, callbacks=[forget, At("on_step_end", lambda of, *_: seen.append(of.model.dropout.training))]
+        tmp_path,
+        callbacks=[
+            forget,
+            At("on_step_end", lambda of, *_: seen.append(of.model.dropout.training)),
+        ],
     )
     told(made).train()
     assert seen == [True] * 4
@@ -72,9 +84,13 @@ def test_each_training_step_puts_every_part_of_the_model_in_training_mode(tmp_pa
 # --- interruptions and errors
 
 
-@pytest.mark.parametrize("event", ["on_train_begin", "on_step_begin", "on_step_end", "on_prediction_step", "on_log"])
+@pytest.mark.parametrize(
+    "event", ["on_train_begin", "on_step_begin", "on_step_end", "on_prediction_step", "on_log"]
+)
 def test_an_interruption_reaches_the_script(tmp_path, event):
-    """As KeyboardInterrupt, not as the end of the process; Ctrl-C works afterwards, and so does the trainer."""
+    """As KeyboardInterrupt, not as the end of the process; Ctrl-C works afterwards, and so does
+    the trainer.
+    """
     handler = signal.getsignal(signal.SIGINT)
     interrupted = []
 
@@ -92,7 +108,9 @@ def test_an_interruption_reaches_the_script(tmp_path, event):
     assert made.evaluate()["eval_loss"] > 0
 
 
-@pytest.mark.parametrize("act", [lambda made: made.evaluate(), lambda made: made.predict(points(4))])
+@pytest.mark.parametrize(
+    "act", [lambda made: made.evaluate(), lambda made: made.predict(points(4))]
+)
 def test_an_interruption_of_an_evaluation_too(tmp_path, act):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -117,7 +135,15 @@ def test_an_exit_keeps_its_code(tmp_path):
     assert raised.value.code == 3
 
 
-STEPS = ["training_step", "compute_loss", "prediction_step", "create_optimizer", "_save", "get_train_dataloader", "log"]
+STEPS = [
+    "training_step",
+    "compute_loss",
+    "prediction_step",
+    "create_optimizer",
+    "_save",
+    "get_train_dataloader",
+    "log",
+]
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -128,7 +154,9 @@ def test_an_error_of_the_user_comes_out_unchanged(tmp_path, name):
         raise problem
 
     cls = type("Failing", (Trainer,), {name: fail})
-    made = trainer(tmp_path, cls, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2)
+    made = trainer(
+        tmp_path, cls, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2
+    )
     with pytest.raises(LookupError) as raised:
         made.train()
     assert raised.value is problem

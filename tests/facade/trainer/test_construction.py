@@ -28,7 +28,9 @@ def nothing_is_written(tmp_path):
 
 
 def refusal(kind, *words, folder, **changes):
-    """Construct and train, expect an error with all these words in its message, and return the message."""
+    """Construct and train, expect an error with all these words in its message, and return the
+    message.
+    """
     with pytest.raises(kind) as error:
         trainer(folder / "out", **changes).train()
     message = str(error.value)
@@ -53,7 +55,9 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "kind", "words"), MODELS, ids=["none", "a number", "two", "no loss"])
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"), MODELS, ids=["none", "a number", "two", "no loss"]
+)
 def test_wrong_models(nothing_is_written, changes, kind, words):
     refusal(kind, *words, folder=nothing_is_written, **changes)
 
@@ -71,18 +75,38 @@ WRONG = [
     *[(name, [Stream([]), Stream([])]) for name in ("train_dataset", "eval_dataset")],
     ("callbacks", ["print"]),
     ("optimizers", ("adam", None)),
-    *[("optimizer_cls_and_kwargs", value) for value in (5, torch.optim.SGD, (torch.optim.SGD,), ("adam", {}))],
+    *[
+        ("optimizer_cls_and_kwargs", value)
+        for value in (5, torch.optim.SGD, (torch.optim.SGD,), ("adam", {}))
+    ],
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), WRONG, ids=[f"{name}={value!r:.40}" for name, value in WRONG])
+@pytest.mark.parametrize(
+    ("name", "value"), WRONG, ids=[f"{name}={value!r:.40}" for name, value in WRONG]
+)
 def test_the_wrong_type(nothing_is_written, name, value):
-    """A TypeError that names the parameter and what it is instead, at construction, not somewhere in the training."""
+    """A TypeError that names the parameter and what it is instead, at construction, not
+    somewhere in the training.
+    """
     given = {"model": None, name: value} if name == "model_init" else {name: value}
     message = refusal(TypeError, folder=nothing_is_written, **given)
-    assert re.search(rf"\b{name}\b|\bcallback\b" if name == "callbacks" else rf"\b{name}\b", message), message
-    parts = [value, *(value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ())]
-    assert any(type(part).__name__ in message or repr(part)[:20] in message for part in parts), message
+    assert re.search(
+        rf"\b{name}\b|\bcallback\b" if name == "callbacks" else rf"\b{name}\b", message
+    ), message
+    parts = [
+        value,
+        *(
+            value.values()
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, (list, tuple))
+            else ()
+        ),
+    ]
+    assert any(type(part).__name__ in message or repr(part)[:20] in message for part in parts), (
+        message
+    )
 
 
 def test_every_parameter_is_tried_with_the_wrong_type():
@@ -100,7 +124,9 @@ def test_all_wrong_types_are_told_at_once(nothing_is_written):
 
 
 @pytest.mark.parametrize(
-    "optimizers", [(SGD, None), (None, torch.optim.lr_scheduler.StepLR(SGD, 1))], ids=["", "schedule"]
+    "optimizers",
+    [(SGD, None), (None, torch.optim.lr_scheduler.StepLR(SGD, 1))],
+    ids=["", "schedule"],
 )
 def test_an_optimizer_of_a_model_that_is_made_later(nothing_is_written, optimizers):
     changes = {"model_init": tiny, "optimizers": optimizers}
@@ -115,14 +141,23 @@ class CallsItLabel(Tiny):
 @pytest.mark.parametrize("how", ["model", "model_init", "label_names"])
 def test_inputs_called_label_with_the_default_collator(nothing_is_written, how):
     """The default collator makes `labels` out of `label`, so the model would never see it."""
-    given = {"model": {"model": CallsItLabel()}, "model_init": {"model_init": lambda: CallsItLabel()}}
+    given = {
+        "model": {"model": CallsItLabel()},
+        "model_init": {"model_init": lambda: CallsItLabel()},
+    }
     changes = given.get(how, {"label_names": ["label"]})
-    refusal(ValueError, "'label'", "'labels'", "data_collator", folder=nothing_is_written, **changes)
+    refusal(
+        ValueError, "'label'", "'labels'", "data_collator", folder=nothing_is_written, **changes
+    )
 
 
 def test_all_values_that_cannot_be_are_told_at_once(nothing_is_written):
     options = {"folder": nothing_is_written, "train_dataset": Stream([]), "eval_dataset": None}
-    options |= {"eval_strategy": "epoch", "compute_metrics": lambda prediction: {}, "batch_eval_metrics": True}
+    options |= {
+        "eval_strategy": "epoch",
+        "compute_metrics": lambda prediction: {},
+        "batch_eval_metrics": True,
+    }
     refusal(ValueError, *("max_steps", "eval_dataset", "compute_result"), **options)
 
 
@@ -130,13 +165,18 @@ def test_all_values_that_cannot_be_are_told_at_once(nothing_is_written):
 
 
 TRAINED = [
-    ({"train_dataset": torch.utils.data.TensorDataset(torch.empty(0, 8))}, ["train_dataset", "length 0"]),
+    (
+        {"train_dataset": torch.utils.data.TensorDataset(torch.empty(0, 8))},
+        ["train_dataset", "length 0"],
+    ),
     ({"train_dataset": points(3), "dataloader_drop_last": True}, ["training data", "no batch"]),
     ({"train_dataset": Stream([]), "max_steps": 4}, ["training data", "no batch"]),
 ]
 
 
-@pytest.mark.parametrize(("changes", "words"), TRAINED, ids=["tensors", "less than a batch", "a stream"])
+@pytest.mark.parametrize(
+    ("changes", "words"), TRAINED, ids=["tensors", "less than a batch", "a stream"]
+)
 def test_data_without_a_batch(nothing_is_written, changes, words):
     refusal(ValueError, *words, folder=nothing_is_written, **changes)
 
@@ -151,7 +191,9 @@ def test_no_evaluation_data(nothing_is_written):
         made.evaluate()
 
 
-@pytest.mark.parametrize("own", [{"near": points(4), "far": points(4)}, points(4)], ids=["names", "no names"])
+@pytest.mark.parametrize(
+    "own", [{"near": points(4), "far": points(4)}, points(4)], ids=["names", "no names"]
+)
 def test_evaluation_data_of_an_unknown_name(nothing_is_written, own):
     made = trainer(nothing_is_written, eval_dataset=own)
     with pytest.raises(ValueError, match=r"no eval_dataset called 'nearr'.*(near, far|no names)"):

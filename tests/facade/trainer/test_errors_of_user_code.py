@@ -1,4 +1,6 @@
-"""An error in any function that users write ends the call with that error: no loop takes it for the end of its data."""
+"""An error in any function that users write ends the call with that error: no loop takes it for
+the end of its data.
+"""
 
 import contextlib
 from typing import Any
@@ -75,7 +77,9 @@ def overriding(method: str, failing: Failing) -> type[Trainer]:
     return type("Overriding", (Trainer,), {method: override})
 
 
-def with_own_loader(method: str, dataset: Any, collator: Any = default_data_collator) -> type[Trainer]:
+def with_own_loader(
+    method: str, dataset: Any, collator: Any = default_data_collator
+) -> type[Trainer]:
     """A Trainer with a loader of torch that nothing has prepared."""
 
     def own_loader(self: Any, *args: Any) -> DataLoader:
@@ -121,30 +125,27 @@ def failing_optimizer(failing: Failing) -> dict[str, Any]:
 def failing_schedule(failing: Failing) -> dict[str, Any]:
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return {"model": model, "optimizers": (optimizer, LambdaLR(optimizer, lambda step: failing() or 1.0))}
+    return {
+        "model": model,
+        "optimizers": (optimizer, LambdaLR(optimizer, lambda step: failing() or 1.0)),
+    }
 
 
-METHODS = split(
-    """
+METHODS = split("""
     training_step compute_loss _prepare_inputs log evaluate evaluation_loop prediction_step create_optimizer
     get_batch_samples floating_point_ops _clip_grad_norm save_model _save _maybe_log_save_evaluate _save_checkpoint
     get_eval_dataloader
-    """
-)
+    """)
 
-EVENTS = split(
-    """
+EVENTS = split("""
     on_train_begin on_epoch_begin on_step_begin on_substep_end on_pre_optimizer_step on_optimizer_step on_step_end
     on_log on_evaluate on_prediction_step on_save on_epoch_end on_train_end
-    """
-)
+    """)
 
-HOOKS = split(
-    """
+HOOKS = split("""
     on_train_start on_train_batch_start on_train_batch_end on_validation_batch_end on_validation_epoch_end
     on_train_epoch_end
-    """
-)
+    """)
 
 
 def loss_function(failing: Failing) -> Any:
@@ -163,40 +164,57 @@ PLACES: dict[str, Any] = {
         "preprocess_logits_for_metrics": lambda logits, labels: fail() or logits,
         "compute_metrics": lambda prediction: {"n": float(np.size(prediction.label_ids))},
     },
-    "data_collator": lambda fail: {"data_collator": lambda rows: fail() or default_data_collator(rows)},
+    "data_collator": lambda fail: {
+        "data_collator": lambda rows: fail() or default_data_collator(rows)
+    },
     "train_dataset": lambda fail: {"train_dataset": Rows(fail)},
     "eval_dataset": lambda fail: {"eval_dataset": Rows(fail)},
     "model_init": lambda fail: {"model_init": lambda: fail() or tiny()},
     "optimizer": failing_optimizer,
     "schedule": failing_schedule,
-    "collator of a stream": lambda fail: {"train_dataset": Stream(), "data_collator": Collator(fail), "max_steps": 6},
+    "collator of a stream": lambda fail: {
+        "train_dataset": Stream(),
+        "data_collator": Collator(fail),
+        "max_steps": 6,
+    },
 }
 for method in ("get_train_dataloader", "get_eval_dataloader"):
-    PLACES[f"dataset of an own {method}"] = lambda fail, method=method: {"cls": with_own_loader(method, Rows(fail))}
+    PLACES[f"dataset of an own {method}"] = lambda fail, method=method: {
+        "cls": with_own_loader(method, Rows(fail))
+    }
     PLACES[f"collator of an own {method}"] = lambda fail, method=method: {
         "cls": with_own_loader(method, points(), lambda rows: fail() or default_data_collator(rows))
     }
 for method in METHODS:
     PLACES[f"Trainer.{method}"] = lambda fail, method=method: {"cls": overriding(method, fail)}
 for event in EVENTS:
-    PLACES[f"TrainerCallback.{event}"] = lambda fail, event=event: {"callbacks": [callback(event, fail)]}
+    PLACES[f"TrainerCallback.{event}"] = lambda fail, event=event: {
+        "callbacks": [callback(event, fail)]
+    }
 for hook in HOOKS:
-    PLACES[f"lightning.Callback.{hook}"] = lambda fail, hook=hook: {"callbacks": [lightning_callback(hook, fail)]}
+    PLACES[f"lightning.Callback.{hook}"] = lambda fail, hook=hook: {
+        "callbacks": [lightning_callback(hook, fail)]
+    }
 
-CALLED_ONCE = split(
-    """
+CALLED_ONCE = split("""
     TrainerCallback.on_train_begin TrainerCallback.on_train_end Trainer.create_optimizer
     lightning.Callback.on_train_start
-    """
-)
+    """)
 
 
 def raised_by(place: str, error: type[Exception], folder: Any, *further: Any) -> Any:
-    """Train with two epochs of two steps, which log, save and evaluate, until the place fails; return the error."""
+    """Train with two epochs of two steps, which log, save and evaluate, until the place fails;
+    return the error.
+    """
     failing = Failing(error, 1 if place in CALLED_ONCE else 2)
     given = PLACES[place](failing)
     given["callbacks"] = [*given.get("callbacks", []), *further]
-    settings = {"num_train_epochs": 2, "gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    settings = {
+        "num_train_epochs": 2,
+        "gradient_accumulation_steps": 2,
+        "save_strategy": "steps",
+        "save_steps": 1,
+    }
     running = trainer(folder, **{**settings, "eval_strategy": "epoch", **given})
     with pytest.raises((error, RuntimeError)) as caught:
         running.train()
@@ -206,7 +224,9 @@ def raised_by(place: str, error: type[Exception], folder: Any, *further: Any) ->
 @pytest.mark.parametrize("loop", ["quick", "of Lightning"])
 @pytest.mark.parametrize("place", PLACES)
 def test_training_stop_iteration_is_an_error(tmp_path, place, loop):
-    error = raised_by(place, StopIteration, tmp_path, *([Callback()] if loop == "of Lightning" else []))
+    error = raised_by(
+        place, StopIteration, tmp_path, *([Callback()] if loop == "of Lightning" else [])
+    )
     cause = cause_of(error)
     assert isinstance(cause, StopIteration)
     assert cause.args == ("by the user",)
@@ -240,14 +260,21 @@ def test_evaluation_stop_iteration_is_an_error(tmp_path, place, method):
     assert isinstance(cause_of(caught.value), StopIteration)
 
 
-LOADERS = {"built": build_loader, "of the user": lambda *args, **options: iterate(DataLoader(*args, **options))}
+LOADERS = {
+    "built": build_loader,
+    "of the user": lambda *args, **options: iterate(DataLoader(*args, **options)),
+}
 
 
 @pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize("part", ["dataset", "collator", "collator of a stream"])
 def test_worker_stop_iteration_is_an_error(part, kind):
     failing = Failing(StopIteration, 1)
-    dataset = {"dataset": Rows(failing, at=5), "collator": Rows(), "collator of a stream": Stream()}[part]
+    dataset = {
+        "dataset": Rows(failing, at=5),
+        "collator": Rows(),
+        "collator of a stream": Stream(),
+    }[part]
     collator = default_data_collator if part == "dataset" else Collator(failing)
     loader = LOADERS[kind](dataset, batch_size=2, collate_fn=collator, num_workers=1)
     with pytest.raises(RuntimeError, match="raised StopIteration"):
@@ -284,7 +311,9 @@ def test_length_of_a_dataset_error_is_shown(tmp_path):
         def __len__(self) -> int:
             return len(self.row)
 
-    with pytest.raises(ValueError, match=r"no length \(its __len__ raised AttributeError: 'Broken' .* 'row'\)"):
+    with pytest.raises(
+        ValueError, match=r"no length \(its __len__ raised AttributeError: 'Broken' .* 'row'\)"
+    ):
         trainer(tmp_path, train_dataset=Broken()).train()
 
 

@@ -1,4 +1,6 @@
-"""Numbers that depend on the version of transformers that is followed, on both sides of each switch."""
+"""Numbers that depend on the version of transformers that is followed, on both sides of each
+switch.
+"""
 
 import math
 
@@ -16,13 +18,15 @@ def later(request, monkeypatch):
 
 def test_the_last_step_is_evaluated(tmp_path, later):
     made = trained(tmp_path, max_steps=3, eval_strategy="steps", eval_steps=2)
-    assert [entry["step"] for entry in made.state.log_history if "eval_loss" in entry] == ([2, 3] if later else [2])
+    assert [entry["step"] for entry in made.state.log_history if "eval_loss" in entry] == (
+        [2, 3] if later else [2]
+    )
 
 
 def test_the_accelerator_knows_of_no_accumulation(tmp_path, later):
-    assert trainer(tmp_path, gradient_accumulation_steps=3).accelerator.gradient_accumulation_steps == (
-        1 if later else 3
-    )
+    assert trainer(
+        tmp_path, gradient_accumulation_steps=3
+    ).accelerator.gradient_accumulation_steps == (1 if later else 3)
 
 
 class NotANumberOnce(Tiny):
@@ -38,13 +42,19 @@ class NotANumberOnce(Tiny):
 
 @pytest.mark.parametrize("filtered", [True, False])
 def test_a_batch_without_a_loss_in_an_evaluation(tmp_path, later, filtered):
-    made = trainer(tmp_path, model=NotANumberOnce(), eval_dataset=points(8), logging_nan_inf_filter=filtered)
+    made = trainer(
+        tmp_path, model=NotANumberOnce(), eval_dataset=points(8), logging_nan_inf_filter=filtered
+    )
     assert math.isfinite(made.evaluate()["eval_loss"]) is (later and filtered)
 
 
 @pytest.mark.parametrize(
     ("more", "loss_type", "expected"),
-    [({}, None, 8), ({}, "ForCausalLM", 6), ({"shift_labels": torch.tensor([[1, -100, 3, -100]])}, "ForCausalLM", 2)],
+    [
+        ({}, None, 8),
+        ({}, "ForCausalLM", 6),
+        ({"shift_labels": torch.tensor([[1, -100, 3, -100]])}, "ForCausalLM", 2),
+    ],
 )
 def test_the_items_of_a_step(tmp_path, later, more, loss_type, expected):
     made = trainer(tmp_path)

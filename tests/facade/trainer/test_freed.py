@@ -29,7 +29,12 @@ def no_collector():
     gc.enable()
 
 
-USES = [lambda trainer: None, lambda trainer: trainer.predict(points(4)), train_and_evaluate, save_and_resume]
+USES = [
+    lambda trainer: None,
+    lambda trainer: trainer.predict(points(4)),
+    train_and_evaluate,
+    save_and_resume,
+]
 
 
 @pytest.mark.parametrize("use", USES)
@@ -38,6 +43,8 @@ def test_freed_with_its_last_reference(tmp_path, no_collector, use):
     gc.collect()
     trainer = made(tmp_path)
     use(trainer)
-    held = [weakref.ref(one) for one in (trainer, trainer.model, trainer.optimizer) if one is not None]
+    held = [
+        weakref.ref(one) for one in (trainer, trainer.model, trainer.optimizer) if one is not None
+    ]
     del trainer
     assert [one() for one in held] == [None] * len(held)

@@ -13,9 +13,13 @@ from lightrainer.facade.trainer.steps import empty_cache_if_due
 def test_the_cache_of_a_device_is_emptied_every_few_steps(tmp_path, monkeypatch, kind):
     made = trainer(tmp_path, torch_empty_cache_steps=3)
     emptied = []
-    monkeypatch.setattr(getattr(torch, kind), "empty_cache", lambda: emptied.append(made.state.global_step))
+    monkeypatch.setattr(
+        getattr(torch, kind), "empty_cache", lambda: emptied.append(made.state.global_step)
+    )
     cleared = []
-    monkeypatch.setattr(getattr(torch, kind), "clear_graph_cache", lambda: cleared.append(1), raising=False)
+    monkeypatch.setattr(
+        getattr(torch, kind), "clear_graph_cache", lambda: cleared.append(1), raising=False
+    )
     monkeypatch.setattr(TrainingArguments, "device", property(lambda self: torch.device(kind)))
     for step in range(7):
         made.state.global_step = step
@@ -29,7 +33,9 @@ class TestOnAGpu:
     def test_the_cache_is_emptied(self, tmp_path, monkeypatch):
         """Lightning empties it, too, before the first step and after the last one."""
         emptied = []
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(made.state.global_step))
+        monkeypatch.setattr(
+            torch.cuda, "empty_cache", lambda: emptied.append(made.state.global_step)
+        )
         made = trainer(tmp_path, use_cpu=False, torch_empty_cache_steps=2)
         made.train()
         assert emptied.count(0) > 1, "a step, and Lightning"
@@ -48,7 +54,9 @@ class TestOnAGpu:
         assert errors[True] > 10 * errors[False]
 
     @pytest.mark.gpu
-    @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch has it since 2.9")
+    @pytest.mark.skipif(
+        not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch has it since 2.9"
+    )
     def test_tf32_may_be_set_in_the_newer_way(self, tmp_path):
         """Lightning asks for it in the older way, which is an error then."""
         _check_cuda_matmul_precision.cache_clear()

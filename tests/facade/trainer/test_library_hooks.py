@@ -1,7 +1,8 @@
-"""Behaviour that libraries with subclasses of the Trainer rely on; `docs/user/libraries.md` names the libraries.
+"""Behaviour that libraries with subclasses of the Trainer rely on; `docs/user/libraries.md` names
+the libraries.
 
-Each test does what one of them does, and looks at what becomes of it. The trainings of the libraries themselves are in
-`tests/libraries`.
+Each test does what one of them does, and looks at what becomes of it. The trainings of the
+libraries themselves are in `tests/libraries`.
 """
 
 import os
@@ -20,32 +21,26 @@ from lightrainer.facade.arguments import old_names
 from lightrainer.facade.arguments.exports import export_precision
 from lightrainer.facade.distributed.process import is_set_up
 
-HOOKS = split(
-    """
+HOOKS = split("""
     _get_dataloader _get_eval_sampler _get_output_dir _get_train_sampler _inner_training_loop _load_best_model
     _load_from_checkpoint _load_optimizer_and_scheduler _maybe_log_save_evaluate _prepare_inputs
     _push_from_checkpoint _save _save_checkpoint _set_signature_columns_if_needed call_model_init
     compute_loss_context_manager create_accelerator_and_postprocess create_model_card get_decay_parameter_names
     get_tp_size
-    """
-)
-ATTRIBUTES = split(
-    """
+    """)
+ATTRIBUTES = split("""
     _eval_dataloaders _globalstep_last_logged _signature_columns _total_loss_scalar _tr_loss _train_batch_size
     accelerator args callback_handler can_return_loss compute_loss_func control
     current_gradient_accumulation_steps data_collator hub_model_id is_deepspeed_enabled is_fsdp_enabled
     is_in_train label_names label_smoother loss_is_scaled_for_ga lr_scheduler model_accepts_loss_kwargs
     model_init model_wrapped optimizer processing_class push_in_progress state
-    """
-)
-ACCELERATOR = split(
-    """
+    """)
+ACCELERATOR = split("""
     autocast backward dataloader_config device even_batches gather gather_for_metrics is_local_main_process
     is_main_process local_process_index mixed_precision num_processes pad_across_processes parallelism_config prepare
     prepare_data_loader prepare_model print process_index reduce split_between_processes state sync_gradients
     torch_device_mesh unwrap_model wait_for_everyone
-    """
-)
+    """)
 
 
 def test_everything_they_reach_into_is_there(tmp_path):
@@ -58,7 +53,9 @@ def test_everything_they_reach_into_is_there(tmp_path):
 
 
 def test_the_page_names_them():
-    page = (Path(__file__).resolve().parents[3] / "docs" / "user" / "libraries.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "user" / "libraries.md").read_text(
+        encoding="utf-8"
+    )
     assert [name for name in (*HOOKS, *ATTRIBUTES, *ACCELERATOR) if f"`{name}" not in page] == []
 
 
@@ -71,8 +68,12 @@ class OwnLoss(Trainer):
 
 
 def scaling(folder, function, cls=OwnLoss):
-    """The weights after one step of two micro-batches; a value in the place of a function says that it is scaled."""
-    made = trainer(folder, cls, gradient_accumulation_steps=2, max_steps=1, optim="sgd", max_grad_norm=0)
+    """The weights after one step of two micro-batches; a value in the place of a function says
+    that it is scaled.
+    """
+    made = trainer(
+        folder, cls, gradient_accumulation_steps=2, max_steps=1, optim="sgd", max_grad_norm=0
+    )
     made.model_accepts_loss_kwargs, made.compute_loss_func = False, function
     made.train()
     return made.model.first.weight.detach().clone()
@@ -80,7 +81,9 @@ def scaling(folder, function, cls=OwnLoss):
 
 @pytest.mark.parametrize("said", [True, False])
 def test_a_class_may_say_that_its_loss_is_scaled(tmp_path, said):
-    """As from 5.19 on: with the attribute the same weights as with what older versions look at, which it overrules."""
+    """As from 5.19 on: with the attribute the same weights as with what older versions look at,
+    which it overrules.
+    """
     cls = type("Says", (OwnLoss,), {"loss_is_scaled_for_ga": said})
     expected = scaling(tmp_path, "not None" if said else None)
     assert torch.equal(scaling(tmp_path, None if said else "not None", cls), expected)
@@ -101,7 +104,9 @@ class Repeated(Sampler):
 
 
 class Generating(OwnLoss):
-    """Reads prompts in larger batches than it trains on, buffers what it makes of them, and counts tokens."""
+    """Reads prompts in larger batches than it trains on, buffers what it makes of them, and
+    counts tokens.
+    """
 
     def __init__(self, *positional, **keywords):
         super().__init__(*positional, **keywords)
@@ -110,7 +115,9 @@ class Generating(OwnLoss):
 
     def get_train_dataloader(self):
         size, sampler = self._train_batch_size * 2, self._get_train_sampler
-        return self._get_dataloader(self.train_dataset, "Training", size, sampler_fn=sampler, is_training=True)
+        return self._get_dataloader(
+            self.train_dataset, "Training", size, sampler_fn=sampler, is_training=True
+        )
 
     def _get_train_sampler(self, dataset=None):
         return Repeated(self.train_dataset if dataset is None else dataset)
@@ -225,12 +232,20 @@ def test_models_in_a_format_of_their_own(tmp_path):
     made = trained(tmp_path, OwnFiles, load_best_model_at_end=True, **SAVING)
     assert not (tmp_path / "checkpoint-2" / "model.safetensors").exists()
     assert made.best == made.state.best_model_checkpoint
-    again = trained(tmp_path, OwnFiles, load_best_model_at_end=True, **SAVING, resume=str(tmp_path / "checkpoint-2"))
+    again = trained(
+        tmp_path,
+        OwnFiles,
+        load_best_model_at_end=True,
+        **SAVING,
+        resume=str(tmp_path / "checkpoint-2"),
+    )
     assert same(weights(again.model), weights(made.model))
 
 
 class Evaluated(Trainer):
-    """Has an evaluator in the place of data: a name goes to the constructor, and no batches to the loop."""
+    """Has an evaluator in the place of data: a name goes to the constructor, and no batches to
+    the loop.
+    """
 
     def __init__(self, *positional, **keywords):
         super().__init__(*positional, **{**keywords, "eval_dataset": "dummy"})
@@ -240,7 +255,9 @@ class Evaluated(Trainer):
     def get_eval_dataloader(self, eval_dataset=None):
         return DataLoader([])
 
-    def evaluation_loop(self, dataloader, description, *positional, metric_key_prefix="eval", **keywords):
+    def evaluation_loop(
+        self, dataloader, description, *positional, metric_key_prefix="eval", **keywords
+    ):
         output = super().evaluation_loop(dataloader, description, *positional, **keywords)
         self.in_train, self.in_evaluation_mode = self.is_in_train, not self.model.training
         output.metrics.update({f"{metric_key_prefix}_quality": 0.5})
@@ -264,12 +281,16 @@ def test_an_evaluator_in_the_place_of_data(tmp_path):
 @pytest.mark.parametrize("name", ["_wrap_model", "_run_epoch"])
 def test_overrides_that_are_never_called_are_refused(tmp_path, name):
     cls = type("Overriding", (Trainer,), {name: lambda self, *rest: None})
-    with pytest.raises(NotImplementedError, match=f"Overriding overrides private steps.*\n- {name}: "):
+    with pytest.raises(
+        NotImplementedError, match=f"Overriding overrides private steps.*\n- {name}: "
+    ):
         trainer(tmp_path, cls)
 
 
 def test_other_models_cannot_be_sharded_by_deepspeed(tmp_path):
-    """There is no plugin to do it with, so who asks for it hears of that; without the argument it is None."""
+    """There is no plugin to do it with, so who asks for it hears of that; without the argument
+    it is None.
+    """
     args = arguments(tmp_path)
     state = Accelerator(args).state
     assert state.deepspeed_plugin is None
@@ -290,7 +311,9 @@ def states():
 
 
 def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
-    """Its loggers and functions need that; it follows the arguments, and what agrees with them stays."""
+    """Its loggers and functions need that; it follows the arguments, and what agrees with them
+    stays.
+    """
     logger = pytest.importorskip("accelerate.logging").get_logger("any")
     old_names.accept()
     args = arguments(tmp_path, bf16=True)
@@ -316,8 +339,12 @@ def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
     ],
     ids=["fsdp", "deepspeed", "parallelism_config"],
 )
-def test_export_precision_on_the_cpu_ignores_engines_of_the_launcher(tmp_path, states, monkeypatch, variables):
-    """accelerate has no use for them there, and makes settings that need a GPU, a package or more processes."""
+def test_export_precision_on_the_cpu_ignores_engines_of_the_launcher(
+    tmp_path, states, monkeypatch, variables
+):
+    """accelerate has no use for them there, and makes settings that need a GPU, a package or
+    more processes.
+    """
     old_names.accept()
     args = arguments(tmp_path, bf16=True, use_cpu=True)
     for name, value in variables.items():
@@ -345,5 +372,5 @@ def test_samples_of_a_hook(tmp_path):
             self._signature_columns = ["x", "labels", "weight"]
 
     data = [{**sample, "weight": torch.tensor(1.0), "text": "left out"} for sample in points()]
-    (batch, *_) = trainer(tmp_path, Kept, train_dataset=data).get_train_dataloader()
+    batch, *_ = trainer(tmp_path, Kept, train_dataset=data).get_train_dataloader()
     assert sorted(batch) == ["labels", "weight", "x"]

@@ -1,4 +1,6 @@
-"""Callbacks of Lightning in `callbacks=` get their hooks beside the TrainerCallbacks, with the same count of steps."""
+"""Callbacks of Lightning in `callbacks=` get their hooks beside the TrainerCallbacks, with the
+same count of steps.
+"""
 
 import pytest
 import torch
@@ -7,18 +9,18 @@ from lightning.pytorch.callbacks import LambdaCallback
 from tiny import At, points, split, told, trained, trainer
 
 # Hooks of Lightning that a training, an evaluation and a prediction are made of.
-HOOKS = split(
-    """
+HOOKS = split("""
     setup teardown on_fit_start on_fit_end on_train_start on_train_end on_train_epoch_start on_train_epoch_end
     on_train_batch_start on_train_batch_end on_before_zero_grad on_before_backward on_after_backward
     on_before_optimizer_step on_validation_start on_validation_end on_validation_epoch_start
     on_validation_epoch_end on_validation_batch_start on_validation_batch_end on_test_start on_test_end
     on_test_epoch_start on_test_epoch_end on_test_batch_start on_test_batch_end on_predict_start on_predict_end
     on_predict_batch_start on_sanity_check_start on_exception
-    """
-)
+    """)
 BATCHES = ["batch_start", "batch_end"] * 2
-VALIDATION = [f"on_validation_{hook}" for hook in ("start", "epoch_start", *BATCHES, "epoch_end", "end")]
+VALIDATION = [
+    f"on_validation_{hook}" for hook in ("start", "epoch_start", *BATCHES, "epoch_end", "end")
+]
 
 
 def recorder(events):
@@ -45,9 +47,14 @@ def names(events):
 
 def test_one_step_of_a_training(tmp_path, events):
     trainer(tmp_path, callbacks=[recorder(events)], max_steps=1).train()
-    before = "setup on_fit_start on_train_start on_train_epoch_start on_train_batch_start on_before_backward"
+    before = (
+        "setup on_fit_start on_train_start on_train_epoch_start on_train_batch_start "
+        "on_before_backward"
+    )
     before += " on_after_backward on_before_optimizer_step"
-    after = "on_before_zero_grad on_train_batch_end on_train_epoch_end on_train_end on_fit_end teardown"
+    after = (
+        "on_before_zero_grad on_train_batch_end on_train_epoch_end on_train_end on_fit_end teardown"
+    )
     assert events == [(hook, 0) for hook in before.split()] + [(hook, 1) for hook in after.split()]
 
 
@@ -56,12 +63,18 @@ def test_outside_of_a_training(tmp_path, events, method, stage):
     """`evaluate` is Lightning's validation, `predict` its test."""
     made = trainer(tmp_path, callbacks=[recorder(events)])
     getattr(made, method)(points(6, seed=2))
-    assert names(events) == ["setup", *[hook.replace("validation", stage) for hook in VALIDATION], "teardown"]
+    assert names(events) == [
+        "setup",
+        *[hook.replace("validation", stage) for hook in VALIDATION],
+        "teardown",
+    ]
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_the_steps_are_the_same_ones(tmp_path, accumulation):
-    """Lightning's `global_step` is `state.global_step` in every hook; a window of micro-batches is one batch."""
+    """Lightning's `global_step` is `state.global_step` in every hook; a window of micro-batches
+    is one batch.
+    """
     pairs = []
 
     def compare(hook):
@@ -70,9 +83,17 @@ def test_the_steps_are_the_same_ones(tmp_path, accumulation):
 
         return method
 
-    callback = type("Comparing", (Callback,), {hook: compare(hook) for hook in HOOKS if hook != "on_exception"})()
-    options = {"gradient_accumulation_steps": accumulation, "eval_strategy": "steps", "eval_steps": 2}
-    made = trainer(tmp_path, callbacks=[callback], train_dataset=points(28), num_train_epochs=2, **options)
+    callback = type(
+        "Comparing", (Callback,), {hook: compare(hook) for hook in HOOKS if hook != "on_exception"}
+    )()
+    options = {
+        "gradient_accumulation_steps": accumulation,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+    }
+    made = trainer(
+        tmp_path, callbacks=[callback], train_dataset=points(28), num_train_epochs=2, **options
+    )
     made.train()
     assert [pair for pair in pairs if pair[1] != pair[2]] == []
     steps = {1: 14, 3: 6}[accumulation]
@@ -89,18 +110,29 @@ def test_evaluation_inside_a_training_gives_the_validation_hooks(tmp_path, event
     assert names(validations) == VALIDATION * 2
     assert [step for _, step in validations] == [2] * 8 + [4] * 8
     hooks = names(events)
-    assert hooks.index("on_validation_start") < hooks.index("on_train_batch_end", hooks.index("on_validation_start"))
+    assert hooks.index("on_validation_start") < hooks.index(
+        "on_train_batch_end", hooks.index("on_validation_start")
+    )
     assert hooks.count("setup") == hooks.count("teardown") == hooks.count("on_fit_start") == 1
     assert not {"on_sanity_check_start", "on_exception"} & set(hooks)
 
 
-EVENTS = ["on_train_begin", "on_epoch_begin", "on_step_begin", "on_pre_optimizer_step", "on_step_end", "on_epoch_end"]
+EVENTS = [
+    "on_train_begin",
+    "on_epoch_begin",
+    "on_step_begin",
+    "on_pre_optimizer_step",
+    "on_step_end",
+    "on_epoch_end",
+]
 
 
 @pytest.mark.parametrize("event", [*EVENTS, "on_train_end"])
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
 def test_an_evaluation_asked_for_by_a_callback(tmp_path, events, event, method):
-    """At any point of the training it is Lightning's validation, and the training goes on as it would have."""
+    """At any point of the training it is Lightning's validation, and the training goes on as it
+    would have.
+    """
     undisturbed, usual = trainer(tmp_path), []
     undisturbed.train()
 
@@ -130,7 +162,9 @@ def test_hooks_see_the_model_the_optimizer_and_the_gradients(tmp_path):
         on_train_start=lambda of, module: seen.update(model=module.model, optimizers=of.optimizers),
         on_before_backward=lambda of, module, loss: seen.update(loss=loss.item()),
         on_before_optimizer_step=step,
-        on_train_batch_end=lambda of, module, outputs, batch, n: seen.update(outputs=outputs, micro_batches=len(batch)),
+        on_train_batch_end=lambda of, module, outputs, batch, n: seen.update(
+            outputs=outputs, micro_batches=len(batch)
+        ),
     )
     made = trained(tmp_path, callbacks=[looking], max_steps=1)
     assert seen["model"] is made.model
@@ -180,7 +214,9 @@ def test_a_callback_that_stops_lightning_stops_the_training(tmp_path):
         lightning_trainer.should_stop = lightning_trainer.global_step == 2
 
     end = At("on_train_end", lambda trainer, state, control: ended.append(state.global_step))
-    made = trainer(tmp_path, callbacks=[LambdaCallback(on_train_batch_end=stop), end], num_train_epochs=3)
+    made = trainer(
+        tmp_path, callbacks=[LambdaCallback(on_train_batch_end=stop), end], num_train_epochs=3
+    )
     assert made.train().global_step == 2
     assert ended == [2]
 
@@ -215,8 +251,15 @@ def test_a_callback_may_log_in_all_hooks_of_a_step(tmp_path):
     def log(name):
         return lambda trainer, module, *_: module.log(name, 1.0, on_step=True, on_epoch=False)
 
-    hooks = ["on_train_batch_start", "on_before_backward", "on_after_backward", "on_before_optimizer_step"]
+    hooks = [
+        "on_train_batch_start",
+        "on_before_backward",
+        "on_after_backward",
+        "on_before_optimizer_step",
+    ]
     hooks += ["on_before_zero_grad", "on_train_batch_end"]
-    made = trained(tmp_path, callbacks=[LambdaCallback(**{hook: log(hook) for hook in hooks})], max_steps=1)
+    made = trained(
+        tmp_path, callbacks=[LambdaCallback(**{hook: log(hook) for hook in hooks})], max_steps=1
+    )
     logged = {name for entry in made.state.log_history for name in entry}
     assert logged.issuperset(hooks)

@@ -9,7 +9,9 @@ from tiny import points, trainer, weights
 
 @pytest.fixture
 def lightning_variables(monkeypatch):
-    """Set the variable of every parameter of `lightning.Trainer` to 1, which many of them refuse."""
+    """Set the variable of every parameter of `lightning.Trainer` to 1, which many of them
+    refuse.
+    """
     for name in inspect.signature(lightning.Trainer).parameters:
         monkeypatch.setenv(f"PL_TRAINER_{name.upper()}", "1")
 

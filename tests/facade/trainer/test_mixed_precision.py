@@ -1,4 +1,6 @@
-"""fp16 and bf16 around the edges: who listens, what is overridden, interrupted, resumed or refused."""
+"""fp16 and bf16 around the edges: who listens, what is overridden, interrupted, resumed or
+refused.
+"""
 
 import math
 
@@ -39,7 +41,10 @@ def trained(made):
 
 
 def history(made):
-    return [{k: str(v) for k, v in entry.items() if "_" not in k or "loss" in k} for entry in made.state.log_history]
+    return [
+        {k: str(v) for k, v in entry.items() if "_" not in k or "loss" in k}
+        for entry in made.state.log_history
+    ]
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
@@ -97,8 +102,13 @@ def wrapped(how):
 
 
 of_several = pytest.mark.cpu_only("DataParallel scatters batches with kernels of CUDA")
-without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="DataParallel computes on a GPU where there is one")
-IN_PARALLEL = [pytest.param(how, marks=[of_several, without_gpu]) for how in ("in parallel", "whole in parallel")]
+without_gpu = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="DataParallel computes on a GPU where there is one"
+)
+IN_PARALLEL = [
+    pytest.param(how, marks=[of_several, without_gpu])
+    for how in ("in parallel", "whole in parallel")
+]
 
 
 @pytest.mark.parametrize("clip", [0.5, 0.0])
@@ -106,12 +116,19 @@ IN_PARALLEL = [pytest.param(how, marks=[of_several, without_gpu]) for how in ("i
 def test_gradients_of_a_wrapped_model_are_clipped_and_logged_without_the_scale(tmp_path, how, clip):
     """As those of the model itself: the same losses, norms and weights."""
     asked = {"fp16": True, "max_grad_norm": clip, "optim": "sgd", "learning_rate": 0.1}
-    compiling = {"torch_compile": True, "torch_compile_backend": "eager"} if how == "torch_compile" else {}
-    plain, other = trainer(tmp_path, **asked), trainer(tmp_path, model=wrapped(how), **asked, **compiling)
+    compiling = (
+        {"torch_compile": True, "torch_compile_backend": "eager"} if how == "torch_compile" else {}
+    )
+    plain, other = (
+        trainer(tmp_path, **asked),
+        trainer(tmp_path, model=wrapped(how), **asked, **compiling),
+    )
     for made in (plain, other):
         trained(made)
     assert losses(other) == losses(plain)
-    norms = ([entry["grad_norm"] for entry in made.state.log_history[:-1]] for made in (plain, other))
+    norms = (
+        [entry["grad_norm"] for entry in made.state.log_history[:-1]] for made in (plain, other)
+    )
     assert next(norms) == next(norms)
     assert all(map(torch.equal, weights(other.model).values(), weights(plain.model).values()))
     assert not same(weights(plain.model), weights(tiny()))
@@ -123,9 +140,16 @@ def first_gradient(made):
 
 def test_a_step_that_is_left_out_is_told_to_callbacks(tmp_path):
     skipped, rates = [], []
-    look = At("on_optimizer_step", lambda made, *_: skipped.append(made.accelerator.optimizer_step_was_skipped))
+    look = At(
+        "on_optimizer_step",
+        lambda made, *_: skipped.append(made.accelerator.optimizer_step_was_skipped),
+    )
     after = At("on_step_end", lambda made, *_: rates.append(made.lr_scheduler.get_last_lr()[0]))
-    made = told(trainer(tmp_path, model=steep(), callbacks=[look, after], fp16=True, optim="sgd", max_steps=12))
+    made = told(
+        trainer(
+            tmp_path, model=steep(), callbacks=[look, after], fp16=True, optim="sgd", max_steps=12
+        )
+    )
     before = weights(made.model)
     made.train()
     assert skipped[:3] == [True] * 3
@@ -153,7 +177,9 @@ def test_a_second_training_goes_on_with_the_scale_and_in_another_precision_witho
 
 @pytest.mark.parametrize("event", ["on_pre_optimizer_step", "on_substep_end"])
 def test_an_interrupted_step_leaves_nothing_behind(tmp_path, event):
-    """Neither scaled gradients, nor the belief that they are unscaled: the next training is as if it were the first."""
+    """Neither scaled gradients, nor the belief that they are unscaled: the next training is as
+    if it were the first.
+    """
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -185,7 +211,10 @@ def test_weights_in_float16_cannot_be_scaled(tmp_path, name):
     if name == "bf16":
         made.train()
         return
-    with pytest.raises(ValueError, match=r"1 of 5 trained parameters are float16.*'second.weight'.*model\.float\(\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 of 5 trained parameters are float16.*'second.weight'.*model\.float\(\)",
+    ):
         made.train()
 
 

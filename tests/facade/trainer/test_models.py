@@ -15,7 +15,9 @@ def returning(form):
     class Returning(Tiny):
         def forward(self, x, labels=None):
             logits = self.logits(x)
-            return form(None if labels is None else functional.cross_entropy(logits, labels), logits)
+            return form(
+                None if labels is None else functional.cross_entropy(logits, labels), logits
+            )
 
     torch.manual_seed(3)
     return Returning()
@@ -24,7 +26,10 @@ def returning(form):
 # What is returned -> what the message must say of it.
 UNUSABLE = {
     "nothing": (lambda loss, logits: None, "NoneType"),
-    "a dict without a loss": (lambda loss, logits: {"logits": logits, "hidden": logits}, "logits, hidden"),
+    "a dict without a loss": (
+        lambda loss, logits: {"logits": logits, "hidden": logits},
+        "logits, hidden",
+    ),
     "a loss that is None": (lambda loss, logits: {"loss": None, "logits": logits}, "loss"),
     "an object without a loss": (lambda loss, logits: SimpleNamespace(scores=logits), "scores"),
     "an empty tuple": (lambda loss, logits: (), "tuple"),
@@ -41,7 +46,9 @@ def test_unusable_outputs(tmp_path, name):
         trainer(tmp_path, model=returning(form)).train()
     assert word in str(error.value), error.value
     assert re.search(r"loss", str(error.value))
-    assert re.search(r"Expected|Return|has to be|requires_grad|not a torch.Tensor", str(error.value)), error.value
+    assert re.search(
+        r"Expected|Return|has to be|requires_grad|not a torch.Tensor", str(error.value)
+    ), error.value
     assert files(tmp_path) == []
 
 

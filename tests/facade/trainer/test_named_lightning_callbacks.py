@@ -1,4 +1,6 @@
-"""Each callback of Lightning that is promised to work in `Trainer(callbacks=[...])` does there what it is for."""
+"""Each callback of Lightning that is promised to work in `Trainer(callbacks=[...])` does there
+what it is for.
+"""
 
 import time
 
@@ -46,14 +48,18 @@ def close(left, right):
 
 
 def valued(folder, callback, values, **changes):
-    """A trainer of as many epochs as there are values, which its evaluations have one after the other."""
+    """A trainer of as many epochs as there are values, which its evaluations have one after the
+    other.
+    """
     left = iter(values)
     metrics = {"compute_metrics": lambda prediction: {"value": next(left)}}
     return trainer(folder, callbacks=[callback], **metrics, **{**EVERY_EPOCH, **changes})
 
 
 def test_early_stopping(tmp_path):
-    """The training ends when its metric gets no better, and how long it has been is kept in a checkpoint."""
+    """The training ends when its metric gets no better, and how long it has been is kept in a
+    checkpoint.
+    """
     stopping = EarlyStopping(monitor="eval_value", patience=2)
     first = valued(tmp_path, stopping, [3.0, 2.0, 2.5, 2.6, 1.0], num_train_epochs=5)
     assert first.train().global_step == 16
@@ -67,7 +73,9 @@ def test_early_stopping(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_model_checkpoint(tmp_path):
-    """It writes Lightning's files below `output_dir`, keeps the best, and its record goes on in a resumed training."""
+    """It writes Lightning's files below `output_dir`, keeps the best, and its record goes on in
+    a resumed training.
+    """
 
     saving = ModelCheckpoint(monitor="eval_value", save_top_k=1)
     valued(tmp_path, saving, [3.0, 1.0, 2.0, 4.0]).train()
@@ -84,7 +92,9 @@ def test_model_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("interval", "steps"), [("step", [1, 3, 5, 7]), (None, [1, 3, 5, 7]), ("epoch", [0, 4])], ids=str
+    ("interval", "steps"),
+    [("step", [1, 3, 5, 7]), (None, [1, 3, 5, 7]), ("epoch", [0, 4])],
+    ids=str,
 )
 def test_learning_rate_monitor(tmp_path, interval, steps):
     """Rates of each group of parameters come into the logs, as often as logs do."""
@@ -94,30 +104,51 @@ def test_learning_rate_monitor(tmp_path, interval, steps):
     assert [step for step, _ in rates] == steps
     assert [rate for _, rate in rates] == pytest.approx([0.01 * (1 - step / 8) for step in steps])
     assert [value for _, value in entries(made, "lr-AdamW/pg1-weight_decay")] == [0.0] * len(steps)
-    assert [step for step, _ in entries(made, "loss")] == [2, 4, 6, 8], "those of the Trainer are there too"
+    assert [step for step, _ in entries(made, "loss")] == [
+        2,
+        4,
+        6,
+        8,
+    ], "those of the Trainer are there too"
 
 
 @pytest.mark.filterwarnings(SWAP)
 def test_stochastic_weight_averaging(tmp_path):
-    """From its epoch on the rate is its own, and the final weights are the mean of those at the starts of epochs."""
+    """From its epoch on the rate is its own, and the final weights are the mean of those at the
+    starts of epochs.
+    """
     starts = {}
     note = lambda of, module: starts.update({of.current_epoch: weights(module.model)})
     averaging = StochasticWeightAveraging(swa_lrs=0.05, swa_epoch_start=3, annealing_epochs=1)
-    made = trained(tmp_path, callbacks=[LambdaCallback(on_train_epoch_start=note), averaging], num_train_epochs=5)
+    made = trained(
+        tmp_path,
+        callbacks=[LambdaCallback(on_train_epoch_start=note), averaging],
+        num_train_epochs=5,
+    )
     mean = {name: sum(starts[epoch][name] for epoch in (2, 3, 4)) / 3 for name in starts[0]}
     assert close(weights(made.model), mean)
     rates = dict(entries(made, "learning_rate"))
     assert rates[8] == pytest.approx(0.01 * (1 - 7 / 20))
-    assert all(rates[step] == pytest.approx(0.05) for step in range(17, 21)), "annealed, and no longer the schedule's"
+    assert all(rates[step] == pytest.approx(0.05) for step in range(17, 21)), (
+        "annealed, and no longer the schedule's"
+    )
 
 
 @pytest.mark.parametrize("kind", [EMAWeightAveraging, WeightAveraging])
 def test_weight_averaging(tmp_path, kind):
-    """Evaluations, checkpoints and the final model have the averaged weights; the training goes on with its own."""
+    """Evaluations, checkpoints and the final model have the averaged weights; the training goes
+    on with its own.
+    """
     evaluated, watching = [], Averages()
-    looking = At("on_prediction_step", lambda of, state, control: evaluated.append(weights(of.model)))
+    looking = At(
+        "on_prediction_step", lambda of, state, control: evaluated.append(weights(of.model))
+    )
     averaging = EMAWeightAveraging(decay=0.5) if kind is EMAWeightAveraging else WeightAveraging()
-    made = trained(tmp_path, callbacks=[averaging, watching, looking], **{**EVERY_EPOCH, "num_train_epochs": 2})
+    made = trained(
+        tmp_path,
+        callbacks=[averaging, watching, looking],
+        **{**EVERY_EPOCH, "num_train_epochs": 2},
+    )
     bare = trained(tmp_path / "bare", **{**EVERY_EPOCH, "num_train_epochs": 2})
     assert same(watching.last, weights(bare.model)), "averaging has changed the training itself"
     assert entries(bare, "loss") == entries(made, "loss")
@@ -132,9 +163,13 @@ def test_weight_averaging(tmp_path, kind):
     assert same(load_file(tmp_path / "final" / "model.safetensors"), weights(made.model))
 
 
-@pytest.mark.parametrize("strategy", [{"save_strategy": "steps", "save_steps": 3}, {"save_strategy": "epoch"}])
+@pytest.mark.parametrize(
+    "strategy", [{"save_strategy": "steps", "save_steps": 3}, {"save_strategy": "epoch"}]
+)
 def test_weight_averaging_goes_on(tmp_path, strategy):
-    """A resumed training ends in the same weights, of the model and of the average; in mid-epoch too."""
+    """A resumed training ends in the same weights, of the model and of the average; in mid-epoch
+    too.
+    """
     arguments = {"num_train_epochs": 2, **strategy}
     whole = trained(tmp_path, callbacks=[EMAWeightAveraging(decay=0.8)], **arguments)
     watching = Averages()
@@ -148,7 +183,11 @@ def test_weight_averaging_goes_on(tmp_path, strategy):
 
 
 def test_the_best_model_is_the_averaged_one(tmp_path):
-    arguments = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", **EVERY_EPOCH}
+    arguments = {
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+        **EVERY_EPOCH,
+    }
     made = trained(tmp_path, callbacks=[EMAWeightAveraging(decay=0.5)], **arguments)
     best = load_file(f"{made.state.best_model_checkpoint}/model.safetensors")
     assert same(best, weights(made.model))
@@ -157,13 +196,17 @@ def test_the_best_model_is_the_averaged_one(tmp_path):
 
 def test_a_checkpoint_with_the_state_of_a_callback_that_is_gone(tmp_path, caplog):
     """It is said, and the training goes on with the averaged weights that the folder holds."""
-    trainer(tmp_path, callbacks=[EarlyStopping("eval_loss")], **{**EVERY_EPOCH, "num_train_epochs": 1}).train()
+    trainer(
+        tmp_path, callbacks=[EarlyStopping("eval_loss")], **{**EVERY_EPOCH, "num_train_epochs": 1}
+    ).train()
     trained(tmp_path, callbacks=[Timer()], **{**EVERY_EPOCH, "num_train_epochs": 2}, resume=True)
     assert "EarlyStopping" in caplog.text
 
 
 def test_timer(tmp_path):
-    """The training ends in good order when the time is over, and time that has passed counts in a resumed one."""
+    """The training ends in good order when the time is over, and time that has passed counts in
+    a resumed one.
+    """
     timer, again = Timer(duration={"seconds": 0.2}), Timer(duration={"seconds": 0.2})
     wait = At("on_step_end", lambda *_: time.sleep(0.05))
     options = {"num_train_epochs": 50, "save_strategy": "steps", "save_steps": 1}
@@ -194,10 +237,16 @@ REFUSED = {
 @pytest.mark.parametrize("way", ["callbacks", "add_callback"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_those_that_cannot_be_are_refused_at_once(tmp_path, name, way):
-    """With the reason, and what to use; when the Trainer is made, not in the middle of the training."""
+    """With the reason, and what to use; when the Trainer is made, not in the middle of the
+    training.
+    """
     given, instead = REFUSED[name]
     callback = LightningBridge() if name == "LightningBridge" else of_lightning(name, *given)
-    add = trainer(tmp_path).add_callback if way == "add_callback" else lambda one: trainer(tmp_path, callbacks=[one])
+    add = (
+        trainer(tmp_path).add_callback
+        if way == "add_callback"
+        else lambda one: trainer(tmp_path, callbacks=[one])
+    )
     with pytest.raises(ValueError, match=f"{name}.* cannot be used with this Trainer: .*{instead}"):
         add(callback)
 
@@ -219,11 +268,15 @@ def test_all_callbacks_of_lightning_are_decided_on():
     assert {*WORKING, *REFUSED} == {*callbacks.__all__, "LightningBridge"}
 
 
-@pytest.mark.filterwarnings(SWAP, "ignore:When using the `ThroughputMonitor`", "ignore:Checkpoint directory .* exists")
+@pytest.mark.filterwarnings(
+    SWAP, "ignore:When using the `ThroughputMonitor`", "ignore:Checkpoint directory .* exists"
+)
 @pytest.mark.filterwarnings("ignore:FLOPs not found for")
 @pytest.mark.parametrize("name", WORKING)
 def test_the_others_train_evaluate_predict_and_go_on(tmp_path, name):
-    """A resumed training ends in the same weights; of pruning, whose masks are in no checkpoint, it is refused."""
+    """A resumed training ends in the same weights; of pruning, whose masks are in no checkpoint,
+    it is refused.
+    """
     arguments = {**EVERY_EPOCH, "num_train_epochs": 2}
     whole = trained(tmp_path, callbacks=[of_lightning(name, **WORKING[name])], **arguments)
     ended = weights(whole.model)
@@ -240,7 +293,9 @@ def test_the_others_train_evaluate_predict_and_go_on(tmp_path, name):
 
 
 def test_logs_of_callbacks_through_the_module(tmp_path):
-    """`module.log` in a callback of the user's own comes into the logs; without callbacks there is no logger at all."""
+    """`module.log` in a callback of the user's own comes into the logs; without callbacks there
+    is no logger at all.
+    """
 
     class Logging(Callback):
         def on_train_batch_end(self, lightning_trainer, module, outputs, batch, batch_idx):

@@ -1,4 +1,6 @@
-"""The Trainer's side of the optimizers: what it makes of the arguments, and when it speaks to them."""
+"""The Trainer's side of the optimizers: what it makes of the arguments, and when it speaks to
+them.
+"""
 
 import sys
 import types
@@ -14,10 +16,14 @@ from lightrainer.lightning_modules.optim import LayerwiseOptimizer
 
 
 class InBackward(torch.optim.Optimizer):
-    """SGD in the backward pass, with the interface of LOMO: it takes the model, and has no `step`."""
+    """SGD in the backward pass, with the interface of LOMO: it takes the model, and has no
+    `step`.
+    """
 
     def __init__(self, model, lr):
-        super().__init__([parameter for parameter in model.parameters() if parameter.requires_grad], {"lr": lr})
+        super().__init__(
+            [parameter for parameter in model.parameters() if parameter.requires_grad], {"lr": lr}
+        )
         self.rates = []
 
     def fused_backward(self, loss, lr):
@@ -51,18 +57,24 @@ def test_lomo_gives_the_weights_of_sgd(tmp_path, stand_ins, max_grad_norm):
     callbacks = [At(event, lambda *_, event=event: seen.append(event)) for event in events]
     fused = trained(tmp_path, optim="lomo", max_grad_norm=max_grad_norm, callbacks=callbacks)
     assert seen == events * 4
-    rates = [entry["learning_rate"] for entry in fused.state.log_history if "learning_rate" in entry]
+    rates = [
+        entry["learning_rate"] for entry in fused.state.log_history if "learning_rate" in entry
+    ]
     assert fused.optimizer.rates == rates == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
     usual = trained(tmp_path, optim="sgd", max_grad_norm=0.0)
     torch.testing.assert_close(weights(fused), weights(usual))
-    assert not torch.equal(weights(fused), weights(trainer(tmp_path))), "negative control: it was trained"
+    assert not torch.equal(weights(fused), weights(trainer(tmp_path))), (
+        "negative control: it was trained"
+    )
     assert all(entry["grad_norm"] == 0 for entry in fused.state.log_history if "grad_norm" in entry)
 
 
 def test_lomo_of_the_user_steps_too(tmp_path):
     """Where `optim` says nothing of it, and under Lightning callbacks."""
     seen, made = [], []
-    watching = LambdaCallback(on_before_backward=lambda trainer, module, loss: seen.append(loss.item()))
+    watching = LambdaCallback(
+        on_before_backward=lambda trainer, module, loss: seen.append(loss.item())
+    )
     for changes in ({}, {"callbacks": [watching]}):
         model = tiny()
         optimizer = InBackward(model, lr=0.01)
@@ -74,7 +86,12 @@ def test_lomo_of_the_user_steps_too(tmp_path):
 
 
 def test_a_second_training_of_a_layerwise_optimizer_has_one_schedule(tmp_path, stand_ins):
-    made = trained(tmp_path, optim="galore_adamw_layerwise", optim_target_modules="all-linear", max_grad_norm=0.0)
+    made = trained(
+        tmp_path,
+        optim="galore_adamw_layerwise",
+        optim_target_modules="all-linear",
+        max_grad_norm=0.0,
+    )
     assert isinstance(made.optimizer, LayerwiseOptimizer)
     inner = next(iter(made.optimizer.optimizer_dict.values()))
     made.train()
@@ -82,7 +99,10 @@ def test_a_second_training_of_a_layerwise_optimizer_has_one_schedule(tmp_path, s
 
 
 REFUSED = [
-    ({"optim": "galore_adamw_layerwise", "gradient_accumulation_steps": 2}, "gradient_accumulation_steps=2"),
+    (
+        {"optim": "galore_adamw_layerwise", "gradient_accumulation_steps": 2},
+        "gradient_accumulation_steps=2",
+    ),
     ({"optim": "galore_adamw_layerwise", "fp16": True}, "fp16=True"),
     ({"optim": "lomo", "fp16": True}, "fp16=True"),
 ]
@@ -92,7 +112,9 @@ REFUSED = [
 def test_conflicts_with_steps_in_the_backward_pass(tmp_path, stand_ins, changes, words):
     made = trainer(tmp_path, optim_target_modules="all-linear", **changes)
     before = weights(made)
-    with pytest.raises(ValueError, match=rf"The optimizer \w+ steps in each backward pass.*{words}"):
+    with pytest.raises(
+        ValueError, match=rf"The optimizer \w+ steps in each backward pass.*{words}"
+    ):
         made.train()
     assert torch.equal(weights(made), before)
 
@@ -100,7 +122,9 @@ def test_conflicts_with_steps_in_the_backward_pass(tmp_path, stand_ins, changes,
 @pytest.mark.parametrize("optim", ["galore_adamw_layerwise", "lomo"])
 def test_several_processes_are_refused(tmp_path, stand_ins, monkeypatch, optim):
     made = trainer(tmp_path, optim=optim, optim_target_modules="all-linear")
-    four = ProcessEnvironment(rank=0, local_rank=0, world_size=4, local_world_size=4, device=torch.device("cpu"))
+    four = ProcessEnvironment(
+        rank=0, local_rank=0, world_size=4, local_world_size=4, device=torch.device("cpu")
+    )
     monkeypatch.setattr(type(made.args), "distributed_state", four)
     with pytest.raises(NotImplementedError, match=r"The optimizer .*4 processes"):
         made.create_optimizer()
@@ -167,7 +191,10 @@ def test_an_optimizer_of_another_model_is_refused(tmp_path, mistake):
     made = trainer(tmp_path)
     mistake(made)
     before = weights(made)
-    with pytest.raises(ValueError, match=r"none of the 6 trainable parameters.*first\.weight.*trainer\.optimizer ="):
+    with pytest.raises(
+        ValueError,
+        match=r"none of the 6 trainable parameters.*first\.weight.*trainer\.optimizer =",
+    ):
         made.train()
     assert all(map(torch.equal, before, weights(made)))
     made.optimizer = made.lr_scheduler = None
@@ -182,7 +209,9 @@ def new_layer(made):
 
 def only_a_part(made):
     layers = made.model.first, made.model.norm
-    made.optimizer = torch.optim.SGD([one for layer in layers for one in layer.parameters()], lr=0.1)
+    made.optimizer = torch.optim.SGD(
+        [one for layer in layers for one in layer.parameters()], lr=0.1
+    )
 
 
 @pytest.mark.parametrize("mistake", [new_layer, only_a_part])
@@ -191,7 +220,9 @@ def test_parameters_that_no_group_has_are_named(tmp_path, caplog, mistake):
     made = trainer(tmp_path)
     mistake(made)
     made.train()
-    said = [record.getMessage() for record in caplog.records if "in no group" in record.getMessage()]
+    said = [
+        record.getMessage() for record in caplog.records if "in no group" in record.getMessage()
+    ]
     assert len(said) == 1
     assert "2 of 6 trainable parameters" in said[0]
     assert "second.weight, second.bias" in said[0]
@@ -222,7 +253,11 @@ def test_trained_weights_of_no_model_are_warned_of(tmp_path, caplog, belongs_to_
         model.loss = loss
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     trainer(tmp_path, model=model, optimizers=(optimizer, None), compute_loss_func=loss).train()
-    warned = [record.getMessage() for record in caplog.records if "not of the model" in record.getMessage()]
+    warned = [
+        record.getMessage()
+        for record in caplog.records
+        if "not of the model" in record.getMessage()
+    ]
     assert len(warned) == (not belongs_to_model)
     assert all("SGD trains 2 parameters (12 values)" in message for message in warned)
 
@@ -242,12 +277,20 @@ def given_back(model):
 MAKES = [
     lambda: (tied(), None),
     lambda: given_back(tiny()),
-    lambda: (torch.compile(model := tiny(), backend="eager"), torch.optim.SGD(model.parameters(), lr=0.1)),
-    lambda: (model := tiny(), torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(2))], lr=0.1)),
+    lambda: (
+        torch.compile(model := tiny(), backend="eager"),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+    ),
+    lambda: (
+        model := tiny(),
+        torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(2))], lr=0.1),
+    ),
 ]
 
 
-@pytest.mark.parametrize("make", MAKES, ids=["tied", "of the compiled", "of the model in it", "with others"])
+@pytest.mark.parametrize(
+    "make", MAKES, ids=["tied", "of the compiled", "of the model in it", "with others"]
+)
 def test_an_optimizer_of_the_model_is_no_mistake(tmp_path, caplog, make):
     model, optimizer = make()
     made = trained(tmp_path, model=model, optimizers=(optimizer, None))
@@ -256,7 +299,9 @@ def test_an_optimizer_of_the_model_is_no_mistake(tmp_path, caplog, make):
 
 
 def test_the_norm_counts_what_no_group_has_without_the_loss_scale(tmp_path):
-    """Under fp16 the scale is taken out of all gradients: the norm, and what clipping leaves, are nearly float32's."""
+    """Under fp16 the scale is taken out of all gradients: the norm, and what clipping leaves,
+    are nearly float32's.
+    """
 
     def run(**changes):
         model = tiny()

@@ -1,4 +1,6 @@
-"""A checkpoint of another model, optimizer or schedule is refused before a step, and both sides are named."""
+"""A checkpoint of another model, optimizer or schedule is refused before a step, and both sides
+are named.
+"""
 
 import shutil
 
@@ -25,7 +27,9 @@ def test_a_checkpoint_that_lacks_weights_of_the_model_is_refused(tmp_path):
     trainer(tmp_path, **SAVING).train()
     made = trainer(tmp_path, model=renamed(), **SAVING)
     before = weights(made.model)
-    with pytest.raises(ValueError, match=r"checkpoint-2 has no values for 2 of 6.*head\.weight.*second\.weight"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint-2 has no values for 2 of 6.*head\.weight.*second\.weight"
+    ):
         made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert same(weights(made.model), before)
     made.model._keys_to_ignore_on_load_missing = [r"^head\."]
@@ -85,13 +89,22 @@ CHANGES = [
 def test_another_kind_of_optimizer(saved, tmp_path, changes, needed):
     """The optimizer is as it was: without the checkpoint the training goes."""
     made, checkpoint = resumed(saved, tmp_path, **changes)
-    refused(made, checkpoint, "optimizer.pt was written by another kind of optimizer", "betas", needed, "`optim`")
+    refused(
+        made,
+        checkpoint,
+        "optimizer.pt was written by another kind of optimizer",
+        "betas",
+        needed,
+        "`optim`",
+    )
     made.train()
     assert made.state.global_step == 4
 
 
 def test_the_same_kind_of_optimizer_in_another_form(saved, tmp_path):
-    made, checkpoint = resumed(saved, tmp_path, optim="adamw_torch_fused", lr_scheduler_type="cosine")
+    made, checkpoint = resumed(
+        saved, tmp_path, optim="adamw_torch_fused", lr_scheduler_type="cosine"
+    )
     made.train(resume_from_checkpoint=checkpoint)
     assert made.state.global_step == 4
 
@@ -104,12 +117,20 @@ def test_another_number_of_parameters(saved, tmp_path):
 
 CONTENTS = {
     "optimizer.pt": ([], {}, 5, {"a": 1}),
-    "scheduler.pt": ([], {}, 5, {"a": 1}, {"last_epoch": "x", "base_lrs": [1.0, 1.0], "lr_lambdas": [None, None]}),
+    "scheduler.pt": (
+        [],
+        {},
+        5,
+        {"a": 1},
+        {"last_epoch": "x", "base_lrs": [1.0, 1.0], "lr_lambdas": [None, None]},
+    ),
     "data_state_0.pth": ([], {}, 5, {"a": 1}, torch.ones(2)),
 }
 
 
-@pytest.mark.parametrize(("name", "content"), [(n, c) for n, all_of in CONTENTS.items() for c in all_of], ids=str)
+@pytest.mark.parametrize(
+    ("name", "content"), [(n, c) for n, all_of in CONTENTS.items() for c in all_of], ids=str
+)
 def test_a_file_with_something_else_in_it(saved, tmp_path, name, content):
     made, checkpoint = resumed(saved, tmp_path, name, content)
     refused(made, checkpoint, "checkpoint-2", name)
@@ -117,16 +138,31 @@ def test_a_file_with_something_else_in_it(saved, tmp_path, name, content):
 
 def test_another_kind_of_schedule(saved, tmp_path):
     made, checkpoint = resumed(
-        saved, tmp_path, lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="steps", eval_steps=2
+        saved,
+        tmp_path,
+        lr_scheduler_type="reduce_lr_on_plateau",
+        eval_strategy="steps",
+        eval_steps=2,
     )
-    words = "scheduler.pt was written by another kind of schedule", "lr_lambdas", "ReduceLROnPlateau", "patience"
+    words = (
+        "scheduler.pt was written by another kind of schedule",
+        "lr_lambdas",
+        "ReduceLROnPlateau",
+        "patience",
+    )
     refused(made, checkpoint, *words, "`lr_scheduler_type`")
 
 
-@pytest.mark.parametrize("name", ["epoch", "done", "windows", "copies", "ended", "layout", "loader", "asked"])
+@pytest.mark.parametrize(
+    "name", ["epoch", "done", "windows", "copies", "ended", "layout", "loader", "asked"]
+)
 def test_a_position_that_is_none(saved, tmp_path, name):
-    """Each part of it is looked at: its name, what is there and what was expected are in the error."""
+    """Each part of it is looked at: its name, what is there and what was expected are in the
+    error.
+    """
     writer = trainer(tmp_path, **SAVING)
     written = writer._elastic.stored.read(str(saved))
-    made, checkpoint = resumed(saved, tmp_path, "data_state_0.pth", to_plain({**written, name: "x"}))
+    made, checkpoint = resumed(
+        saved, tmp_path, "data_state_0.pth", to_plain({**written, name: "x"})
+    )
     refused(made, checkpoint, "data_state_0.pth", f"{name}='x', but expected is")

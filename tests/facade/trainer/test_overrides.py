@@ -1,6 +1,8 @@
-"""Override points are real: what a subclass replaces is called by the running system, in old signatures too.
+"""Override points are real: what a subclass replaces is called by the running system, in old
+signatures too.
 
-The names are those of the documents of the API, and those that are not in them but that libraries of trainers override.
+The names are those of the documents of the API, and those that are not in them but that libraries
+of trainers override.
 """
 
 import types
@@ -14,11 +16,14 @@ from torch.utils.data import DataLoader
 from lightrainer import Trainer
 
 PHASES = {
-    "construction": """
+    "construction": (
+        """
         call_model_init create_accelerator_and_postprocess is_local_process_zero is_world_process_zero add_callback
         _validate_args
-    """,
-    "training": """
+    """
+    ),
+    "training": (
+        """
         call_model_init compute_loss compute_loss_context_manager create_optimizer create_optimizer_and_scheduler
         create_scheduler evaluate evaluation_loop floating_point_ops get_batch_samples get_cp_size
         get_decay_parameter_names get_eval_dataloader get_num_trainable_parameters get_optimizer_cls_and_kwargs
@@ -29,16 +34,26 @@ PHASES = {
         _get_train_sampler _inner_training_loop _load_best_model _maybe_log_save_evaluate _move_model_to_device
         _prepare_input _prepare_inputs _save _save_checkpoint _save_optimizer_and_scheduler _save_rng_state
         _set_signature_columns_if_needed _track_num_input_tokens
-    """,
-    "resuming": "_load_from_checkpoint _load_optimizer_and_scheduler _load_rng_state _load_callback_state",
-    "evaluating": """
+    """
+    ),
+    "resuming": (
+        "_load_from_checkpoint _load_optimizer_and_scheduler _load_rng_state _load_callback_state"
+    ),
+    "evaluating": (
+        """
         get_eval_dataloader evaluation_loop prediction_step compute_loss compute_loss_context_manager num_examples
         log _get_eval_sampler _prepare_inputs _get_dataloader
-    """,
-    "predicting": "get_test_dataloader evaluation_loop prediction_step compute_loss num_examples _get_eval_sampler",
+    """
+    ),
+    "predicting": (
+        "get_test_dataloader evaluation_loop prediction_step compute_loss num_examples "
+        "_get_eval_sampler"
+    ),
     "reporting": "metrics_format is_world_process_zero",
 }
-"""Documented methods, and others that libraries override, by the phase of a script in which they are called."""
+"""Documented methods, and others that libraries override, by the phase of a script in which they
+are called.
+"""
 PLACES = [(phase, name) for phase, names in PHASES.items() for name in names.split()]
 FOR_PEOPLE = """
     autocast_smart_context_manager create_model_card get_learning_rates get_optimizer_group hyperparameter_search
@@ -49,8 +64,16 @@ FOR_PEOPLE = """
 
 def test_every_documented_method_has_its_place_in_the_tables():
     documented = vars(pytest.importorskip("transformers").Trainer)
-    names = {name for name, value in documented.items() if not name.startswith("_") and hasattr(value, "__code__")}
-    names |= {name for name, value in documented.items() if isinstance(value, staticmethod) and name[0] != "_"}
+    names = {
+        name
+        for name, value in documented.items()
+        if not name.startswith("_") and hasattr(value, "__code__")
+    }
+    names |= {
+        name
+        for name, value in documented.items()
+        if isinstance(value, staticmethod) and name[0] != "_"
+    }
     assert {name for _, name in PLACES if name[0] != "_"} | {*FOR_PEOPLE.split()} == names
 
 
@@ -77,7 +100,9 @@ def calls(tmp_path_factory):
     saving = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
 
     def build():
-        return trainer(folder, cls, model_init=lambda: tiny(), load_best_model_at_end=True, **saving)
+        return trainer(
+            folder, cls, model_init=lambda: tiny(), load_best_model_at_end=True, **saving
+        )
 
     seen = {}
 
@@ -155,7 +180,9 @@ WHOLE, CAST = "compute_loss_context_manager", "autocast_smart_context_manager"
 def test_a_context_around_the_loss(tmp_path, way, monkeypatch):
     """Either of the two methods may be replaced, in a class or an object."""
     cls = type("Forked", (Trainer,), {way: forked, "entered": 0})
-    made = trainer(tmp_path, cls, callbacks=[At("on_step_end", lambda t, s, c: t.evaluate(), step=4)])
+    made = trainer(
+        tmp_path, cls, callbacks=[At("on_step_end", lambda t, s, c: t.evaluate(), step=4)]
+    )
     if way == "in the object":
         made.autocast_smart_context_manager = types.MethodType(forked, made)
     elif way == "in the class":

@@ -1,4 +1,6 @@
-"""4 micro-batches of 2 rows make the step of one batch of 8, also where an override runs the backward pass."""
+"""4 micro-batches of 2 rows make the step of one batch of 8, also where an override runs the
+backward pass.
+"""
 
 import pytest
 import torch
@@ -7,7 +9,13 @@ from torch.nn import functional
 
 from lightrainer import Trainer
 
-STEP = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0, "max_steps": 2, "logging_steps": 1}
+STEP = {
+    "optim": "sgd",
+    "learning_rate": 0.1,
+    "max_grad_norm": 0,
+    "max_steps": 2,
+    "logging_steps": 1,
+}
 
 
 class Base(Trainer):
@@ -81,13 +89,23 @@ class MeanOfTwo(Base):
 def logs(folder, trainer_class, rows, accumulation):
     torch.manual_seed(0)
     model = Tiny(dropout=0.0)
-    args = arguments(folder, per_device_train_batch_size=rows, gradient_accumulation_steps=accumulation, **STEP)
+    args = arguments(
+        folder, per_device_train_batch_size=rows, gradient_accumulation_steps=accumulation, **STEP
+    )
     made = trainer_class(model, args, train_dataset=points(16))
     made.train()
     return [(log["loss"], log["grad_norm"]) for log in made.state.log_history if "loss" in log]
 
 
-KINDS = [ThroughTheAccelerator, AsIn45, DividesItself, Plain, PlainAndDivided, Adversarial, MeanOfTwo]
+KINDS = [
+    ThroughTheAccelerator,
+    AsIn45,
+    DividesItself,
+    Plain,
+    PlainAndDivided,
+    Adversarial,
+    MeanOfTwo,
+]
 
 
 @pytest.mark.parametrize("accumulation", [4, 2])
@@ -124,11 +142,23 @@ class Told(torch.nn.Module):
         self.told.append(num_items_in_batch)
         logits = self.layer(x)
         items = len(labels) if num_items_in_batch is None else num_items_in_batch
-        return {"loss": functional.cross_entropy(logits, labels, reduction="sum") / items, "logits": logits}
+        return {
+            "loss": functional.cross_entropy(logits, labels, reduction="sum") / items,
+            "logits": logits,
+        }
 
 
 def test_a_forward_that_names_the_items_is_told_them(tmp_path):
-    args = arguments(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4, **{**STEP, "max_steps": 1})
+    args = arguments(
+        tmp_path,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+        **{**STEP, "max_steps": 1},
+    )
     model = Told()
-    Trainer(model, args, train_dataset=[{"x": torch.randn(4), "labels": index % 3} for index in range(8)]).train()
+    Trainer(
+        model,
+        args,
+        train_dataset=[{"x": torch.randn(4), "labels": index % 3} for index in range(8)],
+    ).train()
     assert [int(items) for items in model.told] == [8, 8, 8, 8]

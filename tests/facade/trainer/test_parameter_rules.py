@@ -1,4 +1,6 @@
-"""`parameter_rules` and `optim` by a path in trainings: exact, resumed, shown in the plan, never without effect."""
+"""`parameter_rules` and `optim` by a path in trainings: exact, resumed, shown in the plan, never
+without effect.
+"""
 
 import json
 
@@ -11,10 +13,16 @@ from lightrainer import HfArgumentParser, Trainer, TrainingArguments
 from lightrainer.facade.arguments.enums import OptimizerNames
 from lightrainer.facade.strategies.fsdp import FSDP
 
-RULES = {"first": {"lr_factor": 0.1}, "*.bias": {"lr": 0.5, "weight_decay": 0.25}, "norm": {"frozen": True}}
+RULES = {
+    "first": {"lr_factor": 0.1},
+    "*.bias": {"lr": 0.5, "weight_decay": 0.25},
+    "norm": {"frozen": True},
+}
 RULED = {"parameter_rules": RULES, "weight_decay": 0.1, "optim": "adamw_torch"}
 MUON = {"optim": "torch.optim.Muon", "optim_args": "momentum=0.9,ns_steps=3", "weight_decay": 0.1}
-muon = pytest.param(MUON, marks=pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it"))
+muon = pytest.param(
+    MUON, marks=pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it")
+)
 
 
 def by_hand(groups, model):
@@ -63,9 +71,13 @@ def test_rules_freeze_and_unfreeze_for_good(tmp_path):
     model = tiny()
     before = weights(model)
     made = trainer(tmp_path, model=model, parameter_rules={"norm": {"frozen": True}})
-    assert made.get_num_trainable_parameters() == sum(one.numel() for one in model.parameters()) - 12
+    assert (
+        made.get_num_trainable_parameters() == sum(one.numel() for one in model.parameters()) - 12
+    )
     made.train()
-    changed = {name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])}
+    changed = {
+        name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])
+    }
     assert changed == {"first.weight", "first.bias", "second.weight", "second.bias"}
     assert not model.norm.weight.requires_grad
     trainer(tmp_path, model=model, parameter_rules={"norm": {"frozen": False}}).train()
@@ -75,7 +87,9 @@ def test_rules_freeze_and_unfreeze_for_good(tmp_path):
     assert torch.equal(weights(made.model)["norm.weight"], before["norm.weight"])
 
 
-@pytest.mark.parametrize("changes", [RULED, muon, {"optim": "torch.optim.NAdam"}], ids=["rules", "muon", "path"])
+@pytest.mark.parametrize(
+    "changes", [RULED, muon, {"optim": "torch.optim.NAdam"}], ids=["rules", "muon", "path"]
+)
 def test_a_resumed_training_is_the_same(tmp_path, changes):
     saving = {"save_strategy": "steps", "save_steps": 2, **changes}
     whole = trainer(tmp_path, **saving)
@@ -90,16 +104,29 @@ def test_other_rules_than_those_of_the_checkpoint_are_refused(tmp_path):
     """Groups of the same sizes, in which other parameters would get the states."""
     rules = [{"first.bias": {"lr": 0.5}}, {"norm.weight": {"lr": 0.5}}]
     trainer(tmp_path, save_strategy="steps", save_steps=2, parameter_rules=rules[0]).train()
-    with pytest.raises(ValueError, match=r"parameter_rules first\.bias in group 2, and they are norm\.weight"):
-        trainer(tmp_path, parameter_rules=rules[1]).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    with pytest.raises(
+        ValueError, match=r"parameter_rules first\.bias in group 2, and they are norm\.weight"
+    ):
+        trainer(tmp_path, parameter_rules=rules[1]).train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-2")
+        )
 
 
 def test_all_groups_follow_the_schedule_and_the_first_is_logged(tmp_path):
     made = trainer(tmp_path, **RULED, max_steps=2)
     made.train()
-    assert [entry["learning_rate"] for entry in made.state.log_history if "loss" in entry] == [0.01, 0.005]
+    assert [entry["learning_rate"] for entry in made.state.log_history if "loss" in entry] == [
+        0.01,
+        0.005,
+    ]
     assert made.get_learning_rates() == [0.0] * 5
-    assert [group["initial_lr"] for group in made.optimizer.param_groups] == [0.01, 0.01, 0.001, 0.05, 0.5]
+    assert [group["initial_lr"] for group in made.optimizer.param_groups] == [
+        0.01,
+        0.01,
+        0.001,
+        0.05,
+        0.5,
+    ]
 
 
 def test_overridden_decay_names_and_a_class_given_by_hand_are_respected(tmp_path):
@@ -115,7 +142,8 @@ def test_overridden_decay_names_and_a_class_given_by_hand_are_respected(tmp_path
         optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.01}),
     )
     groups = [
-        (group["weight_decay"], group["lr"], len(group["params"])) for group in made.create_optimizer().param_groups
+        (group["weight_decay"], group["lr"], len(group["params"]))
+        for group in made.create_optimizer().param_groups
     ]
     assert groups == [(0.1, 0.01, 0), (0.0, 0.01, 4), (0.0, 0.02, 1), (0.1, 0.02, 1)]
 
@@ -130,7 +158,9 @@ def given(model):
     return {"model": model, "optimizers": (torch.optim.SGD(model.parameters(), lr=0.1), None)}
 
 
-@pytest.mark.parametrize("make", [lambda: {"cls": Overriding}, lambda: given(tiny())], ids=["override", "passed"])
+@pytest.mark.parametrize(
+    "make", [lambda: {"cls": Overriding}, lambda: given(tiny())], ids=["override", "passed"]
+)
 def test_rules_without_effect_are_an_error_before_anything_is_written(tmp_path, make):
     made = trainer(tmp_path, **make(), parameter_rules={"first": {"lr": 0.1}})
     with pytest.raises(ValueError, match=r"parameter_rules=\{'first'.* would have no effect: SGD"):
@@ -141,7 +171,11 @@ def test_rules_without_effect_are_an_error_before_anything_is_written(tmp_path, 
 
 @pytest.mark.parametrize("changes", [muon, {"parameter_rules": RULES}], ids=["muon", "rules"])
 def test_flat_parameters_are_refused(tmp_path, changes):
-    options = {"auto_wrap_policy": None, "use_orig_params": False, "sharding_strategy": "FULL_SHARD"}
+    options = {
+        "auto_wrap_policy": None,
+        "use_orig_params": False,
+        "sharding_strategy": "FULL_SHARD",
+    }
     with pytest.raises(ValueError, match=r"version 1 of fsdp flattens parameters.*'version': 2"):
         FSDP("FSDPStrategy", options).check(arguments(tmp_path, **changes), tiny())
 
@@ -157,10 +191,16 @@ def test_both_are_written_and_read_in_every_form(tmp_path):
     path, rules = "torch.optim.NAdam", {"*.bias": {"weight_decay": 0, "frozen": False}}
     words = ["--output_dir", "out", "--optim", path, "--parameter_rules", json.dumps(rules)]
     (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(words)
-    for one in (args, TrainingArguments(**json.loads(json.dumps({"optim": path, "parameter_rules": rules})))):
+    for one in (
+        args,
+        TrainingArguments(**json.loads(json.dumps({"optim": path, "parameter_rules": rules}))),
+    ):
         assert (one.optim, one.parameter_rules) == (path, rules)
         assert one.optim != OptimizerNames.ADAMW_TORCH
-        assert (one.to_dict()["optim"], json.loads(one.to_json_string())["parameter_rules"]) == (path, rules)
+        assert (one.to_dict()["optim"], json.loads(one.to_json_string())["parameter_rules"]) == (
+            path,
+            rules,
+        )
         assert f"optim={path}" in str(one)
     assert TrainingArguments(**args.to_dict()).optim == path
     assert args.set_optimizer(path, args="momentum_decay=0.1").optim == path

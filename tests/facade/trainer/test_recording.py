@@ -17,10 +17,14 @@ def logs(made, name):
 
 
 def assert_recorded_as_the_loss(history, evaluated=True):
-    """The recorded mean is the loss, which the model divides by the items of the step, in training and evaluation."""
+    """The recorded mean is the loss, which the model divides by the items of the step, in
+    training and evaluation.
+    """
     pairs = [(entry["mean"], entry["loss"]) for entry in history if "loss" in entry]
     if evaluated:
-        pairs += [(entry["eval_mean"], entry["eval_loss"]) for entry in history if "eval_loss" in entry]
+        pairs += [
+            (entry["eval_mean"], entry["eval_loss"]) for entry in history if "eval_loss" in entry
+        ]
     assert len(pairs) > 1
     for mean, loss in pairs:
         assert mean == pytest.approx(loss, rel=1e-5)
@@ -28,18 +32,23 @@ def assert_recorded_as_the_loss(history, evaluated=True):
 
 
 def test_a_recorded_mean_is_weighed_as_the_loss(tmp_path):
-    """By items over accumulated micro-batches, a shorter last window, and the last, smaller batch of an evaluation."""
+    """By items over accumulated micro-batches, a shorter last window, and the last, smaller
+    batch of an evaluation.
+    """
     made = recorded(tmp_path)
     made.evaluate()
     assert_recorded_as_the_loss(made.state.log_history)
 
 
 def test_two_processes_record_together(tmp_path):
-    """Unevenly many labels in each, an evaluation that repeats a sample, and a name that one process has alone."""
+    """Unevenly many labels in each, an evaluation that repeats a sample, and a name that one
+    process has alone.
+    """
     script = Path(__file__).parents[1] / "recording_script.py"
     finished_ranks(script, str(tmp_path), log=tmp_path / "log", seconds=300)
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
-    # The loss of an evaluated batch is over the labels in all processes; what is recorded there, over those of each.
+    # The loss of an evaluated batch is over the labels in all processes; what is recorded there,
+    # over those of each.
     assert_recorded_as_the_loss(first, evaluated=False)
     assert [entry.get("mean") for entry in first] == [entry.get("mean") for entry in second]
 
@@ -53,16 +62,24 @@ def test_micro_batches_without_counted_items_count_the_same(tmp_path):
             self.record(value=next(values))
             return super().compute_loss(model, inputs, **kwargs)
 
-    made = trained(tmp_path, Values, train_dataset=points(12), logging_steps=2, gradient_accumulation_steps=2)
+    made = trained(
+        tmp_path, Values, train_dataset=points(12), logging_steps=2, gradient_accumulation_steps=2
+    )
     assert logs(made, "value") == [3.5]
 
 
 def test_a_log_after_a_resumption_has_what_was_recorded_before(tmp_path):
     """The checkpoint is in the middle of the interval of a log."""
     whole = recorded(tmp_path / "whole", logging_steps=4)
-    stop = At("on_step_end", lambda _, state, control: setattr(control, "should_training_stop", True), step=6)
+    stop = At(
+        "on_step_end",
+        lambda _, state, control: setattr(control, "should_training_stop", True),
+        step=6,
+    )
     recorded(tmp_path / "parts", stop, logging_steps=4, save_strategy="steps", save_steps=6)
-    resumed = recorded(tmp_path / "parts", resume=True, logging_steps=4, save_strategy="steps", save_steps=6)
+    resumed = recorded(
+        tmp_path / "parts", resume=True, logging_steps=4, save_strategy="steps", save_steps=6
+    )
     assert logs(resumed, "mean") == logs(whole, "mean")
     assert len(logs(whole, "mean")) == 2
 
@@ -76,7 +93,9 @@ def test_callbacks_record_too(tmp_path):
         callback.trainer = callback
         return callback
 
-    made = trainer(tmp_path, callbacks=[note("on_step_end"), note("on_prediction_step")], logging_steps=2)
+    made = trainer(
+        tmp_path, callbacks=[note("on_step_end"), note("on_prediction_step")], logging_steps=2
+    )
     made.train()
     assert logs(made, "on_step_end") == [1.5, 3.5]
     assert made.evaluate()["eval_on_prediction_step"] == 4
@@ -103,12 +122,19 @@ def test_losses_of_the_model(tmp_path):
         def forward(self, x, labels=None):
             outputs = super().forward(x, labels)
             parts = {"ce": outputs["loss"], "loss": outputs["loss"], "boxes": torch.ones(2)}
-            return {**outputs, "loss_dict": parts, "box_loss": outputs["loss"] * 2, "none_loss": None}
+            return {
+                **outputs,
+                "loss_dict": parts,
+                "box_loss": outputs["loss"] * 2,
+                "none_loss": None,
+            }
 
     options = {"per_device_train_batch_size": 4, "logging_steps": 2}
     made = trained(tmp_path, model=Detector(), record_model_losses=True, **options)
     assert logs(made, "ce") == pytest.approx(logs(made, "loss"), rel=1e-6)
-    assert logs(made, "box_loss") == pytest.approx([2 * loss for loss in logs(made, "loss")], rel=1e-6)
+    assert logs(made, "box_loss") == pytest.approx(
+        [2 * loss for loss in logs(made, "loss")], rel=1e-6
+    )
     assert not {"boxes", "none_loss"} & set(made.state.log_history[0])
     assert {"eval_ce", "eval_box_loss"} <= set(made.evaluate())
     without = trained(tmp_path, model=Detector(), **options)

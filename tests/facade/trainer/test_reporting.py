@@ -24,7 +24,12 @@ def test_metrics_as_files(tmp_path):
     made.save_metrics("train", {"train_loss": 0.123456789, "epoch": 1.0})
     made.save_metrics("eval", {"eval_loss": 2.0, "epoch": 1.5})
     made.save_metrics("test", {"test_loss": 3.0}, combined=False)
-    assert files(tmp_path) == ["all_results.json", "eval_results.json", "test_results.json", "train_results.json"]
+    assert files(tmp_path) == [
+        "all_results.json",
+        "eval_results.json",
+        "test_results.json",
+        "train_results.json",
+    ]
     read = {name: json.loads((tmp_path / name).read_text()) for name in files(tmp_path)}
     assert read["train_results.json"] == {"train_loss": 0.123456789, "epoch": 1.0}
     assert read["test_results.json"] == {"test_loss": 3.0}
@@ -47,7 +52,9 @@ def test_the_result_of_an_evaluation(tmp_path):
     made = trainer(tmp_path, compute_metrics=lambda prediction: dict(values))
     made.evaluate()
     found = made.evaluate()
-    names = "loss right sure deep runtime samples_per_second steps_per_second model_preparation_time"
+    names = (
+        "loss right sure deep runtime samples_per_second steps_per_second model_preparation_time"
+    )
     assert set(found) == {"epoch", *(f"eval_{name}" for name in names.split())}
     assert found["eval_right"] == 0.5
     assert found["eval_deep"] == {"er": 2}
@@ -61,7 +68,11 @@ def test_the_result_of_an_evaluation(tmp_path):
 def test_losses_that_are_not_numbers_are_told(tmp_path, caplog, hidden):
     """The filter keeps them out of the logs, but not out of sight."""
     made = trained(
-        tmp_path, model=SometimesNotANumber(), logging_nan_inf_filter=hidden, logging_steps=4, num_train_epochs=2
+        tmp_path,
+        model=SometimesNotANumber(),
+        logging_nan_inf_filter=hidden,
+        logging_steps=4,
+        num_train_epochs=2,
     )
     told = [record.getMessage() for record in caplog.records if "infinite" in record.getMessage()]
     assert len(told) == 1, "said once, whatever comes later"
@@ -132,7 +143,9 @@ def test_the_memory_report(tmp_path):
     assert all(isinstance(value, int) for value in after.values())
     assert after["before_init_mem_cpu"] > 10 << 20
     assert set(memory(made.evaluate())) == {f"eval_{delta}" for delta in of_memory(places)}
-    assert set(memory(made.predict(points(3)).metrics)) == {f"test_{delta}" for delta in of_memory(places)}
+    assert set(memory(made.predict(points(3)).metrics)) == {
+        f"test_{delta}" for delta in of_memory(places)
+    }
 
 
 class EvaluatesByItself(Trainer):
@@ -160,7 +173,9 @@ def test_memory_report_knows_the_stage_by_the_calling_method(tmp_path, measured)
 def test_memory_report_refuses_a_method_that_is_not_a_stage(tmp_path):
     pytest.importorskip("psutil")
     made = trainer(tmp_path, EvaluatesByItself, skip_memory_metrics=False)
-    with pytest.raises(ValueError, match=r"measure\(\) is not a method whose memory is measured.*start\('eval'\)"):
+    with pytest.raises(
+        ValueError, match=r"measure\(\) is not a method whose memory is measured.*start\('eval'\)"
+    ):
         made.measure()
 
 

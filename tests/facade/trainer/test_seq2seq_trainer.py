@@ -1,4 +1,6 @@
-"""Seq2SeqTrainer with a model that has nothing of transformers, and what is said when something does not fit."""
+"""Seq2SeqTrainer with a model that has nothing of transformers, and what is said when something
+does not fit.
+"""
 
 from types import SimpleNamespace
 
@@ -15,7 +17,11 @@ from lightrainer.lightning_modules.models.generation import padding_token
 
 def right_tokens(prediction):
     width = min(prediction.predictions.shape[1], prediction.label_ids.shape[1])
-    return {"right": float((prediction.predictions[:, :width] == prediction.label_ids[:, :width]).mean())}
+    return {
+        "right": float(
+            (prediction.predictions[:, :width] == prediction.label_ids[:, :width]).mean()
+        )
+    }
 
 
 METRICS = {"compute_metrics": right_tokens}
@@ -41,7 +47,9 @@ def test_a_plain_model_trains_evaluates_and_predicts(tmp_path):
 
 
 def test_sequences_of_different_lengths_are_filled_up(tmp_path):
-    trainer = seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Restless)}, per_device_eval_batch_size=1)
+    trainer = seq2seq_trainer(
+        tmp_path, trainer={"model": plain(kind=Restless)}, per_device_eval_batch_size=1
+    )
     data = pairs(6, seed=3)
     predictions = trainer.predict(data).predictions
     widths = [int(sample["source"][0]) % 3 + 2 for sample in data]
@@ -52,17 +60,33 @@ def test_sequences_of_different_lengths_are_filled_up(tmp_path):
 
 ARGUMENTS = [
     ({}, {}, {"max_length": 5, "num_beams": 1}),
-    ({"generation_max_length": 7, "generation_num_beams": 2}, {"max_length": 3}, {"max_length": 3, "num_beams": 2}),
-    ({"generation_config": {"max_length": 6, "num_beams": 3}}, {"num_beams": 2}, {"max_length": 6, "num_beams": 2}),
-    ({"generation_max_length": 7}, {"max_length": None, "num_beams": None}, {"max_length": 7, "num_beams": 1}),
+    (
+        {"generation_max_length": 7, "generation_num_beams": 2},
+        {"max_length": 3},
+        {"max_length": 3, "num_beams": 2},
+    ),
+    (
+        {"generation_config": {"max_length": 6, "num_beams": 3}},
+        {"num_beams": 2},
+        {"max_length": 6, "num_beams": 2},
+    ),
+    (
+        {"generation_max_length": 7},
+        {"max_length": None, "num_beams": None},
+        {"max_length": 7, "num_beams": 1},
+    ),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "call", "expected"), ARGUMENTS, ids=str)
 def test_precedence_of_generation_settings(tmp_path, arguments, call, expected):
-    """A call before the arguments, the arguments before the generation config, and that before the model's own."""
+    """A call before the arguments, the arguments before the generation config, and that before
+    the model's own.
+    """
     tokens = SimpleNamespace(pad_token_id=PAD)
-    trainer = seq2seq_trainer(tmp_path, trainer={**METRICS, "processing_class": tokens}, **arguments)
+    trainer = seq2seq_trainer(
+        tmp_path, trainer={**METRICS, "processing_class": tokens}, **arguments
+    )
     trainer.evaluate(**call)
     trainer.predict(pairs(3), **call)
     assert len(trainer.model.calls) == 3
@@ -71,7 +95,9 @@ def test_precedence_of_generation_settings(tmp_path, arguments, call, expected):
 
 def test_an_option_that_generate_does_not_take_is_named(tmp_path):
     trainer = seq2seq_trainer(tmp_path)
-    with pytest.raises(ValueError, match=r"Plain.generate takes no max_lenght=3. Did you mean 'max_length'"):
+    with pytest.raises(
+        ValueError, match=r"Plain.generate takes no max_lenght=3. Did you mean 'max_length'"
+    ):
         trainer.predict(pairs(3), max_lenght=3)
 
 
@@ -84,13 +110,20 @@ def test_columns_that_generate_does_not_take_are_left_out(tmp_path):
     def collate(samples):
         return {**pad(samples), "mask": torch.ones(len(samples))}
 
-    trainer = seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Masked), "data_collator": collate})
+    trainer = seq2seq_trainer(
+        tmp_path, trainer={"model": plain(kind=Masked), "data_collator": collate}
+    )
     assert trainer.predict(pairs(4)).predictions.shape == (4, 5)
 
 
 STRATEGIES = [(SingleDevice("", {}), False), (DDP("", {}), False)]
-STRATEGIES += [(FSDP("", {"sharding_strategy": word}), word == "FULL_SHARD") for word in ("FULL_SHARD", "NO_SHARD")]
-STRATEGIES += [(DeepSpeed("", {"config": {"zero_optimization": {"stage": n}}}), n == 3) for n in (2, 3)]
+STRATEGIES += [
+    (FSDP("", {"sharding_strategy": word}), word == "FULL_SHARD")
+    for word in ("FULL_SHARD", "NO_SHARD")
+]
+STRATEGIES += [
+    (DeepSpeed("", {"config": {"zero_optimization": {"stage": n}}}), n == 3) for n in (2, 3)
+]
 
 
 @pytest.mark.parametrize(("strategy", "expected"), STRATEGIES)
@@ -121,7 +154,9 @@ def test_a_loss_of_the_users_own_is_the_loss_of_the_evaluation(tmp_path):
 
     own = seq2seq_trainer(tmp_path, trainer=METRICS).evaluate()
     overridden = seq2seq_trainer(tmp_path, Doubling, trainer=METRICS).evaluate()
-    passed = seq2seq_trainer(tmp_path, trainer={**METRICS, "compute_loss_func": constant}).evaluate()
+    passed = seq2seq_trainer(
+        tmp_path, trainer={**METRICS, "compute_loss_func": constant}
+    ).evaluate()
     assert overridden["eval_loss"] == pytest.approx(2 * own["eval_loss"], abs=1e-5)
     assert passed["eval_loss"] == 5
     assert own["eval_right"] == overridden["eval_right"] == passed["eval_right"]
@@ -150,7 +185,12 @@ def test_loading_the_generation_config_can_be_overridden(tmp_path):
 
 
 PROCESSING_CLASS = [
-    (SimpleNamespace(pad_token_id=None, eos_token_id=4), {"pad_token_id": 5}, {"pad_token_id": 6}, 4),
+    (
+        SimpleNamespace(pad_token_id=None, eos_token_id=4),
+        {"pad_token_id": 5},
+        {"pad_token_id": 6},
+        4,
+    ),
     (SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=7)), {}, {"pad_token_id": 6}, 7),
     (None, {}, SimpleNamespace(pad_token_id=None, eos_token_id=[8, 9]), 8),
     (object(), SimpleNamespace(pad_token_id=None, eos_token_id=2), {"eos_token_id": []}, 2),
@@ -159,7 +199,12 @@ PROCESSING_CLASS = [
 
 @pytest.mark.parametrize(("processing_class", "config", "generation", "expected"), PROCESSING_CLASS)
 def test_the_padding_token_is_found(processing_class, config, generation, expected):
-    assert padding_token(processing_class, SimpleNamespace(config=config, generation_config=generation)) == expected
+    assert (
+        padding_token(
+            processing_class, SimpleNamespace(config=config, generation_config=generation)
+        )
+        == expected
+    )
 
 
 def test_an_unknown_padding_token_is_an_error(tmp_path):
@@ -176,7 +221,9 @@ def test_a_model_that_cannot_generate_is_refused_before_anything_is_written(tmp_
 
 
 @pytest.mark.parametrize(
-    ("result", "shown"), [([1, 2], "returned a list"), (torch.ones(3), r"returned a Tensor of shape \(3,\)")], ids=str
+    ("result", "shown"),
+    [([1, 2], "returned a list"), (torch.ones(3), r"returned a Tensor of shape \(3,\)")],
+    ids=str,
 )
 def test_something_else_than_token_ids_is_refused(tmp_path, result, shown):
     """But the output object of a generation is fine."""
@@ -184,13 +231,19 @@ def test_something_else_than_token_ids_is_refused(tmp_path, result, shown):
     model.generate = lambda source: result
     with pytest.raises(TypeError, match=f"Plain.generate {shown}"):
         seq2seq_trainer(tmp_path, trainer={"model": model}).predict(pairs(3))
-    model.generate = lambda source: SimpleNamespace(sequences=torch.ones(len(source), 4, dtype=torch.long), scores=None)
-    assert seq2seq_trainer(tmp_path, trainer={"model": model}).predict(pairs(3)).predictions.shape == (3, 4)
+    model.generate = lambda source: SimpleNamespace(
+        sequences=torch.ones(len(source), 4, dtype=torch.long), scores=None
+    )
+    assert seq2seq_trainer(tmp_path, trainer={"model": model}).predict(
+        pairs(3)
+    ).predictions.shape == (3, 4)
 
 
 def test_a_model_made_anew_for_a_training_generates_the_same_way(tmp_path):
     trainer = seq2seq_trainer(
-        tmp_path, trainer={"model_init": lambda: plain(), **METRICS}, generation_config={"max_length": 3}
+        tmp_path,
+        trainer={"model_init": lambda: plain(), **METRICS},
+        generation_config={"max_length": 3},
     )
     first = trainer.model
     trainer.train()

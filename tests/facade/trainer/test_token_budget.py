@@ -10,7 +10,11 @@ from torch.utils.data import IterableDataset
 from lightrainer import DataCollatorWithPacking
 
 LENGTHS = [(7 * i * i) % 23 + 1 if i % 3 == 0 else 1 + i % 4 for i in range(40)]
-BUDGET = {"train_sampling_strategy": "token_budget", "max_tokens_per_batch": 48, "per_device_train_batch_size": 8}
+BUDGET = {
+    "train_sampling_strategy": "token_budget",
+    "max_tokens_per_batch": 48,
+    "per_device_train_batch_size": 8,
+}
 
 
 class Tagger(nn.Module):
@@ -26,7 +30,12 @@ class Tagger(nn.Module):
         self.shapes.append(tuple(input_ids.shape))
         logits = self.out(torch.tanh(self.embedding(input_ids)))
         total = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-        return {"loss": total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)}
+        return {
+            "loss": (
+                total
+                / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
+            )
+        }
 
 
 def padded(samples):
@@ -36,25 +45,40 @@ def padded(samples):
 
 
 def texts():
-    return [{"input_ids": [1 + (i + k) % 4 for k in range(length)]} for i, length in enumerate(LENGTHS)]
+    return [
+        {"input_ids": [1 + (i + k) % 4 for k in range(length)]} for i, length in enumerate(LENGTHS)
+    ]
 
 
 def made(folder, **changes):
-    parts = {"model": Tagger(), "train_dataset": texts(), "data_collator": padded, "eval_dataset": None}
+    parts = {
+        "model": Tagger(),
+        "train_dataset": texts(),
+        "data_collator": padded,
+        "eval_dataset": None,
+    }
     return trainer(folder, **{**parts, **BUDGET, "optim": "sgd", "learning_rate": 0.5, **changes})
 
 
 def test_a_training_takes_batches_within_the_budget_over_items(tmp_path):
-    """As a loop by hand that divides by all labels of a window of two uneven batches; not as one over batch means."""
-    ours = made(tmp_path, gradient_accumulation_steps=2, num_train_epochs=2, lr_scheduler_type="constant")
-    batches = [padded([texts()[i] for i in batch]) for batch in ours.get_train_dataloader().batch_sampler]
+    """As a loop by hand that divides by all labels of a window of two uneven batches; not as one
+    over batch means.
+    """
+    ours = made(
+        tmp_path, gradient_accumulation_steps=2, num_train_epochs=2, lr_scheduler_type="constant"
+    )
+    batches = [
+        padded([texts()[i] for i in batch]) for batch in ours.get_train_dataloader().batch_sampler
+    ]
     result = ours.train()
     shapes = ours.model.shapes
     assert all(rows * columns <= 48 for rows, columns in shapes)
     assert len(shapes) == 2 * len(batches)
     assert len({rows for rows, _ in shapes}) > 3
     assert sorted(shapes[: len(batches)]) == sorted(shapes[len(batches) :])
-    assert result.metrics["train_samples_per_second"] == pytest.approx(80 / result.metrics["train_runtime"], rel=0.02)
+    assert result.metrics["train_samples_per_second"] == pytest.approx(
+        80 / result.metrics["train_runtime"], rel=0.02
+    )
 
     def by_hand(over_items):
         model, weights = Tagger(), []
@@ -73,13 +97,20 @@ def test_a_training_takes_batches_within_the_budget_over_items(tmp_path):
 
     once = made(tmp_path / "once", gradient_accumulation_steps=2, lr_scheduler_type="constant")
     once.train()
-    torch.testing.assert_close(once.model.out.weight.detach().cpu(), by_hand(True), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        once.model.out.weight.detach().cpu(), by_hand(True), rtol=1e-5, atol=1e-6
+    )
     assert not torch.allclose(by_hand(True), by_hand(False), atol=1e-4)
 
 
 @pytest.mark.parametrize("step", [2, 5])
 def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_bits(tmp_path, step):
-    ways = {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 2, "gradient_accumulation_steps": 3}
+    ways = {
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "num_train_epochs": 2,
+        "gradient_accumulation_steps": 3,
+    }
     whole = made(tmp_path, **ways)
     whole.train()
     again = made(tmp_path / "again", **ways)
@@ -90,7 +121,9 @@ def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_bits(tmp_path, step)
     assert again.model.shapes == whole.model.shapes[epoch * len(batches) + 3 * windows :]
     assert torch.equal(again.model.out.weight, whole.model.out.weight)
     with pytest.raises(ValueError, match=r"max_tokens_per_batch=60, but 48 when .* was made"):
-        made(tmp_path / "other", **ways, max_tokens_per_batch=60).train(str(tmp_path / f"checkpoint-{step}"))
+        made(tmp_path / "other", **ways, max_tokens_per_batch=60).train(
+            str(tmp_path / f"checkpoint-{step}")
+        )
 
 
 def test_samples_are_capped_by_a_batch_size_of_the_user(tmp_path):
@@ -108,9 +141,15 @@ class Endless(IterableDataset):
     ("wrong", "message"),
     [
         ({"max_tokens_per_batch": 22}, "max_tokens_per_batch=22, but sample 6 has 23 tokens"),
-        ({"train_dataset": Endless(), "max_steps": 3}, r"train_dataset \(Endless\) is read as it comes"),
+        (
+            {"train_dataset": Endless(), "max_steps": 3},
+            r"train_dataset \(Endless\) is read as it comes",
+        ),
         ({"auto_find_batch_size": True}, "exclude each other"),
-        ({"train_sampling_strategy": "random"}, "'random' with max_tokens_per_batch=48: .*both or neither"),
+        (
+            {"train_sampling_strategy": "random"},
+            "'random' with max_tokens_per_batch=48: .*both or neither",
+        ),
         ({"max_tokens_per_batch": 0}, "max_tokens_per_batch=0 must be at least 1"),
         ({"accelerator_config": {"split_batches": True}}, "makes batches of different sizes"),
     ],
@@ -123,13 +162,23 @@ def test_what_cannot_be_is_refused_before_the_training(tmp_path, wrong, message)
 class Packed(Tagger):
     def forward(self, input_ids, labels, position_ids, attention_mask, **kwargs):
         assert attention_mask.shape == (len(input_ids), 1, *[input_ids.shape[1]] * 2)
-        return super().forward(input_ids, labels % 3 * (labels != -100) - 100 * (labels == -100), **kwargs)
+        return super().forward(
+            input_ids, labels % 3 * (labels != -100) - 100 * (labels == -100), **kwargs
+        )
 
 
 def test_packed_documents_train_and_a_mask_of_each_counts_no_tokens(tmp_path):
     """The sum of such a mask is a large negative number."""
     ways = {"include_num_input_tokens_seen": "non_padding", "train_sampling_strategy": "random"}
-    ours = made(tmp_path, model=Packed(), data_collator=DataCollatorWithPacking(24), max_tokens_per_batch=None, **ways)
+    ours = made(
+        tmp_path,
+        model=Packed(),
+        data_collator=DataCollatorWithPacking(24),
+        max_tokens_per_batch=None,
+        **ways,
+    )
     ours.train()
     assert sum(rows for rows, _ in ours.model.shapes) < len(LENGTHS)
-    assert ours.state.num_input_tokens_seen == sum(rows * columns for rows, columns in ours.model.shapes)
+    assert ours.state.num_input_tokens_seen == sum(
+        rows * columns for rows, columns in ours.model.shapes
+    )

@@ -19,7 +19,9 @@ print("level", logging.getLogger("lightrainer").level)
 LOGS = "logging.basicConfig()"
 
 
-@pytest.mark.parametrize(("level", "setup", "number", "heard"), [("info", LOGS, 20, 1), ("passive", "", 0, 0)])
+@pytest.mark.parametrize(
+    ("level", "setup", "number", "heard"), [("info", LOGS, 20, 1), ("passive", "", 0, 0)]
+)
 def test_the_level_is_that_of_the_arguments(tmp_path, level, setup, number, heard):
     """A script that logs by itself hears a message once."""
     said = finished_code(PROGRAM.format(folder=str(tmp_path), level=level, setup=setup), tmp_path)

@@ -53,7 +53,9 @@ def test_a_traceback_ends_at_the_line_of_the_user(tmp_path, place):
         assert "compute_loss" in [frame.name for frame in frames]
 
 
-def test_a_traceback_is_whole_where_it_is_asked_for_and_where_the_error_is_ours(tmp_path, monkeypatch):
+def test_a_traceback_is_whole_where_it_is_asked_for_and_where_the_error_is_ours(
+    tmp_path, monkeypatch
+):
     """Negative controls."""
     with pytest.raises(ValueError, match="is empty") as ours:
         trainer(tmp_path, train_dataset=[]).train()
@@ -64,7 +66,9 @@ def test_a_traceback_is_whole_where_it_is_asked_for_and_where_the_error_is_ours(
     assert [frame for frame in frames_of(caught.value) if "/lightning/" in frame.filename]
 
 
-@pytest.mark.parametrize(("number", "ending"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("number", "ending"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
 @pytest.mark.parametrize("event", ["on_step_end", "on_prediction_step"])
 def test_an_interrupt_names_the_checkpoint(tmp_path, caplog, capsys, number, ending, event):
     """And sees no summary as if all was done, and no frames of loops."""
@@ -86,7 +90,11 @@ def test_speeds_count_what_this_call_did(tmp_path, monkeypatch):
     """A training of 4 steps of 2 samples, the last of which is resumed; as in 5.23."""
     monkeypatch.setattr(Moment, "seconds_ago", 1.0)
     trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=3).train()
-    metrics = trainer(tmp_path, max_steps=4).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3")).metrics
+    metrics = (
+        trainer(tmp_path, max_steps=4)
+        .train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+        .metrics
+    )
     whole = trainer(tmp_path, max_steps=4).train().metrics
     for name in ("train_samples_per_second", "train_steps_per_second"):
         assert metrics[name] == whole[name] / 4

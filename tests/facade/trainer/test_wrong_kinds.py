@@ -1,4 +1,6 @@
-"""Wrong kinds of data, batches, functions and settings are named before the first step; what is only unusual works."""
+"""Wrong kinds of data, batches, functions and settings are named before the first step; what is
+only unusual works.
+"""
 
 from collections import UserDict
 
@@ -17,7 +19,9 @@ def refused(folder, action, match, **changes):
     """A TypeError or ValueError, and no step was taken."""
     steps = []
     with pytest.raises((TypeError, ValueError), match=match):
-        action(trainer(folder, callbacks=[At("on_step_end", lambda *_: steps.append(1))], **changes))
+        action(
+            trainer(folder, callbacks=[At("on_step_end", lambda *_: steps.append(1))], **changes)
+        )
     assert not steps
 
 
@@ -33,16 +37,26 @@ DATA = [
 ]
 
 
-@pytest.mark.parametrize(("data", "match"), DATA, ids=["a generator", "an iterator", "text", "a dict"])
+@pytest.mark.parametrize(
+    ("data", "match"), DATA, ids=["a generator", "an iterator", "text", "a dict"]
+)
 def test_evaluation_data_of_wrong_kinds(tmp_path, data, match):
     refused(tmp_path, train, match, eval_dataset=data, **EPOCH)
 
 
-@pytest.mark.parametrize("data", [None, 5, "test", {"a": points(2)}], ids=lambda data: type(data).__name__)
+@pytest.mark.parametrize(
+    "data", [None, 5, "test", {"a": points(2)}], ids=lambda data: type(data).__name__
+)
 def test_data_of_wrong_kinds_to_predict(tmp_path, data):
-    refused(tmp_path, lambda made: made.predict(data), r"test_dataset must be a dataset .*is (a )?(None|int|str|dict)")
+    refused(
+        tmp_path,
+        lambda made: made.predict(data),
+        r"test_dataset must be a dataset .*is (a )?(None|int|str|dict)",
+    )
     if data is not None and not isinstance(data, (str, dict)):
-        refused(tmp_path, lambda made: made.evaluate(data), r"eval_dataset must be a dataset .*is int")
+        refused(
+            tmp_path, lambda made: made.evaluate(data), r"eval_dataset must be a dataset .*is int"
+        )
 
 
 def stacked(samples):
@@ -50,14 +64,19 @@ def stacked(samples):
 
 
 def test_batches_of_unusual_kinds(tmp_path):
-    """Mappings that are no dicts, and tuples where the step that reads them is overridden, give the same weights."""
+    """Mappings that are no dicts, and tuples where the step that reads them is overridden, give
+    the same weights.
+    """
 
     class Tuples(Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             return model(*inputs)["loss"]
 
     found = []
-    mapping, in_tuples = lambda samples: UserDict(stacked(samples)), lambda samples: tuple(stacked(samples).values())
+    mapping, in_tuples = (
+        lambda samples: UserDict(stacked(samples)),
+        lambda samples: tuple(stacked(samples).values()),
+    )
     for cls, collator in ((Trainer, stacked), (Trainer, mapping), (Tuples, in_tuples)):
         made = trainer(tmp_path, cls, data_collator=collator, model=tiny())
         torch.manual_seed(5)
@@ -68,12 +87,19 @@ def test_batches_of_unusual_kinds(tmp_path):
 
 def test_unusual_metrics(tmp_path):
     for result in (None, {}, {"a": np.float32(1)}, {"a": np.ones(2)}, UserDict(a=1.0)):
-        assert trainer(tmp_path, compute_metrics=lambda _, result=result: result).evaluate()["eval_loss"] > 0
+        assert (
+            trainer(tmp_path, compute_metrics=lambda _, result=result: result).evaluate()[
+                "eval_loss"
+            ]
+            > 0
+        )
 
 
 @pytest.mark.parametrize("value", [np.ones(3), "x", {"b": 1.0}, None], ids=str)
 def test_a_best_metric_that_is_no_number(tmp_path, value):
-    made = trainer(tmp_path, compute_metrics=lambda _: {"a": value}, metric_for_best_model="a", **BEST)
+    made = trainer(
+        tmp_path, compute_metrics=lambda _: {"a": value}, metric_for_best_model="a", **BEST
+    )
     with pytest.raises(TypeError, match=r"metric_for_best_model='a' is .*number"):
         made.train()
 
@@ -82,7 +108,9 @@ def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):
     def wrong(name):
         return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {name: True}}
 
-    refused(tmp_path, train, r"gradient_checkpointing_kwargs has 'foo'.*use_reentrant", **wrong("foo"))
+    refused(
+        tmp_path, train, r"gradient_checkpointing_kwargs has 'foo'.*use_reentrant", **wrong("foo")
+    )
     trainer(tmp_path, **wrong("preserve_rng_state")).train()
 
 
@@ -97,7 +125,10 @@ def test_the_default_collator_pads_with_what_can_pad(tmp_path):
 
         def pad(self, features, **kwargs):
             rows = [[*feature["x"], *[0.0] * (8 - len(feature["x"]))] for feature in features]
-            return {"x": torch.tensor(rows), "labels": torch.tensor([feature["labels"] for feature in features])}
+            return {
+                "x": torch.tensor(rows),
+                "labels": torch.tensor([feature["labels"] for feature in features]),
+            }
 
     data = [{"x": [1.0] * (5 + index % 4), "labels": index % 3} for index in range(8)]
     made = trainer(tmp_path, train_dataset=data, processing_class=Padding())

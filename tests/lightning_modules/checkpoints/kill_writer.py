@@ -1,7 +1,9 @@
-"""Write checkpoints in forked children, kill them, and report what a reader finds. Run as a script by test_kills.py.
+"""Write checkpoints in forked children, kill them, and report what a reader finds. Run as a script
+by test_kills.py.
 
-Usage: kill_writer.py FOLDER WAY; WAY is `staged` or, as a control, `in-place`. Prints one JSON object:
-how many children were killed, how often the final name was missing, and every broken promise.
+Usage: kill_writer.py FOLDER WAY; WAY is `staged` or, as a control, `in-place`. Prints one JSON
+object: how many children were killed, how often the final name was missing, and every broken
+promise.
 """
 
 import json
@@ -22,11 +24,14 @@ WATCHED = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "open")
 
 
 def write(run_dir: Path, version: int) -> None:
-    """Write checkpoint-12 once, with a tensor that tells old from new, then rotate an older folder away."""
+    """Write checkpoint-12 once, with a tensor that tells old from new, then rotate an older
+    folder away.
+    """
     with ck.staged_folder(run_dir / f"checkpoint-{STEP}") as folder:
         ck.save_weights(torch.nn.Linear(8, 8), folder)
         ck.save_torch(
-            {"version": version, "state": torch.full((2000,), float(version))}, folder / file_names.OPTIMIZER_NAME
+            {"version": version, "state": torch.full((2000,), float(version))},
+            folder / file_names.OPTIMIZER_NAME,
         )
         (folder / file_names.TRAINER_STATE_NAME).write_text(json.dumps({"global_step": STEP}))
     ck.rotate_checkpoints(run_dir, save_total_limit=1, newest=run_dir / f"checkpoint-{STEP}")
@@ -73,7 +78,9 @@ def fork(child) -> int:
 
 
 def inspect(run_dir: Path, replacing: bool, report: dict) -> None:
-    """Check the promises, first as a reader who looks right after the kill, then as the next run."""
+    """Check the promises, first as a reader who looks right after the kill, then as the next
+    run.
+    """
     final = run_dir / f"checkpoint-{STEP}"
     for path in run_dir.glob("checkpoint-*"):
         report["broken"] += [f"{path.name}: {problem}" for problem in ck.problems(path)]
@@ -82,12 +89,16 @@ def inspect(run_dir: Path, replacing: bool, report: dict) -> None:
     if any(path.name.startswith(".") for path in run_dir.iterdir()):
         report["leftovers"] += 1
     ck.remove_leftovers(run_dir)
-    report["broken"] += [f"left over: {path.name}" for path in run_dir.iterdir() if path.name.startswith(".")]
+    report["broken"] += [
+        f"left over: {path.name}" for path in run_dir.iterdir() if path.name.startswith(".")
+    ]
     if replacing and not final.is_dir():
         report["broken"].append("neither the old nor the new version was found")
     if not ck.problems(final):
         version = ck.load_torch(final / file_names.OPTIMIZER_NAME)["version"]
-        report["versions"][str(min(version, 2))] = report["versions"].get(str(min(version, 2)), 0) + 1
+        report["versions"][str(min(version, 2))] = (
+            report["versions"].get(str(min(version, 2)), 0) + 1
+        )
     if ck.last_intact_checkpoint(run_dir) != ck.get_last_checkpoint(run_dir):
         report["broken"].append("the last checkpoint is not intact")
 
@@ -111,7 +122,8 @@ def main() -> None:
     report = {"killed": 0, "gaps": 0, "leftovers": 0, "versions": {}, "broken": []}
     warm = Path(folder, "warm")
     warm.mkdir()
-    write(warm, version=0)  # whatever is imported late is imported now, so that only writes are left to be hit
+    # whatever is imported late is imported now, so that only writes are left to be hit
+    write(warm, version=0)
     kill_at_every_step(Path(folder, "run"), report)
     print(json.dumps(report))
 

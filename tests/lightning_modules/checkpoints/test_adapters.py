@@ -10,8 +10,16 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import LlamaConfig, LlamaForCausalLM, ResNetConfig, ResNetForImageClassification
 
-from lightrainer.lightning_modules.checkpoints import bytes_of, load_weights, save_weights, saved_weights
-from lightrainer.lightning_modules.checkpoints.sharded_files import read_model_parts, save_model_parts
+from lightrainer.lightning_modules.checkpoints import (
+    bytes_of,
+    load_weights,
+    save_weights,
+    saved_weights,
+)
+from lightrainer.lightning_modules.checkpoints.sharded_files import (
+    read_model_parts,
+    save_model_parts,
+)
 from lightrainer.lightning_modules.checkpoints.sharded_reading import read_table
 
 peft = pytest.importorskip("peft")
@@ -42,18 +50,28 @@ def test_peft_reads_what_is_saved(tmp_path: Path):
 
 
 def test_only_adapters_count_for_the_size_of_a_checkpoint(tmp_path: Path):
-    """Of a large model they are a thousandth: there is room on the disk, and nothing large to copy."""
+    """Of a large model they are a thousandth: there is room on the disk, and nothing large to
+    copy.
+    """
     model = made(1)
     size = bytes_of(saved_weights(model, model.state_dict(keep_vars=True)))
     assert size == 2 * 4 * (2 * 40 + 40 * 2)
     save_weights(model, tmp_path)
-    files = [tmp_path / "adapter_model.safetensors", tmp_path / "ref" / "adapter_model.safetensors"]
+    files = [
+        tmp_path / "adapter_model.safetensors",
+        tmp_path / "ref" / "adapter_model.safetensors",
+    ]
     assert size < sum(file.stat().st_size for file in files) < bytes_of(model.state_dict())
 
 
 def decoder(config: "peft.PeftConfig") -> peft.PeftModel:
     torch.manual_seed(3)
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     return peft.get_peft_model(LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes)), config)
 
 
@@ -66,7 +84,9 @@ KINDS = {
     "adalora": lambda: peft.AdaLoraConfig(**RANKS, **TWO_LAYERS),
     "biases": lambda: peft.LoraConfig(r=2, bias="all", modules_to_save=["lm_head"], **TWO_LAYERS),
     "context-aware prompt": lambda: peft.CPTConfig(task_type="CAUSAL_LM", **CONTEXT),
-    "prefix": lambda: peft.PrefixTuningConfig(prefix_projection=True, encoder_hidden_size=4, **PROMPT),
+    "prefix": lambda: peft.PrefixTuningConfig(
+        prefix_projection=True, encoder_hidden_size=4, **PROMPT
+    ),
     "prompt": lambda: peft.PromptTuningConfig(**PROMPT),
     "shared vectors": lambda: peft.VBLoRAConfig(**VECTORS),
     "shared vectors, the best": lambda: peft.VBLoRAConfig(save_only_topk_weights=True, **VECTORS),
@@ -75,7 +95,9 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_trained_weights_of_every_kind_of_adapter_are_loaded(tmp_path: Path, kind: str):
-    """In the model that saved them, as the best one, and in another one, to resume; PEFT alone loses some of these."""
+    """In the model that saved them, as the best one, and in another one, to resume; PEFT alone
+    loses some of these.
+    """
     model = decoder(KINDS[kind]())
     rows = torch.randint(0, 20, (2, 4), generator=torch.Generator().manual_seed(0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -86,13 +108,19 @@ def test_all_trained_weights_of_every_kind_of_adapter_are_loaded(tmp_path: Path,
             model.base_model.update_and_allocate(step)
         optimizer.zero_grad()
     save_weights(model, tmp_path)
-    trained = {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
+    trained = {
+        name: weight.detach().clone()
+        for name, weight in model.named_parameters()
+        if weight.requires_grad
+    }
     for loaded in (model, decoder(KINDS[kind]())):
         with torch.no_grad():
             for name in trained:
                 loaded.get_parameter(name).add_(1)
         load_weights(loaded, tmp_path)
-        assert all(torch.equal(loaded.get_parameter(name), weight) for name, weight in trained.items())
+        assert all(
+            torch.equal(loaded.get_parameter(name), weight) for name, weight in trained.items()
+        )
 
 
 def test_only_weights_that_peft_leaves_out_are_saved_beside(tmp_path: Path):
@@ -129,7 +157,9 @@ def with_added(seed: int, *names: str) -> nn.Module:
 @pytest.mark.filterwarnings("ignore:Already found a .peft_config. attribute:UserWarning")
 @pytest.mark.parametrize("build", [with_peft, with_added])
 def test_what_a_training_changes_is_loaded(tmp_path: Path, build):
-    """Adapters, active or not, trained weights of the base, and the running statistics of its batch norm."""
+    """Adapters, active or not, trained weights of the base, and the running statistics of its
+    batch norm.
+    """
     model = build(1)
     head = [name for name in model.state_dict() if "classifier" in name]
     for name in head:
@@ -139,8 +169,13 @@ def test_what_a_training_changes_is_loaded(tmp_path: Path, build):
 
     loaded = build(2)
     load_weights(loaded, tmp_path)
-    changed = [name for name in model.state_dict() if "lora" in name or "running" in name or "tracked" in name]
-    assert len(changed) == 4 * (2 * 2 + 3)  # in each of four layers the matrices of two adapters, and its statistics
+    changed = [
+        name
+        for name in model.state_dict()
+        if "lora" in name or "running" in name or "tracked" in name
+    ]
+    # in each of four layers the matrices of two adapters, and its statistics
+    assert len(changed) == 4 * (2 * 2 + 3)
     weights, expected = loaded.state_dict(), model.state_dict()
     assert all(torch.equal(weights[name], expected[name]) for name in changed + head)
     frozen = next(name for name in expected if "convolution.base_layer" in name)
@@ -159,10 +194,14 @@ def test_trained_weights_of_the_base_that_are_not_there_are_an_error(tmp_path: P
 
 
 @pytest.mark.filterwarnings("ignore:Already found a .peft_config. attribute:UserWarning")
-def test_added_adapter_that_is_not_there_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_added_adapter_that_is_not_there_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     save_weights(with_added(1, "mine"), tmp_path)
     load_weights(with_added(2), tmp_path)
-    assert "has no weights for the adapter 'other', which keeps the values that it has" in caplog.text
+    assert (
+        "has no weights for the adapter 'other', which keeps the values that it has" in caplog.text
+    )
     assert caplog.text.count("has no weights") == 1
 
 
@@ -183,14 +222,19 @@ def test_loading_changes_values_only(tmp_path: Path, dtype: torch.dtype):
 
 def test_a_layer_without_an_adapter_there_is_an_error(tmp_path: Path):
     save_weights(made(1), tmp_path)
-    with pytest.raises(ValueError, match=r"has no values for 4 of .*: base_model\.model\.1\.lora_A\.default\.weight"):
+    with pytest.raises(
+        ValueError,
+        match=r"has no values for 4 of .*: base_model\.model\.1\.lora_A\.default\.weight",
+    ):
         load_weights(made(2, target_modules=["0", "1"]), tmp_path)
 
 
 def test_an_adapter_that_is_not_there_or_that_no_model_has_is_an_error(tmp_path: Path):
     save_weights(made(1), tmp_path)
     shutil.rmtree(tmp_path / "ref")
-    with pytest.raises(ValueError, match="no weights for the adapter 'ref' of the model, only for 'default'"):
+    with pytest.raises(
+        ValueError, match="no weights for the adapter 'ref' of the model, only for 'default'"
+    ):
         load_weights(made(2), tmp_path)
     with pytest.raises(ValueError, match="holds only the weights of an adapter"):
         load_weights(nn.Linear(1, 1), tmp_path)
@@ -202,7 +246,10 @@ def test_parts_have_the_names_of_peft_too(tmp_path: Path):
     model = made(1, modules_to_save=["1"])
     save_model_parts(model, tmp_path)
     assert read_model_parts(tmp_path).keys() == model.state_dict().keys()
-    names = {name.removeprefix("model.") for name in read_table(tmp_path / "pytorch_model_fsdp_0").state_dict_metadata}
+    names = {
+        name.removeprefix("model.")
+        for name in read_table(tmp_path / "pytorch_model_fsdp_0").state_dict_metadata
+    }
     assert peft.get_peft_model_state_dict(model).keys() < names
     again = made(2, modules_to_save=["1"])
     assert load_weights(again, tmp_path).unexpected == ()
@@ -211,15 +258,22 @@ def test_parts_have_the_names_of_peft_too(tmp_path: Path):
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 def test_parts_of_accelerate_have_one_adapter(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """The active one, by the names of PEFT; of a second one trained weights are lacking, and the base's are not."""
+    """The active one, by the names of PEFT; of a second one trained weights are lacking, and the
+    base's are not.
+    """
     model = made(1, modules_to_save=["1"])
-    save({"model": peft.get_peft_model_state_dict(model)}, checkpoint_id=tmp_path / "pytorch_model_fsdp_0")
+    save(
+        {"model": peft.get_peft_model_state_dict(model)},
+        checkpoint_id=tmp_path / "pytorch_model_fsdp_0",
+    )
     again = made(2, modules_to_save=["1"])
     load_weights(again, tmp_path)
     assert "holds the active adapter alone; base_model.model.0.lora_A.ref.weight, " in caplog.text
     for name, weight in again.named_parameters():
         weight.requires_grad_(".lora_" in name)
-    with pytest.raises(ValueError, match=r"has no values for 2 of .*: base_model\.model\.0\.lora_A\.ref\.weight"):
+    with pytest.raises(
+        ValueError, match=r"has no values for 2 of .*: base_model\.model\.0\.lora_A\.ref\.weight"
+    ):
         load_weights(again, tmp_path)
     again.delete_adapter("ref")
     load_weights(again, tmp_path)

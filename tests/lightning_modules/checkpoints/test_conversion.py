@@ -52,7 +52,11 @@ def test_the_folder_is_named_after_the_step(file, tmp_path, target):
     with pytest.raises(ValueError, match=r"checkpoint-7 .* step 6"):
         convert(file, tmp_path / "checkpoint-7")
     back = torch.load(convert(written, tmp_path / "b.ckpt"), weights_only=True)
-    assert set(back["state_dict"]) == {"model.a", "model.b", "loss.scale"}, "with those beside the model's"
+    assert set(back["state_dict"]) == {
+        "model.a",
+        "model.b",
+        "loss.scale",
+    }, "with those beside the model's"
 
 
 def test_nothing_is_overwritten_unless_asked_for(file, folder, tmp_path):
@@ -69,8 +73,12 @@ def test_nothing_is_overwritten_unless_asked_for(file, folder, tmp_path):
 
 
 def test_another_prefix(tmp_path):
-    file = lightning_file(tmp_path / "a.ckpt", state_dict={"net.a": torch.ones(1), "net.b": torch.zeros(1)})
-    with pytest.raises(ValueError, match=r"no weight's name begins with 'model\.': the names are net\.a, net\.b"):
+    file = lightning_file(
+        tmp_path / "a.ckpt", state_dict={"net.a": torch.ones(1), "net.b": torch.zeros(1)}
+    )
+    with pytest.raises(
+        ValueError, match=r"no weight's name begins with 'model\.': the names are net\.a, net\.b"
+    ):
         convert(file, tmp_path / "out")
     assert set(read_weights(convert(file, tmp_path / "out", prefix="net."))) == {"a", "b"}
     back = convert(tmp_path / "out" / "checkpoint-6", tmp_path / "b.ckpt", prefix="net.")
@@ -96,11 +104,15 @@ def test_what_is_damaged(file, folder, tmp_path):
 
 def test_an_error_leaves_nothing_behind(file, folder, tmp_path, monkeypatch):
     before = sorted(path.name for path in tmp_path.iterdir())
-    monkeypatch.setattr(torch, "save", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError("not yours")))
+    monkeypatch.setattr(
+        torch, "save", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError("not yours"))
+    )
     for source, target in ((file, tmp_path / "out"), (folder, tmp_path / "b.ckpt")):
         with pytest.raises(PermissionError):
             convert(source, target)
-    assert [name for name in sorted(path.name for path in tmp_path.iterdir()) if name != "out"] == before
+    assert [
+        name for name in sorted(path.name for path in tmp_path.iterdir()) if name != "out"
+    ] == before
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -108,7 +120,13 @@ def test_shards_become_one_file_with_all_names(tmp_path):
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     model[1].weight = model[0].weight
     save_weights(model, tmp_path / "checkpoint-6", max_shard_size=200)
-    (tmp_path / "checkpoint-6" / "trainer_state.json").write_text('{"global_step": 6, "epoch": 1.0}')
-    loaded = torch.load(convert(tmp_path / "checkpoint-6", tmp_path / "b.ckpt"), weights_only=True)["state_dict"]
+    (tmp_path / "checkpoint-6" / "trainer_state.json").write_text(
+        '{"global_step": 6, "epoch": 1.0}'
+    )
+    loaded = torch.load(convert(tmp_path / "checkpoint-6", tmp_path / "b.ckpt"), weights_only=True)[
+        "state_dict"
+    ]
     assert set(loaded) == {f"model.{name}" for name in model.state_dict()}
-    assert all(torch.equal(loaded[f"model.{name}"], value) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(loaded[f"model.{name}"], value) for name, value in model.state_dict().items()
+    )

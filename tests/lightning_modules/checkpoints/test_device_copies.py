@@ -21,7 +21,9 @@ def notes(monkeypatch):
         def synchronize(self):
             noted.append("host waits for the copies")
 
-    module = SimpleNamespace(Event=Event, current_stream=lambda device: "the stream of the training")
+    module = SimpleNamespace(
+        Event=Event, current_stream=lambda device: "the stream of the training"
+    )
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
     monkeypatch.setattr(writing, "is_copied_by_device", lambda tensor: True)
     empty_like = torch.empty_like
@@ -30,7 +32,9 @@ def notes(monkeypatch):
 
 
 def test_snapshot_copies_on_the_stream_of_the_training(notes):
-    """So no kernel that is queued later changes a weight before it is copied, and the host need not wait."""
+    """So no kernel that is queued later changes a weight before it is copied, and the host need
+    not wait.
+    """
     copies = Snapshot()
     copied = copies.of({"weight": torch.ones(3), "bias": torch.ones(2)})
     assert notes == ["event on the stream of the training"]

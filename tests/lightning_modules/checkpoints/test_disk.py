@@ -5,12 +5,21 @@ import errno
 import pytest
 import torch
 
-from lightrainer.lightning_modules.checkpoints import DiskFullError, bytes_of, disk, free_space, require_space
+from lightrainer.lightning_modules.checkpoints import (
+    DiskFullError,
+    bytes_of,
+    disk,
+    free_space,
+    require_space,
+)
 
 
 def test_memory_that_is_shared_counts_once():
     shared = torch.zeros(10)
-    assert bytes_of({"a": shared, "b": [shared, (torch.zeros(3, dtype=torch.int64), None, 7)]}) == 40 + 24
+    assert (
+        bytes_of({"a": shared, "b": [shared, (torch.zeros(3, dtype=torch.int64), None, 7)]})
+        == 40 + 24
+    )
 
 
 def test_free_space_of_a_folder_to_come(tmp_path):

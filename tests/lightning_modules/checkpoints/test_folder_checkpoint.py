@@ -8,7 +8,12 @@ import torch
 from lightning.pytorch.plugins import AsyncCheckpointIO
 from module_world import Net, make_trainer, points, same_weights
 
-from lightrainer.lightning_modules import FolderCheckpoint, FolderCheckpointIO, LossModule, build_loader
+from lightrainer.lightning_modules import (
+    FolderCheckpoint,
+    FolderCheckpointIO,
+    LossModule,
+    build_loader,
+)
 from lightrainer.lightning_modules.internals import lightning_internals
 
 
@@ -33,7 +38,9 @@ def test_folders_are_written_and_rotated_with_no_plugin(tmp_path):
     fit(FolderCheckpoint(tmp_path, every_n_train_steps=2, save_total_limit=2))
     assert names(tmp_path) == ["checkpoint-6", "checkpoint-8"]
     found = set(os.listdir(tmp_path / "checkpoint-8"))
-    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"} - found <= {"scheduler.pt"}
+    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"} - found <= {
+        "scheduler.pt"
+    }
 
 
 def test_a_fit_goes_on_from_the_newest_to_the_same_bits(tmp_path):
@@ -48,7 +55,8 @@ def test_a_fit_goes_on_from_the_newest_to_the_same_bits(tmp_path):
 
 def test_by_epochs_is_the_default_and_time_is_possible(tmp_path):
     fit(FolderCheckpoint(tmp_path / "epochs"))
-    assert names(tmp_path / "epochs") == ["checkpoint-4", "checkpoint-8"]  # and no file of Lightning's own
+    # and no file of Lightning's own
+    assert names(tmp_path / "epochs") == ["checkpoint-4", "checkpoint-8"]
     fit(FolderCheckpoint(tmp_path / "two", every_n_epochs=2))
     assert names(tmp_path / "two") == ["checkpoint-8"]
     fit(FolderCheckpoint(tmp_path / "time", train_time_interval=timedelta(hours=1)))
@@ -69,7 +77,12 @@ def test_a_plugin_of_the_same_format_is_kept_and_of_another_refused(tmp_path):
     for plugin in (FolderCheckpointIO(module), AsyncCheckpointIO(FolderCheckpointIO(module))):
         with lightning_internals.quiet():
             saving = FolderCheckpoint(tmp_path, every_n_train_steps=2)
-            options = {"max_steps": 2, "enable_checkpointing": True, "callbacks": [saving], "plugins": [plugin]}
+            options = {
+                "max_steps": 2,
+                "enable_checkpointing": True,
+                "callbacks": [saving],
+                "plugins": [plugin],
+            }
             trainer = make_trainer(**options)
             trainer.fit(module, build_loader(points(16), batch_size=4))
         assert trainer.strategy.checkpoint_io is plugin
@@ -89,7 +102,9 @@ def test_what_cannot_be_is_refused(tmp_path):
 
 
 def test_a_name_with_the_suffix_of_lightning_is_a_file_of_lightning(tmp_path):
-    """`trainer.save_checkpoint("x.ckpt")`; other names are folders. Both resume to the same bits."""
+    """`trainer.save_checkpoint("x.ckpt")`; other names are folders. Both resume to the same
+    bits.
+    """
     module = fit(FolderCheckpoint(tmp_path / "out"), epochs=1)
     module.trainer.save_checkpoint(tmp_path / "x.ckpt")
     module.trainer.save_checkpoint(tmp_path / "x")
@@ -99,4 +114,6 @@ def test_a_name_with_the_suffix_of_lightning_is_a_file_of_lightning(tmp_path):
     assert same_weights(again, module)
     whole = fit(FolderCheckpoint(tmp_path / "whole"))
     for name in ("x.ckpt", "x"):
-        assert same_weights(fit(FolderCheckpoint(tmp_path / "out"), resume=str(tmp_path / name)), whole), name
+        assert same_weights(
+            fit(FolderCheckpoint(tmp_path / "out"), resume=str(tmp_path / name)), whole
+        ), name

@@ -12,7 +12,12 @@ from lightning.pytorch.plugins import MixedPrecision
 from module_world import make_trainer, same_weights
 from torch import nn
 
-from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, OptimizerConfig, build_loader
+from lightrainer.lightning_modules import (
+    FolderCheckpointIO,
+    LossModule,
+    OptimizerConfig,
+    build_loader,
+)
 from lightrainer.lightning_modules.checkpoints import load_torch, read_weights
 from lightrainer.lightning_modules.internals import lightning_internals
 
@@ -39,7 +44,10 @@ class WithMore(LossModule):
         self.save_hyperparameters({"rate": 0.1, "place": Path("here")})
 
     def configure_optimizers(self):
-        return [self.optimizer_config.build(self.model), torch.optim.SGD(self.extra.parameters(), momentum=0.9, lr=0.1)]
+        return [
+            self.optimizer_config.build(self.model),
+            torch.optim.SGD(self.extra.parameters(), momentum=0.9, lr=0.1),
+        ]
 
     def training_step(self, batch, batch_idx):
         for optimizer in self.optimizers():
@@ -65,7 +73,9 @@ def fit(module, *, resume=None, folder_io=None, plugins=(), epochs=1, **options)
 
 
 def test_everything_of_a_module_comes_back(tmp_path, caplog):
-    """Weights beside the model's, further optimizers, hyperparameters; what cannot be written safely is named."""
+    """Weights beside the model's, further optimizers, hyperparameters; what cannot be written
+    safely is named.
+    """
     module = WithMore(Net())
     with caplog.at_level(logging.WARNING):
         fit(module).save_checkpoint(tmp_path / "checkpoint-4")
@@ -107,7 +117,11 @@ def test_the_scaler_has_a_file_of_its_own(tmp_path):
     trainer.save_checkpoint(tmp_path / "checkpoint-2")
     assert load_torch(tmp_path / "checkpoint-2" / "scaler.pt")["scale"] == 64.0
     fresh = torch.amp.GradScaler("cpu", init_scale=2.0)
-    fit(LossModule(Net()), resume=tmp_path / "checkpoint-2", plugins=[MixedPrecision("16-mixed", "cpu", fresh)])
+    fit(
+        LossModule(Net()),
+        resume=tmp_path / "checkpoint-2",
+        plugins=[MixedPrecision("16-mixed", "cpu", fresh)],
+    )
     assert fresh.get_scale() == 64.0
 
 
@@ -133,7 +147,13 @@ def test_only_the_weights(tmp_path):
     trainer = fit(module, folder_io=FolderCheckpointIO(module, processing_class=Words()))
     trainer.save_checkpoint(tmp_path / "checkpoint-2", weights_only=True)
     names = {path.name for path in (tmp_path / "checkpoint-2").iterdir()}
-    assert names == {"_manifest.json", "lightning_state.pt", "model.safetensors", "trainer_state.json", "words.txt"}
+    assert names == {
+        "_manifest.json",
+        "lightning_state.pt",
+        "model.safetensors",
+        "trainer_state.json",
+        "words.txt",
+    }
     fresh = LossModule(Net())
     with pytest.raises(KeyError, match="checkpoint contains only the model"):
         fit(fresh, resume=tmp_path / "checkpoint-2")
@@ -154,14 +174,18 @@ def test_a_damaged_folder_is_an_error_before_anything_is_loaded(tmp_path):
 
 def test_what_cannot_be():
     module = LossModule(Net())
-    with pytest.raises(TypeError, match=r"LossModule\.net is NoneType, not the model.*attribute=\.\.\."):
+    with pytest.raises(
+        TypeError, match=r"LossModule\.net is NoneType, not the model.*attribute=\.\.\."
+    ):
         FolderCheckpointIO(module, attribute="net")
     with pytest.raises(ValueError, match="path='s3://bucket/checkpoint-1' is an address"):
         FolderCheckpointIO(module).load_checkpoint("s3://bucket/checkpoint-1")
 
 
 def test_a_module_of_the_users_own(tmp_path):
-    """Any LightningModule; without the hooks of a `ResumableModule` weights, optimizer and loops go on."""
+    """Any LightningModule; without the hooks of a `ResumableModule` weights, optimizer and loops
+    go on.
+    """
 
     class Own(LightningModule):
         def __init__(self):
@@ -175,12 +199,19 @@ def test_a_module_of_the_users_own(tmp_path):
             return torch.optim.Adam(self.parameters(), lr=0.1)
 
     module = Own()
-    fit(module, folder_io=FolderCheckpointIO(module, attribute="net")).save_checkpoint(tmp_path / "checkpoint-2")
+    fit(module, folder_io=FolderCheckpointIO(module, attribute="net")).save_checkpoint(
+        tmp_path / "checkpoint-2"
+    )
     assert "rng_state.pth" not in {path.name for path in (tmp_path / "checkpoint-2").iterdir()}
-    assert json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())["global_step"] == 2
+    assert (
+        json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())["global_step"]
+        == 2
+    )
     fresh = Own()
     folder_io = FolderCheckpointIO(fresh, attribute="net")
-    assert fit(fresh, resume=tmp_path / "checkpoint-2", folder_io=folder_io, epochs=2).global_step == 4
+    assert (
+        fit(fresh, resume=tmp_path / "checkpoint-2", folder_io=folder_io, epochs=2).global_step == 4
+    )
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -193,8 +224,12 @@ def test_a_folder_that_lacks_weights_is_refused_unless_the_module_is_lenient(tmp
     module.strict_loading = strict
     module.trainer = saved
     if strict:
-        with pytest.raises(ValueError, match=r"checkpoint-2 has no values for 2 of .*extra\.weight"):
+        with pytest.raises(
+            ValueError, match=r"checkpoint-2 has no values for 2 of .*extra\.weight"
+        ):
             FolderCheckpointIO(module).load_checkpoint(tmp_path / "checkpoint-2")
         return
     FolderCheckpointIO(module).load_checkpoint(tmp_path / "checkpoint-2")
-    assert torch.equal(next(module.model.parameters()), next(saved.lightning_module.model.parameters()))
+    assert torch.equal(
+        next(module.model.parameters()), next(saved.lightning_module.model.parameters())
+    )

@@ -48,7 +48,9 @@ def test_order_is_the_references(tmp_path: Path, use_mtime: bool, best: int | No
     _make(tmp_path, [100, 9, 20])
     best_path = None if best is None else str(tmp_path / f"checkpoint-{best}")
     options = {"use_mtime": use_mtime, "best_model_checkpoint": best_path}
-    assert sort_checkpoints(str(tmp_path), **options) == reference.sort_checkpoints(str(tmp_path), **options)
+    assert sort_checkpoints(str(tmp_path), **options) == reference.sort_checkpoints(
+        str(tmp_path), **options
+    )
 
 
 def test_times_that_tell_nothing_are_not_gone_by(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -62,9 +64,14 @@ def test_times_that_tell_nothing_are_not_gone_by(tmp_path: Path, caplog: pytest.
 
 @pytest.mark.parametrize("limit", [None, 0, 1, 2, 3, 5])
 @pytest.mark.parametrize("best", [None, 10, 40, 99])
-def test_the_same_checkpoints_are_left_as_by_the_reference(tmp_path: Path, limit: int | None, best: int | None):
+def test_the_same_checkpoints_are_left_as_by_the_reference(
+    tmp_path: Path, limit: int | None, best: int | None
+):
     left = []
-    for name, rotate in (("reference", reference.rotate_checkpoints), ("ours", rotate_checkpoints)):
+    for name, rotate in (
+        ("reference", reference.rotate_checkpoints),
+        ("ours", rotate_checkpoints),
+    ):
         run_dir = tmp_path / name
         _make(run_dir, [10, 20, 30, 40])
         best_path = None if best is None else str(run_dir / f"checkpoint-{best}")
@@ -73,7 +80,8 @@ def test_the_same_checkpoints_are_left_as_by_the_reference(tmp_path: Path, limit
     assert left[0] == left[1]
 
 
-# What lies in the folder when a run starts (in order of age), and the steps at which that run saves.
+# What lies in the folder when a run starts (in order of age), and the steps at which that run
+# saves.
 REUSED_FOLDERS = {
     "fresh": ([], [10, 20, 30, 40]),
     "older run with higher steps": ([900, 1000], [10, 20, 30, 40]),
@@ -83,8 +91,12 @@ REUSED_FOLDERS = {
 
 @pytest.mark.parametrize("case", REUSED_FOLDERS)
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_a_run_in_a_used_folder_leaves_what_the_reference_leaves(tmp_path: Path, case: str, limit: int):
-    """Told which checkpoint is the newest, the order by step gives what the reference has from times."""
+def test_a_run_in_a_used_folder_leaves_what_the_reference_leaves(
+    tmp_path: Path, case: str, limit: int
+):
+    """Told which checkpoint is the newest, the order by step gives what the reference has from
+    times.
+    """
     present, saved = REUSED_FOLDERS[case]
     runs = (tmp_path / "reference", tmp_path / "ours")
     for run_dir in runs:
@@ -107,16 +119,22 @@ def test_best_is_recognised_however_it_is_written(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     _make(Path("run"), [1, 2, 3])
     Path("run/checkpoint-0-keep").mkdir()
-    rotate_checkpoints("run", save_total_limit=1, best_model_checkpoint=f"{tmp_path}/run/checkpoint-1/")
+    rotate_checkpoints(
+        "run", save_total_limit=1, best_model_checkpoint=f"{tmp_path}/run/checkpoint-1/"
+    )
     assert _left(Path("run")) == {1, 3}
     assert Path("run/checkpoint-0-keep").is_dir(), "a folder with more in its name is not deleted"
 
 
 def test_newest_and_best_survive_every_limit(tmp_path: Path):
-    for case, (limit, newest, best) in enumerate(itertools.product((1, 2, 3), (10, 20, 30), (10, 20, 30))):
+    for case, (limit, newest, best) in enumerate(
+        itertools.product((1, 2, 3), (10, 20, 30), (10, 20, 30))
+    ):
         run_dir = tmp_path / str(case)
         _make(run_dir, [10, 20, 30])
-        rotate_checkpoints(run_dir, limit, run_dir / f"checkpoint-{best}", newest=run_dir / f"checkpoint-{newest}")
+        rotate_checkpoints(
+            run_dir, limit, run_dir / f"checkpoint-{best}", newest=run_dir / f"checkpoint-{newest}"
+        )
         assert {newest, best} <= _left(run_dir)
         assert len(_left(run_dir)) == max(limit, len({newest, best}))
 

@@ -4,7 +4,11 @@ import json
 
 import pytest
 
-from lightrainer.lightning_modules.checkpoints import last_intact_checkpoint, owners, write_manifest
+from lightrainer.lightning_modules.checkpoints import (
+    last_intact_checkpoint,
+    owners,
+    write_manifest,
+)
 from lightrainer.lightning_modules.checkpoints.manifest import read_manifest
 
 
@@ -24,10 +28,14 @@ def written(folder):
 def test_attempts_and_processes_of_one_launcher_are_one_job(monkeypatch):
     found = set()
     for place in ("attempt_0/0", "attempt_0/1", "attempt_3/0"):
-        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", f"/tmp/torchelastic_a/none_b/{place}/error.json")
+        monkeypatch.setenv(
+            "TORCHELASTIC_ERROR_FILE", f"/tmp/torchelastic_a/none_b/{place}/error.json"
+        )
         found.add(owners.own_launcher())
     assert len(found) == 1
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_c/attempt_0/0/error.json")
+    monkeypatch.setenv(
+        "TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_c/attempt_0/0/error.json"
+    )
     assert owners.own_launcher() not in found
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
     assert owners.own_launcher() is None
@@ -60,9 +68,12 @@ def test_the_newest_of_those_that_are_wanted(tmp_path):
     owners.begin_training(["a:1"])
     for step in (1, 2):
         (written(tmp_path / f"checkpoint-{step}") / "trainer_state.json").write_text("{}")
-    wanted = last_intact_checkpoint(tmp_path, training_state=False, wanted=lambda path: path.name != "checkpoint-2")
+    wanted = last_intact_checkpoint(
+        tmp_path, training_state=False, wanted=lambda path: path.name != "checkpoint-2"
+    )
     assert wanted == str(tmp_path / "checkpoint-1")
-    assert read_manifest(wanted).sizes == {"model.safetensors": 10}  # older versions read it as before
+    # older versions read it as before
+    assert read_manifest(wanted).sizes == {"model.safetensors": 10}
 
 
 @pytest.mark.parametrize(("text", "count"), [("2", 2), ("", 0), ("x", 0), (None, 0)])

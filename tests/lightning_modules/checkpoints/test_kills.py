@@ -1,4 +1,6 @@
-"""A process killed before any change of the disk leaves only whole checkpoints; tests/faults kill at any moment."""
+"""A process killed before any change of the disk leaves only whole checkpoints; tests/faults
+kill at any moment.
+"""
 
 import json
 import os
@@ -14,14 +16,17 @@ def _run(tmp_path: Path, way: str) -> dict:
     script = Path(__file__).with_name("kill_writer.py")
     folder = tmp_path / "checkpoints"
     folder.mkdir()
-    said = finished_ranks(script, str(folder), way, log=tmp_path / "log.txt", seconds=240, processes=0)
+    said = finished_ranks(
+        script, str(folder), way, log=tmp_path / "log.txt", seconds=240, processes=0
+    )
     return json.loads(said.splitlines()[-1])
 
 
 def test_kill_before_every_change_to_the_file_system_leaves_whole_checkpoints(tmp_path: Path):
     report = _run(tmp_path, "staged")
     assert report["broken"] == []
-    # Controls: kills did happen in the middle, and in both orders of events old and new versions were found.
+    # Controls: kills did happen in the middle, and in both orders of events old and new versions
+    # were found.
     assert report["killed"] > 25
     assert report["leftovers"] > 15
     assert set(report["versions"]) == {"1", "2"}

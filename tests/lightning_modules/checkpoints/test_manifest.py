@@ -1,4 +1,6 @@
-"""Every file that gets lost or loses its end is found by the manifest; files that are added are no fault."""
+"""Every file that gets lost or loses its end is found by the manifest; files that are added are
+no fault.
+"""
 
 import json
 from pathlib import Path
@@ -8,10 +10,25 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from lightrainer.lightning_modules.checkpoints import problems, save_torch, save_weights, write_manifest
-from lightrainer.lightning_modules.checkpoints.manifest import MANIFEST_NAME, read_manifest, refresh_manifest
+from lightrainer.lightning_modules.checkpoints import (
+    problems,
+    save_torch,
+    save_weights,
+    write_manifest,
+)
+from lightrainer.lightning_modules.checkpoints.manifest import (
+    MANIFEST_NAME,
+    read_manifest,
+    refresh_manifest,
+)
 
-NAMES = ["model.safetensors", "optimizer.pt", "trainer_state.json", "vocab.txt", "first/adapter_config.json"]
+NAMES = [
+    "model.safetensors",
+    "optimizer.pt",
+    "trainer_state.json",
+    "vocab.txt",
+    "first/adapter_config.json",
+]
 
 
 @pytest.fixture
@@ -70,12 +87,16 @@ def test_a_file_that_was_cut_short_is_named_once(checkpoint: Path, name: str):
     (checkpoint / name).write_bytes(content[:-1])
     found = problems(checkpoint)
     assert len(found) == 1
-    assert found[0].startswith(f"{name} is {'cut short: it has 10 bytes of 11' if name == 'vocab.txt' else 'damaged'}")
+    assert found[0].startswith(
+        f"{name} is {'cut short: it has 10 bytes of 11' if name == 'vocab.txt' else 'damaged'}"
+    )
 
 
 def test_files_that_are_added_or_edited_by_hand_are_no_problem(checkpoint: Path):
     (checkpoint / "notes.md").write_text("good one")
-    (checkpoint / "trainer_state.json").write_text('{"global_step": 3, "save_steps": 7, "eval_steps": 9}')
+    (checkpoint / "trainer_state.json").write_text(
+        '{"global_step": 3, "save_steps": 7, "eval_steps": 9}'
+    )
     (checkpoint / "vocab.txt").write_text("a b c d e f g")
     assert problems(checkpoint) == []
 

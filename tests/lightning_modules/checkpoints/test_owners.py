@@ -85,7 +85,9 @@ def test_a_process_that_is_ending_is_waited_for(tmp_path, monkeypatch):
 
 
 def test_a_file_that_is_deleted_while_it_is_waited_for_locks_nothing(tmp_path, monkeypatch):
-    """The process before deletes its file as it ends; a lock of that file would not keep out a third process."""
+    """The process before deletes its file as it ends; a lock of that file would not keep out a
+    third process.
+    """
     monkeypatch.setattr(owners, "PATIENCE", 60)
     lockf, tries = owners.fcntl.lockf, []
 

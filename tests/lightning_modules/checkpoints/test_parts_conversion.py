@@ -24,9 +24,13 @@ WIDTH = 600  # states of a weight are larger than what stays in memory
 
 def trained(seed=0):
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 2).bfloat16())
+    model = nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 2).bfloat16()
+    )
     frozen = model[1].bias.requires_grad_(False)
-    weights, others = ([one for one in model.parameters() if (one.ndim > 1) is wanted] for wanted in (True, False))
+    weights, others = (
+        [one for one in model.parameters() if (one.ndim > 1) is wanted] for wanted in (True, False)
+    )
     others = [one for one in others if one is not frozen]
     groups = [{"params": weights, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-2)
@@ -57,7 +61,8 @@ def test_parts_become_whole_and_weights_a_part_again(parts, tmp_path, size):
     assert len(files) == (1 if size == "5GB" else 2)
     assert load_torch(whole / "scheduler.pt") == {"last_epoch": 2}
     assert not (whole / "optimizer_0").exists()
-    assert sorted(path.name for path in whole.parent.iterdir()) == ["checkpoint-2"]  # nothing is left of the scratch
+    # nothing is left of the scratch
+    assert sorted(path.name for path in whole.parent.iterdir()) == ["checkpoint-2"]
     found = load_torch(whole / "optimizer.pt")
     torch.testing.assert_close(found, optimizer.state_dict(), rtol=0, atol=0)
 
@@ -105,12 +110,16 @@ print(peak() - before)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is measured in another unit elsewhere")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="peak memory is measured in another unit elsewhere"
+)
 def test_memory_is_that_of_a_file_of_weights(tmp_path):
     layers = {f"{number}": torch.full((2**20, 2), float(number)) for number in range(20)}  # 160 MB
     folders = [tmp_path / name for name in ("whole", "parts", "again")]
     save_weights(nn.Module(), folders[0], state_dict=layers)
-    done = subprocess.run([sys.executable, "-c", MEASURED, *folders], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *folders], capture_output=True, text=True, check=True
+    )
     assert float(done.stdout) < 80  # MB
     found = read_weights(folders[-1])
     assert all(torch.equal(found[name], value) for name, value in layers.items())

@@ -1,4 +1,6 @@
-"""Folders appear whole under their names, are replaced whole, and leftovers of dead processes go away."""
+"""Folders appear whole under their names, are replaced whole, and leftovers of dead processes go
+away.
+"""
 
 import functools
 import logging
@@ -41,8 +43,13 @@ def _hidden(folder: Path) -> list[str]:
 @functools.cache
 def _dead_owner() -> str:
     """The token of a process that existed and is gone."""
-    code = "from lightrainer.lightning_modules.common.process_identity import process_token; print(process_token())"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    code = (
+        "from lightrainer.lightning_modules.common.process_identity import process_token; "
+        "print(process_token())"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def test_older_version_is_replaced_as_a_whole(final: Path):
@@ -85,12 +92,18 @@ def test_failed_rename_leaves_the_older_version(final: Path, monkeypatch: pytest
     assert _hidden(final.parent) == []
 
 
-def test_every_file_and_folder_is_flushed_before_the_rename(final: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_file_and_folder_is_flushed_before_the_rename(
+    final: Path, monkeypatch: pytest.MonkeyPatch
+):
     events: list[str] = []
     real = disk.sync_path
-    monkeypatch.setattr(disk, "sync_path", lambda path: (events.append(Path(path).name), real(path))[1])
+    monkeypatch.setattr(
+        disk, "sync_path", lambda path: (events.append(Path(path).name), real(path))[1]
+    )
     real_rename = os.rename
-    monkeypatch.setattr(os, "rename", lambda *args: (events.append("rename"), real_rename(*args))[1])
+    monkeypatch.setattr(
+        os, "rename", lambda *args: (events.append("rename"), real_rename(*args))[1]
+    )
     _write(final, "x")
     staging = staging_path(final).name
     assert events == ["file", "sub", staging, "rename", final.parent.name]
@@ -127,8 +140,12 @@ def test_reused_process_number_does_not_keep_a_leftover_alive(final: Path):
     assert remove_leftovers(final.parent) == [leftover]
 
 
-def test_leftover_of_a_container_of_the_same_name_goes_when_the_folder_is_reserved(final: Path, monkeypatch):
-    """It may be that of a living process, whose number is free here, or that of this container before its restart."""
+def test_leftover_of_a_container_of_the_same_name_goes_when_the_folder_is_reserved(
+    final: Path, monkeypatch
+):
+    """It may be that of a living process, whose number is free here, or that of this container
+    before its restart.
+    """
     _, pid, start = _dead_owner().rsplit("-", 2)
     if start == "0":
         pytest.skip("containers are not known here")
@@ -166,7 +183,9 @@ def test_interrupted_replacement_is_undone(final: Path, caplog):
     assert "was restored" in caplog.text
 
 
-def test_a_folder_is_hidden_before_it_is_deleted_and_one_that_cannot_be_is_a_warning(final: Path, monkeypatch, caplog):
+def test_a_folder_is_hidden_before_it_is_deleted_and_one_that_cannot_be_is_a_warning(
+    final: Path, monkeypatch, caplog
+):
     """A kill in between leaves no half checkpoint, and a disk that refuses ends no training."""
     _write(final, "x")
     seen: list[bool] = []

@@ -8,10 +8,18 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lightrainer.lightning_modules.checkpoints import problems, require_intact, save_torch, save_weights
+from lightrainer.lightning_modules.checkpoints import (
+    problems,
+    require_intact,
+    save_torch,
+    save_weights,
+)
 
 WEIGHTS = ["model.safetensors", "config.json", "generation_config.json"]
-TRAINING = "optimizer.pt scheduler.pt scaler.pt rng_state.pth rng_state_1.pth training_args.bin trainer_state.json"
+TRAINING = (
+    "optimizer.pt scheduler.pt scaler.pt rng_state.pth rng_state_1.pth training_args.bin "
+    "trainer_state.json"
+)
 TRAINING = TRAINING.split()
 
 
@@ -32,13 +40,17 @@ def checkpoint(tmp_path: Path) -> Path:
 @pytest.fixture
 def sharded(tmp_path: Path) -> Path:
     folder = tmp_path / "checkpoint-12"
-    save_weights(torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(3)]), folder, max_shard_size=300)
+    save_weights(
+        torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(3)]), folder, max_shard_size=300
+    )
     return folder
 
 
 def _cut(path: Path, keep: str) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[: {"nothing": 0, "one": 1, "half": len(content) // 2, "all but 2": -2}[keep]])
+    path.write_bytes(
+        content[: {"nothing": 0, "one": 1, "half": len(content) // 2, "all but 2": -2}[keep]]
+    )
 
 
 @pytest.mark.parametrize("name", WEIGHTS + TRAINING)
@@ -93,12 +105,16 @@ def test_bad_index_is_found(sharded: Path, text: str):
 
 
 def test_folder_without_weights_and_state(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"holds no weights.*trainer_state\.json is missing.*Use an earlier"):
+    with pytest.raises(
+        ValueError, match=r"holds no weights.*trainer_state\.json is missing.*Use an earlier"
+    ):
         require_intact(tmp_path)
 
 
 def test_weights_in_the_format_before_torch_1_6_are_accepted(tmp_path: Path):
-    torch.save({"x": torch.ones(1)}, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    torch.save(
+        {"x": torch.ones(1)}, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False
+    )
     assert problems(tmp_path, training_state=False) == []
 
 

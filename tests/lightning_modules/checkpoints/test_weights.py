@@ -18,7 +18,9 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 class Tied(nn.Module):
-    """An embedding tied to the output layer, a transposed view, a slice of a larger buffer, an empty tensor."""
+    """An embedding tied to the output layer, a transposed view, a slice of a larger buffer, an
+    empty tensor.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,18 +53,34 @@ def _tiny(name: str) -> Any:
 
     small: dict[str, Any] = {"vocab_size": 16}
     if name == "gpt2":
-        return tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=8, n_head=2, n_layer=2, n_positions=8, **small))
+        return tf.GPT2LMHeadModel(
+            tf.GPT2Config(n_embd=8, n_head=2, n_layer=2, n_positions=8, **small)
+        )
     if name == "bert":
-        sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+        sizes = {
+            "hidden_size": 8,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 1,
+            "intermediate_size": 8,
+        }
         return tf.BertForSequenceClassification(tf.BertConfig(**sizes, **small))
     if name == "t5":
-        return tf.T5ForConditionalGeneration(tf.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, **small))
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_local_experts": 2}
-    return tf.MixtralForCausalLM(tf.MixtralConfig(num_attention_heads=2, num_key_value_heads=1, **sizes, **small))
+        return tf.T5ForConditionalGeneration(
+            tf.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, **small)
+        )
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_local_experts": 2,
+    }
+    return tf.MixtralForCausalLM(
+        tf.MixtralConfig(num_attention_heads=2, num_key_value_heads=1, **sizes, **small)
+    )
 
 
 MODELS = {"plain": _plain, "tied": Tied, "tied, in one that does not tie": Tied}
-MODELS |= {name: (lambda name=name: _tiny(name)) for name in ("gpt2", "bert", "t5", "mixtral")}
+MODELS |= {name: lambda name=name: _tiny(name) for name in ("gpt2", "bert", "t5", "mixtral")}
 
 
 def _same(first: nn.Module, second: nn.Module) -> bool:
@@ -72,14 +90,19 @@ def _same(first: nn.Module, second: nn.Module) -> bool:
 
 def _half(model: nn.Module) -> int:
     """Bytes of half of a model, so that it is saved in a few files."""
-    return sum(value.nbytes for value in {id(value): value for value in model.parameters()}.values()) // 2
+    return (
+        sum(value.nbytes for value in {id(value): value for value in model.parameters()}.values())
+        // 2
+    )
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("sharded", [False, True])
 def test_weights_come_back(tmp_path: Path, name: str, sharded: bool):
-    """The reference (5.3.0) leaves experts as they were, with no more than a warning: files have other names."""
+    """The reference (5.3.0) leaves experts as they were, with no more than a warning: files have
+    other names.
+    """
     saved, loaded = MODELS[name](), (Untied if "not tie" in name else MODELS[name])()
     assert not _same(saved, loaded)
     save_weights(saved, tmp_path, max_shard_size=_half(saved) if sharded else "50GB")
@@ -132,11 +155,18 @@ def test_pickled_weights_are_loaded(tmp_path: Path, sharded: bool):
     """And nothing else is unpickled: tests/attacks/test_programs.py."""
     saved, loaded = _plain(), _plain()
     state_dict = saved.state_dict()
-    files = {name: f"pytorch_model-{name}.bin" if sharded else "pytorch_model.bin" for name in state_dict}
+    files = {
+        name: f"pytorch_model-{name}.bin" if sharded else "pytorch_model.bin" for name in state_dict
+    }
     for file in set(files.values()):
-        torch.save({name: value for name, value in state_dict.items() if files[name] == file}, tmp_path / file)
+        torch.save(
+            {name: value for name, value in state_dict.items() if files[name] == file},
+            tmp_path / file,
+        )
     if sharded:
-        (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+        (tmp_path / "pytorch_model.bin.index.json").write_text(
+            json.dumps({"metadata": {}, "weight_map": files})
+        )
     assert load_weights(loaded, tmp_path).missing == ()
     assert _same(saved, loaded)
 
@@ -156,8 +186,12 @@ class Renaming(nn.ModuleDict):
 
 @pytest.mark.parametrize("size", ["50GB", 20])
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
-def test_weights_that_a_folder_lacks_are_an_error_that_names_them(tmp_path: Path, size: int | str, kind: str):
-    """Half loaded, a training would go on with fresh weights. Of a safetensors file nothing is loaded at all."""
+def test_weights_that_a_folder_lacks_are_an_error_that_names_them(
+    tmp_path: Path, size: int | str, kind: str
+):
+    """Half loaded, a training would go on with fresh weights. Of a safetensors file nothing is
+    loaded at all.
+    """
     saved = _two("a", "b")
     if kind == "bin":
         torch.save(saved.state_dict(), tmp_path / "pytorch_model.bin")
@@ -165,7 +199,9 @@ def test_weights_that_a_folder_lacks_are_an_error_that_names_them(tmp_path: Path
         save_weights(saved, tmp_path, max_shard_size=size)
     model = _two("a", "c")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match=r"no values for 2 of 4 weights.*: c\.weight, c\.bias.*b\.") as caught:
+    with pytest.raises(
+        ValueError, match=r"no values for 2 of 4 weights.*: c\.weight, c\.bias.*b\."
+    ) as caught:
         load_weights(model, tmp_path)
     assert str(tmp_path) in str(caught.value)
     if kind == "safetensors":
@@ -173,7 +209,9 @@ def test_weights_that_a_folder_lacks_are_an_error_that_names_them(tmp_path: Path
 
 
 def test_weights_that_may_be_lacking(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """Those that the model names, as models of the reference do; or all of them, when asked for so."""
+    """Those that the model names, as models of the reference do; or all of them, when asked for
+    so.
+    """
     saved = _two("a", "b")
     save_weights(saved, tmp_path)
     with caplog.at_level(logging.WARNING):
@@ -203,7 +241,9 @@ def test_a_module_that_renames_what_it_loads_lacks_nothing(tmp_path: Path):
 @pytest.mark.parametrize("size", ["50GB", 40])
 def test_other_shape_is_an_error_that_names_it(tmp_path: Path, size: int | str):
     save_weights(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 7)), tmp_path, max_shard_size=size)
-    with pytest.raises(ValueError, match=r"1\.weight: .*\[7, 2\]\) from checkpoint, .*\[5, 2\]\)") as caught:
+    with pytest.raises(
+        ValueError, match=r"1\.weight: .*\[7, 2\]\) from checkpoint, .*\[5, 2\]\)"
+    ) as caught:
         load_weights(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 5)), tmp_path)
     assert str(tmp_path) in str(caught.value)
 
@@ -221,7 +261,10 @@ def test_damaged_weights_are_an_error_that_names_the_file(tmp_path: Path, size: 
 
 def test_values_without_a_place_in_the_model_are_said(tmp_path: Path, caplog):
     save_weights(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), tmp_path)
-    assert set(load_weights(nn.Sequential(nn.Linear(2, 2)), tmp_path).unexpected) == {"1.weight", "1.bias"}
+    assert set(load_weights(nn.Sequential(nn.Linear(2, 2)), tmp_path).unexpected) == {
+        "1.weight",
+        "1.bias",
+    }
     assert "has values that the model has no place for: 1." in caplog.text
 
 
@@ -230,6 +273,8 @@ def test_wrong_pretrained_model_keeps_its_own_values_and_says_so(tmp_path: Path)
     save_weights(_tiny("bert"), tmp_path)
     model = _tiny("gpt2")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match=r"has no values for \d+ of \d+ weights of the model: transformer\."):
+    with pytest.raises(
+        ValueError, match=r"has no values for \d+ of \d+ weights of the model: transformer\."
+    ):
         load_weights(model, tmp_path)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

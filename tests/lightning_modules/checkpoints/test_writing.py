@@ -15,7 +15,12 @@ from huggingface_hub import PyTorchModelHubMixin
 from safetensors.torch import load_file
 from torch import nn
 
-from lightrainer.lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles, load_torch, writing
+from lightrainer.lightning_modules.checkpoints import (
+    BackgroundWriter,
+    CheckpointFiles,
+    load_torch,
+    writing,
+)
 from lightrainer.lightning_modules.checkpoints.writing import Snapshot
 
 
@@ -39,7 +44,9 @@ def nothing() -> None:
     pass
 
 
-def start(background: BackgroundWriter, files: CheckpointFiles, *jobs: Callable[[], Any], undo=nothing) -> None:
+def start(
+    background: BackgroundWriter, files: CheckpointFiles, *jobs: Callable[[], Any], undo=nothing
+) -> None:
     """Let the jobs be the commit of a checkpoint of 100 bytes."""
     background.start(files, 100, commit=lambda: [job() for job in jobs] and None, undo=undo)
 
@@ -54,7 +61,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def stored(content: bytes) -> tuple[dict[str, object], bytes]:
-    """Header and tensors of a safetensors file; the order within the header is not the same each time."""
+    """Header and tensors of a safetensors file; the order within the header is not the same each
+    time.
+    """
     size = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + size]), content[8 + size :]
 
@@ -82,7 +91,9 @@ def test_the_same_files_come_later(tmp_path):
     assert stored(now["model.safetensors"]) == stored(later["model.safetensors"])
     left, right = (load_torch(tmp_path / name / "optimizer.pt") for name in ("now", "later"))
     assert left["param_groups"] == right["param_groups"]
-    assert all(torch.equal(left["state"][0][key], right["state"][0][key]) for key in left["state"][0])
+    assert all(
+        torch.equal(left["state"][0][key], right["state"][0][key]) for key in left["state"][0]
+    )
 
 
 def test_equal_states_give_equal_files(tmp_path):
@@ -108,7 +119,9 @@ def test_a_model_that_takes_no_copies_is_saved_at_once(tmp_path):
 def test_values_that_are_gone_are_not_taken_for_new_ones():
     """The allocator gives their address to the next."""
     copies = Snapshot()
-    assert [copies.of(torch.full((64,), float(number)))[0].item() for number in range(9)] == list(range(9))
+    assert [copies.of(torch.full((64,), float(number)))[0].item() for number in range(9)] == list(
+        range(9)
+    )
 
 
 def test_memory_is_used_again():
@@ -124,10 +137,22 @@ def test_memory_is_used_again():
 
 
 def test_snapshot_copies_all_that_may_change():
-    """As `torch.save` keeps them: one memory of two names, strides, kinds of dicts, tensors inside of other objects."""
-    shared, turned, inside = torch.zeros(3), torch.rand(2, 3).t(), SimpleNamespace(tensor=torch.zeros(2))
+    """As `torch.save` keeps them: one memory of two names, strides, kinds of dicts, tensors
+    inside of other objects.
+    """
+    shared, turned, inside = (
+        torch.zeros(3),
+        torch.rand(2, 3).t(),
+        SimpleNamespace(tensor=torch.zeros(2)),
+    )
     counts = defaultdict(list, a=[1])
-    values = {"twice": [shared, shared], "turned": turned, "numbers": np.zeros(2), "counts": counts, "inside": inside}
+    values = {
+        "twice": [shared, shared],
+        "turned": turned,
+        "numbers": np.zeros(2),
+        "counts": counts,
+        "inside": inside,
+    }
     copied = Snapshot().of(values)
     shared.fill_(1)
     values["numbers"][0] = 1
@@ -153,7 +178,9 @@ def test_room_in_memory_is_waited_for(limit, waited):
     assert order == ["first", "second"]
 
 
-@pytest.mark.parametrize(("error", "lines"), [(OSError(5, "bad disk"), 1), (FileNotFoundError(), 0)])
+@pytest.mark.parametrize(
+    ("error", "lines"), [(OSError(5, "bad disk"), 1), (FileNotFoundError(), 0)]
+)
 def test_a_disk_that_refuses_to_flush_is_logged(tmp_path, monkeypatch, caplog, error, lines):
     monkeypatch.setattr(writing, "sync_tree", lambda *_: (_ for _ in ()).throw(error))
     assert writing.try_to_flush(tmp_path) is False

@@ -1,4 +1,6 @@
-"""Folders with states of DeepSpeed's processes become folders without, where there is no DeepSpeed."""
+"""Folders with states of DeepSpeed's processes become folders without, where there is no
+DeepSpeed.
+"""
 
 import json
 import sys
@@ -31,7 +33,13 @@ def test_a_checkpoint_becomes_one_of_a_plain_training(tmp_path, stage):
     found = convert(source, tmp_path / "out")
     names = {path.name for path in found.iterdir()}
     assert found == tmp_path / "out" / "checkpoint-7"
-    assert names == {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json", "_manifest.json"}
+    assert names == {
+        "model.safetensors",
+        "optimizer.pt",
+        "scheduler.pt",
+        "trainer_state.json",
+        "_manifest.json",
+    }
     assert problems(found) == []
     weights = read_weights(found)
     assert all(torch.equal(weights[name], number(name, "fp32")) for name in SHARED)
@@ -44,7 +52,9 @@ def test_a_checkpoint_becomes_one_of_a_plain_training(tmp_path, stage):
 @pytest.mark.parametrize("stage", [1, 3])
 def test_the_optimizer_has_whole_states(tmp_path, stage):
     found = convert(checkpoint(tmp_path / "in", stage), tmp_path / "out")
-    parameters = [[torch.nn.Parameter(torch.zeros(shape)) for shape in group.values()] for group in SHAPES]
+    parameters = [
+        [torch.nn.Parameter(torch.zeros(shape)) for shape in group.values()] for group in SHAPES
+    ]
     optimizer = torch.optim.AdamW([{"params": group} for group in parameters])
     optimizer.load_state_dict(load_torch(found / "optimizer.pt"))
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2]
@@ -58,7 +68,9 @@ def test_a_schedule_that_lies_in_the_states_is_taken_out(tmp_path):
     """The reference leaves it there."""
     path = next((checkpoint(tmp_path / "in", 3) / "global_step7").glob("*pp_rank_0*model*"))
     torch.save({**torch.load(path, weights_only=True), "lr_scheduler": {"last_epoch": 7}}, path)
-    assert load_torch(convert(tmp_path / "in", tmp_path / "out") / "scheduler.pt") == {"last_epoch": 7}
+    assert load_torch(convert(tmp_path / "in", tmp_path / "out") / "scheduler.pt") == {
+        "last_epoch": 7
+    }
 
 
 def test_a_model_in_parts_becomes_a_whole_one(tmp_path):
@@ -71,14 +83,20 @@ def test_a_model_in_parts_becomes_a_whole_one(tmp_path):
 
 @pytest.mark.parametrize(("steps", "tracker"), [(0, 0), (1, 0), (4, 3), (5, 0)])
 def test_the_scale_of_losses_goes_on(tmp_path, monkeypatch, steps, tracker):
-    """DeepSpeed grows it in a step after which `scale_window` ones were without overflow, torch in the last of them."""
+    """DeepSpeed grows it in a step after which `scale_window` ones were without overflow, torch
+    in the last of them.
+    """
     name = "deepspeed.runtime.fp16.loss_scaler"
-    scaler = type("DynamicLossScaler", (), {"__module__": name, "__qualname__": "DynamicLossScaler"})
+    scaler = type(
+        "DynamicLossScaler", (), {"__module__": name, "__qualname__": "DynamicLossScaler"}
+    )
     for parent in ("deepspeed", "deepspeed.runtime", "deepspeed.runtime.fp16", name):
         monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
     monkeypatch.setattr(sys.modules[name], "DynamicLossScaler", scaler, raising=False)
     one = scaler()
-    vars(one).update(cur_scale=512, scale_factor=2.0, scale_window=4, last_overflow_iter=2, cur_iter=3 + steps)
+    vars(one).update(
+        cur_scale=512, scale_factor=2.0, scale_window=4, last_overflow_iter=2, cur_iter=3 + steps
+    )
     path = next((checkpoint(tmp_path / "in", 2, 1) / "global_step7").glob("*optim*"))
     content = torch.load(path, weights_only=True)
     content["optimizer_state_dict"]["loss_scaler"] = one
@@ -93,7 +111,9 @@ def test_the_scale_of_losses_goes_on(tmp_path, monkeypatch, steps, tracker):
 
 def test_what_cannot_be_converted_leaves_nothing(tmp_path, capsys):
     source, out = checkpoint(tmp_path / "in", 2), tmp_path / "out"
-    with pytest.raises(ValueError, match=r"again\.ckpt: first convert .* into a folder, and that into a file"):
+    with pytest.raises(
+        ValueError, match=r"again\.ckpt: first convert .* into a folder, and that into a file"
+    ):
         convert(source, tmp_path / "again.ckpt")
     next((source / "global_step7").glob("*rank_1*optim*")).unlink()
     with pytest.raises(SystemExit) as ended:
@@ -113,20 +133,37 @@ def test_nothing_is_overwritten_unless_asked_for(tmp_path):
 
 
 def stage_0(folder, half=None, **changes):
-    """A checkpoint as stage 0 writes it, of a stepped model with a tied weight; with it, model and optimizer."""
+    """A checkpoint as stage 0 writes it, of a stepped model with a tied weight; with it, model
+    and optimizer.
+    """
     torch.manual_seed(3)
-    model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(5, 4), "head": torch.nn.Linear(4, 5)})
+    model = torch.nn.ModuleDict(
+        {"embedding": torch.nn.Embedding(5, 4), "head": torch.nn.Linear(4, 5)}
+    )
     model["head"].weight = model["embedding"].weight
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     model["head"](model["embedding"](torch.tensor([1, 2]))).sum().backward()
     optimizer.step()
-    content = {"module": model.state_dict(), "optimizer": optimizer.state_dict(), "global_steps": 7}
+    content = {
+        "module": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "global_steps": 7,
+    }
     if half is not None:
         copies = [parameter.detach().clone() for parameter in model.parameters()]
         content["module"] = model.to(half).state_dict()
-        scale = {"dynamic_loss_scale": True, "cur_scale": 64.0, "cur_iter": 7, "last_overflow_iter": 1}
+        scale = {
+            "dynamic_loss_scale": True,
+            "cur_scale": 64.0,
+            "cur_iter": 7,
+            "last_overflow_iter": 1,
+        }
         scale |= {"scale_factor": 2.0, "scale_window": 10}
-        content["optimizer"] = {**scale, "optimizer_state_dict": optimizer.state_dict(), "fp32_groups": [copies]}
+        content["optimizer"] = {
+            **scale,
+            "optimizer_state_dict": optimizer.state_dict(),
+            "fp32_groups": [copies],
+        }
         model = torch.nn.ParameterList(copies)
     content["optimizer"] = {**content["optimizer"], **changes}
     (folder / "global_step7").mkdir(parents=True)

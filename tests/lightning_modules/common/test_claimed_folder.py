@@ -27,7 +27,9 @@ def test_claim_folder_of_processes_that_start_at_once(tmp_path):
     """Two owners, with four threads each."""
     found = {"a": set(), "b": set()}
     threads = [
-        threading.Thread(target=lambda owner=owner: found[owner].add(claim_folder(tmp_path, "run", owner)))
+        threading.Thread(
+            target=lambda owner=owner: found[owner].add(claim_folder(tmp_path, "run", owner))
+        )
         for owner in "abababab"
     ]
     for thread in threads:

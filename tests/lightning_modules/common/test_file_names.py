@@ -4,15 +4,20 @@ import pytest
 
 from lightrainer.lightning_modules.common import file_names
 
-OURS = {"MODEL_PARTS_NAME", "OPTIMIZER_PARTS_NAME", "TRAINED_WEIGHTS_NAME"}  # names of accelerate, put together there
+# names of accelerate, put together there
+OURS = {"MODEL_PARTS_NAME", "OPTIMIZER_PARTS_NAME", "TRAINED_WEIGHTS_NAME"}
 
 
-@pytest.mark.parametrize("name", sorted(name for name in vars(file_names) if name.isupper() and name not in OURS))
+@pytest.mark.parametrize(
+    "name", sorted(name for name in vars(file_names) if name.isupper() and name not in OURS)
+)
 def test_constant_has_the_references_name_and_value(name: str):
     from transformers import trainer, trainer_utils, utils
     from transformers.utils import peft_utils
 
-    places = [place for place in (trainer, trainer_utils, utils, peft_utils) if hasattr(place, name)]
+    places = [
+        place for place in (trainer, trainer_utils, utils, peft_utils) if hasattr(place, name)
+    ]
     assert places
     assert {getattr(place, name) for place in places} == {getattr(file_names, name)}
 

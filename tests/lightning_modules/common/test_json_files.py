@@ -54,7 +54,13 @@ def test_every_door_names_it(tmp_path, door, kind):
         DOORS[door](path)
 
 
-FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "config.json",
+)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -69,5 +75,7 @@ def test_each_file_of_a_tokenizer_is_named(tmp_path, name, kind):
 
 def test_an_index_of_weights_is_named(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weights": {}}))
-    with pytest.raises(ValueError, match=r"index.json is not a readable index of shards .*weight_map"):
+    with pytest.raises(
+        ValueError, match=r"index.json is not a readable index of shards .*weight_map"
+    ):
         load_sharded_checkpoint(None, tmp_path)  # type: ignore[arg-type] - it is not looked at

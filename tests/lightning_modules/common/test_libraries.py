@@ -1,4 +1,6 @@
-"""A folder with the name of a library is no library: asked in one place, and nothing changes where there is one."""
+"""A folder with the name of a library is no library: asked in one place, and nothing changes
+where there is one.
+"""
 
 import ast
 import importlib
@@ -18,16 +20,20 @@ TREES = {
 }
 QUESTIONS = {"is_installed", "loaded", "is_instance", "import_module", "load", "_library"}
 REQUIRED = split(  # of the package, and of those
-    "aiohttp dill fsspec huggingface_hub jinja2 lazy_loader lightning multiprocess numpy optuna packaging pyarrow "
-    "safetensors tokenizers torch torchmetrics tqdm typing_extensions xxhash yaml pytorch_lightning google setuptools "
-    "datasets pandas lightrainer"
+    "aiohttp dill fsspec huggingface_hub jinja2 lazy_loader lightning multiprocess numpy optuna "
+    "packaging pyarrow safetensors tokenizers torch torchmetrics tqdm typing_extensions xxhash "
+    "yaml pytorch_lightning google setuptools datasets pandas lightrainer"
 )
 
 
 def calls(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield getattr(node.func, "attr", getattr(node.func, "id", "")), ast.unparse(node.func), node.args
+            yield (
+                getattr(node.func, "attr", getattr(node.func, "id", "")),
+                ast.unparse(node.func),
+                node.args,
+            )
 
 
 def modules_named(tree):
@@ -38,7 +44,11 @@ def modules_named(tree):
             yield node.module
     for name, _, given in calls(tree):
         if name in QUESTIONS:
-            texts = (one.value for one in given[:2] if isinstance(one, ast.Constant) and isinstance(one.value, str))
+            texts = (
+                one.value
+                for one in given[:2]
+                if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            )
             yield from (text for text in texts if text.replace(".", "").replace("_", "").isalnum())
 
 
@@ -51,7 +61,10 @@ OPTIONAL = sorted(
 
 def asks_python(node):
     """Tell if a call or comparison asks Python itself for a library that may be missing."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("find_spec", "importlib.util.find_spec"):
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+        "find_spec",
+        "importlib.util.find_spec",
+    ):
         return True
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "sys.modules.get":
         named = node.args[0]
@@ -64,7 +77,8 @@ def asks_python(node):
 
 def test_the_question_is_asked_in_one_place():
     asking = {path for path, tree in TREES.items() if any(map(asks_python, ast.walk(tree)))}
-    recorder = {path for path in asking if path.endswith("compare/recorder.py")}  # also runs where lightrainer is not
+    # also runs where lightrainer is not
+    recorder = {path for path in asking if path.endswith("compare/recorder.py")}
     assert asking - recorder == {"lightning_modules/common/libraries.py"}
 
 
@@ -87,12 +101,13 @@ def test_a_folder_that_is_there_before_lightning_is_none_either(tmp_path):
     """Lightning asks by itself for torch_xla."""
     (tmp_path / "torch_xla").mkdir()
     (tmp_path / "script.py").write_text(
-        "import sys, torch_xla, torch\nfrom lightrainer import Trainer, TrainingArguments\n"
-        "data = [{'input': torch.ones(2), 'labels': torch.ones(2)}] * 8\n"
-        "class Model(torch.nn.Linear):\n"
-        "    def forward(self, input, labels):\n"
-        "        return {'loss': (super().forward(input) - labels).square().mean()}\n"
-        "Trainer(Model(2, 2), TrainingArguments(sys.argv[1], report_to='none'), train_dataset=data).train()\n"
+        "import sys, torch_xla, torch\nfrom lightrainer import Trainer, TrainingArguments\ndata = "
+        "[{'input': torch.ones(2), 'labels': torch.ones(2)}] * 8\nclass Model(torch.nn.Linear):\n"
+        "    def forward(self, input, labels):\n        return {'loss': (super().forward(input) - "
+        "labels).square().mean()}\nTrainer(Model(2, 2), TrainingArguments(sys.argv[1], "
+        "report_to='none'), train_dataset=data).train()\n"
     )
     options = {"processes": 0, "library": "torch", "PYTHONPATH": str(tmp_path)}
-    finished_ranks(tmp_path / "script.py", str(tmp_path / "out"), log=tmp_path / "log", seconds=300, **options)
+    finished_ranks(
+        tmp_path / "script.py", str(tmp_path / "out"), log=tmp_path / "log", seconds=300, **options
+    )

@@ -18,7 +18,9 @@ def arguments(folder="out", **more):
 
 
 def tokenizer():
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    )
 
 
 def trainer():
@@ -28,7 +30,9 @@ def trainer():
 DOORS = {
     "save_model": lambda address: trainer().save_model(address),
     "save_weights": lambda address: save_weights(nn.Linear(1, 1), address),
-    "accelerator.save_model": lambda address: trainer().accelerator.save_model(nn.Linear(1, 1), address),
+    "accelerator.save_model": (
+        lambda address: trainer().accelerator.save_model(nn.Linear(1, 1), address)
+    ),
     "tokenizer.save_pretrained": lambda address: tokenizer().save_pretrained(address),
     "FolderCheckpoint": lambda address: FolderCheckpoint(address),
 }
@@ -53,28 +57,37 @@ def test_an_output_dir_that_is_set_later_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = trainer()
     found.args.output_dir = "s3://bucket/x"
-    with pytest.raises(ValueError, match=r"output_dir='s3://bucket/x' is set too late: .*TrainingArguments"):
+    with pytest.raises(
+        ValueError, match=r"output_dir='s3://bucket/x' is set too late: .*TrainingArguments"
+    ):
         found.train()
 
 
-@pytest.mark.parametrize("address", ["gs://a", "hf://datasets/a", "abfss://c@a/b", "https://a/b", "dbfs:/a", "S3://a"])
+@pytest.mark.parametrize(
+    "address", ["gs://a", "hf://datasets/a", "abfss://c@a/b", "https://a/b", "dbfs:/a", "S3://a"]
+)
 def test_addresses(address):
     assert is_address(address)
     assert is_address(Path(address))
 
 
-@pytest.mark.parametrize("address", ["memory://a/-/b", "file:///tmp/a", "http://host:80/a", "file:///tmp/a/"])
+@pytest.mark.parametrize(
+    "address", ["memory://a/-/b", "file:///tmp/a", "http://host:80/a", "file:///tmp/a/"]
+)
 def test_the_folder_of_an_address_says_which_it_is(address, tmp_path, monkeypatch):
     monkeypatch.setenv("LIGHTRAINER_STORES", str(tmp_path))
     folder = local_folder(address)
     assert address_of(folder) == address.rstrip("/")
     assert address_of(f"{folder}/checkpoint-4") == f"{address.rstrip('/')}/checkpoint-4"
     assert Path(folder).is_relative_to(tmp_path)
-    assert [address_of(place) for place in (tmp_path, tmp_path / "file", tmp_path.parent, "out")] == [None] * 4
+    assert [
+        address_of(place) for place in (tmp_path, tmp_path / "file", tmp_path.parent, "out")
+    ] == [None] * 4
 
 
 @pytest.mark.parametrize(
-    "path", ["out", "/tmp/out", "./s3:/x", "C:/out", "c:\\out", "runs/12:30/x", "12:30", "~/a", None, 3]
+    "path",
+    ["out", "/tmp/out", "./s3:/x", "C:/out", "c:\\out", "runs/12:30/x", "12:30", "~/a", None, 3],
 )
 def test_paths(path):
     assert not is_address(path)

@@ -16,7 +16,11 @@ UNKNOWN = "score eval_half lossy accuracy_error samples epoch f eval_ x"
 
 
 @pytest.mark.parametrize(
-    ("names", "direction"), [(LESS, "minimize"), (MORE, "maximize"), (UNKNOWN, None)], ids=["less", "more", "unknown"]
+    ("names", "direction"),
+    [(LESS, "minimize"), (MORE, "maximize"), (UNKNOWN, None)],
+    ids=["less", "more", "unknown"],
 )
 def test_the_usual_direction_of_a_metric(names, direction):
-    assert {name: known_direction(name) for name in names.split()} == dict.fromkeys(names.split(), direction)
+    assert {name: known_direction(name) for name in names.split()} == dict.fromkeys(
+        names.split(), direction
+    )

@@ -6,11 +6,19 @@ import pytest
 
 from lightrainer.lightning_modules.common.parameter_rules import rule_faults, settings_by_name
 
-NAMES = ["embed.weight", *(f"layers.{n}.{w}" for n in (0, 1, 10) for w in ("fc.weight", "fc.bias")), "head.bias"]
+NAMES = [
+    "embed.weight",
+    *(f"layers.{n}.{w}" for n in (0, 1, 10) for w in ("fc.weight", "fc.bias")),
+    "head.bias",
+]
 
 
 def chosen(pattern, names=NAMES):
-    return [name for name, found in settings_by_name({pattern: {"lr": 1.0}}, names).items() if "lr" in found]
+    return [
+        name
+        for name, found in settings_by_name({pattern: {"lr": 1.0}}, names).items()
+        if "lr" in found
+    ]
 
 
 @pytest.mark.parametrize(
@@ -28,14 +36,25 @@ def test_a_pattern_matches_whole_names_of_parameters_and_modules(pattern, expect
 
 
 def test_wrappers_of_layers_are_passed_over():
-    names = ["layers.0._fsdp_wrapped_module.fc._checkpoint_wrapped_module.weight", "_orig_mod.layers.1.fc.weight"]
+    names = [
+        "layers.0._fsdp_wrapped_module.fc._checkpoint_wrapped_module.weight",
+        "_orig_mod.layers.1.fc.weight",
+    ]
     assert chosen("layers.?.fc.weight", names) == names
 
 
 def test_a_later_rule_overrides_an_earlier_one_setting_by_setting():
-    rules = {"*": {"lr": 1.0, "weight_decay": 0.5}, "head": {"lr": 2.0}, "*.bias": {"weight_decay": 0.0}}
+    rules = {
+        "*": {"lr": 1.0, "weight_decay": 0.5},
+        "head": {"lr": 2.0},
+        "*.bias": {"weight_decay": 0.0},
+    }
     found = settings_by_name(rules, NAMES)
-    assert found["head.bias"] == {"lr": 2.0, "weight_decay": 0.0, "patterns": ["*", "head", "*.bias"]}
+    assert found["head.bias"] == {
+        "lr": 2.0,
+        "weight_decay": 0.0,
+        "patterns": ["*", "head", "*.bias"],
+    }
     assert found["embed.weight"] == {"lr": 1.0, "weight_decay": 0.5, "patterns": ["*"]}
 
 
@@ -51,7 +70,9 @@ def test_a_later_rule_overrides_an_earlier_one_setting_by_setting():
 )
 def test_decay_by_layer_counts_from_the_highest_number_that_matches(pattern, name, depth):
     names = [*NAMES, "a.2.blocks.3.w", "a.2.blocks.4.w"]
-    assert settings_by_name({pattern: {"layer_decay": 0.5}}, names)[name]["layer_decay"] == 0.5**depth
+    assert (
+        settings_by_name({pattern: {"layer_decay": 0.5}}, names)[name]["layer_decay"] == 0.5**depth
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +80,10 @@ def test_decay_by_layer_counts_from_the_highest_number_that_matches(pattern, nam
     [
         ({"hed": {"lr": 1.0}}, "'hed' matches no parameter.*'head'.*embed.weight"),
         ({"fc.*": {"lr": 1.0}}, r"'fc\.\*' matches no parameter"),
-        ({"*": {"layer_decay": 0.9}}, r"'\*': layer_decay needs the number of a layer .* 'embed.weight' has none"),
+        (
+            {"*": {"layer_decay": 0.9}},
+            r"'\*': layer_decay needs the number of a layer .* 'embed.weight' has none",
+        ),
     ],
 )
 def test_rules_that_do_not_fit_the_model_are_named(rules, said):

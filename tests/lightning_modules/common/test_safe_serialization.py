@@ -1,4 +1,6 @@
-"""Nested data survives a round trip through tensors and plain values, which is all that a checkpoint may hold."""
+"""Nested data survives a round trip through tensors and plain values, which is all that a
+checkpoint may hold.
+"""
 
 import collections
 import enum
@@ -11,7 +13,11 @@ import torch
 from same_values import same
 
 from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
-from lightrainer.lightning_modules.common.safe_serialization import UnsafeValueError, from_plain, to_plain
+from lightrainer.lightning_modules.common.safe_serialization import (
+    UnsafeValueError,
+    from_plain,
+    to_plain,
+)
 
 
 class Pair(NamedTuple):
@@ -31,9 +37,31 @@ class Colour(enum.Enum):
     RED = 1
 
 
-VALUES = [None, True, 3, 2.5, 1j, "text", b"bytes", [1, [2, (3,)]], (), {"a": 1, 2: "b", (3, 4): {}}]
-VALUES += [{"kind": "mapping", "items": []}, collections.OrderedDict(b=1, a=2), Batch({"x": [1]}), Names(["a"])]
-VALUES += [Pair(1, Pair([2], "c")), np.float32(1.5), np.int64(-3), np.bool_(True), list(range(-40, 40))]
+VALUES = [
+    None,
+    True,
+    3,
+    2.5,
+    1j,
+    "text",
+    b"bytes",
+    [1, [2, (3,)]],
+    (),
+    {"a": 1, 2: "b", (3, 4): {}},
+]
+VALUES += [
+    {"kind": "mapping", "items": []},
+    collections.OrderedDict(b=1, a=2),
+    Batch({"x": [1]}),
+    Names(["a"]),
+]
+VALUES += [
+    Pair(1, Pair([2], "c")),
+    np.float32(1.5),
+    np.int64(-3),
+    np.bool_(True),
+    list(range(-40, 40)),
+]
 VALUES += [tuple(range(80)), Names(range(80)), [*range(80), 2**70], [*range(80), True]]
 
 
@@ -54,7 +82,9 @@ def test_tensors_and_arrays_come_back():
 
 
 def test_many_numbers_are_one_array_and_come_back_as_they_were():
-    """Such as the state of Python's generator; one by one, as others wrote them, they are read too."""
+    """Such as the state of Python's generator; one by one, as others wrote them, they are read
+    too.
+    """
     state = random.getstate()
     written = to_plain(state)
     assert type(written["items"][1]["items"]) is np.ndarray
@@ -64,7 +94,15 @@ def test_many_numbers_are_one_array_and_come_back_as_they_were():
         assert {type(number) for number in made[1]} == {int}
 
 
-NOT_PLAIN = [object(), {1}, Colour.RED, np.array([None]), torch.nn.Parameter(torch.ones(1)), print, {"a": [object()]}]
+NOT_PLAIN = [
+    object(),
+    {1},
+    Colour.RED,
+    np.array([None]),
+    torch.nn.Parameter(torch.ones(1)),
+    print,
+    {"a": [object()]},
+]
 
 
 @pytest.mark.parametrize("value", NOT_PLAIN, ids=lambda value: type(value).__name__)
@@ -84,12 +122,16 @@ def test_what_is_not_plain_is_refused(value):
     ],
 )
 def test_a_file_cannot_make_anything_but_containers(named, expected):
-    """A name that a file holds is looked up among what is imported, and used if it is a kind of dict."""
+    """A name that a file holds is looked up among what is imported, and used if it is a kind of
+    dict.
+    """
     made = from_plain({"kind": "mapping", "class": named, "items": []})
     assert made == expected
     assert type(made) is type(expected)
 
 
 def test_a_class_is_not_taken_for_another_kind():
-    assert from_plain({"kind": "list", "class": ["collections", "OrderedDict"], "items": [1]}) == [1]
+    assert from_plain({"kind": "list", "class": ["collections", "OrderedDict"], "items": [1]}) == [
+        1
+    ]
     assert from_plain({"kind": "tuple", "class": ["builtins", "list"], "items": [1]}) == (1,)

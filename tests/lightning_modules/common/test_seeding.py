@@ -104,8 +104,14 @@ def test_full_determinism_equals_reference(warn_only, monkeypatch):
         enable(5, warn_only=warn_only)
         changed = dict(os.environ.items() - before.items())
         workspaces.append(changed.pop("CUBLAS_WORKSPACE_CONFIG"))
-        settings = (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic)
-        settings += (torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark)
+        settings = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.cudnn.deterministic,
+        )
+        settings += (
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.backends.cudnn.benchmark,
+        )
         seen.append((draw(), changed, settings))
         os.environ.clear()
         os.environ.update(before)
@@ -130,7 +136,9 @@ def test_worker_seeds_equal_reference(rank):
 def test_each_reads_the_file_of_the_other(tmp_path, args, name):
     read = {
         "theirs": lambda: Trainer._load_rng_state(SimpleNamespace(args=args), str(tmp_path)),
-        "ours": lambda: ours.restore_rng_state(ours.load_rng_file(tmp_path / name), distributed=args is SECOND),
+        "ours": lambda: ours.restore_rng_state(
+            ours.load_rng_file(tmp_path / name), distributed=args is SECOND
+        ),
     }
     write = {
         "ours": lambda: save_torch(ours.capture_rng_state(args is SECOND), tmp_path / name),
@@ -173,7 +181,8 @@ def test_missing_generators_are_named(missing, caplog):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("python", (1, 2)), ("numpy", ("MT19937",)), ("cpu", torch.zeros(3)), ("cpu", None)]
+    ("name", "value"),
+    [("python", (1, 2)), ("numpy", ("MT19937",)), ("cpu", torch.zeros(3)), ("cpu", None)],
 )
 def test_damaged_states_are_named(name, value):
     state = ours.capture_rng_state(False) | {name: value}
@@ -203,7 +212,9 @@ class FakeCuda:
 
 @pytest.mark.parametrize("args", [ALONE, SECOND], ids=["alone", "distributed"])
 def test_cuda_states_have_the_form_of_the_reference(tmp_path, monkeypatch, args):
-    """One tensor in one process, a list of all devices in several (the device itself is a stand-in)."""
+    """One tensor in one process, a list of all devices in several (the device itself is a
+    stand-in).
+    """
     FakeCuda(monkeypatch)
     Trainer._save_rng_state(SimpleNamespace(args=args), str(tmp_path))
     expected = ours.load_rng_file(next(tmp_path.iterdir()))["cuda"]

@@ -5,17 +5,25 @@ from dataclasses import fields
 import pytest
 
 from lightrainer import TrainingArguments
-from lightrainer.lightning_modules.common.suggestions import OptimizerNames, SchedulerType, did_you_mean
+from lightrainer.lightning_modules.common.suggestions import (
+    OptimizerNames,
+    SchedulerType,
+    did_you_mean,
+)
 
 
 def test_an_unknown_value_is_answered_with_the_nearest_and_all_valid_ones():
-    with pytest.raises(ValueError, match=r"'Cosin' is not a valid SchedulerType\. Did you mean 'cosine'\?") as error:
+    with pytest.raises(
+        ValueError, match=r"'Cosin' is not a valid SchedulerType\. Did you mean 'cosine'\?"
+    ) as error:
         SchedulerType("Cosin")
     assert all(m.value in str(error.value) for m in SchedulerType)
 
 
 def test_a_value_near_to_none_is_answered_without_a_guess():
-    with pytest.raises(ValueError, match=r"3 is not a valid SchedulerType\. Valid values: linear") as error:
+    with pytest.raises(
+        ValueError, match=r"3 is not a valid SchedulerType\. Valid values: linear"
+    ) as error:
         SchedulerType(3)
     assert "Did you mean" not in str(error.value)
 
@@ -57,7 +65,11 @@ directions: upwards
 
 
 def entries(table):
-    return [(*line.split(": ")[:1], word) for line in table.split("\n") for word in line.partition(": ")[2].split()]
+    return [
+        (*line.split(": ")[:1], word)
+        for line in table.split("\n")
+        for word in line.partition(": ")[2].split()
+    ]
 
 
 @pytest.mark.parametrize(("kind", "word"), entries(MEANT))
@@ -66,6 +78,8 @@ def test_what_was_meant_is_suggested(kind, word):
     assert did_you_mean(written, CHOICES[kind]) == f" Did you mean {meant!r}?"
 
 
-@pytest.mark.parametrize(("kind", "written"), [*entries(NOT_MEANT), ("arguments", ""), ("arguments", "eval_" * 1000)])
+@pytest.mark.parametrize(
+    ("kind", "written"), [*entries(NOT_MEANT), ("arguments", ""), ("arguments", "eval_" * 1000)]
+)
 def test_what_is_near_to_nothing_is_not_guessed(kind, written):
     assert did_you_mean(written, CHOICES[kind]) == ""

@@ -16,7 +16,11 @@ from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
 def test_random_states_come_back_and_the_reference_reads_them(tmp_path: Path):
     from transformers.trainer_pt_utils import safe_globals
 
-    states = {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()}
+    states = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "cpu": torch.get_rng_state(),
+    }
     path = tmp_path / "rng_state.pth"
     save_torch(states, path)
     with safe_globals():
@@ -28,10 +32,14 @@ def test_random_states_come_back_and_the_reference_reads_them(tmp_path: Path):
         assert (np.random.get_state()[1] == states["numpy"][1]).all()
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int64", "uint32", "float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint8", "int64", "uint32", "float16", "float32", "float64"]
+)
 def test_numpy_numbers_and_arrays_come_back(tmp_path: Path, dtype: str):
     """Learning-rate schedulers keep metrics as NumPy numbers."""
-    save_torch({"scalar": np.dtype(dtype).type(1), "array": np.ones((2, 3), dtype)}, tmp_path / "x.pt")
+    save_torch(
+        {"scalar": np.dtype(dtype).type(1), "array": np.ones((2, 3), dtype)}, tmp_path / "x.pt"
+    )
     loaded = load_torch(tmp_path / "x.pt")
     assert loaded["scalar"] == 1
     assert loaded["array"].dtype == dtype
@@ -43,7 +51,9 @@ def test_numpy_1_names_are_known(tmp_path: Path):
     save_torch(np.arange(3), tmp_path / "x.pt")
     name = np.empty(0).__reduce__()[0].__module__.encode()
 
-    other = b"numpy.core.multiarray" if name != b"numpy.core.multiarray" else b"numpy._core.multiarray"
+    other = (
+        b"numpy.core.multiarray" if name != b"numpy.core.multiarray" else b"numpy._core.multiarray"
+    )
     with zipfile.ZipFile(tmp_path / "x.pt") as old, zipfile.ZipFile(tmp_path / "y.pt", "w") as new:
         for entry in old.namelist():
             content = old.read(entry)

@@ -5,7 +5,13 @@ import itertools
 import accelerate.data_loader as reference
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler
 from lightrainer.lightning_modules.data.loaders import EpochLoader, rebuild_loader
@@ -26,7 +32,9 @@ class Grouped(BatchSampler):
     def __iter__(self):
         order = [list(batch) for batch in super().__iter__()]
         shift = self.epoch % max(len(order), 1)
-        yield from [*order[shift:-1], *order[:shift], *order[-1:]] if len(order) > shift + 1 else order
+        yield from (
+            [*order[shift:-1], *order[:shift], *order[-1:]] if len(order) > shift + 1 else order
+        )
 
 
 class Lengths:
@@ -43,7 +51,10 @@ class Lengths:
 
 
 def shares(make, given, world_size, **ways):
-    return [[list(batch) for batch in make(given, rank, world_size, **ways)] for rank in range(world_size)]
+    return [
+        [list(batch) for batch in make(given, rank, world_size, **ways)]
+        for rank in range(world_size)
+    ]
 
 
 def theirs(given, rank, world_size, **ways):
@@ -64,9 +75,14 @@ def test_batches_are_sharded_as_in_the_reference(even_batches, split_batches, dr
         given = BatchSampler(range(count), 6 if split_batches else 2, drop_last)
         expected = shares(theirs, given, world_size, **ways)
         found = shares(ours, given, world_size, **ways)
-        assert found == [[batch for batch in share if batch] for share in expected], (world_size, count)
+        assert found == [[batch for batch in share if batch] for share in expected], (
+            world_size,
+            count,
+        )
         if even_batches:
-            assert [len(ours(given, rank, world_size, **ways)) for rank in range(world_size)] == list(map(len, found))
+            assert [
+                len(ours(given, rank, world_size, **ways)) for rank in range(world_size)
+            ] == list(map(len, found))
 
 
 @pytest.mark.parametrize("count", range(1, 8))
@@ -76,7 +92,9 @@ def test_batches_of_unknown_size_are_sharded_whole(count):
 
 
 def test_a_short_batch_in_the_middle_is_not_lost():
-    """Samplers over several datasets give one at the end of each; the reference leaves out that whole round."""
+    """Samplers over several datasets give one at the end of each; the reference leaves out that
+    whole round.
+    """
     given = Lengths([[0, 1], [2], [3, 4], [5, 6]])
     given.batch_size, given.drop_last = 2, False
     assert shares(ours, given, 2) == [[[0, 1], [3, 4]], [[2], [5, 6]]]
@@ -93,14 +111,25 @@ DATA = TensorDataset(torch.arange(23))
 LOADERS = {
     "shuffled": lambda: DataLoader(DATA, batch_size=4, shuffle=True),
     "in order, cut": lambda: DataLoader(DATA, batch_size=4, drop_last=True),
-    "batches of torch": lambda: DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 4, False)),
-    "batches of its own": lambda: DataLoader(DATA, batch_sampler=Grouped(SequentialSampler(DATA), 4, False)),
-    "shuffled batches of its own": lambda: DataLoader(DATA, batch_sampler=Grouped(RandomSampler(DATA), 4, False)),
+    "batches of torch": lambda: DataLoader(
+        DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 4, False)
+    ),
+    "batches of its own": lambda: DataLoader(
+        DATA, batch_sampler=Grouped(SequentialSampler(DATA), 4, False)
+    ),
+    "shuffled batches of its own": lambda: DataLoader(
+        DATA, batch_sampler=Grouped(RandomSampler(DATA), 4, False)
+    ),
 }
 
 
 def prepared(loader, rank=0, world_size=1):
-    options = {"num_processes": world_size, "process_index": rank, "use_seedable_sampler": True, "data_seed": 5}
+    options = {
+        "num_processes": world_size,
+        "process_index": rank,
+        "use_seedable_sampler": True,
+        "data_seed": 5,
+    }
     return reference.prepare_data_loader(loader, put_on_device=False, **options)
 
 
@@ -110,7 +139,9 @@ def trace(make, loader, epochs=3, **processes):
     for _ in range(epochs):
         for (batch,) in made:
             ends = made.end_of_loader if isinstance(made, EpochLoader) else made.end_of_dataloader
-            seen.append((batch.tolist(), ends, made.remainder if ends else None, torch.rand(1).item()))
+            seen.append(
+                (batch.tolist(), ends, made.remainder if ends else None, torch.rand(1).item())
+            )
     return seen
 
 
@@ -118,13 +149,16 @@ def trace(make, loader, epochs=3, **processes):
 def test_a_loader_made_anew_equals_the_reference(name):
     """Batches, random numbers, and what is known of the end, over three epochs.
 
-    Of several processes in the first one: afterwards the reference does not tell a batch sampler its epoch.
+    Of several processes in the first one: afterwards the reference does not tell a batch sampler
+    its epoch.
     """
     anew = lambda loader, **processes: rebuild_loader(loader, seed=5, **processes)
     assert trace(anew, LOADERS[name]()) == trace(prepared, LOADERS[name]())
     for rank in (0, 1) if name != "shuffled batches of its own" else ():
         processes = {"rank": rank, "world_size": 2}
-        assert trace(anew, LOADERS[name](), 1, **processes) == trace(prepared, LOADERS[name](), 1, **processes)
+        assert trace(anew, LOADERS[name](), 1, **processes) == trace(
+            prepared, LOADERS[name](), 1, **processes
+        )
 
 
 def test_batch_samplers_are_told_their_epoch():
@@ -140,7 +174,9 @@ def test_batch_samplers_are_told_their_epoch():
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("seen", [1, 3])
 def test_a_position_is_found_again(name, seen):
-    """From its state, in the middle of the second epoch, another loader goes on with the same batches."""
+    """From its state, in the middle of the second epoch, another loader goes on with the same
+    batches.
+    """
 
     def make():
         torch.manual_seed(23)

@@ -7,7 +7,10 @@ import torch
 from transformers.trainer_pt_utils import LengthGroupedSampler as ReferenceSampler
 from transformers.trainer_pt_utils import get_length_grouped_indices as reference_indices
 
-from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler, get_length_grouped_indices
+from lightrainer.lightning_modules.data.length_grouping import (
+    LengthGroupedSampler,
+    get_length_grouped_indices,
+)
 from lightrainer.lightning_modules.data.lengths import LengthCache, column_lengths, sample_lengths
 
 
@@ -30,12 +33,16 @@ def test_order_equals_reference(count, batch_size, multiple):
     assert sorted(expected) == list(range(count))
 
 
-@pytest.mark.parametrize("convert", [torch.tensor, np.array, lambda x: np.array(x, np.uint8), tuple])
+@pytest.mark.parametrize(
+    "convert", [torch.tensor, np.array, lambda x: np.array(x, np.uint8), tuple]
+)
 def test_lengths_of_any_kind(convert):
     lengths = random_lengths(100)
     expected = reference_indices(lengths, 4, generator=generator())
     assert get_length_grouped_indices(convert(lengths), 4, generator=generator()) == expected
-    assert list(LengthGroupedSampler(4, lengths=convert(lengths), generator=generator())) == expected
+    assert (
+        list(LengthGroupedSampler(4, lengths=convert(lengths), generator=generator())) == expected
+    )
 
 
 def test_global_generator_is_used_as_in_the_reference():
@@ -51,7 +58,8 @@ def test_epochs_of_the_sampler_equal_reference():
     """Two epochs in a row, lengths read from the samples."""
     samples = [{"input_ids": [0] * length} for length in random_lengths(50)]
     ours, reference = (
-        cls(4, dataset=samples, generator=generator()) for cls in (LengthGroupedSampler, ReferenceSampler)
+        cls(4, dataset=samples, generator=generator())
+        for cls in (LengthGroupedSampler, ReferenceSampler)
     )
     assert len(ours) == len(reference) == 50
     assert ours.lengths == reference.lengths
@@ -67,14 +75,20 @@ def forms(dataset):
         "torch": dataset.with_format("torch"),
         "columns": dataset.with_format("numpy", columns=["input_ids"]),
         "joined": datasets.concatenate_datasets([dataset, dataset.select([1])]),
-        "transformed": dataset.with_transform(lambda rows: {"input_ids": [row[:1] for row in rows["input_ids"]]}),
+        "transformed": dataset.with_transform(
+            lambda rows: {"input_ids": [row[:1] for row in rows["input_ids"]]}
+        ),
         "text": dataset.rename_columns({"input_ids": "x", "text": "input_ids"}),
-        "added by a transform": dataset.remove_columns("input_ids").with_transform(
-            lambda rows: {"input_ids": [[0] * len(text) for text in rows["text"]]}
+        "added by a transform": (
+            dataset.remove_columns("input_ids").with_transform(
+                lambda rows: {"input_ids": [[0] * len(text) for text in rows["text"]]}
+            )
         ),
         "fixed": datasets.Dataset.from_dict(
             {"input_ids": [[1, 2], [3, 4]]},
-            features=datasets.Features({"input_ids": datasets.Sequence(datasets.Value("int64"), length=2)}),
+            features=datasets.Features(
+                {"input_ids": datasets.Sequence(datasets.Value("int64"), length=2)}
+            ),
         ),
         "matrices": datasets.Dataset.from_dict(
             {"input_ids": [[[1, 2]], [[3, 4]]]},
@@ -102,8 +116,12 @@ def test_tables_are_not_read_sample_by_sample(monkeypatch):
     """As the reference reads them."""
     table, reads = datasets.Dataset.from_dict({"input_ids": [[0] * 5] * 300}), []
     take = datasets.Dataset._getitem
-    monkeypatch.setattr(datasets.Dataset, "_getitem", lambda *words, **how: reads.append(1) or take(*words, **how))
-    monkeypatch.setattr(datasets.Dataset, "__iter__", lambda self: (self[index] for index in range(len(self))))
+    monkeypatch.setattr(
+        datasets.Dataset, "_getitem", lambda *words, **how: reads.append(1) or take(*words, **how)
+    )
+    monkeypatch.setattr(
+        datasets.Dataset, "__iter__", lambda self: (self[index] for index in range(len(self)))
+    )
     assert sample_lengths(table, "input_ids").tolist() == [5] * 300
     assert len(reads) < 10
 

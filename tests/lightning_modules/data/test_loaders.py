@@ -15,7 +15,9 @@ from lightrainer.lightning_modules.data.loaders import EpochLoader, build_loader
 
 
 class Recorded(Dataset):
-    """Remembers which samples were read, and draws a random number for each, as augmentation does."""
+    """Remembers which samples were read, and draws a random number for each, as augmentation
+    does.
+    """
 
     def __init__(self, count):
         self.count = count
@@ -46,7 +48,12 @@ class RecordedStream(IterableDataset):
 
 def prepared(dataset, batch_size, sampler=None, seed=None, rank=0, world_size=1, **kwargs):
     """The loader that `Accelerator.prepare` makes, as the reference Trainer sets it up."""
-    options = {"device": torch.device("cpu"), "put_on_device": True, "use_seedable_sampler": True, "data_seed": seed}
+    options = {
+        "device": torch.device("cpu"),
+        "put_on_device": True,
+        "use_seedable_sampler": True,
+        "data_seed": seed,
+    }
     if not isinstance(dataset, IterableDataset):
         options |= {"num_processes": world_size, "process_index": rank}
     loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler, **kwargs)
@@ -58,17 +65,29 @@ def ours(dataset, batch_size, **kwargs):
 
 
 def trace(make, dataset, batch_size, shuffle=False, epochs=3, **kwargs):
-    """Everything that can be seen from outside while a loader is read: batches, reads, random numbers, its ends."""
+    """Everything that can be seen from outside while a loader is read: batches, reads, random
+    numbers, its ends.
+    """
     torch.manual_seed(23)
     sampler = RandomSampler(dataset) if shuffle else None
     loader = make(dataset, batch_size, sampler=sampler, **kwargs)
     seen = [torch.get_rng_state().tolist()]
     for _ in range(epochs):
         for batch in loader:
-            ends = (loader.end_of_loader if isinstance(loader, EpochLoader) else loader.end_of_dataloader,)
-            ends += (loader.remainder,) if not isinstance(dataset, IterableDataset) or ends[0] else ()
+            ends = (
+                (
+                    loader.end_of_loader
+                    if isinstance(loader, EpochLoader)
+                    else loader.end_of_dataloader
+                ),
+            )
+            ends += (
+                (loader.remainder,) if not isinstance(dataset, IterableDataset) or ends[0] else ()
+            )
             batch = {name: value.tolist() for name, value in batch.items()}
-            seen.append((batch, ends, list(getattr(dataset, "read", [])), torch.get_rng_state().tolist()))
+            seen.append(
+                (batch, ends, list(getattr(dataset, "read", [])), torch.get_rng_state().tolist())
+            )
             torch.rand(1)  # what the model draws falls between the draws of the loader
         seen.append(torch.get_rng_state().tolist())
     return seen
@@ -87,7 +106,9 @@ MAP_STYLE = [
 @pytest.mark.parametrize("count", [1, 3, 9, 10])
 def test_map_style_equals_reference(count, options):
     """Over three epochs, batch by batch: also the generator's state and what was read by then."""
-    assert trace(ours, Recorded(count), 3, **options) == trace(prepared, Recorded(count), 3, **options)
+    assert trace(ours, Recorded(count), 3, **options) == trace(
+        prepared, Recorded(count), 3, **options
+    )
 
 
 @pytest.mark.parametrize("options", MAP_STYLE, ids=str)
@@ -122,7 +143,9 @@ def test_a_pass_that_is_left_early_is_begun_again():
 @pytest.mark.parametrize("skip", range(5))
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_skip_equals_reference_and_loads_no_skipped_sample(skip, shuffle):
-    """Batches, random numbers and reads are those of `accelerate.skip_first_batches`; the next pass is a whole one."""
+    """Batches, random numbers and reads are those of `accelerate.skip_first_batches`; the next
+    pass is a whole one.
+    """
     traces = []
     for make in (ours, prepared):
         torch.manual_seed(23)
@@ -143,7 +166,9 @@ def test_skip_equals_reference_and_loads_no_skipped_sample(skip, shuffle):
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_skip_in_a_stream_reads_and_drops(world_size):
-    loader = build_loader(RecordedStream(12), batch_size=2, rank=world_size - 1, world_size=world_size)
+    loader = build_loader(
+        RecordedStream(12), batch_size=2, rank=world_size - 1, world_size=world_size
+    )
     everything = [batch["index"].tolist() for batch in loader]
     loader.skip(2)
     assert [batch["index"].tolist() for batch in loader] == everything[2:]
@@ -154,7 +179,10 @@ def test_skip_in_a_stream_reads_and_drops(world_size):
 def test_remainder_counts_samples_of_all_processes(count, expected):
     loader = build_loader(range(count), batch_size=2, rank=1, world_size=3)
     assert loader.remainder == expected
-    assert build_loader(range(count), batch_size=2, rank=1, world_size=3, drop_last=True).remainder == -1
+    assert (
+        build_loader(range(count), batch_size=2, rank=1, world_size=3, drop_last=True).remainder
+        == -1
+    )
 
 
 class DrawingSampler:
@@ -191,7 +219,10 @@ class Iterated:
 WITHOUT_WORKERS = {
     "lazy sampler": (Recorded, lambda: {"shuffle": True, "batch_size": 2}),
     "eager sampler": (Recorded, lambda: {"sampler": DrawingSampler(), "batch_size": 2}),
-    "generator": (Recorded, lambda: {"shuffle": True, "batch_size": 3, "generator": torch.Generator()}),
+    "generator": (
+        Recorded,
+        lambda: {"shuffle": True, "batch_size": 3, "generator": torch.Generator()},
+    ),
     "no batches": (Recorded, lambda: {"shuffle": True, "batch_size": None}),
     "batches of a dataset": (Together, lambda: {"shuffle": True, "batch_size": 2}),
     "samples of that dataset": (Together, lambda: {"batch_size": None}),
@@ -203,7 +234,10 @@ def draws(make, dataset, options):
     torch.manual_seed(5)
     loader = make(dataset, collate_fn=drawing, **options)
     own = loader.generator or torch.Generator()
-    return [(str(list(loader)), dataset.read, torch.get_rng_state().tolist(), own.get_state().tolist()) for _ in "12"]
+    return [
+        (str(list(loader)), dataset.read, torch.get_rng_state().tolist(), own.get_state().tolist())
+        for _ in "12"
+    ]
 
 
 @pytest.mark.parametrize("case", WITHOUT_WORKERS)
@@ -230,7 +264,9 @@ UNSENDABLE = {
 }
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the collator is not importable by a spawned process")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="the collator is not importable by a spawned process"
+)
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("name", UNSENDABLE)
 def test_a_batch_that_a_worker_cannot_send_is_an_error(name, tracked):
@@ -246,9 +282,13 @@ def test_a_batch_that_a_worker_cannot_send_is_an_error(name, tracked):
         next(iter(loader))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the collator is not importable by a spawned process")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="the collator is not importable by a spawned process"
+)
 def test_a_batch_that_a_worker_of_an_own_loader_cannot_send_is_an_error():
-    loader = DataLoader(list(range(8)), batch_size=4, collate_fn=lambda samples: threading.Lock(), **ONE_WORKER)
+    loader = DataLoader(
+        list(range(8)), batch_size=4, collate_fn=lambda samples: threading.Lock(), **ONE_WORKER
+    )
     collate = loader.collate_fn
     with pytest.raises(TypeError, match=r"worker cannot send a batch.*num_workers=0"):
         next(iterate(loader))
@@ -266,10 +306,14 @@ def test_an_own_iteration_of_a_loader_is_that_of_the_loader():
     assert [[batch.tolist() for batch in pair] for pair in batches] == [[[0], [1]], [[2], [3]]]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the collator is not importable by a spawned process")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="the collator is not importable by a spawned process"
+)
 def test_a_batch_of_many_kinds_is_sent():
     def collate(samples):
-        return Holds([torch.tensor(samples), np.array(samples), "text", {"set": {1}, "bytes": b"x"}, print])
+        return Holds(
+            [torch.tensor(samples), np.array(samples), "text", {"set": {1}, "bytes": b"x"}, print]
+        )
 
     loader = build_loader(list(range(8)), batch_size=4, collate_fn=collate, **ONE_WORKER)
     tensor, array, *others = next(iter(loader)).value
@@ -290,7 +334,9 @@ def epochs_of(loader, count):
 
 @pytest.mark.parametrize("handed_out", [0, 2, 6])
 def test_state_of_earlier_versions_has_the_seed_of_the_order(handed_out):
-    """Those wrote it beside the states of samplers; another seed of the arguments does not matter."""
+    """Those wrote it beside the states of samplers; another seed of the arguments does not
+    matter.
+    """
     whole = epochs_of(shuffled(seed=3), 2)
     first = shuffled(seed=3)
     list(itertools.islice(first, handed_out))
@@ -317,7 +363,9 @@ def test_state_before_the_resumed_iteration_is_the_loaded_one():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="spawned workers take seconds")
 @pytest.mark.parametrize("tracked", [False, True])
 def test_skip_with_persistent_workers(tracked):
-    """Other workers read the rest of an epoch; the persistent ones read the whole epochs around it."""
+    """Other workers read the rest of an epoch; the persistent ones read the whole epochs around
+    it.
+    """
     whole = epochs_of(shuffled(seed=3), 4)
     options = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "fork"}
     loader = shuffled(seed=3, **options)

@@ -27,7 +27,11 @@ def test_random_order_equals_randperm(count):
     theirs = seeded()
     order = random_order(count, ours)
     assert order.dtype == np.int32
-    assert order.tolist() == list(in_sequence(order)) == torch.randperm(count, generator=theirs).tolist()
+    assert (
+        order.tolist()
+        == list(in_sequence(order))
+        == torch.randperm(count, generator=theirs).tolist()
+    )
     assert torch.equal(ours.get_state(), theirs.get_state())
 
 
@@ -52,10 +56,14 @@ SAMPLERS = {
 @pytest.mark.parametrize("kind", SAMPLERS)
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_an_order_is_never_a_list(kind, world_size):
-    """The numbers of a list take 40 bytes a sample; the memory of torch, 4 bytes a sample, is not counted here."""
+    """The numbers of a list take 40 bytes a sample; the memory of torch, 4 bytes a sample, is
+    not counted here.
+    """
 
     def make():
-        batches = ShardedBatchSampler(SAMPLERS[kind](), 8, False, rank=world_size - 1, world_size=world_size)
+        batches = ShardedBatchSampler(
+            SAMPLERS[kind](), 8, False, rank=world_size - 1, world_size=world_size
+        )
         return BatchesAfter(batches, len(batches) // 2)
 
     assert peak_of(make) < 10 * MILLION

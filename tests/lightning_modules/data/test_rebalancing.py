@@ -1,11 +1,37 @@
-"""Batches that cost the same; `tests/parity/test_added_later.py` compares them with the reference."""
+"""Batches that cost the same; `tests/parity/test_added_later.py` compares them with the
+reference.
+"""
 
 import pytest
 
 from lightrainer.lightning_modules.data.loaders import build_loader
 from lightrainer.lightning_modules.data.rebalancing import BatchRebalanceSampler
 
-LENGTHS = [50, 98, 54, 6, 34, 66, 63, 52, 39, 62, 46, 75, 28, 65, 18, 37, 18, 97, 13, 80, 33, 69, 91]
+LENGTHS = [
+    50,
+    98,
+    54,
+    6,
+    34,
+    66,
+    63,
+    52,
+    39,
+    62,
+    46,
+    75,
+    28,
+    65,
+    18,
+    37,
+    18,
+    97,
+    13,
+    80,
+    33,
+    69,
+    91,
+]
 # Of both processes in two epochs, seen of transformers 5.23.0.
 SEEN = {
     (0, 0): [[17, 11], [6, 2], [15, 14, 18, 3], [19], [9, 7], [22]],
@@ -16,7 +42,9 @@ SEEN = {
 
 
 def sampler(lengths=LENGTHS, samples=8, processes=2, accumulation=2, **ways):
-    return BatchRebalanceSampler(lengths, samples, processes, accumulation, **{"drop_last": False, **ways})
+    return BatchRebalanceSampler(
+        lengths, samples, processes, accumulation, **{"drop_last": False, **ways}
+    )
 
 
 @pytest.mark.parametrize(("epoch", "rank"), SEEN)
@@ -31,7 +59,9 @@ def test_a_step_is_the_same_samples_in_less_padding():
     """Each sample once in an epoch, and the micro-batches of a step cost about the same."""
     lengths = [1 + (37 * i) % 101 for i in range(256)]
     shares = [list(sampler(lengths, 64, 2, 4, rank=rank)) for rank in range(2)]
-    assert sorted(index for share in shares for batch in share for index in batch) == list(range(256))
+    assert sorted(index for share in shares for batch in share for index in batch) == list(
+        range(256)
+    )
     for step in range(4):
         batches = [batch for share in shares for batch in share[4 * step : 4 * step + 4]]
         costs = [max(lengths[index] for index in batch) * len(batch) for batch in batches]
@@ -48,7 +78,9 @@ def test_a_last_step_has_a_sample_for_each_micro_batch(count, expected):
 
 
 def test_a_loader_deals_nothing_out_a_second_time():
-    loader = build_loader(LENGTHS, batch_size=2, sampler=sampler(rank=1), rank=1, world_size=2, collate_fn=list)
+    loader = build_loader(
+        LENGTHS, batch_size=2, sampler=sampler(rank=1), rank=1, world_size=2, collate_fn=list
+    )
     for epoch in range(2):
         assert list(loader) == [[LENGTHS[i] for i in batch] for batch in SEEN[epoch, 1]]
     loader.set_epoch(0)
@@ -58,7 +90,10 @@ def test_a_loader_deals_nothing_out_a_second_time():
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"samples": 3}, "effective_batch_size=3 is less than"), ({"rank": 2}, "rank=2 has to be one of 2")],
+    [
+        ({"samples": 3}, "effective_batch_size=3 is less than"),
+        ({"rank": 2}, "rank=2 has to be one of 2"),
+    ],
 )
 def test_what_cannot_be_is_named(wrong, message):
     with pytest.raises(ValueError, match=message):

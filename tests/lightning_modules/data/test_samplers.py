@@ -6,12 +6,22 @@ from types import SimpleNamespace
 import accelerate.data_loader as reference
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 from transformers import trainer_pt_utils
 
 from lightrainer.lightning_modules.data.batch_samplers import BatchesAfter, ShardedBatchSampler
 from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler
-from lightrainer.lightning_modules.data.samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
+from lightrainer.lightning_modules.data.samplers import (
+    IterableShard,
+    SeedableRandomSampler,
+    SharedOrderSampler,
+)
 
 EVERY_SHARDING = list(itertools.product(range(26), range(1, 5), (False, True), (False, True)))
 """Length of the dataset, batch size, drop_last, even_batches."""
@@ -73,7 +83,9 @@ SHUFFLED = {
 @pytest.mark.parametrize("kind", SHUFFLED)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_sharded_batches_follow_the_order_of_the_sampler(kind, world_size):
-    """The last round is filled up from the start of this epoch's order; a position is reached without reading."""
+    """The last round is filled up from the start of this epoch's order; a position is reached
+    without reading.
+    """
     for drop_last, even_batches, rank, epoch in itertools.product(
         (False, True), (False, True), range(world_size), range(2)
     ):
@@ -85,7 +97,9 @@ def test_sharded_batches_follow_the_order_of_the_sampler(kind, world_size):
         assert list(BatchesAfter(ours, 2)) == expected[2:]
 
 
-@pytest.mark.parametrize("options", [{}, {"replacement": True}, {"replacement": True, "num_samples": 40}])
+@pytest.mark.parametrize(
+    "options", [{}, {"replacement": True}, {"replacement": True, "num_samples": 40}]
+)
 @pytest.mark.parametrize("count", [1, 10, 100])
 def test_random_order_equals_reference(count, options):
     """Several epochs in turn, then an earlier one again; the global generator is left alone."""
@@ -116,21 +130,32 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_split_batches_equal_reference(world_size):
     """Of every batch each rank gets its part, filled up from the first batch."""
-    for count, share, drop_last, even_batches in itertools.product(range(26), (1, 2, 3), (False, True), (False, True)):
+    for count, share, drop_last, even_batches in itertools.product(
+        range(26), (1, 2, 3), (False, True), (False, True)
+    ):
         for rank in range(world_size):
             batches = BatchSampler(range(count), share * world_size, drop_last)
             options = {"split_batches": True, "even_batches": even_batches}
             expected = reference.BatchSamplerShard(batches, world_size, rank, **options)
             ours = our_batches(
-                range(count), share * world_size, drop_last, even_batches, rank, world_size, split_batches=True
+                range(count),
+                share * world_size,
+                drop_last,
+                even_batches,
+                rank,
+                world_size,
+                split_batches=True,
             )
             assert list(ours) == list(expected), (count, share, drop_last, even_batches, rank)
-            assert len(ours) == len(list(ours)), "the reference counts batches that a rank does not get"
+            assert len(ours) == len(list(ours)), (
+                "the reference counts batches that a rank does not get"
+            )
             assert ours.batch_size == expected.batch_size
 
 
 def dispatched(count, batch_size, world_size, drop_last, split_batches=False, map_style=False):
-    """Return the batches that accelerate's main process sends, by its own code as process 0 of several.
+    """Return the batches that accelerate's main process sends, by its own code as process 0 of
+    several.
 
     Returns:
         A list of batches for each rank, and the remainder.
@@ -146,19 +171,35 @@ def dispatched(count, batch_size, world_size, drop_last, split_batches=False, ma
     kept = []
     data = {"dataset": Stream(count), "batch_size": batch_size, "drop_last": drop_last}
     if map_style:
-        data = {"dataset": range(count), "batch_sampler": BatchSampler(range(count), batch_size, drop_last)}
-    loader = reference.DataLoaderDispatcher(**data, split_batches=split_batches, _drop_last=drop_last, slice_fn=cut)
-    loader.state = SimpleNamespace(process_index=0, num_processes=world_size, device=torch.device("cpu"))
+        data = {
+            "dataset": range(count),
+            "batch_sampler": BatchSampler(range(count), batch_size, drop_last),
+        }
+    loader = reference.DataLoaderDispatcher(
+        **data, split_batches=split_batches, _drop_last=drop_last, slice_fn=cut
+    )
+    loader.state = SimpleNamespace(
+        process_index=0, num_processes=world_size, device=torch.device("cpu")
+    )
     rounds = list(loader)
     return [[batches[rank] for batches in rounds] for rank in range(world_size)], loader.remainder
 
 
 def our_shares(count, batch_size, world_size, drop_last, **options):
     shards = [
-        IterableShard(Stream(count), batch_size, rank=rank, world_size=world_size, drop_last=drop_last, **options)
+        IterableShard(
+            Stream(count),
+            batch_size,
+            rank=rank,
+            world_size=world_size,
+            drop_last=drop_last,
+            **options,
+        )
         for rank in range(world_size)
     ]
-    batches = [[batch.tolist() for batch in DataLoader(shard, batch_size=shard.share)] for shard in shards]
+    batches = [
+        [batch.tolist() for batch in DataLoader(shard, batch_size=shard.share)] for shard in shards
+    ]
     return batches, {shard.last_round for shard in shards}
 
 
@@ -168,8 +209,8 @@ def our_shares(count, batch_size, world_size, drop_last, **options):
 def test_shares_of_a_stream_equal_reference(world_size, drop_last, split):
     """Batches of every rank, and how many samples of the last round are no filling.
 
-    A stream with fewer samples than processes is left out: the reference gives some of them an empty batch. With
-    drop_last, one shorter than a round is an error in the reference.
+    A stream with fewer samples than processes is left out: the reference gives some of them an
+    empty batch. With drop_last, one shorter than a round is an error in the reference.
     """
     for count, batch_size in itertools.product(range(1, 20), range(1, 5)):
         if count < (world_size * batch_size if drop_last else world_size):
@@ -184,8 +225,12 @@ def test_shares_of_a_stream_equal_reference(world_size, drop_last, split):
 @pytest.mark.parametrize("split_batches", [False, True])
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_rounds_that_one_process_reads_for_all_equal_reference(world_size, drop_last, split_batches):
-    """The batches of all ranks in turn; map-style, so that what process 0 reads for the others is known beforehand."""
+def test_rounds_that_one_process_reads_for_all_equal_reference(
+    world_size, drop_last, split_batches
+):
+    """The batches of all ranks in turn; map-style, so that what process 0 reads for the others
+    is known beforehand.
+    """
     for count, share in itertools.product(range(1, 20), range(1, 4)):
         if count < (world_size * share if drop_last else world_size):
             continue
@@ -194,7 +239,10 @@ def test_rounds_that_one_process_reads_for_all_equal_reference(world_size, drop_
         ways = {"rank": None, "world_size": world_size, "split_batches": split_batches}
         ours = ShardedBatchSampler(range(count), size, drop_last, **ways)
         in_turn = list(ours)
-        assert [in_turn[rank::world_size] for rank in range(world_size)] == expected, (count, share)
+        assert [in_turn[rank::world_size] for rank in range(world_size)] == expected, (
+            count,
+            share,
+        )
         assert len(ours) == len(in_turn)
         assert list(ours) == in_turn
 
@@ -206,11 +254,17 @@ def test_whole_rounds_of_a_stream_equal_reference(drop_last, split_batches):
     for count, share, world_size in itertools.product(range(1, 20), range(1, 4), (2, 3)):
         size = share * world_size if split_batches else share
         shards = [
-            reference.IterableDatasetShard(Stream(count), size, drop_last, world_size, rank, split_batches)
+            reference.IterableDatasetShard(
+                Stream(count), size, drop_last, world_size, rank, split_batches
+            )
             for rank in range(world_size)
         ]
-        expected = [[batch.tolist() for batch in DataLoader(shard, batch_size=share)] for shard in shards]
-        ours, _ = our_shares(count, size, world_size, drop_last, split_batches=split_batches, fill_round=True)
+        expected = [
+            [batch.tolist() for batch in DataLoader(shard, batch_size=share)] for shard in shards
+        ]
+        ours, _ = our_shares(
+            count, size, world_size, drop_last, split_batches=split_batches, fill_round=True
+        )
         assert ours == expected, (count, share, world_size)
 
 
@@ -219,7 +273,9 @@ class SizedStream(Stream):
         return self.count
 
 
-@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"fill_round": True}, {"split_batches": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"drop_last": True}, {"fill_round": True}, {"split_batches": True}], ids=str
+)
 def test_share_of_a_stream_knows_its_length_where_the_stream_does(options):
     for count, rank in itertools.product(range(20), range(2)):
         shard = IterableShard(SizedStream(count), 4, rank=rank, world_size=2, **options)
@@ -255,11 +311,18 @@ class DrawingStream(IterableDataset):
 
 
 def test_generator_of_a_stream_is_seeded_with_the_epoch():
-    """All processes read the same stream from any generators, as with accelerate's IterableDatasetShard."""
+    """All processes read the same stream from any generators, as with accelerate's
+    IterableDatasetShard.
+    """
     for epoch in range(3):
-        shards = [IterableShard(DrawingStream(rank), 2, rank=rank, world_size=2) for rank in range(2)]
+        shards = [
+            IterableShard(DrawingStream(rank), 2, rank=rank, world_size=2) for rank in range(2)
+        ]
         shard_of = reference.IterableDatasetShard
-        theirs = [shard_of(DrawingStream(rank), 2, num_processes=2, process_index=rank) for rank in range(2)]
+        theirs = [
+            shard_of(DrawingStream(rank), 2, num_processes=2, process_index=rank)
+            for rank in range(2)
+        ]
         for shard in shards + theirs:
             shard.set_epoch(epoch)
         assert [list(shard) for shard in shards] == [list(shard) for shard in theirs]

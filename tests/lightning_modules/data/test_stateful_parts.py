@@ -1,4 +1,6 @@
-"""States of dataset, collator and samplers: generators in attributes, and `state_dict` with `load_state_dict`."""
+"""States of dataset, collator and samplers: generators in attributes, and `state_dict` with
+`load_state_dict`.
+"""
 
 import pickle
 import random
@@ -6,7 +8,15 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler, Subset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    Subset,
+)
 
 from lightrainer import DataCollatorForLanguageModeling
 from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
@@ -50,7 +60,10 @@ def through_a_checkpoint(states):
 GENERATORS = {
     "torch": (seeded, lambda g: float(torch.rand((), generator=g))),
     "numpy": (lambda: np.random.default_rng(3), lambda g: float(g.random())),
-    "numpy, MT19937": (lambda: np.random.Generator(np.random.MT19937(3)), lambda g: float(g.random())),
+    "numpy, MT19937": (
+        lambda: np.random.Generator(np.random.MT19937(3)),
+        lambda g: float(g.random()),
+    ),
     "numpy, RandomState": (lambda: np.random.RandomState(3), lambda g: float(g.randn())),
     "python": (lambda: random.Random(3), lambda g: g.gauss(0, 1)),
 }
@@ -113,18 +126,27 @@ class StatefulStream(IterableDataset):
 
 
 def test_part_states_leaves_out_what_is_saved_elsewhere():
-    """Generators of the process, positions of streams, weights; and an object whose state cannot be loaded."""
+    """Generators of the process, positions of streams, weights; and an object whose state cannot
+    be loaded.
+    """
     for generator in (torch.default_generator, random._inst, np.random.mtrand._rand, 3, None):
         assert part_states(Part(generator=generator)) == []
     sampler = DistributedSampler(Part(), num_replicas=1, rank=0)
     sampler.state_dict = sampler.load_state_dict = None
-    assert part_states(StatefulStream(), torch.nn.Linear(1, 1), sampler, DataLoader([1]), print, None) == []
+    assert (
+        part_states(StatefulStream(), torch.nn.Linear(1, 1), sampler, DataLoader([1]), print, None)
+        == []
+    )
     assert part_states(Part(state_dict=dict)) == []
 
 
 def test_part_states_does_not_search():
     generator = seeded()
-    holders = [Part(transforms=[generator]), Part(draws={"crop": generator}), Part(inner=Part(generator=generator))]
+    holders = [
+        Part(transforms=[generator]),
+        Part(draws={"crop": generator}),
+        Part(inner=Part(generator=generator)),
+    ]
     assert part_states(*holders, lambda: generator) == []
 
 
@@ -154,25 +176,42 @@ def test_restore_parts_from_a_search_of_earlier_versions(caplog):
     drawn = seeded()
     torch.rand(2, generator=drawn)
     state = {"kind": "torch", "state": ["cpu", drawn.get_state()]}
-    known = {"root": 0, "path": [["attribute", "data_collator"], ["attribute", "generator"]], **state}
-    lost = {"root": 1, "path": [["attribute", "transforms"], ["item", 0], ["attribute", "rng"]], **state}
+    known = {
+        "root": 0,
+        "path": [["attribute", "data_collator"], ["attribute", "generator"]],
+        **state,
+    }
+    lost = {
+        "root": 1,
+        "path": [["attribute", "transforms"], ["item", 0], ["attribute", "rng"]],
+        **state,
+    }
     collator = Part(generator=None)
     for _ in range(2):
-        restore_parts([known, lost], RemoveColumnsCollator(collator, ["x"]), Part(transforms=[Part(rng=seeded())]))
+        restore_parts(
+            [known, lost],
+            RemoveColumnsCollator(collator, ["x"]),
+            Part(transforms=[Part(rng=seeded())]),
+        )
     assert torch.equal(collator.generator.get_state(), drawn.get_state())
     assert len(caplog.records) == 1
     assert "Part.transforms.0.rng is in the checkpoint, but cannot be restored" in caplog.text
 
 
 @pytest.mark.parametrize(
-    "generator", [random.Random(3), np.random.Generator(np.random.MT19937(3))], ids=["kind", "algorithm"]
+    "generator",
+    [random.Random(3), np.random.Generator(np.random.MT19937(3))],
+    ids=["kind", "algorithm"],
 )
 def test_restore_parts_warns_of_another_generator(caplog, generator):
     stored = part_states(Part(generator=np.random.default_rng(3)))
     other = type(f"Changed{type(generator).__name__}", (Part,), {})(generator=generator)
     restore_parts(stored, other)
     assert other.generator is generator
-    assert f"{type(other).__name__}.generator is in the checkpoint, but cannot be restored" in caplog.text
+    assert (
+        f"{type(other).__name__}.generator is in the checkpoint, but cannot be restored"
+        in caplog.text
+    )
 
 
 def test_restore_parts_of_the_masking_collator():
@@ -232,7 +271,9 @@ LOADERS = {
     "sampler with generator": lambda: DataLoader(range(9), 2, sampler=Shuffled(9)),
     "sampler with state_dict": lambda: DataLoader(range(9), 2, sampler=Remembering(9)),
     "batch sampler with generator": lambda: DataLoader(range(9), batch_sampler=ShuffledBatches(9)),
-    "generator of loader and sampler": lambda: DataLoader(range(9), 2, shuffle=True, generator=seeded()),
+    "generator of loader and sampler": lambda: DataLoader(
+        range(9), 2, shuffle=True, generator=seeded()
+    ),
 }
 
 
@@ -243,7 +284,9 @@ def epochs_of(loader, count):
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("done", [0, 1, 3])
 def test_epoch_loader_resumes_the_order_of_its_samplers(name, done):
-    """After the first epoch, or in the middle of the second one; a fresh sampler gives another order."""
+    """After the first epoch, or in the middle of the second one; a fresh sampler gives another
+    order.
+    """
 
     def make():
         loader = rebuild_loader(LOADERS[name](), seedable=False)

@@ -5,11 +5,17 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightrainer.lightning_modules.data.loaders import build_loader
-from lightrainer.lightning_modules.data.worker_state import ReportingCollate, ResumedWorkers, is_resumable
+from lightrainer.lightning_modules.data.worker_state import (
+    ReportingCollate,
+    ResumedWorkers,
+    is_resumable,
+)
 
 
 def test_a_stream_of_rows_unless_it_shuffles():
-    """A buffer that is filled anew gives another order; that of the files alone is remembered as well as any."""
+    """A buffer that is filled anew gives another order; that of the files alone is remembered as
+    well as any.
+    """
     import datasets
 
     def rows():
@@ -24,7 +30,9 @@ def test_a_stream_of_rows_unless_it_shuffles():
 
 
 def test_resumed_workers_call_the_init_function_of_the_loader():
-    seeded = ResumedWorkers({"workers": 2, "last": None, "states": []}, lambda worker: torch.manual_seed(1))
+    seeded = ResumedWorkers(
+        {"workers": 2, "last": None, "states": []}, lambda worker: torch.manual_seed(1)
+    )
     draw = ReportingCollate(lambda samples: torch.rand(()).item(), 2)
     workers = {"num_workers": 2, "worker_init_fn": seeded, "multiprocessing_context": "fork"}
     first, second = DataLoader([1, 2], collate_fn=draw, **workers)

@@ -17,7 +17,9 @@ def batches(epoch=0, **ways):
     return made
 
 
-@pytest.mark.parametrize("ways", [{}, {"max_samples": 7}, {"max_tokens": 400}, {"seed": 5}], ids=str)
+@pytest.mark.parametrize(
+    "ways", [{}, {"max_samples": 7}, {"max_tokens": 400}, {"seed": 5}], ids=str
+)
 def test_a_batch_keeps_within_the_budget_and_each_sample_is_in_one(ways):
     made = batches(**ways)
     assert sorted(index for batch in made for index in batch) == list(range(1000))
@@ -26,7 +28,9 @@ def test_a_batch_keeps_within_the_budget_and_each_sample_is_in_one(ways):
 
 
 def test_batches_are_full_and_little_of_them_is_padding():
-    """Less than 15 % beyond the samples' own tokens, where batches of as many samples at random pad half of them."""
+    """Less than 15 % beyond the samples' own tokens, where batches of as many samples at random
+    pad half of them.
+    """
     made = batches()
     assert sum(len(batch) * LENGTHS[batch].max() for batch in made) < 1.15 * LENGTHS.sum()
     assert len(made) * 512 < 1.3 * LENGTHS.sum()
@@ -65,6 +69,9 @@ def test_an_epoch_can_begin_in_the_middle_once(skipped):
 
 
 def test_samples_that_do_not_fit_are_named():
-    said = r"max_tokens_per_batch=8, but sample 1 has 9 tokens, and so do not fit 2 of 4 samples; the longest has 30"
+    said = (
+        r"max_tokens_per_batch=8, but sample 1 has 9 tokens, and so do not fit 2 of 4 samples; the "
+        r"longest has 30"
+    )
     with pytest.raises(ValueError, match=said):
         TokenBudgetSampler([8, 9, 30, 1], 8)

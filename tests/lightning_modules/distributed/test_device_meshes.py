@@ -9,12 +9,17 @@ import torch
 import torch.distributed as dist
 from module_world import make_trainer
 
-from lightrainer.lightning_modules.distributed.device_meshes import ModelParallelStrategy, kept_device_mesh
+from lightrainer.lightning_modules.distributed.device_meshes import (
+    ModelParallelStrategy,
+    kept_device_mesh,
+)
 
 
 @pytest.fixture
 def join():
-    """Join a group of one process, after leaving the one before; Lightning tells the environment of it."""
+    """Join a group of one process, after leaving the one before; Lightning tells the environment
+    of it.
+    """
 
     def joined():
         left()
@@ -55,7 +60,10 @@ def test_each_run_of_lightning_has_the_same_grid(join):
     join()
     grids = []
     for _ in range(2):
-        module, strategy = Module(), ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=1)
+        module, strategy = (
+            Module(),
+            ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=1),
+        )
         trainer = make_trainer(devices=1, strategy=strategy, max_steps=1)
         trainer.fit(module, torch.utils.data.DataLoader(torch.ones(2, 2)))
         grids.append(module.device_mesh)

@@ -1,4 +1,6 @@
-"""Attention of a ring of processes, in a ring of one: what it refuses, and that it leaves nothing behind."""
+"""Attention of a ring of processes, in a ring of one: what it refuses, and that it leaves
+nothing behind.
+"""
 
 import sys
 
@@ -11,20 +13,29 @@ from torch.nn import functional
 
 from lightrainer.lightning_modules.common.versions import is_older
 from lightrainer.lightning_modules.distributed import ring_attention as module
-from lightrainer.lightning_modules.distributed.ring_attention import require_ring_attention, ring_attention
+from lightrainer.lightning_modules.distributed.ring_attention import (
+    require_ring_attention,
+    ring_attention,
+)
 from lightrainer.lightning_modules.distributed.ulysses_attention import ulysses_attention
 
 RINGS = not is_older(torch.__version__, "2.10")
 KEPT_BY_TORCH = module._torch_module()._replaced_functions if RINGS else {}
-with_rings = pytest.mark.skipif(not RINGS, reason="this torch has no context_parallel of the known form")
+with_rings = pytest.mark.skipif(
+    not RINGS, reason="this torch has no context_parallel of the known form"
+)
 
-BOTH = pytest.mark.parametrize("shared", [pytest.param(ring_attention, marks=with_rings), ulysses_attention])
+BOTH = pytest.mark.parametrize(
+    "shared", [pytest.param(ring_attention, marks=with_rings), ulysses_attention]
+)
 
 
 @pytest.fixture
 def mesh(tmp_path, monkeypatch):
     if RINGS:
-        monkeypatch.setattr(module._torch_module(), "custom_ops", dict(module._torch_module().custom_ops))
+        monkeypatch.setattr(
+            module._torch_module(), "custom_ops", dict(module._torch_module().custom_ops)
+        )
     allow_rings_on_cpu()
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
@@ -39,7 +50,9 @@ def heads(count: int = 2, length: int = 4) -> torch.Tensor:
 def test_it_is_the_attention_of_the_whole_and_torch_keeps_nothing(mesh, shared):
     query, key, value = (heads().requires_grad_() for _ in range(3))
     before, known = functional.scaled_dot_product_attention, len(KEPT_BY_TORCH)
-    expected = torch.autograd.grad(before(query, key, value, is_causal=True).square().sum(), (query, key, value))
+    expected = torch.autograd.grad(
+        before(query, key, value, is_causal=True).square().sum(), (query, key, value)
+    )
     tokens = torch.arange(4)[None]
     with shared(mesh, [tokens], [1]) as calls:
         out = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -61,11 +74,16 @@ REFUSED = [
 
 
 @BOTH
-@pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[message[:20] for _, message in REFUSED])
+@pytest.mark.parametrize(
+    ("changes", "message"), REFUSED, ids=[message[:20] for _, message in REFUSED]
+)
 def test_calls_that_would_be_answered_wrongly_are_refused(mesh, shared, changes, message):
     before = functional.scaled_dot_product_attention
     inputs = {"query": heads(), "key": heads(), "value": heads(), "is_causal": True, **changes}
-    with pytest.raises(ValueError, match=f"_size above 1: .*{message}"), shared(mesh, [torch.arange(4)[None]], [1]):
+    with (
+        pytest.raises(ValueError, match=f"_size above 1: .*{message}"),
+        shared(mesh, [torch.arange(4)[None]], [1]),
+    ):
         functional.scaled_dot_product_attention(**inputs)
     assert functional.scaled_dot_product_attention is before
 
@@ -78,6 +96,11 @@ def test_rings_on_the_cpu_are_refused_with_what_to_use():
 
 
 def test_a_torch_without_it_says_which_has_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.distributed.tensor.experimental._context_parallel._attention", None)
-    with pytest.raises(NotImplementedError, match=r"has no context_parallel of the known form.*Install torch 2\.13"):
+    monkeypatch.setitem(
+        sys.modules, "torch.distributed.tensor.experimental._context_parallel._attention", None
+    )
+    with pytest.raises(
+        NotImplementedError,
+        match=r"has no context_parallel of the known form.*Install torch 2\.13",
+    ):
         require_ring_attention("cpu")

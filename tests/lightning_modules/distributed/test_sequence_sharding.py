@@ -7,7 +7,11 @@ import torch
 import transformers
 from torch import nn
 
-from lightrainer.lightning_modules.distributed.sequence_sharding import model_faults, ready_to_split, split_names
+from lightrainer.lightning_modules.distributed.sequence_sharding import (
+    model_faults,
+    ready_to_split,
+    split_names,
+)
 
 ROWS = torch.arange(1, 15).view(2, 7)
 
@@ -19,7 +23,10 @@ def batch(**changes):
 def test_labels_are_shifted_before_the_split_and_positions_numbered():
     """Rows are filled up to 4 parts on the right, with no target."""
     ready = ready_to_split(batch(), size=2)
-    assert ready["shift_labels"].tolist() == [[2, 3, 4, 5, 6, 7, -100, -100], [9, 10, 11, 12, 13, 14, -100, -100]]
+    assert ready["shift_labels"].tolist() == [
+        [2, 3, 4, 5, 6, 7, -100, -100],
+        [9, 10, 11, 12, 13, 14, -100, -100],
+    ]
     assert ready["labels"][:, -1].tolist() == [-100, -100]
     assert ready["input_ids"].tolist()[0] == [1, 2, 3, 4, 5, 6, 7, 0]
     assert ready["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5, 6, 0]] * 2
@@ -37,16 +44,36 @@ def test_what_fits_is_not_filled_up_and_the_batch_stays_as_it_is():
 
 def test_all_that_has_positions_is_split_and_nothing_else():
     embeddings, weights = torch.ones(2, 7, 3), torch.ones(2, 5)
-    given = {"inputs_embeds": embeddings, "labels": ROWS, "weights": weights, "kinds": ROWS > 3, "use_cache": False}
+    given = {
+        "inputs_embeds": embeddings,
+        "labels": ROWS,
+        "weights": weights,
+        "kinds": ROWS > 3,
+        "use_cache": False,
+    }
     ready = ready_to_split(given, size=4)
-    assert sorted(split_names(ready)) == ["inputs_embeds", "kinds", "labels", "position_ids", "shift_labels"]
+    assert sorted(split_names(ready)) == [
+        "inputs_embeds",
+        "kinds",
+        "labels",
+        "position_ids",
+        "shift_labels",
+    ]
     assert ready["inputs_embeds"].shape == (2, 8, 3)
     assert ready["kinds"].dtype == torch.bool
     assert ready["weights"] is weights
 
 
 def test_labels_that_are_shifted_already_stay_so():
-    assert ready_to_split(batch(shift_labels=ROWS + 1), size=2)["shift_labels"][0, :7].tolist() == [2, 3, 4, 5, 6, 7, 8]
+    assert ready_to_split(batch(shift_labels=ROWS + 1), size=2)["shift_labels"][0, :7].tolist() == [
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+    ]
 
 
 def test_padding_on_the_right_is_seen_by_no_token_and_left_out():
@@ -55,7 +82,9 @@ def test_padding_on_the_right_is_seen_by_no_token_and_left_out():
     labels = ROWS.where(mask.bool(), -100)
     given = batch(labels=labels, attention_mask=mask, position_ids=positions)
     assert "attention_mask" not in ready_to_split(given, size=2)
-    assert ready_to_split(given, size=2, whole_mask=True)["attention_mask"].tolist() == [[1] * 8] * 2
+    assert (
+        ready_to_split(given, size=2, whole_mask=True)["attention_mask"].tolist() == [[1] * 8] * 2
+    )
 
 
 LEFT = torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 1]])
@@ -71,9 +100,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED])
+@pytest.mark.parametrize(
+    ("changes", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED]
+)
 def test_what_cannot_be_split_is_refused_with_the_reason(changes, message):
-    with pytest.raises(ValueError, match="parallelism_config: cp_size or sp_size above 1 splits sequences") as error:
+    with pytest.raises(
+        ValueError, match="parallelism_config: cp_size or sp_size above 1 splits sequences"
+    ) as error:
         ready_to_split(batch(**changes), size=2)
     assert message in str(error.value)
 
@@ -95,10 +128,19 @@ class WithoutPositions(nn.Module):
 FAULTS = [
     (Model(_attn_implementation="eager"), "Load it with attn_implementation='sdpa'"),
     (Model(is_encoder_decoder=True), "Model has an encoder"),
-    (Model(layer_types=["full_attention", "linear_attention"]), "layers with linear_attention, and only full"),
+    (
+        Model(layer_types=["full_attention", "linear_attention"]),
+        "layers with linear_attention, and only full",
+    ),
     (Model(sliding_window=8), "layers with sliding_window=8"),
-    (WithoutPositions(), "WithoutPositions.forward has no parameter 'position_ids': where in the whole"),
-    (WithoutPositions(), "WithoutPositions.forward has no parameter 'shift_labels': the next tokens"),
+    (
+        WithoutPositions(),
+        "WithoutPositions.forward has no parameter 'position_ids': where in the whole",
+    ),
+    (
+        WithoutPositions(),
+        "WithoutPositions.forward has no parameter 'shift_labels': the next tokens",
+    ),
 ]
 
 
@@ -120,7 +162,12 @@ def test_models_that_would_take_a_part_for_the_whole_are_refused(model, message)
 )
 def test_models_of_transformers(name, changes, message):
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 31}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 0}
+    heads = {
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+    }
     kind = f"{name}Text" if name == "Gemma3" else name
     config = getattr(transformers, f"{kind}Config")(**{**sizes, **heads, **changes})
     with torch.device("meta"):

@@ -74,7 +74,10 @@ def test_layers_compute_their_activations_again():
     model(ids).sum().backward()
     assert calls.count("outside") == 1
     assert calls.count("inside") == 2
-    assert all(torch.equal(left, right.grad) for left, right in zip(expected, model.parameters(), strict=True))
+    assert all(
+        torch.equal(left, right.grad)
+        for left, right in zip(expected, model.parameters(), strict=True)
+    )
     assert list(model.state_dict()) == names
 
 
@@ -85,7 +88,9 @@ def test_a_model_in_one_piece_is_not_sharded():
 
 
 def test_what_does_not_fit_is_refused():
-    """As `load_state_dict` of a module does; names without values are what a module would report."""
+    """As `load_state_dict` of a module does; names without values are what a module would
+    report.
+    """
     whole = sharding.WholeModel(Tied())
     state = {name: torch.zeros(tensor.shape) for name, tensor in whole.state_dict().items()}
     assert all(tensor.device.type == "meta" for tensor in whole.state_dict().values())
@@ -100,9 +105,15 @@ def test_what_does_not_fit_is_refused():
 def test_a_tied_weight_that_no_file_names_is_not_missing(tmp_path):
     """Models of the reference save it once, under one name, and say nothing of the other."""
     saved, fresh = Tied(), Tied()
-    tied = [name for name, one in saved.named_parameters(remove_duplicate=False) if one is saved.head.weight]
+    tied = [
+        name
+        for name, one in saved.named_parameters(remove_duplicate=False)
+        if one is saved.head.weight
+    ]
     kept = {name: tensor for name, tensor in saved.state_dict().items() if name not in tied[1:]}
-    save_file({name: tensor.clone() for name, tensor in kept.items()}, tmp_path / "model.safetensors")
+    save_file(
+        {name: tensor.clone() for name, tensor in kept.items()}, tmp_path / "model.safetensors"
+    )
     report = load_weights(sharding.WholeModel(fresh), tmp_path)
     assert len(tied) == 2
     assert report.missing == ()

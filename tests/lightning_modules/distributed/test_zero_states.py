@@ -34,7 +34,15 @@ def test_parameters_and_states_are_put_together(tmp_path, stage, gap, processes)
 @pytest.mark.parametrize("stage", [2, 3])
 def test_what_was_not_trained_and_what_is_tied_belong_to_the_weights(tmp_path, stage):
     weights = ZeroStates(written(tmp_path, stage, 3)).weights
-    assert list(weights) == ["embedding", "frozen", "layer.weight", "layer.bias", "norm", "head", "counts"]
+    assert list(weights) == [
+        "embedding",
+        "frozen",
+        "layer.weight",
+        "layer.bias",
+        "norm",
+        "head",
+        "counts",
+    ]
     assert torch.equal(weights["frozen"], FROZEN)
     assert torch.equal(weights["counts"], BUFFER)
     assert torch.equal(weights["head"], weights["embedding"])
@@ -67,14 +75,38 @@ DAMAGED = {
     "lacks a model": (3, lack("*1_mp_rank_00_model*"), "lacks the model_states of process 1"),
     "cut": (2, cut, "damaged"),
     "other groups": (2, change("*1_mp*optim*", group_paddings=[0]), "cannot be read|is damaged"),
-    "few elements": (2, change("*0_mp*optim*", group_paddings=[-9, 0]), "cannot be read: it holds"),
-    "longer parts": (3, change("*0_mp*optim*", fp32_flat_groups=[torch.ones(99)] * 2), "cannot be read: it holds"),
-    "short parts": (3, change("*1_mp*optim*", fp32_flat_groups=[torch.ones(1)] * 2), "cannot be read: it holds"),
-    "no tensors": (2, change("*0_mp*optim*", single_partition_of_fp32_groups=[1, 2]), "not what DeepSpeed writes"),
+    "few elements": (
+        2,
+        change("*0_mp*optim*", group_paddings=[-9, 0]),
+        "cannot be read: it holds",
+    ),
+    "longer parts": (
+        3,
+        change("*0_mp*optim*", fp32_flat_groups=[torch.ones(99)] * 2),
+        "cannot be read: it holds",
+    ),
+    "short parts": (
+        3,
+        change("*1_mp*optim*", fp32_flat_groups=[torch.ones(1)] * 2),
+        "cannot be read: it holds",
+    ),
+    "no tensors": (
+        2,
+        change("*0_mp*optim*", single_partition_of_fp32_groups=[1, 2]),
+        "not what DeepSpeed writes",
+    ),
     "no shapes": (2, change("mp*model*", param_shapes=None), "not what DeepSpeed writes"),
-    "larger shapes": (2, change("mp*model*", param_shapes=[{"a": (99,)}, {"b": (2,)}]), "does not have its part of a"),
+    "larger shapes": (
+        2,
+        change("mp*model*", param_shapes=[{"a": (99,)}, {"b": (2,)}]),
+        "does not have its part of a",
+    ),
     "negative": (2, change("mp*model*", param_shapes=[{"a": (-4,)}, {"b": (2,)}]), "damaged"),
-    "few frozen": (3, change("*1_mp*model*", frozen_param_fragments={"frozen": torch.ones(1)}), "elements of frozen"),
+    "few frozen": (
+        3,
+        change("*1_mp*model*", frozen_param_fragments={"frozen": torch.ones(1)}),
+        "elements of frozen",
+    ),
     "nvme": (3, lambda states: (states / "offloaded_tensors").mkdir(), "has states on nvme"),
     "elastic": (2, change("*0_mp*optim*", base_optimizer_state=[]), "elastic_checkpoint"),
 }
@@ -90,7 +122,9 @@ def test_what_lacks_or_is_damaged_is_said(tmp_path, case):
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_states_of_one_process_alone_cannot_be_put_together(tmp_path, stage):
-    for place, state in enumerate([{"absmax": torch.ones(3)}, {"exp_avg": torch.ones(16, dtype=torch.uint8)}]):
+    for place, state in enumerate(
+        [{"absmax": torch.ones(3)}, {"exp_avg": torch.ones(16, dtype=torch.uint8)}]
+    ):
         with pytest.raises(ValueError, match=r"alone|has \["):
             ZeroStates(written(tmp_path / str(place), stage, 2, **state))
 
@@ -132,12 +166,20 @@ class DynamicLossScaler:
     """As DeepSpeed's."""
 
     def __init__(self, **attributes) -> None:
-        vars(self).update(cur_scale=4.0, cur_iter=0, dynamic=True, last_overflow_iter=-1, **attributes)
+        vars(self).update(
+            cur_scale=4.0, cur_iter=0, dynamic=True, last_overflow_iter=-1, **attributes
+        )
 
 
 def test_the_scale_of_losses_goes_on_with_the_class_that_it_had():
     """DeepSpeed has no fp16 on the CPU."""
-    saved = {"cur_scale": 8.0, "cur_iter": 7, "last_overflow_iter": 3, "loss_scale": "?", "foreign": 1}
+    saved = {
+        "cur_scale": 8.0,
+        "cur_iter": 7,
+        "last_overflow_iter": 3,
+        "loss_scale": "?",
+        "foreign": 1,
+    }
     own = DynamicLossScaler(loss_scale=None)
     restore = deepspeed_engine._restore_scaler
     restore(own, SimpleNamespace(scaler=("DynamicLossScaler", saved)))

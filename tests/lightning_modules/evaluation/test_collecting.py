@@ -10,7 +10,12 @@ from same_values import same
 from transformers import trainer_pt_utils as reference
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from lightrainer.lightning_modules.common.nested import find_batch_size, map_nested, nested_detach, nested_numpify
+from lightrainer.lightning_modules.common.nested import (
+    find_batch_size,
+    map_nested,
+    nested_detach,
+    nested_numpify,
+)
 from lightrainer.lightning_modules.evaluation import collecting as collect
 from lightrainer.lightning_modules.evaluation.collecting import BatchCollector, LossCollector
 
@@ -36,10 +41,21 @@ STRUCTURES = {
     "dict": lambda rows, columns: {"logits": numbers(rows, columns), "pooled": numbers(rows, 3)},
     "ordered dict": lambda rows, columns: OrderedDict(b=numbers(rows), a=numbers(rows, columns)),
     "user dict": lambda rows, columns: UserDict(b=numbers(rows), a=numbers(rows, columns)),
-    "deep": lambda rows, columns: ({"a": [numbers(rows, columns), (numbers(rows),)]}, numbers(rows, columns, 2)),
+    "deep": lambda rows, columns: (
+        {"a": [numbers(rows, columns), (numbers(rows),)]},
+        numbers(rows, columns, 2),
+    ),
     "model output": lambda rows, columns: SequenceClassifierOutput(logits=numbers(rows, columns)),
 }
-DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.bool]
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int8,
+    torch.bool,
+]
 
 
 def batches_of(name, count=None):
@@ -48,7 +64,10 @@ def batches_of(name, count=None):
 
 def collected(batches, to_host_after=(), concatenate=True, rows=None):
     """Return the results of both collectors for the same batches."""
-    ours, theirs = BatchCollector(concatenate, rows), reference.EvalLoopContainer(concatenate, padding_index=-100)
+    ours, theirs = (
+        BatchCollector(concatenate, rows),
+        reference.EvalLoopContainer(concatenate, padding_index=-100),
+    )
     for index, batch in enumerate(batches):
         ours.add(batch)
         theirs.add(batch)
@@ -113,7 +132,10 @@ def test_nested_values_keep_their_types():
 
 
 def test_detach_and_numpify_equal_reference():
-    value = [torch.ones(2, requires_grad=True) * 2, {"a": torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)}]
+    value = [
+        torch.ones(2, requires_grad=True) * 2,
+        {"a": torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)},
+    ]
     detached = nested_detach([*value, "text"])
     assert not detached[0].requires_grad
     assert not detached[1]["a"].requires_grad
@@ -122,7 +144,9 @@ def test_detach_and_numpify_equal_reference():
 
 
 def test_what_is_in_memory_is_written_to_its_place_at_once():
-    """The tensor of a model may be used again for its next batch; in the reference too, which copies later."""
+    """The tensor of a model may be used again for its next batch; in the reference too, which
+    copies later.
+    """
     buffer = torch.zeros(2, 3)
     collector = BatchCollector(rows=4)
     for value in (1.0, 2.0):
@@ -161,7 +185,10 @@ def test_losses_equal_reference(monkeypatch, name, on_host):
 
 
 def collected_losses(name, concatenate, last, to_host_after):
-    ours, theirs = LossCollector(concatenate), reference.EvalLoopContainer(concatenate, padding_index=-100)
+    ours, theirs = (
+        LossCollector(concatenate),
+        reference.EvalLoopContainer(concatenate, padding_index=-100),
+    )
     for index in range(6):
         loss = LOSSES[name](index)
         rows = last if index == 5 else None
@@ -180,7 +207,12 @@ def test_many_losses_take_the_room_of_numbers():
     collector = LossCollector()
     for index in range(3000):
         collector.add(torch.tensor(float(index)))
-    kept = [held for value in vars(collector).values() if isinstance(value, list | deque) for held in value]
+    kept = [
+        held
+        for value in vars(collector).values()
+        if isinstance(value, list | deque)
+        for held in value
+    ]
     assert len(kept) == 3 * 3000
     assert not any(isinstance(held, torch.Tensor) for held in kept)
     assert collector.result().tolist() == list(range(3000))

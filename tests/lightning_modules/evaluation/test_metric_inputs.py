@@ -1,4 +1,6 @@
-"""Logits and labels reach each kind of metric so that it says what it says of the whole data at once."""
+"""Logits and labels reach each kind of metric so that it says what it says of the whole data at
+once.
+"""
 
 import pytest
 import torch
@@ -7,7 +9,11 @@ from torch.nn import functional
 from torchmetrics import classification, regression, retrieval, segmentation, text
 from torchmetrics.wrappers import ClasswiseWrapper
 
-from lightrainer.lightning_modules.evaluation.metric_inputs import InputKind, input_kind, metric_inputs
+from lightrainer.lightning_modules.evaluation.metric_inputs import (
+    InputKind,
+    input_kind,
+    metric_inputs,
+)
 from lightrainer.lightning_modules.evaluation.metrics import TokenLoss
 
 CLASSES = 4
@@ -50,11 +56,15 @@ def test_classes_in_the_second_dimension():
     labels = torch.randint(CLASSES, (2, 5, 6))
     labels[0, :2] = -100
     expected = classification.MulticlassJaccardIndex(CLASSES, ignore_index=-100)(logits, labels)
-    assert torch.allclose(said(classification.MulticlassJaccardIndex(CLASSES), logits, labels), expected)
+    assert torch.allclose(
+        said(classification.MulticlassJaccardIndex(CLASSES), logits, labels), expected
+    )
 
 
 def test_the_last_dimension_comes_first():
-    """Both dimensions could be the classes, as in sequences of as many tokens as there are classes."""
+    """Both dimensions could be the classes, as in sequences of as many tokens as there are
+    classes.
+    """
     logits, labels = tokens(2, CLASSES)
     labels[labels == -100] = 0
     metric = classification.MulticlassAccuracy(CLASSES, average="micro")
@@ -66,7 +76,11 @@ def test_logits_are_never_taken_for_probabilities(scale):
     """torchmetrics does that where all logits of a batch lie between 0 and 1."""
     logits = torch.rand(40, 1) * scale
     labels = torch.randint(2, (40,), generator=torch.Generator().manual_seed(1))
-    for predictions in (logits, logits.squeeze(1), torch.cat([torch.zeros_like(logits), logits], dim=1)):
+    for predictions in (
+        logits,
+        logits.squeeze(1),
+        torch.cat([torch.zeros_like(logits), logits], dim=1),
+    ):
         found = said(classification.BinaryAccuracy(), predictions, labels)
         assert found == labels.float().mean(), "a positive logit is a prediction of 1"
 
@@ -81,7 +95,10 @@ def test_several_labels_for_each_sample():
 
 def test_classification_gets_probabilities_and_other_metrics_logits():
     logits, labels = torch.randn(9, CLASSES), torch.arange(9) % CLASSES
-    for metric in (classification.MulticlassF1Score(CLASSES), classification.MulticlassAUROC(CLASSES)):
+    for metric in (
+        classification.MulticlassF1Score(CLASSES),
+        classification.MulticlassAUROC(CLASSES),
+    ):
         assert torch.equal(given(metric, logits, labels)[0], logits.softmax(-1))
     assert torch.equal(given(TokenLoss(), logits, labels)[0], logits)
 
@@ -99,21 +116,33 @@ def test_metrics_that_want_whole_samples():
     assert given(metric, logits, labels)[0].shape == (3, CLASSES, 5)
     best = torch.zeros(3, 5, CLASSES).scatter(-1, labels.clamp(0).unsqueeze(-1), 1.0)
     assert said(metric, best, labels) == 1
-    by_sample = classification.MulticlassAccuracy(CLASSES, multidim_average="samplewise", ignore_index=-100)
+    by_sample = classification.MulticlassAccuracy(
+        CLASSES, multidim_average="samplewise", ignore_index=-100
+    )
     assert said(by_sample, best, labels).shape == (3,)
 
 
 def test_values():
     predictions, labels = torch.randn(7, 1), torch.randn(7)
-    assert said(regression.MeanSquaredError(), predictions, labels) == functional.mse_loss(predictions[:, 0], labels)
+    assert said(regression.MeanSquaredError(), predictions, labels) == functional.mse_loss(
+        predictions[:, 0], labels
+    )
     labels[0] = -100.0
-    assert len(given(regression.MeanSquaredError(), predictions, labels)[1]) == 7, "a value of -100 is a value"
+    assert len(given(regression.MeanSquaredError(), predictions, labels)[1]) == 7, (
+        "a value of -100 is a value"
+    )
 
 
 def test_the_first_of_several_predictions():
     logits, labels = tokens()
-    for predictions in ((logits, torch.ones(3)), {"logits": logits, "more": (torch.ones(1),)}, [(logits,)]):
-        assert torch.equal(given(TokenLoss(), predictions, (labels,))[0], given(TokenLoss(), logits, labels)[0])
+    for predictions in (
+        (logits, torch.ones(3)),
+        {"logits": logits, "more": (torch.ones(1),)},
+        [(logits,)],
+    ):
+        assert torch.equal(
+            given(TokenLoss(), predictions, (labels,))[0], given(TokenLoss(), logits, labels)[0]
+        )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +158,9 @@ def test_the_first_of_several_predictions():
 )
 def test_metrics_without_a_rule(metric):
     """Those metrics would misread logits, or fail without a remedy."""
-    with pytest.raises(ValueError, match=rf"{type(metric).__name__} takes no logits and labels.*prepare=function"):
+    with pytest.raises(
+        ValueError, match=rf"{type(metric).__name__} takes no logits and labels.*prepare=function"
+    ):
         input_kind(metric)
 
 
@@ -147,7 +178,11 @@ def test_wrapped_and_derived_metrics():
 @pytest.mark.parametrize(
     ("predictions", "labels", "message"),
     [
-        (torch.zeros(3, 4), torch.zeros(3, 5, dtype=torch.long), r"shape \(3, 4\) do not fit labels of shape \(3, 5\)"),
+        (
+            torch.zeros(3, 4),
+            torch.zeros(3, 5, dtype=torch.long),
+            r"shape \(3, 4\) do not fit labels of shape \(3, 5\)",
+        ),
         (torch.zeros(3, 4), (torch.zeros(3), torch.zeros(3)), "labels are a tuple of 2"),
         (torch.zeros(3, 4), None, "labels are a NoneType"),
         (["text"], torch.zeros(3), "first prediction is a str"),

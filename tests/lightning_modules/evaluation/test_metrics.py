@@ -67,16 +67,24 @@ def test_names(name):
 
 
 def test_values_are_those_of_the_metrics():
-    kinds = {"acc": of.MulticlassAccuracy(CLASSES), "auroc": of.MulticlassAUROC(CLASSES), "loss": TokenLoss()}
+    kinds = {
+        "acc": of.MulticlassAccuracy(CLASSES),
+        "auroc": of.MulticlassAUROC(CLASSES),
+        "loss": TokenLoss(),
+    }
     metrics = BatchMetrics(kinds)
     batches = [batch(5, 1), batch(4, 2), batch(1, 3)]
     logits, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    found = updated(metrics, *((rows.clone().requires_grad_(), told) for rows, told in batches)).compute()
+    found = updated(
+        metrics, *((rows.clone().requires_grad_(), told) for rows, told in batches)
+    ).compute()
     assert not found["loss"].requires_grad
     assert torch.allclose(found["acc"], of.MulticlassAccuracy(CLASSES)(logits, labels))
     assert torch.allclose(found["auroc"], of.MulticlassAUROC(CLASSES)(logits.softmax(-1), labels))
     metrics.reset()
-    assert torch.allclose(updated(metrics, batches[1]).compute()["acc"], of.MulticlassAccuracy(CLASSES)(*batches[1]))
+    assert torch.allclose(
+        updated(metrics, batches[1]).compute()["acc"], of.MulticlassAccuracy(CLASSES)(*batches[1])
+    )
 
 
 def test_a_collection_updates_each_group_once():
@@ -88,8 +96,12 @@ def test_a_collection_updates_each_group_once():
     kinds = [of.MulticlassAccuracy(CLASSES), of.MulticlassAUROC(CLASSES), TokenLoss()]
     found = updated(BatchMetrics(MetricCollection(kinds))).compute()
     logits, labels = batch()
-    assert torch.allclose(found["MulticlassAUROC"], of.MulticlassAUROC(CLASSES)(logits.softmax(-1), labels))
-    assert torch.allclose(found["TokenLoss"].float(), torch.nn.functional.cross_entropy(logits, labels))
+    assert torch.allclose(
+        found["MulticlassAUROC"], of.MulticlassAUROC(CLASSES)(logits.softmax(-1), labels)
+    )
+    assert torch.allclose(
+        found["TokenLoss"].float(), torch.nn.functional.cross_entropy(logits, labels)
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,31 +122,39 @@ def test_a_function_of_ones_own(prepare, kind):
 
 
 def test_a_function_may_give_one_value_or_none():
-    metrics = BatchMetrics(MeanMetric(), lambda predictions, labels, loss: loss if loss < 5 else None)
+    metrics = BatchMetrics(
+        MeanMetric(), lambda predictions, labels, loss: loss if loss < 5 else None
+    )
     for loss in (1.0, 2.0, 9.0):
         metrics.update(None, None, loss=torch.tensor(loss))
     assert metrics.compute()["MeanMetric"] == 1.5
 
 
 @pytest.mark.parametrize(
-    ("own", "told", "expected"), [(None, False, 0), (None, True, 1), (True, False, 1), (False, True, 0)]
+    ("own", "told", "expected"),
+    [(None, False, 0), (None, True, 1), (True, False, 1), (False, True, 0)],
 )
 def test_labels_of_the_next_token(own, told, expected):
     """Attributes of the metrics take precedence over those of the model."""
     labels = torch.tensor([[0, 1, 2, 0, 1]])
-    logits = torch.nn.functional.one_hot(labels.roll(-1, 1), CLASSES).float()  # each position says the next one
+    # each position says the next one
+    logits = torch.nn.functional.one_hot(labels.roll(-1, 1), CLASSES).float()
     metrics = BatchMetrics(of.MulticlassAccuracy(CLASSES, average="micro"), shift=own)
     metrics.update(logits, labels, shift=told)
     assert metrics.compute()["MulticlassAccuracy"] == expected
 
 
 def test_batches_in_which_no_label_counts():
-    """Results stay the same; in a collection they also do not decide which metrics count together."""
+    """Results stay the same; in a collection they also do not decide which metrics count
+    together.
+    """
     nothing = (batch()[0], torch.full((6,), -100))
     for make in (
         lambda: of.MulticlassAccuracy(CLASSES),
         lambda: MetricCollection([of.MulticlassPrecision(CLASSES), of.MulticlassAUROC(CLASSES)]),
-        lambda: MetricCollection({"1": of.MulticlassAccuracy(CLASSES), "2": of.MulticlassAccuracy(CLASSES, top_k=2)}),
+        lambda: MetricCollection(
+            {"1": of.MulticlassAccuracy(CLASSES), "2": of.MulticlassAccuracy(CLASSES, top_k=2)}
+        ),
     ):
         with_them, without = BatchMetrics(make()), BatchMetrics(make())
         updated(with_them, nothing, nothing, batch(9, 2), nothing, batch(3, 4))
@@ -170,17 +190,23 @@ class Judge:
 
 
 def test_a_function_is_given_all_batches_at_once():
-    """The loss need not be a mean over samples; labels of -100, gradients and earlier batches are left out."""
+    """The loss need not be a mean over samples; labels of -100, gradients and earlier batches
+    are left out.
+    """
     batches = [batch(5, 1), batch(4, 2), (batch()[0], torch.full((6,), -100)), batch(1, 3)]
     logits, labels = (torch.cat(parts) for parts in zip(*batches[:2], batches[3], strict=True))
     judge = Judge()
-    metrics = copy.deepcopy(BatchMetrics({"f1": judge.f1, "many": lambda *given: {"rows": np.int64(len(given[1]))}}))
+    metrics = copy.deepcopy(
+        BatchMetrics({"f1": judge.f1, "many": lambda *given: {"rows": np.int64(len(given[1]))}})
+    )
     for _ in range(2):
         updated(metrics, *((rows.requires_grad_(), told) for rows, told in batches))
         found = metrics.compute()
         assert found == {"f1": of.MulticlassF1Score(CLASSES)(logits, labels), "many_rows": 10}
         assert not found["f1"].requires_grad
-        assert all(as_numbers(name, value) == {name: value} for name, value in found.items()), "each is one number"
+        assert all(as_numbers(name, value) == {name: value} for name, value in found.items()), (
+            "each is one number"
+        )
         metrics.reset()
     assert judge.calls == 2
     updated(metrics, batches[2])
@@ -188,12 +214,17 @@ def test_a_function_is_given_all_batches_at_once():
         assert np.isnan(metrics.compute()["f1"])
     assert judge.calls == 2, "it is not called with nothing"
     apart = [float(of.MulticlassF1Score(CLASSES)(*one)) for one in batches[:2] + batches[3:]]
-    assert sum(apart) / 3 != pytest.approx(float(found["f1"])), "the mean over batches is another number"
+    assert sum(apart) / 3 != pytest.approx(float(found["f1"])), (
+        "the mean over batches is another number"
+    )
 
 
 def test_rows_of_several_lengths_and_processes_reach_a_function():
     seen = []
-    rows = BatchMetrics({"rows": lambda *given: seen.extend(given)}, lambda predictions, labels: (predictions, labels))
+    rows = BatchMetrics(
+        {"rows": lambda *given: seen.extend(given)},
+        lambda predictions, labels: (predictions, labels),
+    )
     metric = rows.metrics[0]
     updated(rows, (torch.ones(1, 2), torch.ones(1)), (torch.ones(1, 3), torch.ones(1)))
     other = {2: torch.ones(2, 4), 1: torch.ones(2)}

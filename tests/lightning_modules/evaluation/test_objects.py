@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from lightrainer.lightning_modules.evaluation.collecting import ObjectCollector, cut_objects, join_objects
+from lightrainer.lightning_modules.evaluation.collecting import (
+    ObjectCollector,
+    cut_objects,
+    join_objects,
+)
 
 
 class Pair(NamedTuple):
@@ -59,7 +63,12 @@ def test_batches_are_collected_on_the_host(often):
     result = collector.result()
     assert isinstance(result["wide"], np.ndarray)
     assert result["texts"] == ["1", "2", "3", "4"]
-    assert result["wide"].tolist() == [[1, 1, -100, -100], [2, 2, -100, -100], [3] * 4, [4, 4, -100, -100]]
+    assert result["wide"].tolist() == [
+        [1, 1, -100, -100],
+        [2, 2, -100, -100],
+        [3] * 4,
+        [4, 4, -100, -100],
+    ]
     assert collector.result() is None
 
 

@@ -1,4 +1,6 @@
-"""Arrays that grow are those that the reference joins, written once and with no second copy in memory."""
+"""Arrays that grow are those that the reference joins, written once and with no second copy in
+memory.
+"""
 
 import functools
 import subprocess
@@ -33,8 +35,13 @@ def joined(batches, padding=-100, rows=None):
 
 @pytest.mark.parametrize("widths", [(4, 4, 4), (4, 2, 4), (2, 4, 4), (4, 4, 2)], ids=str)
 def test_precisions_that_differ(widths):
-    """With equal lengths the wider type wins, where they are not the first one, as in the reference."""
-    arrays = [numbers(2, width, dtype=dtype) for width, dtype in zip(widths, ("<f4", "<f8", "<f4"), strict=True)]
+    """With equal lengths the wider type wins, where they are not the first one, as in the
+    reference.
+    """
+    arrays = [
+        numbers(2, width, dtype=dtype)
+        for width, dtype in zip(widths, ("<f4", "<f8", "<f4"), strict=True)
+    ]
     assert same(joined(arrays), functools.reduce(reference.nested_concat, arrays))
 
 
@@ -48,7 +55,14 @@ def test_precisions_that_differ(widths):
         [(np.ones(2),), np.ones((1, 2))],
         [{"a": np.ones(2)}, (np.ones(2),)],
     ],
-    ids=["shorter tuple", "longer list", "other key", "array, tuple", "tuple, array", "dict, tuple"],
+    ids=[
+        "shorter tuple",
+        "longer list",
+        "other key",
+        "array, tuple",
+        "tuple, array",
+        "dict, tuple",
+    ],
 )
 def test_another_structure_is_an_error(batches):
     """A TypeError, whatever the difference; nothing is joined by accident."""

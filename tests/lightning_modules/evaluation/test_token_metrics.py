@@ -31,7 +31,9 @@ def all_at_once(batches):
 
 
 def test_uneven_batches(batches):
-    """Each token counts the same; the mean of the batches' losses, as `eval_loss` has it, is another number."""
+    """Each token counts the same; the mean of the batches' losses, as `eval_loss` has it, is
+    another number.
+    """
     loss, perplexity = TokenLoss(), TokenPerplexity()
     for batch in batches:
         loss.update(*batch)
@@ -60,7 +62,9 @@ def test_half_precision_is_summed_in_full(dtype):
     logits, labels = torch.tensor([[3.0, 1.0]] * 9).to(dtype), torch.zeros(9, dtype=torch.long)
     metric = TokenLoss()
     metric.update(logits, labels)
-    assert metric.compute().item() == pytest.approx(functional.cross_entropy(logits.float(), labels).item(), rel=1e-5)
+    assert metric.compute().item() == pytest.approx(
+        functional.cross_entropy(logits.float(), labels).item(), rel=1e-5
+    )
 
 
 def test_labels_that_do_not_count():

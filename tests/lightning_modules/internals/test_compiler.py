@@ -1,4 +1,6 @@
-"""Optimizers of torch step without the compiler as long as it is not loaded, and as ever from then on."""
+"""Optimizers of torch step without the compiler as long as it is not loaded, and as ever from
+then on.
+"""
 
 import subprocess
 import sys
@@ -78,14 +80,18 @@ def model():
 
 
 def trained(optimizer_class, plainly):
-    """The weights after three steps, with a hook, a schedule, and gradients set to zero; what the hook saw."""
+    """The weights after three steps, with a hook, a schedule, and gradients set to zero; what
+    the hook saw.
+    """
     trained_model, seen = model(), []
     optimizer = optimizer_class(trained_model.parameters(), lr=0.1)
     if plainly:
         compiler.step_plainly(optimizer)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     rates = optimizer.param_groups[0]
-    optimizer.register_step_post_hook(lambda *_: seen.append((torch.is_grad_enabled(), rates["lr"])))
+    optimizer.register_step_post_hook(
+        lambda *_: seen.append((torch.is_grad_enabled(), rates["lr"]))
+    )
     for _ in range(3):
         trained_model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
@@ -99,7 +105,8 @@ def test_plain_steps_give_the_same_weights(name, unloaded, breaks):
     optimizer_class = getattr(torch.optim, name)
     plain = trained(optimizer_class, plainly=True)
     assert not breaks
-    assert compiler._disable_dynamo is torch._compile._disable_dynamo  # with torch's own the compiler would be loaded
+    # with torch's own the compiler would be loaded
+    assert compiler._disable_dynamo is torch._compile._disable_dynamo
     assert plain == trained(optimizer_class, plainly=False)
     assert len(breaks) == 6
 
@@ -118,7 +125,11 @@ def test_other_optimizers_stay_as_they_are(unloaded):
             return closure
 
     differentiable = torch.optim.SGD(model().parameters(), lr=0.1, differentiable=True)
-    for optimizer in (Own(model().parameters(), lr=0.1), torch.optim.LBFGS(model().parameters()), differentiable):
+    for optimizer in (
+        Own(model().parameters(), lr=0.1),
+        torch.optim.LBFGS(model().parameters()),
+        differentiable,
+    ):
         compiler.step_plainly(optimizer)
         assert "step" not in vars(optimizer)
 

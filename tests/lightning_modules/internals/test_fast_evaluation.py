@@ -23,7 +23,17 @@ class Noting(fast_path.FastModule):
         progress = trainer._evaluation_loop.batch_progress
         modes = (self.training, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
         stage = (trainer.state.fn, trainer.state.stage, trainer.validating, trainer.testing)
-        self.seen.append((step, batch, batch_idx, modes, stage, progress.current.started, progress.is_last_batch))
+        self.seen.append(
+            (
+                step,
+                batch,
+                batch_idx,
+                modes,
+                stage,
+                progress.current.started,
+                progress.is_last_batch,
+            )
+        )
 
     def validation_step(self, batch, batch_idx):
         self.note("validation", batch, batch_idx)
@@ -59,16 +69,26 @@ def evaluated(stage, light, callbacks=()):
         fast_path.step_lightly(trainer)
     module = Noting()
     results = getattr(trainer, stage)(
-        module, lightning_internals.combined(torch.tensor([5, 6, 7]), training=False), verbose=False
+        module,
+        lightning_internals.combined(torch.tensor([5, 6, 7]), training=False),
+        verbose=False,
     )
     loop = getattr(trainer, f"{stage}_loop")
-    return module.seen, loop.batch_progress.state_dict(), loop._has_run, loop._seen_batches_per_dataloader, results
+    return (
+        module.seen,
+        loop.batch_progress.state_dict(),
+        loop._has_run,
+        loop._seen_batches_per_dataloader,
+        results,
+    )
 
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_evaluation_calls_the_module_as_lightning(stage, monkeypatch):
     whole_steps, usual = [], _EvaluationLoop._evaluation_step
-    monkeypatch.setattr(_EvaluationLoop, "_evaluation_step", lambda *args: (whole_steps.append(1), usual(*args)))
+    monkeypatch.setattr(
+        _EvaluationLoop, "_evaluation_step", lambda *args: (whole_steps.append(1), usual(*args))
+    )
     expected = evaluated(stage, light=False)
     assert len(expected[0]) == len(whole_steps) == 3
     assert evaluated(stage, light=True) == expected

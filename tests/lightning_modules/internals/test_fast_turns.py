@@ -19,7 +19,9 @@ BATCHES = 3
 
 
 class Recording(fast_path.FastModule):
-    """Writes down each call, and how far the loop says that it has come; may end an epoch before a batch."""
+    """Writes down each call, and how far the loop says that it has come; may end an epoch before
+    a batch.
+    """
 
     def __init__(self, leave=()):
         super().__init__()
@@ -31,7 +33,12 @@ class Recording(fast_path.FastModule):
     def note(self, hook, batch_idx):
         loop = self.trainer.fit_loop.epoch_loop
         progress = loop.batch_progress
-        counts = (progress.current, progress.total, progress.is_last_batch, loop._batches_that_stepped)
+        counts = (
+            progress.current,
+            progress.total,
+            progress.is_last_batch,
+            loop._batches_that_stepped,
+        )
         self.seen.append((hook, self.current_epoch, batch_idx, self.global_step, str(counts)))
 
     def on_train_batch_start(self, batch, batch_idx):
@@ -91,6 +98,7 @@ def noting_closures(optimizer_class, closures):
             def step(self, closure):
                 closures.append(closure)
                 return super().step(closure)
+
         else:
 
             def step(self, closure=None):
@@ -112,20 +120,26 @@ class Noting(DummyLogger):
 
 
 def lean_trainer(callbacks=None, **options):
-    trainer = make_trainer(callbacks=callbacks, plugins=[Precision()], limit_val_batches=0, **options)
+    trainer = make_trainer(
+        callbacks=callbacks, plugins=[Precision()], limit_val_batches=0, **options
+    )
     fast_path.step_lightly(trainer)
     return trainer
 
 
 def told(trainer, leave=()):
     module = Recording(leave)
-    loader = torch.utils.data.DataLoader([torch.full((1,), float(index)) for index in range(BATCHES)])
+    loader = torch.utils.data.DataLoader(
+        [torch.full((1,), float(index)) for index in range(BATCHES)]
+    )
     with lightning_internals.quiet():
         trainer.fit(module, lightning_internals.combined(loader, training=True))
     return module.seen, module.weight.item(), trainer.fit_loop.state_dict()
 
 
-@pytest.mark.parametrize("leave", [(), ((0, 1),), ((0, 0), (1, 2))], ids=["all", "after one", "before any"])
+@pytest.mark.parametrize(
+    "leave", [(), ((0, 1),), ((0, 0), (1, 2))], ids=["all", "after one", "before any"]
+)
 def test_run_epoch_calls_the_module_as_lightning(leave):
     trainer = lean_trainer()
     assert "run" in vars(trainer.fit_loop.epoch_loop)
@@ -161,7 +175,9 @@ class Plain(Recording):
         fast_path.optimizer_of(self.trainer).step()
 
 
-@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, SGDWithClosure], ids=["none", "required"])
+@pytest.mark.parametrize(
+    "optimizer_class", [torch.optim.SGD, SGDWithClosure], ids=["none", "required"]
+)
 def test_plain_optimizer_steps_without_a_closure(monkeypatch, optimizer_class):
     closures = []
     monkeypatch.setattr(
@@ -185,7 +201,12 @@ def test_plain_optimizer_steps_without_a_closure(monkeypatch, optimizer_class):
         ({"strategy": DDPStrategy()}, False),
         ({"strategy": type("Further", (SingleDeviceStrategy,), {})("cpu")}, False),
     ],
-    ids=["one process", "DDP around the model", "DDP around the module", "a strategy of one process"],
+    ids=[
+        "one process",
+        "DDP around the model",
+        "DDP around the module",
+        "a strategy of one process",
+    ],
 )
 def test_has_plain_steps(options, expected):
     assert fast_path.has_plain_steps(lean_trainer(**options)) is expected

@@ -46,7 +46,11 @@ def test_lightning_uses_distributed_samplers_or_not(monkeypatch, active):
 
 @pytest.mark.parametrize("given", [True, False])
 def test_the_data_module_gives_the_sampler_back(given):
-    data, trainer, seen = DataModule(points()), make_trainer(use_distributed_sampler=given, fast_dev_run=1), []
+    data, trainer, seen = (
+        DataModule(points()),
+        make_trainer(use_distributed_sampler=given, fast_dev_run=1),
+        [],
+    )
 
     class Module(Asked):
         def training_step(self, batch, batch_idx):

@@ -1,4 +1,6 @@
-"""Side effects of Lightning around a `fit` are kept from the script: messages, leftovers, warnings, hooks."""
+"""Side effects of Lightning around a `fit` are kept from the script: messages, leftovers,
+warnings, hooks.
+"""
 
 import gc
 import logging
@@ -105,16 +107,22 @@ def test_callbacks_may_log_in_hooks_that_are_called_for_them():
 
 @pytest.mark.parametrize("alone", [True, False], ids=["no launcher", "negative control"])
 def test_a_strategy_without_a_launcher(monkeypatch, alone):
-    """Lightning asks for one when a Trainer meets its strategy; in notebooks it refuses those that start programs."""
+    """Lightning asks for one when a Trainer meets its strategy; in notebooks it refuses those
+    that start programs.
+    """
     strategy = DDPStrategy()
-    trainer = make_trainer(strategy=lightning_internals.start_no_processes(strategy) if alone else strategy)
+    trainer = make_trainer(
+        strategy=lightning_internals.start_no_processes(strategy) if alone else strategy
+    )
     assert (trainer.strategy.launcher is None) is alone
 
 
 def test_deepspeed_hears_of_activation_checkpointing(monkeypatch):
     configured = {}
     checkpointing = types.SimpleNamespace(configure=lambda **options: configured.update(options))
-    monkeypatch.setitem(sys.modules, "deepspeed", types.SimpleNamespace(checkpointing=checkpointing))
+    monkeypatch.setitem(
+        sys.modules, "deepspeed", types.SimpleNamespace(checkpointing=checkpointing)
+    )
     strategy = DeepSpeedStrategy.__new__(DeepSpeedStrategy)  # to make one takes DeepSpeed itself
     strategy.config = {"activation_checkpointing": {"cpu_checkpointing": True}}
     lightning_internals.configure_activation_checkpointing(strategy)
@@ -123,7 +131,9 @@ def test_deepspeed_hears_of_activation_checkpointing(monkeypatch):
 
 @pytest.mark.parametrize("light", [True, False])
 def test_modes_are_left_to_light_steps(recwarn, light):
-    """Lightning looks at every module when a training begins, and warns of those in eval mode: steps see to it."""
+    """Lightning looks at every module when a training begins, and warns of those in eval mode:
+    steps see to it.
+    """
     warnings.simplefilter("always")
     module = LeanModel()
     module.model = torch.nn.Linear(1, 1).eval()

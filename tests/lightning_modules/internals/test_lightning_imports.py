@@ -51,7 +51,9 @@ print(dists.vgg16("loaded"), "torchvision.models" in sys.modules)
 
 
 def test_modules_can_be_looked_through_while_torchmetrics_is_imported(tmp_path):
-    """As torchvision does it, which torchmetrics imports; transformers has modules that import others then."""
+    """As torchvision does it, which torchmetrics imports; transformers has modules that import
+    others then.
+    """
     program = """
 import sys, transformers
 
@@ -90,7 +92,10 @@ except SystemExit:
 import lightrainer.lightning_modules.internals.lightning_internals as again
 print(again.Trainer.__name__)
 """
-    assert finished_code(program, tmp_path, library="torch").splitlines()[-2:] == ["ended", "Trainer"]
+    assert finished_code(program, tmp_path, library="torch").splitlines()[-2:] == [
+        "ended",
+        "Trainer",
+    ]
 
 
 @pytest.fixture
@@ -101,7 +106,9 @@ def installed(monkeypatch):
     lightning_version.require_lightning.cache_clear()
 
 
-@pytest.mark.parametrize("version", ["2.5.6", "2.6.5", "2.7.0", "2.7.0.dev20261101", "3.0", "1.9.5"])
+@pytest.mark.parametrize(
+    "version", ["2.5.6", "2.6.5", "2.7.0", "2.7.0.dev20261101", "3.0", "1.9.5"]
+)
 def test_other_versions_are_refused_with_what_to_install(installed, version):
     installed(version)
     with pytest.raises(ImportError, match=rf"{version} is installed: pip install"):
@@ -126,6 +133,8 @@ for name in ("Trainer", "LossModule"):
 
 
 def test_the_range_is_that_of_the_package():
-    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["dependencies"]
+    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"][
+        "dependencies"
+    ]
     below = lightning_version.BELOW.removesuffix(".0")
     assert f"lightning>={lightning_version.LOWEST},<{below}" in declared

@@ -1,4 +1,6 @@
-"""Where a `fit` starts, and evaluations inside of it: Lightning's private names mean what we take them for."""
+"""Where a `fit` starts, and evaluations inside of it: Lightning's private names mean what we
+take them for.
+"""
 
 import contextlib
 import functools
@@ -76,7 +78,9 @@ class Manual(fast_path.FastModule):
         self.seen.append(f"epoch {self.current_epoch} begins")
 
     def on_train_epoch_end(self):
-        self.seen.append(f"epoch {self.current_epoch} ends at {self.trainer.fit_loop.epoch_loop.total_batch_idx}")
+        self.seen.append(
+            f"epoch {self.current_epoch} ends at {self.trainer.fit_loop.epoch_loop.total_batch_idx}"
+        )
         if self.windows is not None:
             self.windows.end_epoch()
 
@@ -85,9 +89,15 @@ class Manual(fast_path.FastModule):
 
 
 def fit(trainer, module, *val_loaders):
-    val_dataloaders = [lightning_internals.combined(loader, training=False) for loader in val_loaders]
+    val_dataloaders = [
+        lightning_internals.combined(loader, training=False) for loader in val_loaders
+    ]
     with lightning_internals.quiet():
-        trainer.fit(module, lightning_internals.combined(module.windows, training=True), *(val_dataloaders or [[]]))
+        trainer.fit(
+            module,
+            lightning_internals.combined(module.windows, training=True),
+            *(val_dataloaders or [[]]),
+        )
     return module.seen
 
 
@@ -108,7 +118,9 @@ class Steps(Logger):
 
 @pytest.mark.parametrize(("epoch", "window"), [(0, 0), (0, 1), (0, 3), (1, 0), (1, 2), (2, 3)])
 def test_start_at_goes_on_as_if_never_interrupted(epoch, window):
-    """Epoch, batch and step counters, hooks, data, and the steps in the logs, to the end of three epochs."""
+    """Epoch, batch and step counters, hooks, data, and the steps in the logs, to the end of
+    three epochs.
+    """
     runs = []
     for start in ((0, 0), (epoch, window)):
         logger, windows = Steps(), make_windows()
@@ -122,7 +134,10 @@ def test_start_at_goes_on_as_if_never_interrupted(epoch, window):
     assert rest[0] == f"epoch {epoch} begins"
     assert rest[1] == (epoch, window, WINDOWS * epoch + window, window, 10 * epoch + window)
     assert rest[1:] == whole[-len(rest) + 1 :]
-    assert len([entry for entry in rest if isinstance(entry, tuple)]) == 3 * WINDOWS - WINDOWS * epoch - window
+    assert (
+        len([entry for entry in rest if isinstance(entry, tuple)])
+        == 3 * WINDOWS - WINDOWS * epoch - window
+    )
     assert last_lines == lines[WINDOWS * epoch + window :]
     assert last_lines
     for progress in ("epoch_progress", "epoch_loop.batch_progress"):
@@ -154,7 +169,15 @@ class Hooks(Callback):
         self.seen.append("end")
 
 
-EVALUATED = ["start, validating=True, grad=False", "epoch start", "batch 0", "out 5", "batch 1", "out 6", "epoch end"]
+EVALUATED = [
+    "start, validating=True, grad=False",
+    "epoch start",
+    "batch 0",
+    "out 5",
+    "batch 1",
+    "out 6",
+    "epoch end",
+]
 EVALUATED += ["end"]
 
 
@@ -166,7 +189,12 @@ def place_of(trainer):
         "stage": (trainer.state.fn, trainer.state.stage, trainer.training, trainer.validating),
         "active loop": id(trainer._active_loop),
         "gradients": torch.is_grad_enabled(),
-        "batch": (loop.batch_idx, loop.total_batch_idx, loop.global_step, loop._batches_that_stepped),
+        "batch": (
+            loop.batch_idx,
+            loop.total_batch_idx,
+            loop.global_step,
+            loop._batches_that_stepped,
+        ),
         "progress": trainer.fit_loop.state_dict(),
         "limit": trainer.limit_val_batches,
         "first iteration": trainer._logger_connector._first_loop_iter,
@@ -179,7 +207,11 @@ def reporting(module):
     """Record the evaluation batches of `module`."""
 
     def evaluate_batch(batch):
-        module.seen_in_evaluation = (module.training, torch.is_inference_mode_enabled(), float(batch))
+        module.seen_in_evaluation = (
+            module.training,
+            torch.is_inference_mode_enabled(),
+            float(batch),
+        )
         module.log("val_number", float(batch), batch_size=1)
         return int(batch)
 
@@ -207,7 +239,11 @@ def test_evaluation_inside_fit(moment):
         module.at_end_of_step = lambda batch_idx: evaluate() if batch_idx == moment else None
     else:
         hook = Callback()
-        setattr(hook, f"on_{moment.replace('epoch', 'train_epoch')}", lambda trainer, module: evaluate())
+        setattr(
+            hook,
+            f"on_{moment.replace('epoch', 'train_epoch')}",
+            lambda trainer, module: evaluate(),
+        )
         trainer.callbacks.append(hook)
     assert fit(trainer, module) == fit(plain_trainer, plain)
     assert hooks.seen == EVALUATED * (1 if moment == "train_start" else 2)
@@ -233,12 +269,23 @@ def test_failed_evaluation_leaves_the_fit_loop_as_it_was(error):
 
     module.at_end_of_step = evaluate
     assert fit(trainer, module) == fit(make_trainer(), plain)
-    assert hooks.seen == ["start, validating=True, grad=False", "epoch start", "batch 0"] * 2 + EVALUATED * 2
+    assert (
+        hooks.seen
+        == [
+            "start, validating=True, grad=False",
+            "epoch start",
+            "batch 0",
+        ]
+        * 2
+        + EVALUATED * 2
+    )
     assert torch.equal(module.weight, plain.weight)
 
 
 def test_failed_evaluation_lets_go_of_its_data():
-    """At once, so that worker processes end, although the error that is being handled still knows the frames."""
+    """At once, so that worker processes end, although the error that is being handled still
+    knows the frames.
+    """
     closed = []
 
     class Closing(Loader):
@@ -269,13 +316,19 @@ class OfLoaders(plain_fit.Model):
 
     def on_test_epoch_end(self):
         for index in range(2):
-            lightning_internals.log_of_loader(self, index, {f"end_{index}": 10.0 + index}, add_dataloader_idx=False)
+            lightning_internals.log_of_loader(
+                self, index, {f"end_{index}": 10.0 + index}, add_dataloader_idx=False
+            )
 
 
 def test_values_of_one_loader():
     trainer, data = plain_fit.make_trainer(), plain_fit.Loader()
     results = trainer.test(OfLoaders(), [data, data], verbose=False)
-    expected = [{f"seen/dataloader_idx_{index}": index, f"end_{index}": 10 + index} for index in range(2)]
+    expected = [
+        {f"seen/dataloader_idx_{index}": index, f"end_{index}": 10 + index} for index in range(2)
+    ]
     assert results == expected
     assert trainer.callback_metrics == expected[0] | expected[1]
-    assert plain_fit.make_trainer().test(OfLoaders(), data, verbose=False) == [{"seen": 0, "end_0": 10, "end_1": 11}]
+    assert plain_fit.make_trainer().test(OfLoaders(), data, verbose=False) == [
+        {"seen": 0, "end_0": 10, "end_1": 11}
+    ]

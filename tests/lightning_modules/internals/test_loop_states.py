@@ -1,4 +1,6 @@
-"""Places in Lightning's loops, found from what other libraries write down, and written as Lightning does itself."""
+"""Places in Lightning's loops, found from what other libraries write down, and written as
+Lightning does itself.
+"""
 
 import math
 
@@ -41,11 +43,16 @@ class Linear(LightningModule):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
         schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
 
 class Places(Callback):
-    """Where the loops stand at the end of every batch and epoch, and what Lightning would save there."""
+    """Where the loops stand at the end of every batch and epoch, and what Lightning would save
+    there.
+    """
 
     def __init__(self):
         self.batches, self.epochs = [], []
@@ -68,17 +75,28 @@ def fitted():
 
 def test_written_states_are_those_of_lightning(fitted):
     """In the middle of the second epoch, at the end of a step: all counters that stand in ours."""
-    assert [place for place, _ in fitted.batches] == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+    assert [place for place, _ in fitted.batches] == [
+        (0, 1),
+        (0, 2),
+        (0, 3),
+        (1, 1),
+        (1, 2),
+        (1, 3),
+    ]
     assert fitted.epochs == [(1, 0), (2, 0)]
     place, theirs = fitted.batches[4]
     assert place == (1, 2)
     ours = loops_at(epoch=1, done=2, steps=3, batches=5)["fit_loop"]
     assert ours.keys() <= theirs.keys()
-    assert len(theirs.keys() - ours.keys()) == 4  # the loop of the validation, and states of loops that have none
+    # the loop of the validation, and states of loops that have none
+    assert len(theirs.keys() - ours.keys()) == 4
     assert ours["epoch_progress"] == theirs["epoch_progress"]
     assert ours["epoch_loop.batch_progress"] == theirs["epoch_loop.batch_progress"]
     assert ours["epoch_loop.state_dict"] == theirs["epoch_loop.state_dict"]
-    for name in ("epoch_loop.scheduler_progress", "epoch_loop.automatic_optimization.optim_progress"):
+    for name in (
+        "epoch_loop.scheduler_progress",
+        "epoch_loop.automatic_optimization.optim_progress",
+    ):
         assert totals(ours[name]) == totals(theirs[name])
 
 
@@ -92,13 +110,18 @@ def totals(counters):
 @pytest.mark.parametrize("batches", [1, 2, 5, 6, 7, 12])
 @pytest.mark.parametrize("accumulation", [1, 2, 4])
 def test_every_place_is_found_from_steps_and_epochs(batches, accumulation):
-    """As the Trainer API counts: `epoch` is a share of the batches, the last window of an epoch may be shorter."""
+    """As the Trainer API counts: `epoch` is a share of the batches, the last window of an epoch
+    may be shorter.
+    """
     each = math.ceil(batches / accumulation)
     for steps in range(1, 4 * each + 1):
         epoch, windows = divmod(steps, each)
         seen = min(windows * accumulation, batches)
         state = {"global_step": steps, "epoch": epoch + seen / batches, "max_steps": 4 * each}
-        assert place_from_state(state, accumulation=accumulation) == (epoch, windows * accumulation), (steps, state)
+        assert place_from_state(state, accumulation=accumulation) == (
+            epoch,
+            windows * accumulation,
+        ), (steps, state)
 
 
 def test_the_place_in_a_stream():
@@ -109,7 +132,9 @@ def test_the_place_in_a_stream():
 
 
 def test_reading_begins_anew():
-    """Lightning's iterator is made before its hooks are called, and of a loader without a length it has read."""
+    """Lightning's iterator is made before its hooks are called, and of a loader without a length
+    it has read.
+    """
 
     class Counting:
         def __init__(self):
@@ -173,12 +198,19 @@ class GoingOn(Linear):
     ],
 )
 def test_the_end_of_a_batch_runs_once(tmp_path, hook, rest):
-    """Not at all, or once too often, if Lightning was left to guess it; at the end of an epoch too."""
+    """Not at all, or once too often, if Lightning was left to guess it; at the end of an epoch
+    too.
+    """
     runs = []
     for start in (None, tmp_path / "saved.ckpt"):
         runs.append(GoingOn(hook, tmp_path / "saved.ckpt"))
         with lightning_internals.quiet():
-            make_trainer().fit(runs[-1], DataLoader(Numbers(), batch_size=2), DataLoader(Numbers()), ckpt_path=start)
+            make_trainer().fit(
+                runs[-1],
+                DataLoader(Numbers(), batch_size=2),
+                DataLoader(Numbers()),
+                ckpt_path=start,
+            )
     assert runs[1].seen == rest
 
 
@@ -188,12 +220,16 @@ def test_the_end_of_a_batch_runs_in_a_trainer_that_has_validated(tmp_path):
     for start in (None, file):
         module = GoingOn("on_train_batch_end", file)
         with lightning_internals.quiet():
-            trainer.fit(module, DataLoader(Numbers(), batch_size=2), DataLoader(Numbers()), ckpt_path=start)
+            trainer.fit(
+                module, DataLoader(Numbers(), batch_size=2), DataLoader(Numbers()), ckpt_path=start
+            )
     assert module.seen[:2] == ["validates", "ends"]
 
 
 def test_loaders_of_a_training_and_those_used_up():
-    """The epoch ends when all are used up: here before its third batch, as the longer one is said to be."""
+    """The epoch ends when all are used up: here before its third batch, as the longer one is
+    said to be.
+    """
     found = []
 
     class Of(Linear):
@@ -208,12 +244,17 @@ def test_loaders_of_a_training_and_those_used_up():
 
     with lightning_internals.quiet():
         trainer = make_trainer(max_epochs=1, limit_val_batches=0)
-        loaders = {"long": DataLoader(Numbers(), batch_size=2), "short": DataLoader(Numbers(), batch_size=3)}
+        loaders = {
+            "long": DataLoader(Numbers(), batch_size=2),
+            "short": DataLoader(Numbers(), batch_size=3),
+        }
         trainer.fit(Of(), loaders)
     assert found == [(2, [False, False]), (2, [True, False])]
 
 
-@pytest.mark.parametrize(("mode", "steps"), [("min_size", 2), ("max_size", 3), ("max_size_cycle", 3)])
+@pytest.mark.parametrize(
+    ("mode", "steps"), [("min_size", 2), ("max_size", 3), ("max_size_cycle", 3)]
+)
 def test_an_epoch_may_end_with_the_shortest_loader(mode, steps):
     class Of(Linear):
         def training_step(self, batch, batch_idx):
@@ -222,7 +263,10 @@ def test_an_epoch_may_end_with_the_shortest_loader(mode, steps):
     with lightning_internals.quiet():
         trainer = make_trainer(max_epochs=1, limit_val_batches=0)
         assert not loop_states.ends_with_shortest_loader(trainer), "no loaders yet"
-        loaders = {"long": DataLoader(Numbers(), batch_size=2), "short": DataLoader(Numbers(), batch_size=3)}
+        loaders = {
+            "long": DataLoader(Numbers(), batch_size=2),
+            "short": DataLoader(Numbers(), batch_size=3),
+        }
         trainer.fit(Of(), CombinedLoader(loaders, mode))
     assert trainer.global_step == steps
     assert loop_states.ends_with_shortest_loader(trainer) == (mode == "min_size")

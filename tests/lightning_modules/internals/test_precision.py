@@ -23,7 +23,10 @@ class Model(nn.Module):
         """Cast as this package."""
         self.seen.append(torch.is_autocast_enabled("cpu"))
         hidden = self.layer(x)
-        return {"hidden": hidden, "more": (hidden, [hidden.double(), hidden.argmax(), "text", None])}
+        return {
+            "hidden": hidden,
+            "more": (hidden, [hidden.double(), hidden.argmax(), "text", None]),
+        }
 
 
 def bfloat16():
@@ -53,14 +56,21 @@ def test_a_forward_pass_is_cast_and_what_comes_out_is_float32():
     assert seen == [torch.bfloat16, torch.float32]
     assert torch.equal(out["hidden"], rounded(model, X))
     assert out["hidden"].dtype == out["more"][0].dtype == torch.float32
-    assert [getattr(leaf, "dtype", leaf) for leaf in out["more"][1]] == [torch.float64, torch.int64, "text", None]
+    assert [getattr(leaf, "dtype", leaf) for leaf in out["more"][1]] == [
+        torch.float64,
+        torch.int64,
+        "text",
+        None,
+    ]
     assert vars(model).keys() == vars(plain).keys()
     assert not torch.equal(model(X)["hidden"], rounded(model, X))
     assert model.seen == [True, False]
 
 
 def test_copies_made_meanwhile_have_weights_of_their_own():
-    """As averaging of weights makes them: a copy that called the original would show its changes."""
+    """As averaging of weights makes them: a copy that called the original would show its
+    changes.
+    """
     model = Model()
     with casting(model, bfloat16):
         copied, read = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
@@ -98,7 +108,9 @@ def step_of(scaler, optimizer, gradient, unscale=0):
 
 def made(optimizer=torch.optim.SGD, **options):
     weight = nn.Parameter(torch.zeros(1))
-    return LossScaler("cpu", init_scale=4.0, growth_interval=2), optimizer([weight], lr=1.0, **options)
+    return LossScaler("cpu", init_scale=4.0, growth_interval=2), optimizer(
+        [weight], lr=1.0, **options
+    )
 
 
 @pytest.mark.parametrize("unscale", [0, 1, 2])

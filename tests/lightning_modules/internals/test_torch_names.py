@@ -68,7 +68,9 @@ def hooked():
     return model
 
 
-@pytest.mark.parametrize(("model", "renames"), [(nn.Linear(1, 1), False), (Renaming(1, 1), True), (hooked(), True)])
+@pytest.mark.parametrize(
+    ("model", "renames"), [(nn.Linear(1, 1), False), (Renaming(1, 1), True), (hooked(), True)]
+)
 def test_models_that_rename_what_they_load_are_known(model, renames):
     assert torch_names.renames_what_it_loads(nn.Sequential(model)) is renames
 

@@ -12,7 +12,13 @@ from lightrainer.lightning_modules.keras.tensorflow_data import EvaluationStream
 
 
 def test_names_do_not_depend_on_how_many_models_there_were():
-    first = ["net/dense/kernel", "net/dense/bias", "net/dense_1/kernel", "net/block/dense_2/kernel", "seed/state"]
+    first = [
+        "net/dense/kernel",
+        "net/dense/bias",
+        "net/dense_1/kernel",
+        "net/block/dense_2/kernel",
+        "seed/state",
+    ]
     later = [
         "net_3/dense_7/kernel",
         "net_3/dense_7/bias",
@@ -21,11 +27,21 @@ def test_names_do_not_depend_on_how_many_models_there_were():
         "seed_4/state",
     ]
     assert stable_names(first) == stable_names(later)
-    assert stable_names(later)[2:] == ["net/dense_1/kernel", "net/block/dense/kernel", "seed/state"]
+    assert stable_names(later)[2:] == [
+        "net/dense_1/kernel",
+        "net/block/dense/kernel",
+        "seed/state",
+    ]
 
 
 def test_names_are_different_and_such_as_torch_allows():
-    assert stable_names(["a.b/x", "a.b/x", "c/x", "c_1/x", "x"]) == ["a_b/x", "a_b/x#1", "c/x", "c_1/x", "x"]
+    assert stable_names(["a.b/x", "a.b/x", "c/x", "c_1/x", "x"]) == [
+        "a_b/x",
+        "a_b/x#1",
+        "c/x",
+        "c_1/x",
+        "x",
+    ]
 
 
 def batches(*sizes):
@@ -42,7 +58,10 @@ def test_a_step_is_shared_out_by_sample():
     """Two processes with two micro-batches each see what one process sees with twice the batch."""
     whole = rows(StepStream(batches(8, 8), steps=2, parts=2))
     assert whole == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
-    shares = [rows(StepStream(batches(8, 8), steps=2, parts=2, rank=rank, world_size=2)) for rank in (0, 1)]
+    shares = [
+        rows(StepStream(batches(8, 8), steps=2, parts=2, rank=rank, world_size=2))
+        for rank in (0, 1)
+    ]
     assert [left + right for left, right in zip(*shares, strict=True)] == whole
     assert rows(StepStream(batches(8, 8), steps=1)) == [list(range(8))]
 
@@ -79,9 +98,15 @@ def test_an_evaluation_reads_each_sample_once_in_batches_of_one_size(sizes):
     stream = EvaluationStream(batches(*sizes), batches=None, size=4)
     assert rows(stream) == [[0, 1, 2, 3], [4, 5, 6]]
     assert stream.last_round == 3
-    shares = [EvaluationStream(batches(*sizes), batches=None, size=2, rank=rank, world_size=2) for rank in (0, 1)]
+    shares = [
+        EvaluationStream(batches(*sizes), batches=None, size=2, rank=rank, world_size=2)
+        for rank in (0, 1)
+    ]
     found = [rows(share) for share in shares]
-    assert found == [[[0, 1], [4, 5]], [[2, 3], [6, 0]]], "the last one is filled up from the start"
+    assert found == [
+        [[0, 1], [4, 5]],
+        [[2, 3], [6, 0]],
+    ], "the last one is filled up from the start"
     assert rows(EvaluationStream(batches(2, 2, 2), batches=2, size=4)) == [[0, 1, 2, 3]]
 
 

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-tf = pytest.importorskip("tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside")
+tf = pytest.importorskip(
+    "tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside"
+)
 
 from lightrainer.lightning_modules.keras.tensorflow_graphs import TensorFlowGraphs
 

@@ -1,10 +1,14 @@
-"""A model that computes in TensorFlow, as a torch module; with `make test-tf`, where Keras computes in TensorFlow."""
+"""A model that computes in TensorFlow, as a torch module; with `make test-tf`, where Keras
+computes in TensorFlow.
+"""
 
 import numpy as np
 import pytest
 import torch
 
-tf = pytest.importorskip("tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside")
+tf = pytest.importorskip(
+    "tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside"
+)
 keras = pytest.importorskip("keras", reason="keras is not installed")
 if keras.backend.backend() != "tensorflow":
     pytest.skip("Keras computes in torch here: `make test-tf`", allow_module_level=True)
@@ -22,22 +26,31 @@ Y = torch.arange(6) % 4
 
 def network(*more):
     keras.utils.set_random_seed(1)
-    return keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(5), *more, keras.layers.Dense(4)])
+    return keras.Sequential(
+        [keras.layers.Input((3,)), keras.layers.Dense(5), *more, keras.layers.Dense(4)]
+    )
 
 
 def wrapped(model, weight=1.0, **options):
     def compute(features, labels, training):
         logits = model(features, training=training)
-        return weight * keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True), logits
+        return (
+            weight * keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True),
+            logits,
+        )
 
     return wrap_keras_model(model, compute, **options)
 
 
 def native_gradients(model, x=X, y=Y):
     with tf.GradientTape() as tape:
-        losses = keras.losses.sparse_categorical_crossentropy(y.numpy(), model(x.numpy()), from_logits=True)
+        losses = keras.losses.sparse_categorical_crossentropy(
+            y.numpy(), model(x.numpy()), from_logits=True
+        )
         loss = tf.reduce_mean(losses)
-    return [tf.convert_to_tensor(one).numpy() for one in tape.gradient(loss, model.trainable_weights)]
+    return [
+        tf.convert_to_tensor(one).numpy() for one in tape.gradient(loss, model.trainable_weights)
+    ]
 
 
 def backward(module, x=X, y=Y):
@@ -48,14 +61,19 @@ def backward(module, x=X, y=Y):
 
 
 def close(ours, theirs):
-    return len(ours) == len(theirs) and all(np.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
+    return len(ours) == len(theirs) and all(
+        np.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 @pytest.mark.parametrize("xla", [False, True])
 def test_gradients_are_those_of_tensorflow_for_any_batch(xla):
     module = wrapped(network(), xla=xla)
     for rows in (6, 4, 1):
-        assert close(backward(module, X[:rows], Y[:rows]), native_gradients(module.model, X[:rows], Y[:rows]))
+        assert close(
+            backward(module, X[:rows], Y[:rows]),
+            native_gradients(module.model, X[:rows], Y[:rows]),
+        )
     assert not close(backward(module), native_gradients(module.model, X[:5], Y[:5]))
 
 
@@ -87,7 +105,9 @@ def test_a_step_of_torch_moves_the_model_and_pull_takes_up_what_others_assign():
     gradient = backward(module)[0]
     optimizer.step()
     module.push()
-    assert np.allclose(module.model.trainable_weights[0].numpy(), before - 0.1 * gradient, atol=1e-7)
+    assert np.allclose(
+        module.model.trainable_weights[0].numpy(), before - 0.1 * gradient, atol=1e-7
+    )
     held = module.variables()[0]
     module.model.trainable_weights[0].assign(before)
     module.pull()
@@ -99,7 +119,9 @@ def test_a_step_of_torch_moves_the_model_and_pull_takes_up_what_others_assign():
 
 
 def test_statistics_and_seeds_are_in_the_state():
-    """A module with the state of another goes on as that one does: means, variances, and the masks of dropout."""
+    """A module with the state of another goes on as that one does: means, variances, and the
+    masks of dropout.
+    """
     layers = lambda: (keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dropout(0.5))
     one, other = wrapped(network(*layers())), wrapped(network(*layers()))
     for _ in range(3):
@@ -113,7 +135,10 @@ def test_statistics_and_seeds_are_in_the_state():
     for _ in range(2):
         assert torch.equal(one(X, Y)[0], other(X, Y)[0])
     assert list(one.state_dict()) == list(other.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    )
     one.eval(), other.eval()
     with torch.no_grad():
         assert torch.equal(one(X, Y)[1], other(X, Y)[1])
@@ -124,7 +149,10 @@ def test_frozen_layers_are_buffers_and_have_no_gradient():
     module(X, Y)
     module.model.layers[0].trainable = False
     module.pull()
-    assert [name for name, _ in module.named_parameters()] == ["sequential/dense_1/kernel", "sequential/dense_1/bias"]
+    assert [name for name, _ in module.named_parameters()] == [
+        "sequential/dense_1/kernel",
+        "sequential/dense_1/bias",
+    ]
     assert close(backward(module), native_gradients(module.model))
     module.model.layers[0].trainable = True
     module.pull()
@@ -141,7 +169,9 @@ def test_gradients_that_tensorflow_gives_one_memory_are_apart():
             return x
 
     model = Sum()
-    module = TensorFlowModule(model, lambda features, labels, training: (model.a + model.b, features))
+    module = TensorFlowModule(
+        model, lambda features, labels, training: (model.a + model.b, features)
+    )
     for _ in range(2):  # a constant of the graph would be another one the second time
         a, b = (backward(module) and parameter.grad for parameter in module.variables())
         a.mul_(100)
@@ -150,7 +180,9 @@ def test_gradients_that_tensorflow_gives_one_memory_are_apart():
 
 def test_an_embedding_is_trained_in_both():
     """TensorFlow goes over to copies of a variable whose rows are looked up, at the first time."""
-    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Embedding(9, 3), keras.layers.Flatten()])
+    model = keras.Sequential(
+        [keras.layers.Input((2,)), keras.layers.Embedding(9, 3), keras.layers.Flatten()]
+    )
     model.add(keras.layers.Dense(4))
     module, ids, classes = wrapped(model), torch.tensor([[1, 2], [2, 3]]), torch.tensor([0, 1])
     optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
@@ -200,11 +232,17 @@ def test_what_others_assign_between_two_steps_is_kept():
 
 
 def test_a_loss_scale_keeps_small_gradients_of_float16():
-    """The scale of the last step is that of the next one's gradients, so that they are no zeros in float16."""
+    """The scale of the last step is that of the next one's gradients, so that they are no zeros
+    in float16.
+    """
     keras.mixed_precision.set_dtype_policy("mixed_float16")
     try:
         model = keras.Sequential(
-            [keras.layers.Input((3,)), keras.layers.Dense(5), keras.layers.Dense(4, dtype="float32")]
+            [
+                keras.layers.Input((3,)),
+                keras.layers.Dense(5),
+                keras.layers.Dense(4, dtype="float32"),
+            ]
         )
         module = wrapped(model, weight=1e-8)
     finally:
@@ -235,9 +273,17 @@ def test_a_model_is_built_by_its_first_batch():
     assert close(backward(module), native_gradients(model))
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float64]
+)
 def test_tensors_go_both_ways(dtype):
-    for tensor in (torch.ones(5), torch.ones(5, 3).t(), torch.ones(9)[1:], torch.tensor(1.0), torch.ones(0, 2)):
+    for tensor in (
+        torch.ones(5),
+        torch.ones(5, 3).t(),
+        torch.ones(9)[1:],
+        torch.tensor(1.0),
+        torch.ones(0, 2),
+    ):
         tensor = tensor.to(dtype)
         assert torch.equal(to_torch(to_tensorflow(tensor)), tensor)
     assert to_torch(None) is None

@@ -1,4 +1,6 @@
-"""Activations computed again: the same bits, and fewer tensors kept from the forward to the backward pass."""
+"""Activations computed again: the same bits, and fewer tensors kept from the forward to the
+backward pass.
+"""
 
 import copy
 import inspect
@@ -46,7 +48,9 @@ class Nested(nn.Module):
         self.head = nn.Linear(8, 3)
 
     def forward(self, x, labels):
-        return {"loss": nn.functional.cross_entropy(self.head(self.decoder(self.encoder(x))), labels)}
+        return {
+            "loss": nn.functional.cross_entropy(self.head(self.decoder(self.encoder(x))), labels)
+        }
 
 
 class Flat(nn.Module):
@@ -55,7 +59,11 @@ class Flat(nn.Module):
         self.first, self.dropout, self.second = nn.Linear(8, 8), nn.Dropout(0.3), nn.Linear(8, 3)
 
     def forward(self, x, labels):
-        return {"loss": nn.functional.cross_entropy(self.second(self.dropout(self.first(x).tanh())), labels)}
+        return {
+            "loss": nn.functional.cross_entropy(
+                self.second(self.dropout(self.first(x).tanh())), labels
+            )
+        }
 
 
 def made(kind, **kwargs):
@@ -67,7 +75,8 @@ def step(model, optimizer=None, seed=5):
     """One forward and backward pass.
 
     Returns:
-        The loss, the number of bytes kept in between, and the state of the global generator afterwards.
+        The loss, the number of bytes kept in between, and the state of the global generator
+        afterwards.
     """
     torch.manual_seed(seed)
     x, labels = torch.randn(6, 8), torch.randint(3, (6,))
@@ -109,7 +118,8 @@ KINDS = {
 
 
 OPTIONS = [{}, {"every_n_layers": 3}, {"offload": True}]
-if "early_stop" in inspect.signature(torch.utils.checkpoint.checkpoint).parameters:  # from torch 2.9 on
+# from torch 2.9 on
+if "early_stop" in inspect.signature(torch.utils.checkpoint.checkpoint).parameters:
     OPTIONS.append({"early_stop": False})
 
 
@@ -141,7 +151,9 @@ def test_every_nth_layer_keeps_in_between():
         model = made(Stack)
         checkpoint_activations(model, every_n_layers=every)
         kept.append(step(model)[1])
-        assert ["forward" in vars(block) for block in model.blocks] == [index % every == 0 for index in range(4)]
+        assert ["forward" in vars(block) for block in model.blocks] == [
+            index % every == 0 for index in range(4)
+        ]
     assert kept[0] < kept[1] < kept[2] == kept[3]
 
 
@@ -175,7 +187,9 @@ def test_the_model_stays_what_it_was_and_becomes_it_again(caplog):
 def test_a_forward_of_the_instance_is_called_and_put_back():
     model, calls = made(Stack), []
     own = model.blocks[0].forward
-    counted = model.blocks[0].forward = lambda *args, **kwargs: calls.append(1) or own(*args, **kwargs)
+    counted = model.blocks[0].forward = lambda *args, **kwargs: (
+        calls.append(1) or own(*args, **kwargs)
+    )
     undo = checkpoint_activations(model)
     step(model)
     assert len(calls) == 2, "in the forward and again in the backward pass"
@@ -196,7 +210,9 @@ def test_a_copy_runs_its_own_weights():
 
 
 def test_compiled_models_are_the_same():
-    """With autograd compiled too: torch's backend "eager" runs checkpoints without setting the generators back."""
+    """With autograd compiled too: torch's backend "eager" runs checkpoints without setting the
+    generators back.
+    """
     torch._dynamo.reset()
     model = made(Stack)
     checkpoint_activations(model)
@@ -210,7 +226,9 @@ class Older(Stack):
 
 
 class Newer(Older):
-    def activation_checkpointing_enable(self, activation_checkpointing_kwargs=None, every_n_layers=1, offload=False):
+    def activation_checkpointing_enable(
+        self, activation_checkpointing_kwargs=None, every_n_layers=1, offload=False
+    ):
         self.told = (activation_checkpointing_kwargs, every_n_layers, offload)
 
 
@@ -231,7 +249,10 @@ def test_a_model_is_asked_by_its_own_method():
 def gpt2():
     transformers = pytest.importorskip("transformers")
     sizes = {"n_positions": 16, "n_embd": 16, "n_layer": 4, "n_head": 2, "vocab_size": 20}
-    return made(transformers.GPT2LMHeadModel, config=transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+    return made(
+        transformers.GPT2LMHeadModel,
+        config=transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0),
+    )
 
 
 def gpt2_step(model):
@@ -239,23 +260,34 @@ def gpt2_step(model):
     torch.manual_seed(1)
     ids = torch.randint(20, (2, 9))
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t.nbytes) or t, lambda t: t
+    ):
         loss = model(input_ids=ids, labels=ids).loss
     loss.backward()
     return loss.item(), model.transformer.wpe.weight.grad, sum(kept)
 
 
-@pytest.mark.parametrize("settings", [{"every_n_layers": 2}, {"offload": True}, {"every_n_layers": 2, "offload": True}])
+@pytest.mark.parametrize(
+    "settings", [{"every_n_layers": 2}, {"offload": True}, {"every_n_layers": 2, "offload": True}]
+)
 def test_models_of_transformers_know_the_newer_settings_too(settings):
     plain, all_of_them, model = gpt2(), gpt2(), gpt2()
     enable_activation_checkpointing(all_of_them)
     enable_activation_checkpointing(model, **settings)
-    (loss, gradient, most), (_, _, least), (other, same, kept) = map(gpt2_step, (plain, all_of_them, model))
+    (loss, gradient, most), (_, _, least), (other, same, kept) = map(
+        gpt2_step, (plain, all_of_them, model)
+    )
     # Gradients that meet are added in another order where a part is computed again.
     assert other == pytest.approx(loss)
     torch.testing.assert_close(same, gradient)
     if settings.get("every_n_layers"):
-        assert [layer.gradient_checkpointing for layer in model.transformer.h] == [True, False, True, False]
+        assert [layer.gradient_checkpointing for layer in model.transformer.h] == [
+            True,
+            False,
+            True,
+            False,
+        ]
         assert least < kept < most
     else:
         assert kept < least < most

@@ -1,4 +1,6 @@
-"""`fp8`: refused where there is nothing to multiply with, and otherwise near the numbers without it."""
+"""`fp8`: refused where there is nothing to multiply with, and otherwise near the numbers without
+it.
+"""
 
 import sys
 
@@ -12,7 +14,9 @@ from lightrainer.lightning_modules.models import float8
 
 class Wide(nn.Sequential):
     def __init__(self, width=32):
-        super().__init__(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
+        super().__init__(
+            nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3)
+        )
 
     def forward(self, x, labels=None):
         logits = super().forward(x)
@@ -21,7 +25,9 @@ class Wide(nn.Sequential):
 
 def wide(folder, **options):
     torch.manual_seed(0)
-    return trainer(folder, model=Wide(options.pop("width", 32)), max_steps=4, logging_steps=1, **options)
+    return trainer(
+        folder, model=Wide(options.pop("width", 32)), max_steps=4, logging_steps=1, **options
+    )
 
 
 @pytest.fixture
@@ -62,8 +68,15 @@ def require_near_losses(folder):
     plain, made = wide(folder), wide(folder, fp8=True)
     for one in (plain, made):
         one.train()
-    assert [type(made.model[index]).__name__ for index in (0, 2, 4)] == ["Linear", "Float8Linear", "Linear"]
-    losses = [[entry["loss"] for entry in one.state.log_history if "loss" in entry] for one in (plain, made)]
+    assert [type(made.model[index]).__name__ for index in (0, 2, 4)] == [
+        "Linear",
+        "Float8Linear",
+        "Linear",
+    ]
+    losses = [
+        [entry["loss"] for entry in one.state.log_history if "loss" in entry]
+        for one in (plain, made)
+    ]
     assert losses[0] != losses[1]
     torch.testing.assert_close(*losses, rtol=0.02, atol=0.0)
     assert made.model.state_dict().keys() == plain.model.state_dict().keys()

@@ -17,7 +17,9 @@ from lightrainer.lightning_modules.models.generation_config import read_generati
 
 def t5():
     tokens = {"vocab_size": 11, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
-    return T5ForConditionalGeneration(T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, **tokens))
+    return T5ForConditionalGeneration(
+        T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, **tokens)
+    )
 
 
 @pytest.fixture
@@ -29,25 +31,36 @@ def saved(tmp_path):
 def test_without_transformers_a_file_is_a_dict(saved, monkeypatch):
     monkeypatch.delitem(sys.modules, "transformers.generation.configuration_utils")
     config = Seq2SeqTrainer.load_generation_config(saved)
-    assert config == {"max_length": 7, "num_beams": 2, **{key: value for key, value in config.items() if key[0] == "_"}}
+    assert config == {
+        "max_length": 7,
+        "num_beams": 2,
+        **{key: value for key, value in config.items() if key[0] == "_"},
+    }
     assert "transformers_version" not in config
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "config.json", "~/nowhere", "a/b/c"])
+@pytest.mark.parametrize(
+    "name", ["./nowhere", "/no/such/folder", "config.json", "~/nowhere", "a/b/c"]
+)
 def test_a_path_with_nothing_there_is_named(name):
     with pytest.raises(FileNotFoundError, match=f"generation_config='{name}' is no JSON file"):
         Seq2SeqTrainer.load_generation_config(name)
-    with pytest.raises(FileNotFoundError, match="This model loads no generation config from the Hub"):
+    with pytest.raises(
+        FileNotFoundError, match="This model loads no generation config from the Hub"
+    ):
         read_generation_config("me/model", dict)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{max: 1}", ".*Expecting property name"), ("[1]", ".*the file holds a list")]
+    ("text", "said"),
+    [("{max: 1}", ".*Expecting property name"), ("[1]", ".*the file holds a list")],
 )
 def test_a_file_with_something_else_is_named(tmp_path, text, said):
     path = tmp_path / "settings.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=rf"generation_config='.*settings.json' is invalid.*\n{said}"):
+    with pytest.raises(
+        ValueError, match=rf"generation_config='.*settings.json' is invalid.*\n{said}"
+    ):
         read_generation_config(path, dict)
 
 
@@ -71,7 +84,9 @@ def test_what_a_model_could_not_be_saved_with_is_refused_at_once(tmp_path, setti
         given = GenerationConfig()
         for name, value in settings.items():
             setattr(given, name, value)
-    with pytest.raises(ValueError, match=r"generation_config=.*is invalid. Correct it before training") as error:
+    with pytest.raises(
+        ValueError, match=r"generation_config=.*is invalid. Correct it before training"
+    ) as error:
         seq2seq_trainer(tmp_path / "out", trainer={"model": t5()}, generation_config=given)
     assert all(f"`{name}`" in str(error.value) for name in names)
     assert not (tmp_path / "out").exists()
@@ -82,15 +97,21 @@ def test_what_a_model_could_not_be_saved_with_is_refused_at_once(tmp_path, setti
 
 def test_unknown_settings_in_a_dict_are_named(tmp_path):
     wrong = {"max_lenght": 5, "beams": 2}
-    with pytest.raises(ValueError, match=r"GenerationConfig has no setting 'max_lenght'. Did you mean") as error:
+    with pytest.raises(
+        ValueError, match=r"GenerationConfig has no setting 'max_lenght'. Did you mean"
+    ) as error:
         seq2seq_trainer(tmp_path, trainer={"model": t5()}, generation_config=wrong)
     assert "'beams'" in str(error.value)
-    with pytest.raises(ValueError, match=r"Plain.generate .* max_lenght=5, beams=2\. .*: source, max_length"):
+    with pytest.raises(
+        ValueError, match=r"Plain.generate .* max_lenght=5, beams=2\. .*: source, max_length"
+    ):
         seq2seq_trainer(tmp_path, generation_config=wrong)
 
 
 def test_a_path_for_a_plain_model_gives_its_generate_the_settings(saved, tmp_path):
-    (saved / "generation_config.json").write_text(json.dumps({"max_length": 4, "transformers_version": "5.3.0"}))
+    (saved / "generation_config.json").write_text(
+        json.dumps({"max_length": 4, "transformers_version": "5.3.0"})
+    )
     trainer = seq2seq_trainer(tmp_path, generation_config=saved)
     assert trainer.model.generation_config == {"max_length": 4}
 
@@ -109,11 +130,14 @@ class Reading(Plain):
         self.generation_config = Settings()
 
     def generate(self, source):
-        return super().generate(source, self.generation_config.max_length, self.generation_config.num_beams)
+        return super().generate(
+            source, self.generation_config.max_length, self.generation_config.num_beams
+        )
 
 
 @pytest.mark.parametrize(
-    "given", [{"max_length": 3}, Settings(max_length=3), SimpleNamespace(max_length=3, num_beams=1)]
+    "given",
+    [{"max_length": 3}, Settings(max_length=3), SimpleNamespace(max_length=3, num_beams=1)],
 )
 def test_a_model_that_reads_its_own_config_is_given_this_one(tmp_path, given):
     extra = {"model": plain(kind=Reading), "processing_class": SimpleNamespace(pad_token_id=0)}
@@ -124,5 +148,9 @@ def test_a_model_that_reads_its_own_config_is_given_this_one(tmp_path, given):
 
 
 def test_a_model_that_reads_its_own_config_knows_its_settings(tmp_path):
-    with pytest.raises(ValueError, match=r"Settings has no setting 'max_lenght'. Did you mean 'max_length'"):
-        seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Reading)}, generation_config={"max_lenght": 3})
+    with pytest.raises(
+        ValueError, match=r"Settings has no setting 'max_lenght'. Did you mean 'max_length'"
+    ):
+        seq2seq_trainer(
+            tmp_path, trainer={"model": plain(kind=Reading)}, generation_config={"max_lenght": 3}
+        )

@@ -33,7 +33,9 @@ def test_the_model_under_an_adapter(monkeypatch):
     base = Net()
     peft = types.ModuleType("peft")
     peft.PeftModel = type("PeftModel", (), {"get_base_model": lambda self: base})
-    peft.PeftMixedModel = type("PeftMixedModel", (), {"base_model": types.SimpleNamespace(model=base)})
+    peft.PeftMixedModel = type(
+        "PeftMixedModel", (), {"base_model": types.SimpleNamespace(model=base)}
+    )
     assert inspection.base_of_adapter(base) is base
     monkeypatch.setitem(sys.modules, "peft", peft)
     assert inspection.base_of_adapter(peft.PeftModel()) is base
@@ -54,14 +56,22 @@ class SaysNo(TakesAnything):
     accepts_loss_kwargs = False
 
 
-@pytest.mark.parametrize(("cls", "expected"), [(Net, False), (TakesAnything, True), (SaysYes, True), (SaysNo, False)])
+@pytest.mark.parametrize(
+    ("cls", "expected"), [(Net, False), (TakesAnything, True), (SaysYes, True), (SaysNo, False)]
+)
 def test_models_that_take_the_number_of_items(cls, expected):
     """The model's own attributes take precedence over the signature of `forward`."""
     assert inspection.accepts_loss_kwargs(cls()) is expected
 
 
-NAMES = "GPT2LMHeadModel T5ForConditionalGeneration CLIPModel ViTForImageClassification Wav2Vec2ForCTC BertModel"
-NAMES += " BertForSequenceClassification BertForQuestionAnswering BertForNextSentencePrediction BertForPreTraining"
+NAMES = (
+    "GPT2LMHeadModel T5ForConditionalGeneration CLIPModel ViTForImageClassification Wav2Vec2ForCTC "
+    "BertModel"
+)
+NAMES += (
+    " BertForSequenceClassification BertForQuestionAnswering BertForNextSentencePrediction "
+    "BertForPreTraining"
+)
 
 
 @pytest.mark.parametrize("name", NAMES.split())
@@ -88,7 +98,11 @@ def test_labels_of_models_of_the_user():
         def forward(self, x, return_loss=None): ...
 
     assert inspection.find_labels(Net) == ["labels"]
-    assert inspection.find_labels(ForQuestionAnswering) == ["start_positions", "end_positions", "my_label_ids"]
+    assert inspection.find_labels(ForQuestionAnswering) == [
+        "start_positions",
+        "end_positions",
+        "my_label_ids",
+    ]
     assert inspection.find_labels(Spans) == ["my_label_ids"]
     assert inspection.can_return_loss(ReturnsLoss)
     assert not inspection.can_return_loss(MayReturnLoss)

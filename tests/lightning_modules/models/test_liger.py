@@ -1,4 +1,6 @@
-"""`use_liger_kernel`: Liger is asked to exchange the layers of the model that the reference would give it."""
+"""`use_liger_kernel`: Liger is asked to exchange the layers of the model that the reference
+would give it.
+"""
 
 import importlib.machinery
 import logging
@@ -30,7 +32,9 @@ def gpt2():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     sizes = {"n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": 11}
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    )
 
 
 def tokens(count=8):
@@ -45,7 +49,12 @@ def test_it_is_asked_as_the_reference_asks(tmp_path, liger, monkeypatch, config)
     monkeypatch.setattr(transformers.integrations.liger, "is_liger_kernel_available", lambda: True)
     asked = []
     for api in (transformers, sys.modules["lightrainer"]):
-        options = {**ARGUMENTS, "use_liger_kernel": True, "liger_kernel_config": config, "max_steps": 1}
+        options = {
+            **ARGUMENTS,
+            "use_liger_kernel": True,
+            "liger_kernel_config": config,
+            "max_steps": 1,
+        }
         args = api.TrainingArguments(output_dir=str(tmp_path), **options)
         made = api.Trainer(gpt2(), args, train_dataset=tokens())
         assert liger == []
@@ -67,7 +76,9 @@ def test_without_the_package_it_says_how_to_install_it(tmp_path, monkeypatch):
     """When the Trainer is made: the reference says so only when it trains."""
     monkeypatch.setitem(sys.modules, "liger_kernel", None)
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, use_liger_kernel=True)
-    with pytest.raises(ImportError, match=r"use_liger_kernel=True.*pip install 'lightrainer\[liger\]'"):
+    with pytest.raises(
+        ImportError, match=r"use_liger_kernel=True.*pip install 'lightrainer\[liger\]'"
+    ):
         Trainer(Tiny(), args)
     later = trainer(tmp_path)
     later.args.use_liger_kernel = True
@@ -103,11 +114,26 @@ class Overriding(Trainer):
         ({"use_liger_kernel": False}, None),
         ({"compute_metrics": lambda prediction: {}}, None),
         ({"label_smoothing_factor": 0.1}, None),
-        ({"compute_loss_func": lambda outputs, labels, num_items_in_batch: outputs["logits"].sum()}, None),
+        (
+            {
+                "compute_loss_func": (
+                    lambda outputs, labels, num_items_in_batch: outputs["logits"].sum()
+                )
+            },
+            None,
+        ),
         ({"cls": Overriding}, None),
         ({"model": Tiny()}, None),
     ],
-    ids=["the loss only", "without Liger", "metrics", "smoothing", "another loss", "an override", "another model"],
+    ids=[
+        "the loss only",
+        "without Liger",
+        "metrics",
+        "smoothing",
+        "another loss",
+        "an override",
+        "another model",
+    ],
 )
 def test_an_evaluation_of_the_loss_alone_makes_no_logits(tmp_path, liger, options, skips):
     """As in 5.23, but only if no other part needs them and the model supports it."""
@@ -123,7 +149,12 @@ def test_layers_of_a_model_become_those_of_liger():
     """With the package itself, where it is installed; what its layers compute needs a GPU."""
     pytest.importorskip("liger_kernel")
     transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=11, **sizes))
     layers = model.model.layers[0].input_layernorm, model.model.layers[0].mlp
     before = [layer.forward.__func__.__module__.split(".")[0] for layer in layers]

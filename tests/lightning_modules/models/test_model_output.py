@@ -28,8 +28,27 @@ class Theirs(Reference):
 
 
 T = torch.tensor([1.0, 2.0])
-FIRST = [{"first": T, "third": 4}, [("second", 1), ("third", None)], (T, T), "text", 5, [], (), {}, {"first": None}]
-FIRST += [{"other": 1}, [("first", 1), 3], [["second", 1]], ["ab"], range(2), {1: 2}, T.numpy(), {"first": 1, 2: 3}]
+FIRST = [
+    {"first": T, "third": 4},
+    [("second", 1), ("third", None)],
+    (T, T),
+    "text",
+    5,
+    [],
+    (),
+    {},
+    {"first": None},
+]
+FIRST += [
+    {"other": 1},
+    [("first", 1), 3],
+    [["second", 1]],
+    ["ab"],
+    range(2),
+    {1: 2},
+    T.numpy(),
+    {"first": 1, 2: 3},
+]
 MADE = [
     lambda kind: kind(first=T, third=3),
     lambda kind: kind(T, T + 1),
@@ -45,8 +64,18 @@ def facts(make, kind):
         made = make(kind)
     except Exception as error:
         return type(error).__name__
-    seen = [list(made.items()), made.to_tuple(), [made.first, made.second, made.third], made[:1], len(made)]
-    seen += ["first" in made, _pytree.tree_flatten(made)[0], pickle.loads(pickle.dumps(made)).to_tuple()]
+    seen = [
+        list(made.items()),
+        made.to_tuple(),
+        [made.first, made.second, made.third],
+        made[:1],
+        len(made),
+    ]
+    seen += [
+        "first" in made,
+        _pytree.tree_flatten(made)[0],
+        pickle.loads(pickle.dumps(made)).to_tuple(),
+    ]
     return [*map(str, seen), str(copy.deepcopy(made).to_tuple())]
 
 
@@ -70,7 +99,9 @@ def test_keys_attributes_and_indices_are_one():
             made[5]
 
 
-@pytest.mark.parametrize("use", [lambda o: o.pop("first"), lambda o: o.update(a=1), lambda o: o.setdefault("a", 1)])
+@pytest.mark.parametrize(
+    "use", [lambda o: o.pop("first"), lambda o: o.update(a=1), lambda o: o.setdefault("a", 1)]
+)
 def test_fields_are_fixed(use):
     for kind in (Ours, Theirs):
         with pytest.raises(Exception, match=r"(?i)cannot"):

@@ -1,4 +1,6 @@
-"""A loss is found in whatever a model returns, or the error says what was returned and what is expected."""
+"""A loss is found in whatever a model returns, or the error says what was returned and what is
+expected.
+"""
 
 import re
 from collections import OrderedDict, UserDict, namedtuple
@@ -31,7 +33,10 @@ class Slotted:
 
 VALUES = {"loss": LOSS, "logits": LOGITS, "hidden": HIDDEN}
 BARE = {"logits": LOGITS, "hidden": HIDDEN}
-FORMS = {kind.__name__: kind(**VALUES) for kind in (dict, OrderedDict, UserDict, SimpleNamespace, Plain, Slotted)} | {
+FORMS = {
+    kind.__name__: kind(**VALUES)
+    for kind in (dict, OrderedDict, UserDict, SimpleNamespace, Plain, Slotted)
+} | {
     "dict, loss last": {**BARE, "loss": LOSS},
     "mapping proxy": MappingProxyType(VALUES),
     "model output": SequenceClassifierOutput(loss=LOSS, logits=LOGITS, hidden_states=HIDDEN),
@@ -47,12 +52,16 @@ WITHOUT_LOSS = {kind.__name__: kind(**BARE) for kind in (dict, SimpleNamespace, 
 
 
 def identical(first, second):
-    return len(first) == len(second) and all(one is two for one, two in zip(first, second, strict=True))
+    return len(first) == len(second) and all(
+        one is two for one, two in zip(first, second, strict=True)
+    )
 
 
 @pytest.mark.parametrize("outputs", FORMS.values(), ids=FORMS)
 def test_loss_is_read(outputs):
-    """The very tensor that the model made, so that its graph is kept; the rest are predictions, in its order."""
+    """The very tensor that the model made, so that its graph is kept; the rest are predictions,
+    in its order.
+    """
     assert read_loss(outputs) is LOSS
     assert identical(split_outputs(outputs, [], has_loss=True), (LOGITS, HIDDEN))
 
@@ -72,7 +81,9 @@ def test_predictions_of_a_model_without_labels(outputs):
     assert identical(split_outputs(outputs, [], has_loss=False), (LOGITS, HIDDEN))
 
 
-@pytest.mark.parametrize("name", [name for name in FORMS if not re.match("tuple|named|list|model", name)])
+@pytest.mark.parametrize(
+    "name", [name for name in FORMS if not re.match("tuple|named|list|model", name)]
+)
 def test_ignored_keys_are_left_out(name):
     assert identical(split_outputs(FORMS[name], ["hidden"], has_loss=True), (LOGITS,))
     assert identical(split_outputs(FORMS[name], ["hidden", "logits"], has_loss=True), ())
@@ -81,4 +92,6 @@ def test_ignored_keys_are_left_out(name):
 
 def test_loss_is_a_prediction_when_there_were_no_labels():
     """As in the reference: only what was computed with labels has a loss to take out."""
-    assert identical(split_outputs({"loss": LOSS, "logits": LOGITS}, [], has_loss=False), (LOSS, LOGITS))
+    assert identical(
+        split_outputs({"loss": LOSS, "logits": LOGITS}, [], has_loss=False), (LOSS, LOGITS)
+    )

@@ -17,12 +17,16 @@ VOCABULARY = {"<a>": 0, "<b>": 1, "<c>": 2, "x": 3, "y": 4}
 
 
 def tokenizer(**special: str) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(VOCABULARY, unk_token="x")), **special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(VOCABULARY, unk_token="x")), **special
+    )
 
 
 def model(**special: object) -> GPT2LMHeadModel:
     config = {"bos_token_id": 3, "eos_token_id": 4, **special}
-    return GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=5, n_positions=4, **config))
+    return GPT2LMHeadModel(
+        GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=5, n_positions=4, **config)
+    )
 
 
 CASES = {
@@ -40,7 +44,9 @@ NEWEST = Path(sys.prefix) / "newest/transformers/trainer_utils.py"
 
 @pytest.fixture(scope="module")
 def later():
-    """The function of the newest transformers; 5.3.0 erases tokens that the tokenizer lacks, and further ends."""
+    """The function of the newest transformers; 5.3.0 erases tokens that the tokenizer lacks, and
+    further ends.
+    """
     if not NEWEST.is_file():
         pytest.skip("`make` lays the newest transformers aside")
     spec = importlib.util.spec_from_file_location("transformers.trainer_utils_of_newest", NEWEST)
@@ -67,7 +73,9 @@ def test_configs_are_those_of_the_newest_reference(later, name, ends, monkeypatc
 @pytest.mark.parametrize("of_config", [4, 2, None])
 @pytest.mark.parametrize("of_generation", [4, 2, [4], [3, 2], None])
 def test_end_tokens_are_those_of_the_reference(of_config, of_generation, monkeypatch):
-    """As 5.3.0, which leaves a list in the generation config, but without naming a token twice (right since 5.18)."""
+    """As 5.3.0, which leaves a list in the generation config, but without naming a token twice
+    (right since 5.18).
+    """
     monkeypatch.setenv("LIGHTRAINER_FOLLOW", "5.3.0")
     ours, theirs = model(eos_token_id=of_config), model(eos_token_id=of_config)
     for one in (ours, theirs):
@@ -75,7 +83,9 @@ def test_end_tokens_are_those_of_the_reference(of_config, of_generation, monkeyp
     align_special_tokens(ours, tokenizer(eos_token="y", bos_token="x"))
     reference_align(theirs, tokenizer(eos_token="y", bos_token="x"))
     assert ours.config.eos_token_id == theirs.config.eos_token_id == 4
-    assert ours.generation_config.eos_token_id == list(dict.fromkeys(theirs.generation_config.eos_token_id))
+    assert ours.generation_config.eos_token_id == list(
+        dict.fromkeys(theirs.generation_config.eos_token_id)
+    )
 
 
 @pytest.mark.parametrize(("version", "end"), [("5.3.0", [4]), ("5.17.0", [4]), ("5.18.0", 4)])
@@ -87,7 +97,9 @@ def test_single_end_token_follows_the_version(version, end, monkeypatch):
 
 
 def test_tokens_of_another_class_change_nothing():
-    """The reference asks for its own classes: an object that merely has such attributes says nothing of the model."""
+    """The reference asks for its own classes: an object that merely has such attributes says
+    nothing of the model.
+    """
     duck = SimpleNamespace(eos_token_id=0, bos_token_id=1, pad_token_id=2)
     holder = SimpleNamespace(tokenizer=tokenizer(eos_token="<a>", bos_token="<b>"))
     for processing_class in (duck, holder):

@@ -1,4 +1,6 @@
-"""The watch looks into all values and names faults; `tests/parity/test_underflow_overflow.py` compares its numbers."""
+"""The watch looks into all values and names faults; `tests/parity/test_underflow_overflow.py`
+compares its numbers.
+"""
 
 import logging
 import math
@@ -63,15 +65,24 @@ def test_the_logarithm_of_a_negative_number(log, kept):
     """In float32; the report ends with the layer, and the numbers before it are finite."""
     model = Model(Logarithm())
     watch = DebugUnderflowOverflow(model, max_frames_to_save=kept)
-    with pytest.raises(ValueError, match=r"inf or NaN in output of blocks\.1\.last, Logarithm \(batch 0\)"):
+    with pytest.raises(
+        ValueError, match=r"inf or NaN in output of blocks\.1\.last, Logarithm \(batch 0\)"
+    ):
         model(X)
     *before, last = watch.frames
-    assert [frame.module for frame in watch.frames] == [name.format("Logarithm") for name in EIGHT[:5]][-kept:]
+    assert [frame.module for frame in watch.frames] == [
+        name.format("Logarithm") for name in EIGHT[:5]
+    ][-kept:]
     assert not any(frame.faults for frame in before)
     assert last.faults == ["output"]
     (record,) = log.records
     assert record.levelno == logging.ERROR
-    for text in ("blocks.1.last, Logarithm", "nan  output", "abs min", f"last {min(kept, 5)} forward passes"):
+    for text in (
+        "blocks.1.last, Logarithm",
+        "nan  output",
+        "abs min",
+        f"last {min(kept, 5)} forward passes",
+    ):
         assert text in record.getMessage()
 
 
@@ -80,7 +91,10 @@ def test_the_logarithm_of_a_negative_number(log, kept):
 def test_what_goes_in_is_looked_at_too(where, bad):
     model, x = nn.Linear(4, 4), X.clone()
     (x if where == "input[0]" else model.weight.data)[0, 0] = bad
-    with DebugUnderflowOverflow(model), pytest.raises(ValueError, match=r"inf or NaN in .*Linear") as error:
+    with (
+        DebugUnderflowOverflow(model),
+        pytest.raises(ValueError, match=r"inf or NaN in .*Linear") as error,
+    ):
         model(x)
     assert where in str(error.value)
 
@@ -99,7 +113,9 @@ def test_masks_may_be_infinite():
 
 
 def test_batches_are_traced(log):
-    """Each pass of those batches is reported as it goes by; nothing in them ends the run, in others it does."""
+    """Each pass of those batches is reported as it goes by; nothing in them ends the run, in
+    others it does.
+    """
     model = Model(SOUND)
     DebugUnderflowOverflow(model, trace_batch_nums=[1, 2])
     for _ in range(4):

@@ -1,4 +1,6 @@
-"""The reference's optimizers, made from an `OptimizerConfig`, and a comparison that sees every bit."""
+"""The reference's optimizers, made from an `OptimizerConfig`, and a comparison that sees every
+bit.
+"""
 
 from types import SimpleNamespace
 
@@ -49,7 +51,9 @@ def small_model():
 
 
 def same(left, right):
-    """Tell if two nests of tensors and values have the same bits; parameters count as the same object only."""
+    """Tell if two nests of tensors and values have the same bits; parameters count as the same
+    object only.
+    """
     if isinstance(left, nn.Parameter) or isinstance(right, nn.Parameter):
         return left is right
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):

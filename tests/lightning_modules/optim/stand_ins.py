@@ -1,4 +1,6 @@
-"""Stand-ins for the libraries with optimizers: they are found when imported, and record what they are given."""
+"""Stand-ins for the libraries with optimizers: they are found when imported, and record what
+they are given.
+"""
 
 import importlib.metadata
 import sys
@@ -30,7 +32,9 @@ class Recorded(torch.optim.SGD):
 
     def __init__(self, params, **kwargs):
         self.given = (params, kwargs)
-        super().__init__(params.parameters() if isinstance(params, nn.Module) else params, lr=kwargs["lr"])
+        super().__init__(
+            params.parameters() if isinstance(params, nn.Module) else params, lr=kwargs["lr"]
+        )
 
 
 class Overrides:
@@ -48,7 +52,9 @@ class Overrides:
 
 
 def install(monkeypatch, *libraries):
-    """Put stand-ins for the libraries in place, by default for all, and make the reference believe in them."""
+    """Put stand-ins for the libraries in place, by default for all, and make the reference
+    believe in them.
+    """
     for path, names in MODULES.items():
         if libraries and path.partition(".")[0] not in libraries:
             continue
@@ -66,7 +72,9 @@ def install(monkeypatch, *libraries):
     for name in _CHECKS.split():
         monkeypatch.setattr(f"transformers.trainer_optimizer.is_{name}_available", lambda *_: True)
     version = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.18" if name == "torchao" else version(name))
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: "0.18" if name == "torchao" else version(name)
+    )
 
 
 def hide(monkeypatch):

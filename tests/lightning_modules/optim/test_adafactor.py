@@ -34,9 +34,13 @@ def parameters(dtype=torch.float32):
 
 
 def step(optimizer, number):
-    """A step with gradients of its number; those of number 3 are zero, and the second parameter has none at first."""
+    """A step with gradients of its number; those of number 3 are zero, and the second parameter
+    has none at first.
+    """
     torch.manual_seed(number)
-    for index, parameter in enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]):
+    for index, parameter in enumerate(
+        parameter for group in optimizer.param_groups for parameter in group["params"]
+    ):
         gradient = torch.randn(parameter.shape) * (number != 3)
         parameter.grad = None if index == 1 and number < 2 else gradient.to(parameter.dtype)
     optimizer.step()
@@ -62,7 +66,9 @@ def test_all_options_equal_reference(options, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_goes_on_as_if_never_interrupted(dtype):
-    """Torch casts a loaded state to the type of the weights; that would lose what the float32 state is for."""
+    """Torch casts a loaded state to the type of the weights; that would lose what the float32
+    state is for.
+    """
     options = STEP_SIZES[1] | {"beta1": 0.9}
     whole, optimizer = train(Adafactor, options, dtype)
     weights, interrupted = train(Adafactor, options, dtype, steps=3)
@@ -75,7 +81,9 @@ def test_half_precision_goes_on_as_if_never_interrupted(dtype):
 
 
 def test_the_schedule_shows_a_rate_for_a_group_without_gradients():
-    """The reference shows fewer rates than there are groups, which newer versions of torch do not take."""
+    """The reference shows fewer rates than there are groups, which newer versions of torch do
+    not take.
+    """
     weights = parameters()
     optimizer = Adafactor([{"params": weights[1:2]}, {"params": weights[2:]}])
     scheduler = AdafactorSchedule(optimizer, 0.5)

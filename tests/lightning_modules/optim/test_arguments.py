@@ -22,7 +22,8 @@ def test_unreadable_arguments(text):
 
 
 @pytest.mark.parametrize(
-    ("default", "text"), [(1.0, "much"), (1, "1.5"), (True, "ture"), (torch.half, "float33"), (torch.half, "nn")]
+    ("default", "text"),
+    [(1.0, "much"), (1, "1.5"), (True, "ture"), (torch.half, "float33"), (torch.half, "nn")],
 )
 def test_values_of_the_wrong_kind(default, text):
     with pytest.raises(ValueError, match=rf"value='{text}' \(`optim_args`\)"):
@@ -32,7 +33,9 @@ def test_values_of_the_wrong_kind(default, text):
 def test_arguments_without_effect_are_named(caplog):
     """The reference passes over them in silence."""
     with caplog.at_level(logging.WARNING):
-        OptimizerConfig(name="sgd", args="momentum=0.9,beta=1,weight_decay=0.3").build(nn.Linear(1, 1))
+        OptimizerConfig(name="sgd", args="momentum=0.9,beta=1,weight_decay=0.3").build(
+            nn.Linear(1, 1)
+        )
     unknown, overruled = (record.getMessage() for record in caplog.records)
     assert "['beta']" in unknown
     assert "weight_decay=0.3" in overruled

@@ -45,7 +45,11 @@ def test_others_keep_their_own_numbers():
 
 
 def test_values_are_numbers_flags_tuples_and_text():
-    assert built(f"{__name__}.Own", "name=a-b, betas=(0.1, 0.2),on=false").given == ("a-b", (0.1, 0.2), False)
+    assert built(f"{__name__}.Own", "name=a-b, betas=(0.1, 0.2),on=false").given == (
+        "a-b",
+        (0.1, 0.2),
+        False,
+    )
     assert built(f"{__name__}.Own", "name=none,on=3").given == (None, (0.5, 0.5), 3)
 
 
@@ -66,10 +70,18 @@ def test_a_function_makes_one_of_the_groups():
             "`optim`: 'torch.optim.Adan' names no class.*Did you mean 'Adam'",
         ),
         ("no_such.Thing", None, "'no_such.Thing' names no class"),
-        ("broken_optimizers.Thing", None, "'broken_optimizers.Thing' cannot be imported.*broken on purpose.*Repair"),
+        (
+            "broken_optimizers.Thing",
+            None,
+            "'broken_optimizers.Thing' cannot be imported.*broken on purpose.*Repair",
+        ),
         ("torch.nn.Linear", None, "not a subclass of torch.optim.Optimizer"),
         ("torch.optim.LBFGS", None, "needs a closure"),
-        ("torch.optim.SGD", "momentun=0.9", "optim='torch.optim.SGD'.*momentun.*It takes: |it takes: lr, momentum"),
+        (
+            "torch.optim.SGD",
+            "momentun=0.9",
+            "optim='torch.optim.SGD'.*momentun.*It takes: |it takes: lr, momentum",
+        ),
         ("torch.optim.SGD", "lr=0.9", "set by learning_rate"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Optimizers that step in the backward pass, under the facade's module and under a plain LightningModule."""
+"""Optimizers that step in the backward pass, under the facade's module and under a plain
+LightningModule.
+"""
 
 import pytest
 import torch
@@ -47,7 +49,9 @@ class Config(OptimizerConfig):
 
 
 def test_a_plain_lightning_module_trains_with_it():
-    """Each step at the rate of the schedule, to weights and losses of SGD, whose steps torch may round otherwise."""
+    """Each step at the rate of the schedule, to weights and losses of SGD, whose steps torch may
+    round otherwise.
+    """
     torch.manual_seed(0)
     data = [{"x": torch.randn(3)} for _ in range(12)]
     weights, losses = [], []

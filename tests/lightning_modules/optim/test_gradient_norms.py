@@ -36,4 +36,6 @@ def test_norm_and_gradients_are_those_of_torch(kind, max_norm, norm_type):
     assert norm.dtype == expected.dtype
     for one, other in zip(ours, reference, strict=True):
         assert (one.grad is None) == (other.grad is None)
-        assert one.grad is None or torch.allclose(one.grad, other.grad, rtol=0, atol=0, equal_nan=True)
+        assert one.grad is None or torch.allclose(
+            one.grad, other.grad, rtol=0, atol=0, equal_nan=True
+        )

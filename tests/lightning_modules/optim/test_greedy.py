@@ -1,4 +1,6 @@
-"""GreedyLR: rates that follow a metric; `tests/parity/test_added_later.py` compares it with the reference."""
+"""GreedyLR: rates that follow a metric; `tests/parity/test_added_later.py` compares it with the
+reference.
+"""
 
 import logging
 import math
@@ -10,8 +12,14 @@ from lightrainer import GreedyLR
 
 
 def scheduled(rate=0.1, groups=1, **settings):
-    parameters = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate * (1 + i)} for i in range(groups)]
-    return GreedyLR(torch.optim.SGD(parameters, lr=rate), **{"factor": 0.5, "patience": 0, "max_lr": 9.0, **settings})
+    parameters = [
+        {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate * (1 + i)}
+        for i in range(groups)
+    ]
+    return GreedyLR(
+        torch.optim.SGD(parameters, lr=rate),
+        **{"factor": 0.5, "patience": 0, "max_lr": 9.0, **settings},
+    )
 
 
 def rates(schedule, metrics):
@@ -32,11 +40,19 @@ SEEN = {
     "no metric counts after a fall": ({"cooldown": 2}, [3, 3, 1, 9, 2, 2], [2, 1, 1, 1, 2, 1]),
     "nor after a rise": ({"warmup": 2}, [3, 1, 9, 2, 2], [2, 2, 2, 4, 4]),
     "a higher metric": ({"mode": "max"}, [0.1, 0.2, 0.2], [2, 4, 2]),
-    "a share of the best": ({"threshold": 0.1, "threshold_mode": "rel"}, [1.0, 0.95, 0.9, 0.8], [2, 1, 0.5, 1]),
+    "a share of the best": (
+        {"threshold": 0.1, "threshold_mode": "rel"},
+        [1.0, 0.95, 0.9, 0.8],
+        [2, 1, 0.5, 1],
+    ),
     "bounds": ({"max_lr": 0.3, "min_lr": 0.07}, [3, 2, 1, 1, 1, 1], [2, 3, 3, 1.5, 0.75, 0.7]),
     "small changes": ({"eps": 0.06}, [3, 2, 2, 2, 2], [2, 4, 2, 1, 1]),
     "the mean of two": ({"smooth": True, "window_size": 2}, [1.0, 0.5, 0.9, 0.2], [2, 4, 8, 16]),
-    "it begins anew": ({"min_lr": 0.05, "reset_start": 3}, [3] * 8, [2, 1, 0.5, 0.5, 1, 2, 1, 0.5]),
+    "it begins anew": (
+        {"min_lr": 0.05, "reset_start": 3},
+        [3] * 8,
+        [2, 1, 0.5, 0.5, 1, 2, 1, 0.5],
+    ),
     "of several groups": ({"groups": 2, "min_lr": [0.05, 0.15]}, [3, 3, 3], [2, 1, 0.75]),
     "not a number": ({}, [3, math.nan, 1, math.inf], [2, 1, 2, 1]),
 }

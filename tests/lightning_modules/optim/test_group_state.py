@@ -28,7 +28,9 @@ class InGroups(torch.optim.Optimizer):
 
 
 def make(model):
-    optimizer = InGroups([{"params": list(model[0].parameters())}, {"params": list(model[1].parameters())}])
+    optimizer = InGroups(
+        [{"params": list(model[0].parameters())}, {"params": list(model[1].parameters())}]
+    )
     save_state_of_groups(optimizer)
     return optimizer
 

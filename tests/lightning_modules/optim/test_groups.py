@@ -6,7 +6,11 @@ from reference_side import reference_optimizer
 from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config, T5Model, Trainer
 
-from lightrainer.lightning_modules.optim import OptimizerConfig, decay_parameter_names, parameter_groups
+from lightrainer.lightning_modules.optim import (
+    OptimizerConfig,
+    decay_parameter_names,
+    parameter_groups,
+)
 from lightrainer.lightning_modules.optim import groups as groups_module
 
 
@@ -23,7 +27,9 @@ class Odd(nn.Module):
         super().__init__()
         self.first = nn.Linear(3, 3)
         self.twin = self.first
-        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)), nn.ModuleDict({"x": self.first})])
+        self.layers = nn.ModuleList(
+            [nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)), nn.ModuleDict({"x": self.first})]
+        )
         self.norm = RMSNorm()
         self.q_norm = RMSNorm()
         self.normal = nn.Linear(3, 3, bias=False)
@@ -48,9 +54,13 @@ SMALL = {"vocab_size": 11, "num_hidden_layers": 2, "num_attention_heads": 2, "hi
 MODELS = {
     "odd": Odd,
     "layer norm at the top": odd_in_a_layer_norm,
-    "gpt2": lambda: GPT2Model(GPT2Config(vocab_size=11, n_layer=2, n_head=2, n_embd=4, n_positions=8)),
+    "gpt2": lambda: GPT2Model(
+        GPT2Config(vocab_size=11, n_layer=2, n_head=2, n_embd=4, n_positions=8)
+    ),
     "bert": lambda: BertModel(BertConfig(**SMALL, intermediate_size=8)),
-    "t5": lambda: T5Model(T5Config(vocab_size=11, d_model=4, d_kv=2, d_ff=8, num_layers=2, num_heads=2)),
+    "t5": lambda: T5Model(
+        T5Config(vocab_size=11, d_model=4, d_kv=2, d_ff=8, num_layers=2, num_heads=2)
+    ),
     "transformer": lambda: nn.TransformerEncoderLayer(4, 2, 8),
 }
 
@@ -69,7 +79,9 @@ def test_groups_equal_reference(make):
     """Decaying group first, both in the order of `named_parameters`, without frozen parameters."""
     model = make()
     next(model.parameters()).requires_grad_(False)
-    expected = reference_optimizer(OptimizerConfig(name="sgd", weight_decay=0.1), model).param_groups
+    expected = reference_optimizer(
+        OptimizerConfig(name="sgd", weight_decay=0.1), model
+    ).param_groups
     groups = parameter_groups(model, 0.1)
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
     assert [[id(p) for p in group["params"]] for group in groups] == [
@@ -78,7 +90,9 @@ def test_groups_equal_reference(make):
 
 
 def test_classes_added_to_the_norm_layers_do_not_decay(monkeypatch):
-    """As with transformers 4, where scripts append to the list that they import from `transformers.trainer`."""
+    """As with transformers 4, where scripts append to the list that they import from
+    `transformers.trainer`.
+    """
     added = [*groups_module.ALL_LAYERNORM_LAYERS, nn.Linear]
     monkeypatch.setattr(groups_module, "ALL_LAYERNORM_LAYERS", added)
     model = nn.Sequential(nn.Linear(2, 2), nn.Embedding(2, 2))
@@ -87,5 +101,9 @@ def test_classes_added_to_the_norm_layers_do_not_decay(monkeypatch):
 
 def test_both_groups_are_there_when_empty():
     assert [len(group["params"]) for group in parameter_groups(nn.LayerNorm(2), 0.1)] == [1, 1]
-    assert [len(group["params"]) for group in parameter_groups(nn.Linear(2, 2, bias=False), 0.1)] == [1, 0]
-    assert [len(group["params"]) for group in parameter_groups(nn.Linear(2, 2), 0.1, decay_names=())] == [0, 2]
+    assert [
+        len(group["params"]) for group in parameter_groups(nn.Linear(2, 2, bias=False), 0.1)
+    ] == [1, 0]
+    assert [
+        len(group["params"]) for group in parameter_groups(nn.Linear(2, 2), 0.1, decay_names=())
+    ] == [0, 2]

@@ -79,11 +79,13 @@ OWN = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")  # the reference's
+# the reference's
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_each_parameter_has_a_schedule(monkeypatch, name):
     """The rates of all parameters are the reference's, and the schedule shows them."""
-    # The reference shows the rates of all layers for its one group, which newer versions of torch do not take.
+    # The reference shows the rates of all layers for its one group, which newer versions of torch
+    # do not take.
     first = lambda self: [next(iter(self.optimizer.optimizer_dict.values())).param_groups[0]["lr"]]
     monkeypatch.setattr(LayerWiseDummyScheduler, "get_lr", first)
     stand_ins.install(monkeypatch, "galore_torch")
@@ -115,7 +117,10 @@ def test_state_goes_through_a_file(tmp_path):
     schedules = [get_scheduler("linear", optimizer, 0, 8) for optimizer in (first, second)]
     steps(whole, range(6))
     steps(model, range(3))
-    torch.save({"optimizer": second.state_dict(), "schedule": schedules[1].state_dict()}, tmp_path / "state.pt")
+    torch.save(
+        {"optimizer": second.state_dict(), "schedule": schedules[1].state_dict()},
+        tmp_path / "state.pt",
+    )
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     resumed = small_model()
     resumed.load_state_dict(model.state_dict())

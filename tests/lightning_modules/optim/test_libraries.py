@@ -1,6 +1,8 @@
-"""Optimizers of other libraries get the class, the arguments and the groups that the reference gives them.
+"""Optimizers of other libraries get the class, the arguments and the groups that the reference
+gives them.
 
-The libraries are stand-ins here, that record what they are given; `tests/parity` trains with the real ones.
+The libraries are stand-ins here, that record what they are given; `tests/parity` trains with the
+real ones.
 """
 
 import pytest
@@ -33,9 +35,16 @@ WITH_ARGUMENTS = [
     ("schedule_free_adamw", "weight_lr_power=1.5,r=0.5"),
     ("schedule_free_radam", "r=0.5"),
     ("schedule_free_sgd", "weight_lr_power=1.5"),
-    ("grokadamw", "alpha_init=0.9,lamb=1,gamma=0.3,grokking_signal_decay_rate=0.2,gradient_clipping=0.5"),
+    (
+        "grokadamw",
+        "alpha_init=0.9,lamb=1,gamma=0.3,grokking_signal_decay_rate=0.2,gradient_clipping=0.5",
+    ),
     ("stable_adamw", "max_lr=0.1,kahan_sum=true,decouple_lr=true"),
-    *((name, GALORE) for name in OF_LIBRARIES if name.startswith("galore") and name != "galore_adafactor_layerwise"),
+    *(
+        (name, GALORE)
+        for name in OF_LIBRARIES
+        if name.startswith("galore") and name != "galore_adafactor_layerwise"
+    ),
     *((name, APOLLO) for name in OF_LIBRARIES if name.startswith("apollo")),
 ]
 
@@ -47,7 +56,9 @@ class Model(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(5, 4)
         self.positions = nn.Embedding(3, 4)
-        self.blocks = nn.ModuleList(nn.ModuleDict({"attn": nn.Linear(4, 4), "norm": nn.LayerNorm(4)}) for _ in range(2))
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"attn": nn.Linear(4, 4), "norm": nn.LayerNorm(4)}) for _ in range(2)
+        )
         self.head = nn.Linear(4, 5, bias=False)
         self.head.weight = self.embedding.weight
         self.last = nn.Linear(4, 2)
@@ -55,7 +66,13 @@ class Model(nn.Module):
 
 
 def config(name, **changes):
-    values = {"learning_rate": 0.01, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6}
+    values = {
+        "learning_rate": 0.01,
+        "weight_decay": 0.1,
+        "beta1": 0.8,
+        "beta2": 0.95,
+        "epsilon": 1e-6,
+    }
     values |= {"target_modules": "all-linear", "warmup_steps": 5}
     return OptimizerConfig(name=name, **{**values, **changes})
 
@@ -64,13 +81,19 @@ def recorded(kwargs):
     """The arguments; optimizers among them as what they were made with."""
     if "optimizer_dict" in kwargs:
         inner = kwargs["optimizer_dict"]
-        return {"lr": kwargs["lr"], "parameters": list(inner), "given": [each.given for each in inner.values()]}
+        return {
+            "lr": kwargs["lr"],
+            "parameters": list(inner),
+            "given": [each.given for each in inner.values()],
+        }
     return kwargs
 
 
 def alike(left, right):
     if isinstance(left, (list, tuple)):
-        return type(left) is type(right) and len(left) == len(right) and all(map(alike, left, right))
+        return (
+            type(left) is type(right) and len(left) == len(right) and all(map(alike, left, right))
+        )
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(alike(left[key], right[key]) for key in left)
     return left is right if isinstance(left, nn.Module) else same(left, right)
@@ -79,7 +102,10 @@ def alike(left, right):
 @pytest.mark.parametrize(
     ("name", "args"),
     # The reference forgets the arguments of galore_adafactor_layerwise: see below.
-    [*((name, None) for name in OF_LIBRARIES if name != "galore_adafactor_layerwise"), *WITH_ARGUMENTS],
+    [
+        *((name, None) for name in OF_LIBRARIES if name != "galore_adafactor_layerwise"),
+        *WITH_ARGUMENTS,
+    ],
 )
 def test_class_and_arguments_equal_reference(monkeypatch, name, args):
     stand_ins.install(monkeypatch)
@@ -100,7 +126,9 @@ def test_groups_equal_reference(monkeypatch, name):
     assert alike(actual.given, expected.given)
     assert alike(asked, stand_ins.Overrides.asked)
     in_8_bits = "8bit" in name and "torch" not in name and "galore" not in name
-    assert [module for module, *_ in asked] == ([model.embedding, model.positions] if in_8_bits else [])
+    assert [module for module, *_ in asked] == (
+        [model.embedding, model.positions] if in_8_bits else []
+    )
 
 
 def test_galore_with_adafactor_for_each_layer_gets_its_arguments(monkeypatch):
@@ -117,9 +145,21 @@ def test_galore_with_adafactor_for_each_layer_gets_its_arguments(monkeypatch):
     ("name", "args", "expected"),
     [
         ("adamw_torch_8bit", "block_size=128", {"block_size": 128}),
-        ("rmsprop_bnb", "alpha=0.9,momentum=0.5,eps=1e-7", {"alpha": 0.9, "momentum": 0.5, "eps": 1e-7}),
-        ("rmsprop_bnb_8bit", "min_8bit_size=64,centered=no", {"min_8bit_size": 64, "centered": False}),
-        ("stable_adamw", "kahan_sum=false,decouple_lr=no", {"kahan_sum": False, "decouple_lr": False}),
+        (
+            "rmsprop_bnb",
+            "alpha=0.9,momentum=0.5,eps=1e-7",
+            {"alpha": 0.9, "momentum": 0.5, "eps": 1e-7},
+        ),
+        (
+            "rmsprop_bnb_8bit",
+            "min_8bit_size=64,centered=no",
+            {"min_8bit_size": 64, "centered": False},
+        ),
+        (
+            "stable_adamw",
+            "kahan_sum=false,decouple_lr=no",
+            {"kahan_sum": False, "decouple_lr": False},
+        ),
     ],
 )
 def test_numbers_are_numbers(monkeypatch, name, args, expected):
@@ -128,7 +168,10 @@ def test_numbers_are_numbers(monkeypatch, name, args, expected):
     kwargs = optimizer_class_and_kwargs(config(name, args=args))[1]
     assert {key: kwargs[key] for key in expected} == expected
     others = {key: value for key, value in kwargs.items() if key not in expected}
-    assert same(others, {k: v for k, v in reference_class_and_kwargs(config(name))[1].items() if k not in expected})
+    assert same(
+        others,
+        {k: v for k, v in reference_class_and_kwargs(config(name))[1].items() if k not in expected},
+    )
 
 
 @pytest.mark.parametrize("name", OF_LIBRARIES)
@@ -142,7 +185,9 @@ def test_a_library_that_is_not_there_is_named_with_its_remedy(monkeypatch, name)
 
 
 def test_a_factory_is_given_the_model():
-    """Where `optimizer_cls_and_kwargs` holds no class of optimizers, it is called, and what it gives is called."""
+    """Where `optimizer_cls_and_kwargs` holds no class of optimizers, it is called, and what it
+    gives is called.
+    """
 
     def factory():
         return lambda model, lr: torch.optim.SGD(model.last.parameters(), lr=lr)

@@ -1,4 +1,6 @@
-"""Muon with AdamW in one optimizer equals the two of torch in a loop, bit for bit, also from a saved state."""
+"""Muon with AdamW in one optimizer equals the two of torch in a loop, bit for bit, also from a
+saved state.
+"""
 
 import copy
 
@@ -11,10 +13,16 @@ from lightrainer.lightning_modules.optim import OptimizerConfig
 from lightrainer.lightning_modules.optim.muon import matrices
 from lightrainer.lightning_modules.optim.schedules import get_linear_schedule_with_warmup
 
-pytestmark = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 and later have it")
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.optim, "Muon"), reason="torch 2.9 and later have it"
+)
 MATRICES = ["body.0.weight", "body.1.weight"]
 CONFIG = OptimizerConfig(
-    name="torch.optim.Muon", args="momentum=0.9,nesterov=false", learning_rate=0.02, weight_decay=0.1, beta1=0.8
+    name="torch.optim.Muon",
+    args="momentum=0.9,nesterov=false",
+    learning_rate=0.02,
+    weight_decay=0.1,
+    beta1=0.8,
 )
 
 
@@ -53,7 +61,10 @@ def ours(trained):
 
 
 def same(left, right):
-    return all(torch.equal(one, other) for one, other in zip(left.parameters(), right.parameters(), strict=True))
+    return all(
+        torch.equal(one, other)
+        for one, other in zip(left.parameters(), right.parameters(), strict=True)
+    )
 
 
 def test_matrices_are_what_is_neither_embedding_nor_output():
@@ -70,7 +81,9 @@ def test_steps_are_those_of_both_optimizers_with_one_schedule():
     by_hand, trained = model(), model()
     named = dict(by_hand.named_parameters())
     kept = ["embedding.weight", "classifier.weight"]
-    muon = torch.optim.Muon([named[name] for name in MATRICES], 0.02, 0.1, momentum=0.9, nesterov=False)
+    muon = torch.optim.Muon(
+        [named[name] for name in MATRICES], 0.02, 0.1, momentum=0.9, nesterov=False
+    )
     others = [one for name, one in named.items() if name not in (*MATRICES, *kept)]
     groups = [{"params": [named[name] for name in kept]}, {"params": others, "weight_decay": 0.0}]
     adamw = torch.optim.AdamW(groups, lr=0.02, betas=(0.8, 0.999), weight_decay=0.1)
@@ -90,7 +103,9 @@ def test_a_saved_state_goes_on_as_if_never_stopped(tmp_path):
     torch.save([optimizer.state_dict(), schedule.state_dict()], tmp_path / "state.pt")
     second = copy.deepcopy(first)
     optimizer, schedule = ours(second)
-    for one, state in zip((optimizer, schedule), torch.load(tmp_path / "state.pt", weights_only=True), strict=True):
+    for one, state in zip(
+        (optimizer, schedule), torch.load(tmp_path / "state.pt", weights_only=True), strict=True
+    ):
         with loading_optimizer(optimizer, "state.pt"):
             one.load_state_dict(state)
     steps(second, [optimizer], [schedule], range(2, 5))

@@ -1,4 +1,6 @@
-"""The schedules give the reference's learning rates to the last bit, and exchange their states with it."""
+"""The schedules give the reference's learning rates to the last bit, and exchange their states
+with it.
+"""
 
 import logging
 import math
@@ -34,7 +36,12 @@ CASES = [
     ("cosine_with_min_lr", 7, 53, {"min_lr": 1e-5}),
     ("cosine_with_min_lr", 7, 53, {"min_lr_rate": 0.1, "num_cycles": 1.3}),
     ("cosine_warmup_with_min_lr", 7, 53, {"min_lr": 1e-5}),
-    ("cosine_warmup_with_min_lr", 7, 53, {"min_lr_rate": 0.1, "warmup_lr_rate": 0.2, "num_cycles": 1}),
+    (
+        "cosine_warmup_with_min_lr",
+        7,
+        53,
+        {"min_lr_rate": 0.1, "warmup_lr_rate": 0.2, "num_cycles": 1},
+    ),
     ("cosine_warmup_with_min_lr", 1, 5, {"min_lr_rate": 0, "warmup_lr_rate": 0}),
     ("warmup_stable_decay", 7, 53, {"num_decay_steps": 20}),
     ("warmup_stable_decay", 7, None, {"num_decay_steps": 20, "num_stable_steps": 5}),
@@ -49,7 +56,9 @@ IDS = [f"{case[0]}-{number}" for number, case in enumerate(CASES)]
 
 def make_optimizer():
     parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
-    return torch.optim.SGD([{"params": parameters[:1]}, {"params": parameters[1:], "lr": 1 / 3}], lr=RATE)
+    return torch.optim.SGD(
+        [{"params": parameters[:1]}, {"params": parameters[1:], "lr": 1 / 3}], lr=RATE
+    )
 
 
 def build(module, name, warmup, total, kwargs):
@@ -74,7 +83,8 @@ def test_whole_run_equals_reference(name, warmup, total, kwargs):
 
 
 def test_every_schedule_is_compared():
-    waiting = {kind.value for kind in SchedulerType if kind.waits_for_metric}  # below, and in test_greedy.py
+    # below, and in test_greedy.py
+    waiting = {kind.value for kind in SchedulerType if kind.waits_for_metric}
     assert waiting == {"reduce_lr_on_plateau", "greedy"}
     assert {case[0] for case in CASES} | waiting == {kind.value for kind in SchedulerType}
     assert set(ours.SCHEDULES) == set(SchedulerType)
@@ -85,7 +95,9 @@ def test_plateau_follows_reference():
     losses = [3.0, 2.0, 2.0, 2.0, 2.0, 1.9, 1.9, 1.9, 1.9, 1.9]
     seen = []
     for module in (ours, reference):
-        optimizer, scheduler = build(module, "reduce_lr_on_plateau", None, None, {"patience": 1, "factor": 0.3})
+        optimizer, scheduler = build(
+            module, "reduce_lr_on_plateau", None, None, {"patience": 1, "factor": 0.3}
+        )
         seen.append([])
         for loss in losses:
             scheduler.step(loss)
@@ -134,10 +146,14 @@ def test_both_lengths_of_wsd_warn_as_in_the_reference():
 
 
 def test_inverse_sqrt_takes_its_timescale():
-    """5.3.0 drops the schedule's own arguments in `get_scheduler`; 5.23 passes them on, and so do we."""
+    """5.3.0 drops the schedule's own arguments in `get_scheduler`; 5.23 passes them on, and so
+    do we.
+    """
     seen = rates(*build(ours, "inverse_sqrt", 3, None, {"timescale": 50}), 40)
     optimizer = make_optimizer()
-    assert seen == rates(optimizer, reference.get_inverse_sqrt_schedule(optimizer, 3, timescale=50), 40)
+    assert seen == rates(
+        optimizer, reference.get_inverse_sqrt_schedule(optimizer, 3, timescale=50), 40
+    )
     assert seen != rates(*build(reference, "inverse_sqrt", 3, None, {"timescale": 50}), 40)
 
 
@@ -159,7 +175,10 @@ def test_polynomial_with_nothing_but_warmup():
 
 NAN, INFINITE = float("nan"), float("inf")
 NUMBERS = {
-    "linear": {"num_warmup_steps": [-1, NAN, "3", True], "num_training_steps": [-5, INFINITE, "10", [1]]},
+    "linear": {
+        "num_warmup_steps": [-1, NAN, "3", True],
+        "num_training_steps": [-5, INFINITE, "10", [1]],
+    },
     "cosine": {"num_cycles": [-0.5, NAN, "1", None]},
     "cosine_with_restarts": {"num_cycles": [-1, "1"]},
     "polynomial": {"power": [-1, NAN, "1"], "lr_end": [-1e-7, NAN, "0"]},
@@ -171,23 +190,47 @@ NUMBERS = {
         "num_stable_steps": [-1, "5"],
         "min_lr_ratio": [-1, "0"],
     },
-    "reduce_lr_on_plateau": {"patience": [-1, "3"], "factor": [-0.5, 0, "x"], "cooldown": [-1], "min_lr": [-1, [-1]]},
-    "greedy": {"patience": [-1], "max_lr": [0, "1"], "warmup": [-1], "window_size": [0], "reset_start": [-1, NAN]},
+    "reduce_lr_on_plateau": {
+        "patience": [-1, "3"],
+        "factor": [-0.5, 0, "x"],
+        "cooldown": [-1],
+        "min_lr": [-1, [-1]],
+    },
+    "greedy": {
+        "patience": [-1],
+        "max_lr": [0, "1"],
+        "warmup": [-1],
+        "window_size": [0],
+        "reset_start": [-1, NAN],
+    },
 }
-WRONG = [(name, key, value) for name, keys in NUMBERS.items() for key, values in keys.items() for value in values]
+WRONG = [
+    (name, key, value)
+    for name, keys in NUMBERS.items()
+    for key, values in keys.items()
+    for value in values
+]
 
 
 @pytest.mark.parametrize(("name", "key", "value"), WRONG)
 def test_numbers_that_cannot_be_are_named(name, key, value):
     """By the function, by `get_scheduler`, by a config, and by the training arguments."""
-    own = {"num_decay_steps": 2} if name == "warmup_stable_decay" and key != "num_decay_steps" else {}
+    own = (
+        {"num_decay_steps": 2} if name == "warmup_stable_decay" and key != "num_decay_steps" else {}
+    )
     own |= {"min_lr_rate": 0.1} if key == "warmup_lr_rate" else {}
     steps = {"num_warmup_steps": 0, "num_training_steps": 10}
     steps, own = ({**steps, key: value}, own) if key in steps else (steps, {**own, key: value})
-    doors = [lambda: ours.get_scheduler(name, make_optimizer(), **steps, scheduler_specific_kwargs=own)]
+    doors = [
+        lambda: ours.get_scheduler(name, make_optimizer(), **steps, scheduler_specific_kwargs=own)
+    ]
     if key not in steps:
         doors += [lambda: ours.ScheduleConfig(name=name, kwargs=own)]
-        doors += [lambda: TrainingArguments(use_cpu=True, lr_scheduler_type=name, lr_scheduler_kwargs=own)]
+        doors += [
+            lambda: TrainingArguments(use_cpu=True, lr_scheduler_type=name, lr_scheduler_kwargs=own)
+        ]
     for door in doors:
-        with pytest.raises((ValueError, TypeError), match=rf"`{key}` is .*(it has to be|expected is a number)"):
+        with pytest.raises(
+            (ValueError, TypeError), match=rf"`{key}` is .*(it has to be|expected is a number)"
+        ):
             door()

@@ -21,7 +21,13 @@ class Model(nn.Module):
         block = {"attn": nn.Linear(2, 2), "norm": nn.LayerNorm(2), "mlp": nn.Linear(2, 2)}
         self.blocks = nn.ModuleList(nn.ModuleDict(block) for _ in range(1))
         self.blocks.append(
-            nn.ModuleDict({"attn": nn.Linear(2, 2), "norm": nn.LayerNorm(2), "mlp": nn.Linear(2, 2, bias=False)})
+            nn.ModuleDict(
+                {
+                    "attn": nn.Linear(2, 2),
+                    "norm": nn.LayerNorm(2),
+                    "mlp": nn.Linear(2, 2, bias=False),
+                }
+            )
         )
         self.embedding = nn.Embedding(3, 2)
         self.head = nn.Linear(2, 3)
@@ -47,11 +53,15 @@ def test_layers_are_those_of_the_reference(monkeypatch, targets, expected):
     assert target_layers(NAME, model, targets) == expected
     config = OptimizerConfig(name=NAME, target_modules=targets)
     others, projected = reference_class_and_kwargs(config, model)[1]["params"]
-    assert list(map(id, projected["params"])) == [id(model.get_submodule(path).weight) for path in expected]
+    assert list(map(id, projected["params"])) == [
+        id(model.get_submodule(path).weight) for path in expected
+    ]
     assert len(others["params"]) + len(projected["params"]) == len(list(model.parameters()))
 
 
-@pytest.mark.parametrize("targets", ["attn", "all-linaer", ["norm"], ["query", "value"], [], ""], ids=str)
+@pytest.mark.parametrize(
+    "targets", ["attn", "all-linaer", ["norm"], ["query", "value"], [], ""], ids=str
+)
 def test_what_names_no_layer_is_an_error(monkeypatch, targets):
     stand_ins.install(monkeypatch, "galore_torch")
     config = OptimizerConfig(name=NAME, target_modules=targets)
@@ -65,6 +75,9 @@ def test_what_names_no_layer_is_an_error(monkeypatch, targets):
 
 def test_entries_without_a_layer_are_named(caplog):
     with caplog.at_level(logging.WARNING):
-        assert target_layers(NAME, Model(), ["attn", "query", "norm"]) == ["blocks.0.attn", "blocks.1.attn"]
+        assert target_layers(NAME, Model(), ["attn", "query", "norm"]) == [
+            "blocks.0.attn",
+            "blocks.1.attn",
+        ]
     (record,) = caplog.records
     assert "['query', 'norm']" in record.getMessage()

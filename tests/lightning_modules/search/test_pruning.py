@@ -29,7 +29,9 @@ def _quiet():
 def fit(trial, monitor="val_loss"):
     pruning, loader = OptunaPruningCallback(trial, monitor), DataLoader(points(12), batch_size=4)
     trainer = make_trainer(max_epochs=4, callbacks=[pruning], num_sanity_val_steps=2)
-    trainer.fit(LossModule(seeded(Net), optimizer=OptimizerConfig(learning_rate=0.1)), loader, loader)
+    trainer.fit(
+        LossModule(seeded(Net), optimizer=OptimizerConfig(learning_rate=0.1)), loader, loader
+    )
     return trainer.callback_metrics["val_loss"].item()
 
 
@@ -37,7 +39,8 @@ def test_values_are_reported_under_the_optimizer_step():
     study = optuna.create_study()
     study.optimize(fit, n_trials=1)
     (trial,) = study.trials
-    assert list(trial.intermediate_values) == [3, 6, 9, 12]  # the look before the training does not count
+    # the look before the training does not count
+    assert list(trial.intermediate_values) == [3, 6, 9, 12]
     assert trial.value == trial.intermediate_values[12]
 
 
@@ -58,7 +61,10 @@ def test_a_value_that_was_not_logged():
 def test_in_one_process_it_is_the_study_itself():
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     best = optimize_together(
-        study, lambda trial: trial.suggest_float("x", 0, 1), n_trials=3, result=lambda study: study.best_params["x"]
+        study,
+        lambda trial: trial.suggest_float("x", 0, 1),
+        n_trials=3,
+        result=lambda study: study.best_params["x"],
     )
     assert best == min(trial.value for trial in study.trials)
     assert len(study.trials) == 3
@@ -69,7 +75,9 @@ def test_in_one_process_it_is_the_study_itself():
 
 
 def test_a_value_is_reported_under_the_epoch_if_that_is_asked_for():
-    """The first of each epoch; other steps of the same epoch are of another batch size elsewhere."""
+    """The first of each epoch; other steps of the same epoch are of another batch size
+    elsewhere.
+    """
     study = optuna.create_study()
     callback = OptunaPruningCallback(study.ask(), "val_loss", unit="epochs")
     for epoch, step in ((0, 3), (0, 6), (1, 9)):

@@ -1,4 +1,6 @@
-"""`LightningCLI` understands modules and data: models, optimizers, metrics and datasets out of a YAML file."""
+"""`LightningCLI` understands modules and data: models, optimizers, metrics and datasets out of a
+YAML file.
+"""
 
 import pytest
 import torch
@@ -64,18 +66,30 @@ def config(tmp_path):
 
 
 def cli(kind, *arguments, run=True, subclasses=True):
-    options = {"subclass_mode_model": subclasses, "save_config_callback": None, "seed_everything_default": 7}
+    options = {
+        "subclass_mode_model": subclasses,
+        "save_config_callback": None,
+        "seed_everything_default": 7,
+    }
     return LightningCLI(kind, DataModule, args=list(map(str, arguments)), run=run, **options)
 
 
 def test_a_file_describes_a_training(config, tmp_path, monkeypatch, capsys):
-    """An argument on the command line goes before it; `load_from_checkpoint` needs nothing but the checkpoint."""
+    """An argument on the command line goes before it; `load_from_checkpoint` needs nothing but
+    the checkpoint.
+    """
     monkeypatch.chdir(tmp_path)
     made = cli(LossModule, "fit", "--config", config, "--model.optimizer.learning_rate=0.2")
     module, trainer = made.model, made.trainer
     assert trainer.global_step == 6
-    assert module.optimizer_config == OptimizerConfig(name="adamw_torch", learning_rate=0.2, weight_decay=0.1)
-    assert (module.label_smoothing, type(module.model), module.model.layers[0].out_features) == (0.1, Net, 5)
+    assert module.optimizer_config == OptimizerConfig(
+        name="adamw_torch", learning_rate=0.2, weight_decay=0.1
+    )
+    assert (module.label_smoothing, type(module.model), module.model.layers[0].out_features) == (
+        0.1,
+        Net,
+        5,
+    )
     assert isinstance(made.datamodule.val_dataset["b"], Counted)
     assert {"val_a_loss", "val_b_loss", "val_a_acc", "val_b_acc"} <= set(trainer.callback_metrics)
     assert "val_loss" not in trainer.callback_metrics
@@ -111,7 +125,10 @@ def test_every_module_has_all_options(kind, further):
         "--model.model=module_world.TokenNet",
         "--model.loss_fn={class_path: torch.nn.CrossEntropyLoss, init_args: {ignore_index: 7}}",
         "--model.optimizer={class_path: torch.optim.SGD, init_args: {lr: 0.5}}",
-        "--model.schedule={class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 3}}",
+        (
+            "--model.schedule={class_path: torch.optim.lr_scheduler.StepLR, init_args: "
+            "{step_size: 3}}"
+        ),
         "--model.neftune_noise_alpha=5",
         "--model.label_names=[labels]",
         "--data.batch_size=7",
@@ -129,8 +146,13 @@ def test_every_module_has_all_options(kind, further):
 # As an error it would keep jsonargparse from what it does otherwise.
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_what_is_written_down_can_be_read_again(config, tmp_path):
-    """The whole configuration, with a dict of a function and a class as its datasets, and one of functions alone."""
-    options = ["--data.val_dataset={a: module_world.points}", "--data.test_dataset=module_world.points"]
+    """The whole configuration, with a dict of a function and a class as its datasets, and one of
+    functions alone.
+    """
+    options = [
+        "--data.val_dataset={a: module_world.points}",
+        "--data.test_dataset=module_world.points",
+    ]
     for arguments in ([], options):
         made = cli(LossModule, "--config", config, *arguments, run=False)
         written = made.parser.dump(made.config)

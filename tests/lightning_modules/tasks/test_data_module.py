@@ -1,4 +1,6 @@
-"""`DataModule`: order, columns, lengths, several evaluation sets, and resumption (more of it in test_resuming.py)."""
+"""`DataModule`: order, columns, lengths, several evaluation sets, and resumption (more of it in
+test_resuming.py).
+"""
 
 import itertools
 
@@ -7,7 +9,18 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
-from module_world import Counted, Net, Seen, TokenNet, make_trainer, pad, points, same_weights, seeded, sentences
+from module_world import (
+    Counted,
+    Net,
+    Seen,
+    TokenNet,
+    make_trainer,
+    pad,
+    points,
+    same_weights,
+    seeded,
+    sentences,
+)
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -17,7 +30,10 @@ OPTIMIZER = {"learning_rate": 0.05}
 
 
 def fitted(data, module=None, *, ckpt_path=None, **options):
-    module, seen = LossModule(seeded(Net), optimizer=OPTIMIZER) if module is None else module, Seen()
+    module, seen = (
+        (LossModule(seeded(Net), optimizer=OPTIMIZER) if module is None else module),
+        Seen(),
+    )
     trainer = make_trainer(callbacks=[seen, *options.pop("callbacks", [])], **options)
     set_seed(7)
     if ckpt_path is not None:
@@ -52,7 +68,9 @@ def dropping():
 
 KEPT = ["x", "labels"]
 SOURCES = {
-    "table": lambda: DataModule(datasets.Dataset.from_list(to_lists(points())).with_format("torch"), batch_size=4),
+    "table": lambda: DataModule(
+        datasets.Dataset.from_list(to_lists(points())).with_format("torch"), batch_size=4
+    ),
     "by length": lambda: DataModule(
         Noisy(), batch_size=4, group_by_length=True, input_column="input_ids", columns=KEPT
     ),
@@ -63,8 +81,12 @@ SOURCES = {
 @pytest.mark.parametrize("source", SOURCES)
 def test_it_goes_on_with_the_very_next_batch(tmp_path, source):
     """In mid-epoch and at its end, to the bits of a training that was never interrupted."""
-    saving = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
-    whole, seen, _ = fitted(SOURCES[source](), dropping(), callbacks=[saving], enable_checkpointing=True)
+    saving = ModelCheckpoint(
+        dirpath=tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1
+    )
+    whole, seen, _ = fitted(
+        SOURCES[source](), dropping(), callbacks=[saving], enable_checkpointing=True
+    )
     for step in (2,) if source == "workers" else (2, 6, 8):
         file = tmp_path / f"step={step}.ckpt"
         torch.load(file, weights_only=True)
@@ -75,14 +97,18 @@ def test_it_goes_on_with_the_very_next_batch(tmp_path, source):
 
 
 def test_resuming_by_hand():
-    """`state_dict` after some batches, `load_state_dict` into a new one: the same batches follow, once."""
+    """`state_dict` after some batches, `load_state_dict` into a new one: the same batches
+    follow, once.
+    """
     first, second = SOURCES["by length"](), SOURCES["by length"]()
     batches = iter(first.train_dataloader())
     next(batches)
     second.load_state_dict(first.state_dict())
     rest = [batch["x"] for batch in batches]
     torch.rand(11)
-    assert [batch["x"].tolist() for batch in second.train_dataloader()] == [x.tolist() for x in rest]
+    assert [batch["x"].tolist() for batch in second.train_dataloader()] == [
+        x.tolist() for x in rest
+    ]
     assert [len(rest), len(list(second.train_dataloader()))] == [5, 6]
 
 
@@ -101,16 +127,24 @@ def test_by_length():
         sets = (None, sentences(200)) if validated else (sentences(200),)
         data = DataModule(*sets, collate_fn=pad, batch_size=4, **options)
         batches = list(data.val_dataloader() if validated else data.train_dataloader())
-        return sum((batch["labels"] == -100).sum().item() for batch in batches), batches[0]["input_ids"].shape[1]
+        return (
+            sum((batch["labels"] == -100).sum().item() for batch in batches),
+            batches[0]["input_ids"].shape[1],
+        )
 
-    (grouped, longest), (evaluated, _) = padding(group_by_length=True), padding(True, group_by_length=True)
+    (grouped, longest), (evaluated, _) = (
+        padding(group_by_length=True),
+        padding(True, group_by_length=True),
+    )
     assert max(grouped, evaluated) < padding()[0] / 3
     assert longest == 9
 
 
 def test_lengths_out_of_a_column():
     rows = [{**row, "length": number} for number, row in enumerate(to_lists(points()))]
-    data = DataModule(datasets.Dataset.from_list(rows), batch_size=11, group_by_length=True, columns=KEPT)
+    data = DataModule(
+        datasets.Dataset.from_list(rows), batch_size=11, group_by_length=True, columns=KEPT
+    )
     first = next(iter(data.train_dataloader()))
     assert set(first) == {"x", "labels"}
     assert np.allclose(first["x"][0], rows[-1]["x"])
@@ -119,23 +153,39 @@ def test_lengths_out_of_a_column():
 def test_columns_are_those_that_the_model_takes_or_that_are_named():
     """Text would not become a tensor."""
     items = [{**item, "text": "words", "id": 3} for item in points()]
-    for source in (items, datasets.Dataset.from_list([{**row, "text": "a"} for row in to_lists(points())])):
+    for source in (
+        items,
+        datasets.Dataset.from_list([{**row, "text": "a"} for row in to_lists(points())]),
+    ):
         assert fitted(DataModule(source, batch_size=4), max_epochs=1)[2].global_step == 6
-    assert set(next(iter(DataModule(items, columns=["id"], batch_size=4).train_dataloader()))) == {"id"}
+    assert set(next(iter(DataModule(items, columns=["id"], batch_size=4).train_dataloader()))) == {
+        "id"
+    }
     texts = DataModule(sentences(), collate_fn=pad, batch_size=4)
-    assert fitted(texts, LossModule(seeded(TokenNet), optimizer=OPTIMIZER), max_epochs=1)[2].global_step == 6
+    assert (
+        fitted(texts, LossModule(seeded(TokenNet), optimizer=OPTIMIZER), max_epochs=1)[
+            2
+        ].global_step
+        == 6
+    )
 
 
 def test_a_dict_of_validation_sets():
     """Each by itself, with its name; the whole of it, whatever the order."""
     sets = {"near": points(10, seed=5), "far": points(7, seed=6)}
-    module = LossModule(seeded(Net), optimizer=OPTIMIZER, metrics={"acc": MulticlassAccuracy(3, average="micro")})
-    found = fitted(DataModule(points(), sets, batch_size=4), module, max_epochs=1)[2].callback_metrics
+    module = LossModule(
+        seeded(Net), optimizer=OPTIMIZER, metrics={"acc": MulticlassAccuracy(3, average="micro")}
+    )
+    found = fitted(DataModule(points(), sets, batch_size=4), module, max_epochs=1)[
+        2
+    ].callback_metrics
     assert {"val_near_loss", "val_near_acc", "val_far_loss", "val_far_acc"} <= set(found)
     assert "val_acc" not in found
     for name, items in sets.items():
         with torch.no_grad():
-            predicted = module.model(torch.stack([item["x"] for item in items]))["logits"].argmax(-1)
+            predicted = module.model(torch.stack([item["x"] for item in items]))["logits"].argmax(
+                -1
+            )
         right = predicted == torch.stack([item["labels"] for item in items])
         assert float(found[f"val_{name}_acc"]) == pytest.approx(right.float().mean().item())
 
@@ -174,13 +224,18 @@ def test_loaders_of_subclasses_are_used_without_datasets(kind):
 def test_scheduled_accumulation_goes_on_in_the_middle_of_an_epoch(tmp_path, step):
     def fitted(*callbacks, **options):
         schedule = GradientAccumulationScheduler({0: 4, 1: 2})
-        trainer = make_trainer(callbacks=[schedule, *callbacks], enable_checkpointing=bool(callbacks))
+        trainer = make_trainer(
+            callbacks=[schedule, *callbacks], enable_checkpointing=bool(callbacks)
+        )
         module = LossModule(seeded(Net), optimizer={"learning_rate": 0.1})
         trainer.fit(module, DataModule(points(32), batch_size=4), **options)
         return module, trainer.global_step
 
     saving = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
-    (whole, steps), (resumed, same) = fitted(saving), fitted(ckpt_path=tmp_path / f"step={step}.ckpt")
+    (whole, steps), (resumed, same) = (
+        fitted(saving),
+        fitted(ckpt_path=tmp_path / f"step={step}.ckpt"),
+    )
     assert steps == same == 6
     assert same_weights(whole, resumed)
 
@@ -191,13 +246,17 @@ def test_from_datasets_makes_a_data_module_of_the_class():
     assert (type(data), data.batch_size, data.shuffle) == (OwnSetup, 4, False)
     assert DataModule.from_datasets(points(8), points(2)).batch_size == 1
     trainer = make_trainer(max_epochs=1)
-    trainer.fit(LossModule(seeded(Net)), DataModule.from_datasets(points(8), points(2), batch_size=4))
+    trainer.fit(
+        LossModule(seeded(Net)), DataModule.from_datasets(points(8), points(2), batch_size=4)
+    )
     assert trainer.global_step == 2
     assert "val_loss" in trainer.callback_metrics
 
 
 def test_test_and_predict():
-    data = DataModule(None, None, points(10, seed=5), points(10, seed=5), batch_size=4, eval_batch_size=5)
+    data = DataModule(
+        None, None, points(10, seed=5), points(10, seed=5), batch_size=4, eval_batch_size=5
+    )
     module, trainer = LossModule(seeded(Net)), make_trainer()
     (found,) = trainer.test(module, data, verbose=False)
     outputs = trainer.predict(module, data)
@@ -214,7 +273,9 @@ def test_functions_that_make_datasets():
         made.append(1)
         return points()
 
-    data = DataModule(make, {"a": make, "b": {"class_path": "module_world.Counted", "init_args": {"count": 5}}})
+    data = DataModule(
+        make, {"a": make, "b": {"class_path": "module_world.Counted", "init_args": {"count": 5}}}
+    )
     assert made == []
     for _ in range(2):
         fitted(data)
@@ -224,8 +285,12 @@ def test_functions_that_make_datasets():
 
 def test_streams_and_samplers_have_their_order():
     seen = fitted(DataModule(Endless(), batch_size=4), max_epochs=-1, max_steps=3)[1]
-    assert torch.equal(torch.cat(seen.batches), torch.stack([item["x"] for item in points(50)[:12]]))
-    seen = fitted(DataModule(points(), batch_size=4, sampler=lambda data: range(len(data) - 1, -1, -1)))[1]
+    assert torch.equal(
+        torch.cat(seen.batches), torch.stack([item["x"] for item in points(50)[:12]])
+    )
+    seen = fitted(
+        DataModule(points(), batch_size=4, sampler=lambda data: range(len(data) - 1, -1, -1))
+    )[1]
     backwards = torch.stack([item["x"] for item in reversed(points())])
     assert torch.equal(torch.cat(seen.batches), torch.cat([backwards, backwards]))
 
@@ -238,7 +303,9 @@ def test_columns_that_the_model_does_not_take(caplog):
         return {"x": torch.stack([item["x"] for item in items]) * items[0]["extra"]}
 
     def validate(**options):
-        make_trainer().validate(LossModule(seeded(Net)), DataModule(None, samples, **options), verbose=False)
+        make_trainer().validate(
+            LossModule(seeded(Net)), DataModule(None, samples, **options), verbose=False
+        )
 
     with caplog.at_level("INFO", "lightning.pytorch.lightrainer"):
         validate(batch_size=4)
@@ -250,18 +317,35 @@ def test_columns_that_the_model_does_not_take(caplog):
 
 LOADER = DataLoader(Noisy(), batch_size=4)
 WRONG_DATA = {
-    "train_dataset": [LOADER, {"a": Noisy()}, [Noisy(), Noisy()], "data.csv", 5, Noisy, (row for row in range(3))],
+    "train_dataset": [
+        LOADER,
+        {"a": Noisy()},
+        [Noisy(), Noisy()],
+        "data.csv",
+        5,
+        Noisy,
+        (row for row in range(3)),
+    ],
     "val_dataset": [LOADER, {"a": LOADER}, [Noisy(), LOADER], "data.csv", {"a": 5}, iter([])],
     "test_dataset": [LOADER, {"a": {"b": Noisy}}],
     "predict_dataset": [LOADER, [Noisy(), Noisy()], {"a": Noisy()}, 5],
 }
-VERBS = {"train_dataset": "fit", "val_dataset": "validate", "test_dataset": "test", "predict_dataset": "predict"}
+VERBS = {
+    "train_dataset": "fit",
+    "val_dataset": "validate",
+    "test_dataset": "test",
+    "predict_dataset": "predict",
+}
 
 
-@pytest.mark.parametrize(("argument", "value"), [(name, one) for name, wrong in WRONG_DATA.items() for one in wrong])
+@pytest.mark.parametrize(
+    ("argument", "value"), [(name, one) for name, wrong in WRONG_DATA.items() for one in wrong]
+)
 def test_what_is_not_a_dataset_is_refused_by_name(argument, value):
     with pytest.raises(TypeError, match=f"^`{argument}") as raised:
-        getattr(make_trainer(), VERBS[argument])(LossModule(seeded(Net)), DataModule(**{argument: value}))
+        getattr(make_trainer(), VERBS[argument])(
+            LossModule(seeded(Net)), DataModule(**{argument: value})
+        )
     said = str(raised.value)
     assert "Pass " in said or "ConcatDataset" in said
     if "DataLoader" in said:
@@ -273,10 +357,16 @@ def test_a_list_of_sets_is_evaluated_one_by_one(verb):
     """A list of samples is one set."""
     stage = "val" if verb == "validate" else "test"
     given = {f"{stage}_dataset": [Noisy(), Noisy()]}
-    results = getattr(make_trainer(), verb)(LossModule(seeded(Net)), DataModule(None, **given), verbose=False)
-    assert [list(result) for result in results] == [[f"{stage}_loss/dataloader_idx_{index}"] for index in range(2)]
+    results = getattr(make_trainer(), verb)(
+        LossModule(seeded(Net)), DataModule(None, **given), verbose=False
+    )
+    assert [list(result) for result in results] == [
+        [f"{stage}_loss/dataloader_idx_{index}"] for index in range(2)
+    ]
     given = {f"{stage}_dataset": points(10)}
-    (result,) = getattr(make_trainer(), verb)(LossModule(seeded(Net)), DataModule(None, **given), verbose=False)
+    (result,) = getattr(make_trainer(), verb)(
+        LossModule(seeded(Net)), DataModule(None, **given), verbose=False
+    )
     assert list(result) == [f"{stage}_loss"]
 
 

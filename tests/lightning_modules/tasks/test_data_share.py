@@ -1,4 +1,6 @@
-"""`data_share` beside strategies that count processes in other ways; `tests/ddp/test_strategies.py` has real ones."""
+"""`data_share` beside strategies that count processes in other ways;
+`tests/ddp/test_strategies.py` has real ones.
+"""
 
 import types
 
@@ -44,15 +46,24 @@ def test_data_share_follows_the_strategy(counted, copies, share):
 
 
 def test_data_share_without_processes():
-    assert data_share(trainer_of(None, rank=0, world_size=1)) == data_share(None) == DataShare(0, 1, 1)
+    assert (
+        data_share(trainer_of(None, rank=0, world_size=1)) == data_share(None) == DataShare(0, 1, 1)
+    )
 
 
 @pytest.mark.parametrize(
     ("counted", "said"),
     [
-        (KeyError("Invalid mesh_dim_name data_parallel"), 'Name a dimension of the device mesh "data_parallel"'),
-        (RuntimeError("Cannot slice a DeviceMesh without mesh_dim_names"), "or override that property"),
-        ({"num_replicas": 2, "rank": 0}, "successive processes"),  # processes 0 and 2, and 1 and 3, are copies
+        (
+            KeyError("Invalid mesh_dim_name data_parallel"),
+            'Name a dimension of the device mesh "data_parallel"',
+        ),
+        (
+            RuntimeError("Cannot slice a DeviceMesh without mesh_dim_names"),
+            "or override that property",
+        ),
+        # processes 0 and 2, and 1 and 3, are copies
+        ({"num_replicas": 2, "rank": 0}, "successive processes"),
         ({"num_replicas": 3, "rank": 2}, "equally many"),
         ({"num_replicas": 8, "rank": 2}, "equally many"),
     ],
@@ -71,5 +82,7 @@ def test_unknown_meshes_are_refused(counted, said):
 def test_a_mesh_with_other_dimensions_is_refused():
     module = LossModule(torch.nn.Linear(4, 3), loss_fn=torch.nn.MSELoss())
     module._device_mesh = types.SimpleNamespace(mesh_dim_names=("replicate", "shard", "tensor"))
-    with pytest.raises(ValueError, match=r"\('replicate', 'shard', 'tensor'\).*Override configure_model"):
+    with pytest.raises(
+        ValueError, match=r"\('replicate', 'shard', 'tensor'\).*Override configure_model"
+    ):
         module.configure_model()

@@ -67,7 +67,11 @@ def no_callbacks(self):
     return []
 
 
-Hookless = type("Hookless", (NoHooks,), {**dict.fromkeys(HOOKS, do_nothing), "configure_callbacks": no_callbacks})
+Hookless = type(
+    "Hookless",
+    (NoHooks,),
+    {**dict.fromkeys(HOOKS, do_nothing), "configure_callbacks": no_callbacks},
+)
 
 
 class OwnCallback(Callback):
@@ -85,13 +89,25 @@ def trained(kind):
     """Train two epochs with an uneven last step, and test."""
     data = DataModule(TensorDataset(ROWS, CLASSES), TensorDataset(ROWS, CLASSES), batch_size=4)
     schedule = {"name": "linear"}
-    options = {"num_labels": 3, "train_metrics": True, "optimizer": {"learning_rate": 0.1}, "schedule": schedule}
+    options = {
+        "num_labels": 3,
+        "train_metrics": True,
+        "optimizer": {"learning_rate": 0.1},
+        "schedule": schedule,
+    }
     module = kind(**options)
     trainer = make_trainer(accumulate_grad_batches=4)
     trainer.fit(module, data)
     logged = dict(trainer.callback_metrics)
-    tested = trainer.test(module, DataLoader(TensorDataset(ROWS, CLASSES), batch_size=4), verbose=False)
-    return module.model, logged, tested, [type(callback).__name__ for callback in trainer.callbacks]
+    tested = trainer.test(
+        module, DataLoader(TensorDataset(ROWS, CLASSES), batch_size=4), verbose=False
+    )
+    return (
+        module.model,
+        logged,
+        tested,
+        [type(callback).__name__ for callback in trainer.callbacks],
+    )
 
 
 def test_hooks_without_super_change_nothing():
@@ -103,16 +119,25 @@ def test_hooks_without_super_change_nothing():
 
 
 def test_configured_callbacks_are_added_to_those_of_the_module():
-    module = OwnCallbacks(nn.Linear(4, 3), loss_fn=nn.CrossEntropyLoss(), metrics={"acc": MulticlassAccuracy(3)})
+    module = OwnCallbacks(
+        nn.Linear(4, 3), loss_fn=nn.CrossEntropyLoss(), metrics={"acc": MulticlassAccuracy(3)}
+    )
     trainer = make_trainer(max_epochs=1)
     for _ in range(2):
         trainer.fit(copy.deepcopy(module), DataLoader(TensorDataset(ROWS, CLASSES), batch_size=4))
     names = [type(callback).__name__ for callback in trainer.callbacks]
-    assert names.count("OwnCallback") == names.count("ModuleCallback") == names.count("ResumingCallback") == 1
+    assert (
+        names.count("OwnCallback")
+        == names.count("ModuleCallback")
+        == names.count("ResumingCallback")
+        == 1
+    )
 
 
 @pytest.mark.parametrize("in_fabric", [True, False])
-@pytest.mark.parametrize("kind", [LossModule, SequenceClassificationModule, TokenClassificationModule])
+@pytest.mark.parametrize(
+    "kind", [LossModule, SequenceClassificationModule, TokenClassificationModule]
+)
 def test_steps_without_a_trainer_return_the_loss_of_the_batch(kind, in_fabric):
     torch.manual_seed(0)
     options = {"loss_fn": nn.CrossEntropyLoss()} if kind is LossModule else {"num_labels": 3}

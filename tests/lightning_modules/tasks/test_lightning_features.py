@@ -44,21 +44,32 @@ def test_an_optimizer_that_steps_in_the_backward_pass_cannot_accumulate(monkeypa
 class TestClipping:
     def test_value(self):
         sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
-        options = {"gradient_clip_val": 1e-3, "gradient_clip_algorithm": "value", "limit_train_batches": 1}
+        options = {
+            "gradient_clip_val": 1e-3,
+            "gradient_clip_algorithm": "value",
+            "limit_train_batches": 1,
+        }
         clipped = fitted(module(optimizer=sgd), max_epochs=1, **options)[0].model
         pairs = zip(clipped.parameters(), seeded(Net).parameters(), strict=True)
-        assert max((now - then).abs().max().item() for now, then in pairs) == pytest.approx(1e-3, rel=1e-3)
+        assert max((now - then).abs().max().item() for now, then in pairs) == pytest.approx(
+            1e-3, rel=1e-3
+        )
 
     @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
     def test_the_default_optimizer_clips_under_mixed_precision(self, precision):
-        """It is a fused one, which Lightning alone refuses to clip for. Clipped to nothing, nothing moves."""
+        """It is a fused one, which Lightning alone refuses to clip for. Clipped to nothing,
+        nothing moves.
+        """
         plugins = [MixedPrecision(precision, "cpu")]
         sgd = {"name": "sgd", "learning_rate": 1.0}
         for optimizer in ({"learning_rate": 0.05}, sgd):
             made = module(optimizer=optimizer)
             _, seen, _ = fitted(made, plugins=plugins, gradient_clip_val=0.5, max_epochs=1)
             assert all(map(math.isfinite, seen.losses))
-        start, clipped = seeded(Net), fitted(module(optimizer=sgd), plugins=plugins, gradient_clip_val=1e-12)[0].model
+        start, clipped = (
+            seeded(Net),
+            fitted(module(optimizer=sgd), plugins=plugins, gradient_clip_val=1e-12)[0].model,
+        )
         torch.testing.assert_close(clipped.state_dict(), start.state_dict(), rtol=0, atol=1e-6)
 
 
@@ -67,10 +78,14 @@ class TestPrecision:
 
     @pytest.mark.parametrize("options", [{"precision": "bf16-mixed"}, FP16_ON_CPU])
     def test_mixed(self, options):
-        """Half precision is used, learns, and gives nearly the numbers of full precision; weights stay in full."""
+        """Half precision is used, learns, and gives nearly the numbers of full precision;
+        weights stay in full.
+        """
         dtypes = []
         made = module()
-        made.model.layers[0].register_forward_hook(lambda layer, args, output: dtypes.append(output.dtype))
+        made.model.layers[0].register_forward_hook(
+            lambda layer, args, output: dtypes.append(output.dtype)
+        )
         _, seen, trainer = fitted(made, max_epochs=8, **options)
         half = torch.bfloat16 if "precision" in options else torch.float16
         assert set(dtypes) == {half}
@@ -103,16 +118,22 @@ class TestLimits:
         datamodule = lambda: DataModule(dataset, batch_size=4)
         seen = fitted(datamodule=datamodule(), overfit_batches=2, max_epochs=30)[1]
         assert len(seen.batches) == 60
-        assert all(torch.equal(batch, seen.batches[index % 2]) for index, batch in enumerate(seen.batches))
+        assert all(
+            torch.equal(batch, seen.batches[index % 2]) for index, batch in enumerate(seen.batches)
+        )
         assert seen.losses[-1] < 0.1 < seen.losses[0], "and they are learnt by heart"
         usual = fitted(datamodule=datamodule(), limit_train_batches=2, max_epochs=2)[1]
         assert not torch.equal(usual.batches[0], usual.batches[2])
 
 
-@pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")  # there is no validation
+# there is no validation
+@pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
 class TestTuner:
     def test_learning_rate(self, tmp_path):
-        made, trainer = module(schedule={"name": "linear"}), make_trainer(default_root_dir=tmp_path, max_epochs=9)
+        made, trainer = (
+            module(schedule={"name": "linear"}),
+            make_trainer(default_root_dir=tmp_path, max_epochs=9),
+        )
         found = Tuner(trainer).lr_find(made, datamodule=data(), num_training=40)
         assert found.suggestion() == made.learning_rate != OPTIMIZER["learning_rate"]
         assert made.hparams["optimizer"]["learning_rate"] == made.learning_rate
@@ -124,12 +145,20 @@ class TestTuner:
         assert seen.rates[-1] == pytest.approx(made.learning_rate / 12)
 
     def test_learning_rate_of_a_class_path_and_of_a_function(self, tmp_path):
-        forms = [{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}, lambda groups: torch.optim.SGD(groups)]
+        forms = [
+            {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
+            lambda groups: torch.optim.SGD(groups),
+        ]
         for form in forms:
-            made, trainer = module(optimizer=form), make_trainer(default_root_dir=tmp_path, max_epochs=9)
+            made, trainer = (
+                module(optimizer=form),
+                make_trainer(default_root_dir=tmp_path, max_epochs=9),
+            )
             found = Tuner(trainer).lr_find(made, datamodule=data(), num_training=30)
             assert made.learning_rate == found.suggestion()
-            assert {group["lr"] for group in made.configure_optimizers().param_groups} == {made.learning_rate}
+            assert {group["lr"] for group in made.configure_optimizers().param_groups} == {
+                made.learning_rate
+            }
 
     def test_batch_size(self, tmp_path):
         """Doubled from 2, trial by trial, and the loaders follow."""
@@ -145,10 +174,14 @@ class TestTuner:
 
 
 @pytest.mark.cpu_only("torch.compile")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
+)
 @pytest.mark.parametrize("what", ["module", "model"])
 def test_compiled_is_the_same(what):
-    """`torch.compile` of the module or of the model, with the graphs of a real compiler, if not its code."""
+    """`torch.compile` of the module or of the model, with the graphs of a real compiler, if not
+    its code.
+    """
     graphs, losses = [], {}
     backend = lambda graph, inputs: graphs.append(graph) or graph.forward
     for compiled in (None, what):
@@ -156,7 +189,9 @@ def test_compiled_is_the_same(what):
         model = seeded(Net)
         if compiled == "model":
             model = torch.compile(model, backend=backend)
-        made = LossModule(model, optimizer=OPTIMIZER, schedule={"name": "linear", "warmup_steps": 2})
+        made = LossModule(
+            model, optimizer=OPTIMIZER, schedule={"name": "linear", "warmup_steps": 2}
+        )
         if compiled == "module":
             made = torch.compile(made, backend=backend)
         losses[compiled] = fitted(made, accumulate_grad_batches=2)[1].losses
@@ -178,13 +213,23 @@ def test_weight_decay_spares_biases_and_norms():
         for parameter in made.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-        shrunk = {name for name, value in made.model.state_dict().items() if not torch.equal(value, before[name])}
+        shrunk = {
+            name
+            for name, value in made.model.state_dict().items()
+            if not torch.equal(value, before[name])
+        }
         assert shrunk == {"layers.0.weight", "layers.3.weight"}
 
 
 def test_a_schedule_of_torch_is_stepped_after_each_epoch():
-    halving = {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 1, "gamma": 0.5}}
-    for schedule in (halving, lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)):
+    halving = {
+        "class_path": "torch.optim.lr_scheduler.StepLR",
+        "init_args": {"step_size": 1, "gamma": 0.5},
+    }
+    for schedule in (
+        halving,
+        lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
+    ):
         seen = fitted(module(schedule=schedule))[1]
         assert seen.rates == [0.05] * 6 + [0.025] * 6
 
@@ -193,7 +238,10 @@ def test_the_model_is_put_into_training_mode():
     """`from_pretrained` leaves it in evaluation mode, in which there is no dropout."""
     made = LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER)
     made.model.eval()
-    assert fitted(made)[1].losses == fitted(LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER))[1].losses
+    assert (
+        fitted(made)[1].losses
+        == fitted(LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER))[1].losses
+    )
 
 
 class OwnStep(LossModule):
@@ -214,13 +262,17 @@ class OwnOptimization(LossModule):
 
 
 def test_subclasses_with_steps_of_their_own():
-    """Their losses are divided by the batches of a step, as Lightning does; not where they step by themselves."""
+    """Their losses are divided by the batches of a step, as Lightning does; not where they step
+    by themselves.
+    """
     sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
     texts = DataModule(points(8), batch_size=4, shuffle=False)
     whole = {name: torch.stack([item[name] for item in points(8)]) for name in ("x", "labels")}
     expected = seeded(Net)
     (expected(**whole)["loss"] * 2).backward()
-    divided = fitted(OwnStep(seeded(Net), optimizer=sgd), texts, accumulate_grad_batches=2, max_epochs=1)[0]
+    divided = fitted(
+        OwnStep(seeded(Net), optimizer=sgd), texts, accumulate_grad_batches=2, max_epochs=1
+    )[0]
     stepping = OwnOptimization(seeded(Net), optimizer=sgd)
     make_trainer(max_epochs=1).fit(stepping, DataModule(points(8), batch_size=8, shuffle=False))
     for made in (divided, stepping):
@@ -236,7 +288,9 @@ class WithBackbone(LossModule):
 
 @pytest.mark.parametrize("schedule", [None, "constant", "linear"])
 def test_groups_that_a_callback_adds(tmp_path, schedule):
-    """They have the configured decay, and keep their share of the rate; so they do in a resumed training."""
+    """They have the configured decay, and keep their share of the rate; so they do in a resumed
+    training.
+    """
 
     def trained(**options):
         made = module(WithBackbone, schedule=None if schedule is None else {"name": schedule})
@@ -248,19 +302,33 @@ def test_groups_that_a_callback_adds(tmp_path, schedule):
         return made, trainer.optimizers[0].param_groups
 
     (made, groups), frozen = trained(), seeded(Net).layers[0].weight
-    assert [(group["weight_decay"], len(group["params"])) for group in groups] == [(0.1, 1), (0.0, 3), (0.1, 2)]
+    assert [(group["weight_decay"], len(group["params"])) for group in groups] == [
+        (0.1, 1),
+        (0.0, 3),
+        (0.1, 2),
+    ]
     assert groups[2]["lr"] == pytest.approx(groups[0]["lr"] * 0.2)
     assert not torch.equal(made.model.layers[0].weight, frozen)
     assert same_weights(trained(ckpt_path=tmp_path / "epoch=0.ckpt")[0].model, made.model)
-    again = trained(ckpt_path=tmp_path / "epoch=1.ckpt")[1]  # of which Lightning leaves the backbone frozen
+    # of which Lightning leaves the backbone frozen
+    again = trained(ckpt_path=tmp_path / "epoch=1.ckpt")[1]
     assert [group["lr"] for group in again] == [group["lr"] for group in groups]
 
 
 def test_schedules_that_need_no_length_are_made_without_a_trainer():
     """The others ask for one."""
-    stable = {"name": "warmup_stable_decay", "kwargs": {"num_decay_steps": 2, "num_stable_steps": 3}}
-    for schedule in (stable, {"name": "inverse_sqrt", "warmup_steps": 4}, {"name": "linear", "total_steps": 9}):
+    stable = {
+        "name": "warmup_stable_decay",
+        "kwargs": {"num_decay_steps": 2, "num_stable_steps": 3},
+    }
+    for schedule in (
+        stable,
+        {"name": "inverse_sqrt", "warmup_steps": 4},
+        {"name": "linear", "total_steps": 9},
+    ):
         made = Fabric(devices=1).setup_module(module(schedule=schedule)).configure_optimizers()
         assert made["lr_scheduler"]["scheduler"] is not None
     with pytest.raises(RuntimeError, match="not attached to a `Trainer`"):
-        module(schedule={"name": "constant_with_warmup", "warmup_steps": 0.1}).configure_optimizers()
+        module(
+            schedule={"name": "constant_with_warmup", "warmup_steps": 0.1}
+        ).configure_optimizers()

@@ -1,4 +1,6 @@
-"""What a checkpoint of Lightning holds of a module is loaded exactly, and what it lacks is asked for."""
+"""What a checkpoint of Lightning holds of a module is loaded exactly, and what it lacks is asked
+for.
+"""
 
 import pytest
 import torch
@@ -54,7 +56,11 @@ def test_functions_that_are_not_passed_again_are_asked_for(tmp_path, kind, argum
             fitted(kind.load_from_checkpoint(path, model=network()))
     passed = kind.load_from_checkpoint(second, model=network(), **{argument: function})
     trainer = fitted(passed)
-    chosen = trainer.optimizers[0] if argument == "optimizer" else trainer.lr_scheduler_configs[0].scheduler
+    chosen = (
+        trainer.optimizers[0]
+        if argument == "optimizer"
+        else trainer.lr_scheduler_configs[0].scheduler
+    )
     assert type(chosen).__name__ == {"optimizer": "SGD", "schedule": "StepLR"}[argument]
 
 

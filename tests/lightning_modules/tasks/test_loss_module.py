@@ -1,4 +1,6 @@
-"""`LossModule` under a plain `lightning.Trainer`; `tests/parity/test_plain_lightning.py` compares its numbers."""
+"""`LossModule` under a plain `lightning.Trainer`; `tests/parity/test_plain_lightning.py`
+compares its numbers.
+"""
 
 import types
 from pathlib import Path
@@ -10,7 +12,11 @@ from module_world import Net, Seen, make_trainer, points, seeded
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix, MulticlassF1Score
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+)
 
 from lightrainer import BatchMetrics, LossModule, TokenLoss
 from lightrainer.lightning_modules.optim import OptimizerConfig
@@ -25,12 +31,17 @@ def make_module(**kwargs):
     return LossModule(seeded(Net), **kwargs)
 
 
-@pytest.mark.parametrize(("name", "more"), [("reduce_lr_on_plateau", {}), ("greedy", {"min_lr": 0, "max_lr": 1e-3})])
+@pytest.mark.parametrize(
+    ("name", "more"), [("reduce_lr_on_plateau", {}), ("greedy", {"min_lr": 0, "max_lr": 1e-3})]
+)
 def test_schedules_that_wait_for_a_metric_watch_the_validation_loss(name, more):
     """The rate is halved after each epoch in which it did not get better: here it never does."""
     settings = {"factor": 0.5, "patience": 0, "threshold": 1e9, "mode": "max", **more}
     schedule = ScheduleConfig(name=name, kwargs=settings)
-    module, seen = make_module(optimizer=OptimizerConfig(learning_rate=1e-3), schedule=schedule), Seen()
+    module, seen = (
+        make_module(optimizer=OptimizerConfig(learning_rate=1e-3), schedule=schedule),
+        Seen(),
+    )
     make_trainer(max_epochs=3, callbacks=[seen]).fit(module, loader(8), loader(6, seed=1))
     assert seen.rates == [1e-3] * 4 + [5e-4] * 2
     config = module.configure_optimizers()["lr_scheduler"]
@@ -58,13 +69,17 @@ def test_predictions_of_every_form_of_outputs(make, expected):
             return make(x)
 
     rows = torch.randn(3, 4)
-    (found,) = make_trainer().predict(LossModule(Model()), DataLoader([{"x": row} for row in rows], batch_size=3))
+    (found,) = make_trainer().predict(
+        LossModule(Model()), DataLoader([{"x": row} for row in rows], batch_size=3)
+    )
     torch.testing.assert_close(found, (rows, 2 * rows) if expected == "(x, 2x)" else rows)
 
 
 @pytest.mark.parametrize("form", ["described", "function"])
 def test_schedules_by_step_of_other_libraries(form):
-    """A described class and a function; a schedule that counts steps warns where it is stepped by epoch."""
+    """A described class and a function; a schedule that counts steps warns where it is stepped
+    by epoch.
+    """
     init = {"max_lr": 0.1, "total_steps": 16}
     schedule = {
         "described": {"class_path": "torch.optim.lr_scheduler.OneCycleLR", "init_args": init},
@@ -80,7 +95,9 @@ def test_schedules_by_step_of_other_libraries(form):
 def accuracy(model, data):
     with torch.no_grad():
         predicted = model(torch.stack([item["x"] for item in data]))["logits"].argmax(-1)
-    return pytest.approx(float((predicted == torch.stack([item["labels"] for item in data])).float().mean()))
+    return pytest.approx(
+        float((predicted == torch.stack([item["labels"] for item in data])).float().mean())
+    )
 
 
 MICRO = MulticlassAccuracy(3, average="micro")
@@ -88,8 +105,12 @@ METRICS = {
     "MulticlassAccuracy": MICRO,
     "acc": MetricCollection({"acc": MICRO, "f1": MulticlassF1Score(3)}),
     "right": {"right": MICRO, "loss_by_token": TokenLoss()},
-    "function": {"function": lambda logits, labels: (logits.argmax(-1) == labels).float().mean().item()},
-    "own": BatchMetrics({"own": MICRO}, lambda predictions, labels: (predictions.argmax(-1), labels)),
+    "function": {
+        "function": lambda logits, labels: (logits.argmax(-1) == labels).float().mean().item()
+    },
+    "own": BatchMetrics(
+        {"own": MICRO}, lambda predictions, labels: (predictions.argmax(-1), labels)
+    ),
 }
 
 
@@ -110,12 +131,17 @@ def per_class(logits, labels):
 
 def test_vectors_are_logged_entry_by_entry_and_matrices_are_named(caplog):
     metrics = {"count": per_class, "confusion": MulticlassConfusionMatrix(3)}
-    module, labels = make_module(metrics=metrics), torch.stack([item["labels"] for item in points(10)])
+    module, labels = (
+        make_module(metrics=metrics),
+        torch.stack([item["labels"] for item in points(10)]),
+    )
     loaders = [loader(10), loader(10)]
     logged = make_trainer().validate(module, loaders, verbose=False)[1]
     found = [logged[f"val_count_{index}/dataloader_idx_1"] for index in range(3)]
     assert found == torch.bincount(labels, minlength=3).tolist()
-    warnings = [record.getMessage() for record in caplog.records if "confusion" in record.getMessage()]
+    warnings = [
+        record.getMessage() for record in caplog.records if "confusion" in record.getMessage()
+    ]
     assert len(warnings) == 2, "one for each loader"
     assert "(3, 3)" in warnings[0]
 
@@ -149,7 +175,9 @@ def test_each_of_several_sets_has_its_own_results(verb, kind, tmp_path):
         trainer.fit(module, loader(), loaders)
     else:
         results = getattr(trainer, verb)(module, loaders, verbose=False)
-        assert [[name for name in names if name in result] for result in results] == [[name] for name in names]
+        assert [[name for name in names if name in result] for result in results] == [
+            [name] for name in names
+        ]
         assert [len(result) for result in results] == [2, 2], "loss and metric"
 
     logged = (Path(logger.log_dir) / "metrics.csv").read_text()
@@ -170,9 +198,18 @@ def test_a_metric_named_loss_is_refused(metrics):
 
 
 def test_metrics_in_a_fit():
-    """Logged after each epoch, of which the sanity check is none; nothing of them is in a checkpoint."""
-    metrics = {"acc": MICRO, "rows": lambda logits, labels: len(labels), "confusion": MulticlassConfusionMatrix(3)}
-    module, trainer = make_module(metrics=metrics, train_metrics=True), make_trainer(num_sanity_val_steps=1)
+    """Logged after each epoch, of which the sanity check is none; nothing of them is in a
+    checkpoint.
+    """
+    metrics = {
+        "acc": MICRO,
+        "rows": lambda logits, labels: len(labels),
+        "confusion": MulticlassConfusionMatrix(3),
+    }
+    module, trainer = (
+        make_module(metrics=metrics, train_metrics=True),
+        make_trainer(num_sanity_val_steps=1),
+    )
     trainer.fit(module, loader(8), loader(6, seed=2))
     logged = trainer.callback_metrics
     assert float(logged["val_acc"]) == accuracy(module.model, points(6, seed=2))
@@ -225,22 +262,33 @@ def test_a_forgotten_loss_function_is_named_for_batches_with_names(verb):
 def test_names_in_logs_with_another_separator(tmp_path):
     """What watches the validation loss by itself follows; the names are in checkpoints."""
     plateau = ScheduleConfig(name="reduce_lr_on_plateau")
-    options = {"metrics": {"right": MICRO}, "train_metrics": True, "log_separator": "/", "schedule": plateau}
+    options = {
+        "metrics": {"right": MICRO},
+        "train_metrics": True,
+        "log_separator": "/",
+        "schedule": plateau,
+    }
     module, trainer = make_module(**options), make_trainer()
     trainer.fit(module, loader(), loader(6))
     assert set(trainer.callback_metrics) == {"train/loss", "train/right", "val/loss", "val/right"}
     assert set(module.metric_values) == {"train/right", "val/right"}
     assert trainer.lr_scheduler_configs[0].monitor == "val/loss"
     results = trainer.test(module, {"near": loader(6), "far": loader(6, seed=4)}, verbose=False)
-    assert [set(result) for result in results] == [{f"test/{s}_loss", f"test/{s}_right"} for s in ("near", "far")]
+    assert [set(result) for result in results] == [
+        {f"test/{s}_loss", f"test/{s}_right"} for s in ("near", "far")
+    ]
     trainer.save_checkpoint(tmp_path / "module.ckpt")
-    again = LossModule.load_from_checkpoint(tmp_path / "module.ckpt", model=Net(), weights_only=True)
+    again = LossModule.load_from_checkpoint(
+        tmp_path / "module.ckpt", model=Net(), weights_only=True
+    )
     assert (again.log_separator, again.monitor) == ("/", "val/loss")
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
 def test_the_loss_of_an_epoch_is_a_mean_over_its_samples(accumulated):
-    """The last batch has two samples; without a step of the optimizer the mean is the loss of all."""
+    """The last batch has two samples; without a step of the optimizer the mean is the loss of
+    all.
+    """
     module = make_module(train_loss_on_epoch=True, optimizer={"learning_rate": 0.0})
     trainer = make_trainer(max_epochs=1, accumulate_grad_batches=accumulated)
     trainer.fit(module, loader(10))

@@ -59,7 +59,9 @@ def test_usual_metrics_are_exact_under_true_precision(precision):
         predicted = regression.to(dtype)(numbers.to(dtype)).double()
     expected = math.exp(functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()))
     assert perplexity == pytest.approx(expected, rel=1e-4)
-    assert mse == pytest.approx(functional.mse_loss(predicted, targets.to(dtype).double()).item(), rel=1e-4)
+    assert mse == pytest.approx(
+        functional.mse_loss(predicted, targets.to(dtype).double()).item(), rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("precision", TRUE_PRECISIONS)
@@ -68,9 +70,13 @@ def test_given_metrics_keep_the_type_of_their_states(precision):
     rows = TensorDataset(torch.randn(800, 4), torch.arange(800) % 3)
     metrics = {"own": TensorsOfItsOwn(), "accuracy": MulticlassAccuracy(3, average="micro")}
     module = LossModule(nn.Linear(4, 3), loss_fn=nn.CrossEntropyLoss(), metrics=metrics)
-    assert validated(module, rows, precision)["val_own"] == pytest.approx(200 * (12 + 1 / 3), rel=1e-5)
+    assert validated(module, rows, precision)["val_own"] == pytest.approx(
+        200 * (12 + 1 / 3), rel=1e-5
+    )
 
-    chosen = LossModule(nn.Linear(4, 1), metrics={"mse": MeanSquaredError().set_dtype(torch.float64)})
+    chosen = LossModule(
+        nn.Linear(4, 1), metrics={"mse": MeanSquaredError().set_dtype(torch.float64)}
+    )
     chosen.to(torch.bfloat16)
     assert chosen.metrics.metrics[0].sum_squared_error.dtype == torch.float64
     assert chosen.to("meta").metrics.metrics[0].sum_squared_error.device.type == "meta"

@@ -10,7 +10,13 @@ from module_world import Net, TokenNet, make_trainer, points, same_weights, seed
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
-from lightrainer.lightning_modules import CausalLMModule, DataModule, LossModule, OptimizerConfig, ScheduleConfig
+from lightrainer.lightning_modules import (
+    CausalLMModule,
+    DataModule,
+    LossModule,
+    OptimizerConfig,
+    ScheduleConfig,
+)
 
 DESCRIBED = {"class_path": "module_world.Net", "init_args": {"width": 5}}
 
@@ -81,7 +87,9 @@ class TestCheckpoints:
             LossModule.load_from_checkpoint(path)
 
     def test_a_subclass_with_arguments_of_its_own(self, tmp_path):
-        """`save_hyperparameters()` notes them, and a config among them is written down in plain values."""
+        """`save_hyperparameters()` notes them, and a config among them is written down in plain
+        values.
+        """
         path = saved(Mine(width=6, best=OptimizerConfig(learning_rate=0.2)), tmp_path)
         torch.load(path, weights_only=True)
         loaded = Mine.load_from_checkpoint(path)
@@ -97,12 +105,18 @@ class Mine(LossModule):
 
 class TestPretrained:
     def test_models_of_the_library(self, tmp_path):
-        """Saved through their own `save_pretrained`, loaded through `from_pretrained`, by class or by its path."""
+        """Saved through their own `save_pretrained`, loaded through `from_pretrained`, by class
+        or by its path.
+        """
         transformers = pytest.importorskip("transformers")
-        config = transformers.GPT2Config(n_positions=16, n_embd=8, n_layer=1, n_head=2, vocab_size=11)
+        config = transformers.GPT2Config(
+            n_positions=16, n_embd=8, n_layer=1, n_head=2, vocab_size=11
+        )
         module = CausalLMModule(transformers.GPT2LMHeadModel(config))
         module.save_pretrained(tmp_path / "saved")
-        assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "saved").iterdir()}
+        assert {"config.json", "model.safetensors"} <= {
+            path.name for path in (tmp_path / "saved").iterdir()
+        }
         path = "transformers.AutoModelForCausalLM"
         for kind in (transformers.AutoModelForCausalLM, path):
             options = {"model_kwargs": {"attn_pdrop": 0.5}, "optimizer": {"learning_rate": 0.3}}
@@ -110,7 +124,9 @@ class TestPretrained:
             assert same_weights(loaded.model, module.model)
             assert (loaded.learning_rate, loaded.model.config.attn_pdrop) == (0.3, 0.5)
         arguments = {"pretrained_model_name_or_path": str(tmp_path / "saved")}
-        described = CausalLMModule({"class_path": f"{path}.from_pretrained", "init_args": arguments})
+        described = CausalLMModule(
+            {"class_path": f"{path}.from_pretrained", "init_args": arguments}
+        )
         described.configure_model()
         assert same_weights(described.model, module.model)
 
@@ -126,7 +142,9 @@ class TestPretrained:
 
         model.config = SimpleNamespace(use_cache=True)
         model.register_forward_hook(lambda *_: seen.append(model.config.use_cache))
-        make_trainer(fast_dev_run=True).fit(LossModule(model, optimizer={"learning_rate": 0.1}), loader())
+        make_trainer(fast_dev_run=True).fit(
+            LossModule(model, optimizer={"learning_rate": 0.1}), loader()
+        )
         assert seen == [False]
         assert model.config.use_cache
 
@@ -142,7 +160,9 @@ def test_smoothing_of_several_labels_makes_no_sense():
 def test_copies_and_repeated_trainings():
     """Nothing of one training is left in the next: the noise is added once."""
     module = LossModule(seeded(TokenNet), optimizer={"learning_rate": 0.1}, neftune_noise_alpha=1.0)
-    texts = DataModule([{"input_ids": torch.ones(3).long(), "labels": torch.ones(3).long()}] * 4, batch_size=2)
+    texts = DataModule(
+        [{"input_ids": torch.ones(3).long(), "labels": torch.ones(3).long()}] * 4, batch_size=2
+    )
     for _ in range(2):
         make_trainer(fast_dev_run=True).fit(copy.deepcopy(module), texts)
     assert not module.model.embedding._forward_hooks

@@ -1,4 +1,6 @@
-"""Overrides of `training_step`: every item of an optimizer step counts once, whoever computes the loss."""
+"""Overrides of `training_step`: every item of an optimizer step counts once, whoever computes
+the loss.
+"""
 
 import pytest
 import torch
@@ -95,7 +97,9 @@ def test_step_is_that_of_one_batch(kind, accumulate):
 
 def test_mean_of_the_means_of_batches_is_another():
     """The control of the test above."""
-    halves = [loss_and_gradient(ROWS[half], CLASSES[half])[1] for half in (slice(0, 4), slice(4, 8))]
+    halves = [
+        loss_and_gradient(ROWS[half], CLASSES[half])[1] for half in (slice(0, 4), slice(4, 8))
+    ]
     _, whole = loss_and_gradient(ROWS, CLASSES)
     assert not torch.allclose(torch.stack(halves).mean(0), whole, rtol=0.1)
 

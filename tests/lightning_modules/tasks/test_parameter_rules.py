@@ -1,4 +1,6 @@
-"""`LossModule(parameter_rules=...)`: groups of the optimizer by names of parameters, in every form of optimizer."""
+"""`LossModule(parameter_rules=...)`: groups of the optimizer by names of parameters, in every
+form of optimizer.
+"""
 
 import pytest
 import torch
@@ -19,17 +21,25 @@ OPTIMIZERS = {
 
 
 def fitted(**options):
-    module, trainer = LossModule(seeded(Net), schedule={"name": "linear"}, **options), make_trainer()
+    module, trainer = (
+        LossModule(seeded(Net), schedule={"name": "linear"}, **options),
+        make_trainer(),
+    )
     trainer.fit(module, DataLoader(points(), batch_size=4))
     return module, trainer
 
 
 @pytest.mark.parametrize("form", OPTIMIZERS)
 def test_parameter_rules_set_groups(form):
-    """Learning rate, weight decay and freezing; the decay of the optimizer applies where no rule has one."""
+    """Learning rate, weight decay and freezing; the decay of the optimizer applies where no rule
+    has one.
+    """
     module, trainer = fitted(optimizer=OPTIMIZERS[form], parameter_rules=RULES)
     groups = trainer.optimizers[0].param_groups
-    found = [(group.get("rules"), group["initial_lr"], group["weight_decay"], len(group["params"])) for group in groups]
+    found = [
+        (group.get("rules"), group["initial_lr"], group["weight_decay"], len(group["params"]))
+        for group in groups
+    ]
     assert found == [
         (None, 0.01, 0.1, 0),
         (None, 0.01, 0.0, 1),
@@ -39,14 +49,20 @@ def test_parameter_rules_set_groups(form):
     ]
     assert all(group["lr"] == 0 for group in groups), "the schedule ends"
     before = seeded(Net).state_dict()
-    moved = [name for name, value in module.model.state_dict().items() if not torch.equal(value, before[name])]
+    moved = [
+        name
+        for name, value in module.model.state_dict().items()
+        if not torch.equal(value, before[name])
+    ]
     assert moved == [name for name in before if not name.startswith("layers.0.")]
 
 
 def test_parameter_rules_are_in_checkpoints(tmp_path):
     _, trainer = fitted(parameter_rules=RULES)
     trainer.save_checkpoint(tmp_path / "module.ckpt")
-    again = LossModule.load_from_checkpoint(tmp_path / "module.ckpt", model=Net(), weights_only=True)
+    again = LossModule.load_from_checkpoint(
+        tmp_path / "module.ckpt", model=Net(), weights_only=True
+    )
     assert again.parameter_rules == RULES
 
 
@@ -59,7 +75,11 @@ def plainly(groups):
     [
         ({"layers.*": {"lrs": 1.0}}, None, "Did you mean 'lr'"),
         ({"head.*": {"lr": 1.0}}, None, "'head.*' matches no parameter"),
-        ({"layers.*": {"lr_factor": 2.0}}, lambda groups: torch.optim.SGD(groups, lr=0.1), "Give the rule its 'lr'"),
+        (
+            {"layers.*": {"lr_factor": 2.0}},
+            lambda groups: torch.optim.SGD(groups, lr=0.1),
+            "Give the rule its 'lr'",
+        ),
         ({"layers.*": {"lr": 2.0}}, plainly, "does not use the groups"),
     ],
 )
@@ -71,5 +91,12 @@ def test_parameter_rules_without_effect_are_refused(rules, optimizer, said):
 
 def test_parameter_rules_of_a_function_that_makes_an_optimizer():
     rules = {"layers.3.*": {"lr": 0.5}, "layers.0.*": {"frozen": True}}
-    _, trainer = fitted(optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1), parameter_rules=rules)
-    assert [group["initial_lr"] for group in trainer.optimizers[0].param_groups] == [0.1, 0.1, 0.5, 0.5]
+    _, trainer = fitted(
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1), parameter_rules=rules
+    )
+    assert [group["initial_lr"] for group in trainer.optimizers[0].param_groups] == [
+        0.1,
+        0.1,
+        0.5,
+        0.5,
+    ]

@@ -1,4 +1,6 @@
-"""A training of any module resumes from checkpoints of every hook, whatever its loaders are, bit for bit."""
+"""A training of any module resumes from checkpoints of every hook, whatever its loaders are, bit
+for bit.
+"""
 
 import sys
 from importlib.metadata import entry_points
@@ -86,10 +88,22 @@ LOADERS = {
     "a stream": (OfOne, lambda: loader_of(Stream())),
     "a dict": (OfSeveral, lambda: {"a": loader_of(Noisy()), "b": loader_of(Few())}),
     "a list": (OfSeveral, lambda: [loader_of(Few()), loader_of(Noisy())]),
-    "a dict of streams": (OfSeveral, lambda: {"a": loader_of(Stream()), "b": loader_of(FewStream())}),
-    "a stream and a dataset": (OfSeveral, lambda: {"a": loader_of(Stream()), "b": loader_of(Few())}),
-    "min_size": (OfSeveral, lambda: CombinedLoader([loader_of(Noisy()), loader_of(Few())], "min_size")),
-    "max_size": (OfSeveral, lambda: CombinedLoader([loader_of(Noisy()), loader_of(Few())], "max_size")),
+    "a dict of streams": (
+        OfSeveral,
+        lambda: {"a": loader_of(Stream()), "b": loader_of(FewStream())},
+    ),
+    "a stream and a dataset": (
+        OfSeveral,
+        lambda: {"a": loader_of(Stream()), "b": loader_of(Few())},
+    ),
+    "min_size": (
+        OfSeveral,
+        lambda: CombinedLoader([loader_of(Noisy()), loader_of(Few())], "min_size"),
+    ),
+    "max_size": (
+        OfSeveral,
+        lambda: CombinedLoader([loader_of(Noisy()), loader_of(Few())], "max_size"),
+    ),
     "max_size of streams": (
         OfSeveral,
         lambda: CombinedLoader([loader_of(Stream()), loader_of(FewStream())], "max_size"),
@@ -101,7 +115,9 @@ LOADERS = {
 def fitted(module, data, callbacks, ckpt_path=None, **options):
     options["enable_checkpointing"] = any(isinstance(one, ModelCheckpoint) for one in callbacks)
     events = Record()
-    trainer = make_trainer(callbacks=[events, *callbacks, ResumingCallback()], **{"max_epochs": 3, **options})
+    trainer = make_trainer(
+        callbacks=[events, *callbacks, ResumingCallback()], **{"max_epochs": 3, **options}
+    )
     set_seed(7)
     if ckpt_path is not None:
         torch.rand(11)
@@ -114,7 +130,9 @@ def fitted(module, data, callbacks, ckpt_path=None, **options):
 
 
 def differences(folder, make_module, make_data, callbacks, **options):
-    """Resume from all checkpoints; return what of each differs from the training that was not interrupted."""
+    """Resume from all checkpoints; return what of each differs from the training that was not
+    interrupted.
+    """
     whole, events, trainer = fitted(make_module(), make_data(), callbacks, **options)
     found = {}
     files = sorted(folder.glob("*.ckpt"))
@@ -124,7 +142,10 @@ def differences(folder, make_module, make_data, callbacks, **options):
             "steps": other.global_step == trainer.global_step,
             "batches": resumed.read == whole.read[len(whole.read) - len(resumed.read) :],
             "rates": rest.rates == events.rates[len(events.rates) - len(rest.rates) :],
-            "validations": rest.validations == events.validations[len(events.validations) - len(rest.validations) :],
+            "validations": (
+                rest.validations
+                == events.validations[len(events.validations) - len(rest.validations) :]
+            ),
             "weights": same_weights(whole, resumed),
         }
         if not all(same.values()):
@@ -134,7 +155,9 @@ def differences(folder, make_module, make_data, callbacks, **options):
 
 @pytest.mark.parametrize("kind", LOADERS)
 def test_resumed_loaders_after_every_batch(tmp_path, kind):
-    """Over three epochs: with max_size_cycle the shorter loader is in its last, first and middle batch."""
+    """Over three epochs: with max_size_cycle the shorter loader is in its last, first and middle
+    batch.
+    """
     make_module, make_data = LOADERS[kind]
     saving = EveryHook(tmp_path, ("train_batch_end", "validation_end", "train_epoch_end"))
     found, count = differences(tmp_path, make_module, make_data, [saving], limit_val_batches=1)
@@ -143,7 +166,9 @@ def test_resumed_loaders_after_every_batch(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["one", "a stream", "a dict"])
 def test_resumed_loaders_in_the_middle_of_a_batch(tmp_path, kind):
-    """The data draws random numbers, the model does not: the batch is read again with the same ones."""
+    """The data draws random numbers, the model does not: the batch is read again with the same
+    ones.
+    """
     make_class, make_data = LOADERS[kind]
 
     def make_module():
@@ -157,10 +182,17 @@ def test_resumed_loaders_in_the_middle_of_a_batch(tmp_path, kind):
 
 
 @pytest.mark.parametrize("schedule", ["plateau", "greedy"])
-@pytest.mark.parametrize("saving", [{}, {"every_n_train_steps": 1}, {"monitor": "val_loss"}, {"save_last": True}])
+@pytest.mark.parametrize(
+    "saving", [{}, {"every_n_train_steps": 1}, {"monitor": "val_loss"}, {"save_last": True}]
+)
 def test_resumed_schedules_that_follow_a_metric(tmp_path, schedule, saving):
-    """Lightning's own checkpoints, by default those before the schedule's step; a rate that changes in each epoch."""
-    plateau = {"class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau", "init_args": {"patience": 0, "mode": "max"}}
+    """Lightning's own checkpoints, by default those before the schedule's step; a rate that
+    changes in each epoch.
+    """
+    plateau = {
+        "class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau",
+        "init_args": {"patience": 0, "mode": "max"},
+    }
     greedy = {"name": "greedy", "kwargs": {"patience": 0, "min_lr": 1e-6, "factor": 0.5}}
 
     class Module(LossModule):
@@ -168,26 +200,37 @@ def test_resumed_schedules_that_follow_a_metric(tmp_path, schedule, saving):
             torch.manual_seed(1)
             optimizer = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
             chosen = plateau if schedule == "plateau" else greedy
-            super().__init__(torch.nn.Linear(4, 1), loss_fn=torch.nn.MSELoss(), optimizer=optimizer, schedule=chosen)
+            super().__init__(
+                torch.nn.Linear(4, 1),
+                loss_fn=torch.nn.MSELoss(),
+                optimizer=optimizer,
+                schedule=chosen,
+            )
             self.read = []
 
     rows = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
     rows = TensorDataset(rows, rows.sum(1, keepdim=True))
     saved = ModelCheckpoint(tmp_path, filename="{epoch}-{step}", save_top_k=-1, **saving)
-    found, count = differences(tmp_path, Module, lambda: DataModule(rows, rows, batch_size=8), [saved], max_epochs=5)
+    found, count = differences(
+        tmp_path, Module, lambda: DataModule(rows, rows, batch_size=8), [saved], max_epochs=5
+    )
     assert found == {}
     assert count >= 4
 
 
 @pytest.mark.parametrize("is_order_of_epoch", [False, True])
 def test_resumed_stateful_loader(tmp_path, is_order_of_epoch):
-    """Of torchdata, beside a schedule that asks for the length of the training: Lightning alone reads other batches."""
+    """Of torchdata, beside a schedule that asks for the length of the training: Lightning alone
+    reads other batches.
+    """
     stateful_dataloader = pytest.importorskip("torchdata.stateful_dataloader")
 
     class Module(LossModule):
         def __init__(self):
             torch.manual_seed(1)
-            super().__init__(torch.nn.Linear(4, 1), loss_fn=torch.nn.MSELoss(), schedule={"name": "linear"})
+            super().__init__(
+                torch.nn.Linear(4, 1), loss_fn=torch.nn.MSELoss(), schedule={"name": "linear"}
+            )
             self.read = []
 
         def training_step(self, batch, batch_idx):
@@ -233,11 +276,16 @@ class Stateful(DataLoader):
 
 @pytest.mark.parametrize(
     ("make_loader", "first_batch"),
-    [(lambda data: build_loader(data, batch_size=8), 2), (lambda data: Stateful(data, batch_size=8), 0)],
+    [
+        (lambda data: build_loader(data, batch_size=8), 2),
+        (lambda data: Stateful(data, batch_size=8), 0),
+    ],
     ids=["own", "stateful"],
 )
 def test_resumed_with_another_number_of_loaders(tmp_path, caplog, make_loader, first_batch):
-    """No state is that of a loader now: loaders of this library skip what was trained, others begin again."""
+    """No state is that of a loader now: loaders of this library skip what was trained, others
+    begin again.
+    """
     data = [{**row, "index": torch.tensor(index)} for index, row in enumerate(points(32))]
     saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
     fitted(InOrder(), make_loader(data), [saved], max_epochs=1)
@@ -277,9 +325,13 @@ def test_resumed_with_another_batch_size(tmp_path, caplog, batch_size, warned):
 
 
 def test_resuming_callback_of_every_trainer(monkeypatch):
-    """By the entry point, where a loader can have been made; other scripts of the environment are left alone."""
+    """By the entry point, where a loader can have been made; other scripts of the environment
+    are left alone.
+    """
     found = [
-        entry for entry in entry_points(group="lightning.pytorch.callbacks_factory") if entry.name == "lightrainer"
+        entry
+        for entry in entry_points(group="lightning.pytorch.callbacks_factory")
+        if entry.name == "lightrainer"
     ]
     callbacks = found[0].load()
     assert [type(one) for one in callbacks()] == [ResumingCallback]
@@ -299,7 +351,9 @@ def test_resuming_callback_leaves_others_alone(tmp_path):
     """A module and a loader of the user's own: nothing is added to checkpoints."""
     module, _, trainer = fitted(OfOne(), DataLoader(points(16), batch_size=8), [])
     trainer.save_checkpoint(tmp_path / "own.ckpt")
-    assert not [name for name in torch.load(tmp_path / "own.ckpt") if name.startswith("lightrainer")]
+    assert not [
+        name for name in torch.load(tmp_path / "own.ckpt") if name.startswith("lightrainer")
+    ]
     assert module.trainer is trainer
 
 

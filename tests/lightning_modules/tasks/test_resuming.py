@@ -1,4 +1,6 @@
-"""Every checkpoint of a training is gone on from, bit for bit, whatever it was written by and at whichever hook."""
+"""Every checkpoint of a training is gone on from, bit for bit, whatever it was written by and at
+whichever hook.
+"""
 
 import datetime
 import itertools
@@ -25,14 +27,20 @@ from torch.utils.data import IterableDataset
 
 from lightrainer.lightning_modules import DataModule, LossModule, set_seed
 
-pytestmark = pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__`", "ignore:The dirpath has changed")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Your `IterableDataset` has `__len__`", "ignore:The dirpath has changed"
+)
 
 
 def ours():
-    return LossModule(seeded(Net, dropout=0.3), optimizer={"learning_rate": 0.05}, schedule={"name": "linear"})
+    return LossModule(
+        seeded(Net, dropout=0.3), optimizer={"learning_rate": 0.05}, schedule={"name": "linear"}
+    )
 
 
-def fitted(data, module, callbacks, ckpt_path=None, val=None, workers=None, collates=None, **options):
+def fitted(
+    data, module, callbacks, ckpt_path=None, val=None, workers=None, collates=None, **options
+):
     events = Events()
     collate_fn = None if collates is None else collates()
     val = points(10, seed=9) if val is None else val
@@ -47,7 +55,9 @@ def fitted(data, module, callbacks, ckpt_path=None, val=None, workers=None, coll
 
 
 def differences(folder, callbacks, data=Noisy, module=Plain, **options):
-    """Go on from all checkpoints; what of each is not as in the training that was not interrupted."""
+    """Go on from all checkpoints; what of each is not as in the training that was not
+    interrupted.
+    """
     whole, events, trainer = fitted(data, module(), callbacks(folder), **options)
     found, files = {}, sorted(folder.glob("*.ckpt"))
     for file in files:
@@ -60,7 +70,10 @@ def differences(folder, callbacks, data=Noisy, module=Plain, **options):
             found[file.name, "steps"] = other.global_step
         if rest.rates != events.rates[done:]:
             found[file.name, "rates"] = rest.rates
-        if rest.validations != events.validations[len(events.validations) - len(rest.validations) :]:
+        if (
+            rest.validations
+            != events.validations[len(events.validations) - len(rest.validations) :]
+        ):
             found[file.name, "validations"] = rest.validations
         if not all(map(torch.equal, rest.batches, events.batches[done:])):
             found[file.name, "batches"] = len(rest.batches)
@@ -70,18 +83,46 @@ def differences(folder, callbacks, data=Noisy, module=Plain, **options):
 WRITTEN = {
     "val_check_interval=0.25": (12, {"monitor": "val_0"}, {"val_check_interval": 0.25}),
     "val_check_interval=2": (6, {"monitor": "val_0"}, {"val_check_interval": 2}),
-    "validated across epochs": (3, {"monitor": "val_0"}, {"val_check_interval": 4, "check_val_every_n_epoch": None}),
-    "check_val_every_n_epoch=2": (1, {"monitor": "val_0"}, {"check_val_every_n_epoch": 2, "max_epochs": 3}),
+    "validated across epochs": (
+        3,
+        {"monitor": "val_0"},
+        {"val_check_interval": 4, "check_val_every_n_epoch": None},
+    ),
+    "check_val_every_n_epoch=2": (
+        1,
+        {"monitor": "val_0"},
+        {"check_val_every_n_epoch": 2, "max_epochs": 3},
+    ),
     "every_n_train_steps=1": (12, {"every_n_train_steps": 1}, {"num_sanity_val_steps": 2}),
     "without validation": (12, {"every_n_train_steps": 1}, {"limit_val_batches": 0}),
-    "at the end of training epochs": (2, {"save_on_train_epoch_end": True}, {"val_check_interval": 2}),
+    "at the end of training epochs": (
+        2,
+        {"save_on_train_epoch_end": True},
+        {"val_check_interval": 2},
+    ),
     "save_last": (3, {"save_last": True, "every_n_epochs": 1}, {}),
     "train_time_interval": (12, {"train_time_interval": datetime.timedelta(0)}, {}),
     "accumulation": (4, {"every_n_train_steps": 1}, {"accumulate_grad_batches": 4}),
-    "in the middle of steps": (4, {"monitor": "val_0"}, {"accumulate_grad_batches": 2, "val_check_interval": 3}),
-    "max_steps": (5, {"every_n_train_steps": 2}, {"max_steps": 11, "max_epochs": -1, "val_check_interval": 2}),
-    "limit_train_batches": (8, {"every_n_train_steps": 1}, {"limit_train_batches": 4, "val_check_interval": 2}),
-    "reload_dataloaders": (12, {"every_n_train_steps": 1}, {"reload_dataloaders_every_n_epochs": 1}),
+    "in the middle of steps": (
+        4,
+        {"monitor": "val_0"},
+        {"accumulate_grad_batches": 2, "val_check_interval": 3},
+    ),
+    "max_steps": (
+        5,
+        {"every_n_train_steps": 2},
+        {"max_steps": 11, "max_epochs": -1, "val_check_interval": 2},
+    ),
+    "limit_train_batches": (
+        8,
+        {"every_n_train_steps": 1},
+        {"limit_train_batches": 4, "val_check_interval": 2},
+    ),
+    "reload_dataloaders": (
+        12,
+        {"every_n_train_steps": 1},
+        {"reload_dataloaders_every_n_epochs": 1},
+    ),
     "overfit_batches": (6, {"every_n_train_steps": 1}, {"overfit_batches": 3}),
 }
 
@@ -92,17 +133,21 @@ class TestEveryCheckpoint:
         [
             *((case, Noisy) for case in WRITTEN),
             *itertools.product(
-                ("val_check_interval=2", "every_n_train_steps=1", "in the middle of steps"), (Stream, Sized)
+                ("val_check_interval=2", "every_n_train_steps=1", "in the middle of steps"),
+                (Stream, Sized),
             ),
         ],
     )
     def test_of_lightnings_callback(self, tmp_path, case, data):
-        """Weights, steps, the order of the data and what is drawn for it, learning rates, validations.
+        """Weights, steps, the order of the data and what is drawn for it, learning rates,
+        validations.
 
         Of data without a length Lightning has read a batch more than it used.
         """
         count, saving, options = WRITTEN[case]
-        callbacks = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, **saving)]
+        callbacks = lambda folder: [
+            ModelCheckpoint(folder, filename="{step}", save_top_k=-1, **saving)
+        ]
         assert differences(tmp_path, callbacks, data, **options) == ({}, count)
 
     @pytest.mark.parametrize("options", [{"val_check_interval": 4}, {"accumulate_grad_batches": 4}])
@@ -110,7 +155,9 @@ class TestEveryCheckpoint:
     def test_at_every_hook(self, tmp_path, module, data, options):
         """With two validation sets, and in the middle of them."""
         val = {"near": points(10, seed=9), "far": points(5, seed=8)}
-        found, count = differences(tmp_path, lambda folder: [EveryHook(folder)], data, module, val=val, **options)
+        found, count = differences(
+            tmp_path, lambda folder: [EveryHook(folder)], data, module, val=val, **options
+        )
         assert (found, count) == ({}, 12 + 2 * 2 + 1 + 2 * 6)
 
     @pytest.mark.parametrize("module", [Following, lambda: Following("step")])
@@ -119,24 +166,40 @@ class TestEveryCheckpoint:
         assert differences(tmp_path, lambda folder: [EveryHook(folder)], module=module)[0] == {}
 
     def test_of_data_that_is_read_by_a_worker_which_is_kept(self, tmp_path, caplog):
-        """Its generators go on, too; with validations, whose workers begin anew, there is a warning."""
-        saving = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=4)]
+        """Its generators go on, too; with validations, whose workers begin anew, there is a
+        warning.
+        """
+        saving = lambda folder: [
+            ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=4)
+        ]
         workers = {"num_workers": 1, "persistent_workers": True}
-        assert differences(tmp_path, saving, Stream, workers=workers, limit_val_batches=0) == ({}, 3)
+        assert differences(tmp_path, saving, Stream, workers=workers, limit_val_batches=0) == (
+            {},
+            3,
+        )
         assert "persistent_workers" not in caplog.text
         fitted(Stream, Plain(), [], tmp_path / "step=8.ckpt", workers=workers)
-        assert "persistent_workers=True: the resumed training may draw other random numbers" in caplog.text
+        assert (
+            "persistent_workers=True: the resumed training may draw other random numbers"
+            in caplog.text
+        )
 
     @pytest.mark.parametrize("num_workers", [0, 2])
     def test_of_dataset_collator_and_sampler_with_states(self, tmp_path, num_workers):
-        """Attributes `generator`, one of them made late, and a `state_dict`; in the process and in workers."""
-        saving = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=4)]
+        """Attributes `generator`, one of them made late, and a `state_dict`; in the process and
+        in workers.
+        """
+        saving = lambda folder: [
+            ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=4)
+        ]
         reading = {"num_workers": num_workers, "sampler": Shuffled}
         options = {"limit_val_batches": 0, "collates": LateDraws}
         assert differences(tmp_path, saving, Counting, workers=reading, **options) == ({}, 3)
 
     def test_that_was_written_by_a_resumed_training(self, tmp_path):
-        saving = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, monitor="val_0")]
+        saving = lambda folder: [
+            ModelCheckpoint(folder, filename="{step}", save_top_k=-1, monitor="val_0")
+        ]
         options = {"val_check_interval": 3, "accumulate_grad_batches": 2, "max_epochs": 3}
         whole = fitted(Noisy, Plain(), saving(tmp_path), **options)[0]
         for step in (1, 3):
@@ -153,13 +216,17 @@ class TestEveryCheckpoint:
         whole = fitted(Noisy, Plain(), [])[0]
         for hook in ("train_epoch_end", "train_end"):
             fitted(Noisy, Plain(), [EveryHook(tmp_path / hook)], **options)
-            resumed, _, other = fitted(Noisy, Plain(), [], max((tmp_path / hook).glob(f"*{hook}.ckpt")))
+            resumed, _, other = fitted(
+                Noisy, Plain(), [], max((tmp_path / hook).glob(f"*{hook}.ckpt"))
+            )
             assert same_weights(whole, resumed)
             assert (other.global_step, other.current_epoch) == (12, 2)
 
 
 class Interrupting(Callback):
-    """Raises when its hook is called for the last of so many times; saves then, as `OnExceptionCheckpoint` does."""
+    """Raises when its hook is called for the last of so many times; saves then, as
+    `OnExceptionCheckpoint` does.
+    """
 
     def __init__(self, file, hook, left):
         self.file, self.left = file, left
@@ -197,7 +264,9 @@ class QuietStream(IterableDataset):
     ],
 )
 def test_an_interruption(tmp_path, hook, count, data, module):
-    """The batch in work is trained again, and no other; that is exact if nothing is drawn. So is a validation."""
+    """The batch in work is trained again, and no other; that is exact if nothing is drawn. So is
+    a validation.
+    """
     file = tmp_path / "interrupted.ckpt"
     whole, events, _ = fitted(data, module(), [], val_check_interval=3)
     with pytest.raises(RuntimeError, match="interrupted"):

@@ -1,4 +1,6 @@
-"""Several training loaders, which Lightning combines: a step is that of one batch with the samples of all."""
+"""Several training loaders, which Lightning combines: a step is that of one batch with the
+samples of all.
+"""
 
 import pytest
 import torch
@@ -67,8 +69,13 @@ def test_models_that_return_their_loss():
 @pytest.mark.parametrize("form", ["dict", "list"])
 def test_each_training_set_logs_its_loss_and_metrics(form):
     metrics = {"right": MulticlassAccuracy(3, average="micro", ignore_index=-100)}
-    trainer = fitted(loaders_of(form), make_module(train_metrics=metrics, log_separator="/"), max_epochs=1)
-    names = {"dict": ["near_{}", "far_{}"], "list": ["{}/dataloader_idx_0", "{}/dataloader_idx_1"]}[form]
+    trainer = fitted(
+        loaders_of(form), make_module(train_metrics=metrics, log_separator="/"), max_epochs=1
+    )
+    names = {
+        "dict": ["near_{}", "far_{}"],
+        "list": ["{}/dataloader_idx_0", "{}/dataloader_idx_1"],
+    }[form]
     expected = {f"train/{name.format(value)}" for name in names for value in ("loss", "right")}
     assert set(trainer.callback_metrics) == {"train/loss"} | expected
 
@@ -85,7 +92,9 @@ class Weighted(LossModule):
     """Weighs the losses of the sets, as for tasks that matter more than others."""
 
     def training_step(self, batch, batch_idx):
-        near, far = (LossModule.training_step(self, batch[name], batch_idx) for name in ("near", "far"))
+        near, far = (
+            LossModule.training_step(self, batch[name], batch_idx) for name in ("near", "far")
+        )
         return near + 0.0 * far
 
 
@@ -104,7 +113,10 @@ def test_compute_loss_of_a_subclass_gets_all_batches():
             seen.append(sorted(batch))
             return super().compute_loss(batch["a"])[0] + super().compute_loss(batch["b"])[0], None
 
-    loaders = {"a": DataLoader(points(8), batch_size=4), "b": DataLoader(points(8, seed=1), batch_size=4)}
+    loaders = {
+        "a": DataLoader(points(8), batch_size=4),
+        "b": DataLoader(points(8, seed=1), batch_size=4),
+    }
     trainer = make_trainer(max_epochs=1)
     trainer.fit(OneLoss(seeded(Net)), loaders)
     assert seen == [["a", "b"], ["a", "b"]]

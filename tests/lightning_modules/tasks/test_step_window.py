@@ -7,7 +7,9 @@ from lightrainer.lightning_modules.tasks.step_window import StepWindow
 
 
 def test_finished_loss_over_two_processes_counts_each_item_the_same():
-    """Items of two micro-batches in each of two processes: the mean over the processes is that of all items."""
+    """Items of two micro-batches in each of two processes: the mean over the processes is that
+    of all items.
+    """
     items = [
         (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0])),
         (torch.tensor([5.0]), torch.tensor([6.0, 9.0])),
@@ -43,7 +45,9 @@ def test_finished_loss_is_that_of_the_last_step():
 
 
 def test_losses_of_one_batch_weigh_as_much_as_their_items():
-    """Of two processes, this one has one of three items in the first batch, twice, and two of three in the second."""
+    """Of two processes, this one has one of three items in the first batch, twice, and two of
+    three in the second.
+    """
     parameter = torch.nn.Parameter(torch.tensor(0.0))
     window = StepWindow()
     for calls, own in ((2, 1), (1, 2)):

@@ -1,4 +1,6 @@
-"""A `StopIteration` of user code under a plain `lightning.Trainer` is an error, not the end of the data."""
+"""A `StopIteration` of user code under a plain `lightning.Trainer` is an error, not the end of
+the data.
+"""
 
 import lightning.pytorch as pl
 import pytest
@@ -8,7 +10,12 @@ from torch import nn
 from lightrainer import LightningBridge, TrainerCallback
 from lightrainer.lightning_modules import DataModule, LossModule
 
-QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+QUIET = {
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "enable_checkpointing": False,
+}
 
 
 class Network(nn.Module):
@@ -27,12 +34,20 @@ class Network(nn.Module):
 
 
 def rows():
-    return [{"x": torch.full((3,), float(index)), "labels": torch.tensor(index % 2)} for index in range(8)]
+    return [
+        {"x": torch.full((3,), float(index)), "labels": torch.tensor(index % 2)}
+        for index in range(8)
+    ]
 
 
 def data(collate=None):
     return DataModule(
-        rows(), val_dataset=rows(), test_dataset=rows(), predict_dataset=rows(), batch_size=2, collate_fn=collate
+        rows(),
+        val_dataset=rows(),
+        test_dataset=rows(),
+        predict_dataset=rows(),
+        batch_size=2,
+        collate_fn=collate,
     )
 
 

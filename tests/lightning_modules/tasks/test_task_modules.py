@@ -57,17 +57,25 @@ class TestCausal:
         found = validated(CausalLMModule(model), texts, collate_fn=pad)
         batch = pad(texts)
         logits = model.table(batch["input_ids"]).detach()
-        whole = functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())
+        whole = functional.cross_entropy(
+            logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten()
+        )
         assert found["val_perplexity"] == pytest.approx(math.exp(whole.item()), rel=1e-5)
-        assert found["val_loss"] == pytest.approx(whole.item(), abs=0.3), "a mean over batches, each by its samples"
+        assert found["val_loss"] == pytest.approx(whole.item(), abs=0.3), (
+            "a mean over batches, each by its samples"
+        )
 
     def test_smoothed(self):
         """Shifted, as labels are."""
         model, texts = seeded(Logits), sentences(4)
-        found = validated(CausalLMModule(model, label_smoothing=0.1, metrics=False), texts, collate_fn=pad)
+        found = validated(
+            CausalLMModule(model, label_smoothing=0.1, metrics=False), texts, collate_fn=pad
+        )
         batch = pad(texts)
         logits = model.table(batch["input_ids"]).detach()[:, :-1].flatten(0, 1)
-        expected = functional.cross_entropy(logits, batch["labels"][:, 1:].flatten(), label_smoothing=0.1)
+        expected = functional.cross_entropy(
+            logits, batch["labels"][:, 1:].flatten(), label_smoothing=0.1
+        )
         assert found["val_loss"] == pytest.approx(expected.item())
 
 
@@ -77,7 +85,9 @@ class TestSequences:
         model.config = SimpleNamespace(num_labels=3)
         assert "val_accuracy" in validated(SequenceClassificationModule(model), points(8))
         del model.config
-        assert set(validated(SequenceClassificationModule(model), points(8))) == {"val_loss"}, "unknown"
+        assert set(validated(SequenceClassificationModule(model), points(8))) == {"val_loss"}, (
+            "unknown"
+        )
 
     def test_numbers(self):
         items = [{"x": item["x"], "labels": item["x"].sum()} for item in points(10)]
@@ -91,12 +101,16 @@ class TestSequences:
     def test_several_labels(self):
         items = [{"x": item["x"], "labels": (item["x"][:3] > 0).float()} for item in points(10)]
         module = SequenceClassificationModule(
-            seeded(Pooled, 3, SimpleNamespace(num_labels=3, problem_type="multi_label_classification"))
+            seeded(
+                Pooled, 3, SimpleNamespace(num_labels=3, problem_type="multi_label_classification")
+            )
         )
         found = validated(module, items)
         x, labels = (torch.stack([item[name] for item in items]) for name in ("x", "labels"))
         logits = module.model(x).detach()
-        assert found["val_loss"] == pytest.approx(functional.binary_cross_entropy_with_logits(logits, labels).item())
+        assert found["val_loss"] == pytest.approx(
+            functional.binary_cross_entropy_with_logits(logits, labels).item()
+        )
         right = ((logits > 0) == labels.bool()).float()
         assert found["val_accuracy"] == pytest.approx(right.mean(0).mean().item())
 
@@ -107,7 +121,10 @@ class TestTokens:
 
         def collate(items):
             batch = pad(items)
-            return {**batch, "labels": torch.where(batch["labels"] == -100, -100, batch["labels"] % 3)}
+            return {
+                **batch,
+                "labels": torch.where(batch["labels"] == -100, -100, batch["labels"] % 3),
+            }
 
         module = TokenClassificationModule(seeded(Logits, "tensor", 3), num_labels=3)
         found = validated(module, texts, collate_fn=collate)
@@ -120,7 +137,9 @@ class TestTokens:
 
 
 class Echo(nn.Module):
-    """Says what it was given, after the token that starts a sequence; its loss is that of a table."""
+    """Says what it was given, after the token that starts a sequence; its loss is that of a
+    table.
+    """
 
     class generation_config:  # noqa: N801 - an attribute
         decoder_start_token_id = 0
@@ -140,24 +159,35 @@ class Echo(nn.Module):
 
     def forward(self, input_ids, labels=None):
         logits = self.table(input_ids)
-        return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+        return {
+            "loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()),
+            "logits": logits,
+        }
 
 
 class TestSeq2Seq:
     def test_metrics_are_of_generated_tokens(self):
-        """An echo is always right; token by token, without the one that starts it, padding left out."""
+        """An echo is always right; token by token, without the one that starts it, padding left
+        out.
+        """
         module = Seq2SeqModule(Echo(), metrics={"acc": MulticlassAccuracy(11, average="micro")})
         found = validated(module, sentences(10, seed=3), collate_fn=pad)
         assert found["val_acc"] == 1
         assert found["val_loss"] > 1, "while the loss is that of a forward pass"
-        cut = Seq2SeqModule(Echo(), generation={"length": 1}, metrics={"acc": MulticlassAccuracy(11, average="micro")})
+        cut = Seq2SeqModule(
+            Echo(),
+            generation={"length": 1},
+            metrics={"acc": MulticlassAccuracy(11, average="micro")},
+        )
         texts = sentences(10, seed=3)
         right = 10 / sum(len(item["input_ids"]) for item in texts)
         assert validated(cut, texts, collate_fn=pad)["val_acc"] == pytest.approx(right)
         assert set(cut.model.calls) == {(1, 1)}
 
     def test_predictions(self):
-        """Predictions are what `generate` returned; options of a call go before those of the module."""
+        """Predictions are what `generate` returned; options of a call go before those of the
+        module.
+        """
         module = Seq2SeqModule(Echo(), generation={"beams": 3})
         data = DataModule(predict_dataset=sentences(6), collate_fn=pad, batch_size=3)
         batches = make_trainer().predict(module, data)
@@ -168,7 +198,9 @@ class TestSeq2Seq:
 
     def test_metrics_of_the_training_are_of_likely_tokens(self):
         metrics = MulticlassAccuracy(11, average="micro")
-        module = Seq2SeqModule(Echo(), optimizer={"learning_rate": 0.5}, metrics=metrics, train_metrics=True)
+        module = Seq2SeqModule(
+            Echo(), optimizer={"learning_rate": 0.5}, metrics=metrics, train_metrics=True
+        )
         trainer = make_trainer(max_epochs=10)
         trainer.fit(module, DataModule(sentences(20), sentences(5), collate_fn=pad, batch_size=4))
         assert trainer.callback_metrics["train_MulticlassAccuracy"] > 0.9
@@ -177,11 +209,22 @@ class TestSeq2Seq:
     def test_a_model_of_the_library(self, tmp_path):
         """A real one: validation generates, with the settings of the module."""
         transformers = pytest.importorskip("transformers")
-        sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 11}
-        config = transformers.T5Config(**sizes, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
+        sizes = {
+            "d_model": 16,
+            "d_kv": 8,
+            "d_ff": 32,
+            "num_layers": 1,
+            "num_heads": 2,
+            "vocab_size": 11,
+        }
+        config = transformers.T5Config(
+            **sizes, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0
+        )
         metrics = {"acc": MulticlassAccuracy(11, average="micro")}
         generation = {"max_new_tokens": 4, "num_beams": 2}
-        module = Seq2SeqModule(transformers.T5ForConditionalGeneration(config), metrics=metrics, generation=generation)
+        module = Seq2SeqModule(
+            transformers.T5ForConditionalGeneration(config), metrics=metrics, generation=generation
+        )
         trainer = make_trainer(max_epochs=1)
         trainer.fit(module, DataModule(sentences(8), sentences(4), collate_fn=pad, batch_size=4))
         assert "val_acc" in trainer.callback_metrics

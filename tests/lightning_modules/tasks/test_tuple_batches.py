@@ -1,4 +1,6 @@
-"""Batches that are tuples, lists or one tensor, as Lightning users begin with, and a loss function of their own."""
+"""Batches that are tuples, lists or one tensor, as Lightning users begin with, and a loss
+function of their own.
+"""
 
 import math
 
@@ -57,36 +59,57 @@ def as_lists(samples):
 
 accuracy = {"accuracy": MulticlassAccuracy(3, average="micro")}
 CASES = {
-    "classifier": (lambda: LossModule(network(), loss_fn=nn.CrossEntropyLoss(), metrics=accuracy), (ROWS, CLASSES)),
+    "classifier": (
+        lambda: LossModule(network(), loss_fn=nn.CrossEntropyLoss(), metrics=accuracy),
+        (ROWS, CLASSES),
+    ),
     "regression": (
         lambda: LossModule(network(1), loss_fn=nn.MSELoss(), metrics={"mse": MeanSquaredError()}),
         (ROWS, ROWS.sum(1, keepdim=True)),
     ),
-    "autoencoder": (lambda: LossModule(network(4), loss_fn=nn.MSELoss(), metrics=MeanSquaredError()), (ROWS,)),
-    "two inputs": (lambda: LossModule(TwoInputs(), loss_fn=nn.CrossEntropyLoss()), (ROWS, -ROWS + 1, CLASSES)),
+    "autoencoder": (
+        lambda: LossModule(network(4), loss_fn=nn.MSELoss(), metrics=MeanSquaredError()),
+        (ROWS,),
+    ),
+    "two inputs": (
+        lambda: LossModule(TwoInputs(), loss_fn=nn.CrossEntropyLoss()),
+        (ROWS, -ROWS + 1, CLASSES),
+    ),
     "model's own loss": (lambda: LossModule(OwnLoss(), metrics=accuracy), (ROWS, CLASSES)),
-    "smoothed": (lambda: LossModule(Bare(), label_smoothing=0.1, metrics=accuracy), (ROWS, CLASSES)),
+    "smoothed": (
+        lambda: LossModule(Bare(), label_smoothing=0.1, metrics=accuracy),
+        (ROWS, CLASSES),
+    ),
     "one tensor": (lambda: LossModule(Distance()), (ROWS,)),
     "sequences": (lambda: SequenceClassificationModule(network(), num_labels=3), (ROWS, CLASSES)),
     "tokens": (
-        lambda: TokenClassificationModule(nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 4)), num_labels=4),
+        lambda: TokenClassificationModule(
+            nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 4)), num_labels=4
+        ),
         (TOKENS, TOKENS % 4),
     ),
-    "next token": (lambda: CausalLMModule(nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))), (TOKENS,)),
+    "next token": (
+        lambda: CausalLMModule(nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))),
+        (TOKENS,),
+    ),
 }
 
 
 @pytest.mark.parametrize("through", ["loader", "lists", "data module"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_lightning_users_begin_with_runs(name, through):
-    """Training, validation, test and predictions, with metrics; the loss of what is learned becomes smaller."""
+    """Training, validation, test and predictions, with metrics; the loss of what is learned
+    becomes smaller.
+    """
     make, tensors = CASES[name]
     dataset = TensorDataset(*tensors)
     torch.manual_seed(0)
     module = make()
     module.learning_rate = 0.05
     loaders = {
-        "data module": lambda: {"datamodule": DataModule(dataset, dataset, dataset, dataset, batch_size=4)},
+        "data module": lambda: {
+            "datamodule": DataModule(dataset, dataset, dataset, dataset, batch_size=4)
+        },
         "lists": lambda: {"dataloaders": DataLoader(dataset, batch_size=4, collate_fn=as_lists)},
         "loader": lambda: {"dataloaders": DataLoader(dataset, batch_size=4)},
     }[through]()
@@ -95,7 +118,9 @@ def test_what_lightning_users_begin_with_runs(name, through):
     trainer.fit(module, *loaders.values())
     after = trainer.validate(module, **loaders)[0]
     assert after["val_loss"] < before["val_loss"]
-    assert math.isclose(trainer.test(module, **loaders)[0]["test_loss"], after["val_loss"], rel_tol=1e-6)
+    assert math.isclose(
+        trainer.test(module, **loaders)[0]["test_loss"], after["val_loss"], rel_tol=1e-6
+    )
     assert len(trainer.predict(module, **loaders)) == math.ceil(len(dataset) / 4)
     if module.metrics is not None:
         assert len(after) > 1, "the metrics are logged beside the loss"
@@ -104,8 +129,13 @@ def test_what_lightning_users_begin_with_runs(name, through):
 def test_tuples_for_a_model_that_generates():
     model = tokens_to(11)
     model.generate = lambda input, **options: input[:, :3]
-    module = Seq2SeqModule(model, metrics={"accuracy": MulticlassAccuracy(11, average="micro")}, pad_token_id=0)
-    trainer, loader = make_trainer(max_epochs=1), DataLoader(TensorDataset(TOKENS, TOKENS), batch_size=4)
+    module = Seq2SeqModule(
+        model, metrics={"accuracy": MulticlassAccuracy(11, average="micro")}, pad_token_id=0
+    )
+    trainer, loader = (
+        make_trainer(max_epochs=1),
+        DataLoader(TensorDataset(TOKENS, TOKENS), batch_size=4),
+    )
     trainer.fit(module, loader, loader)
     assert "val_accuracy" in trainer.callback_metrics
     assert torch.equal(torch.cat(trainer.predict(module, loader)), TOKENS[:, :3])
@@ -114,7 +144,10 @@ def test_tuples_for_a_model_that_generates():
 def test_inputs_may_have_names_and_labels_none():
     """`({"x": ...}, y)`: what a tokenizer gave, and a label."""
     samples = [({"x": x}, y) for x, y in zip(ROWS, CLASSES, strict=True)]
-    module, trainer = LossModule(Bare(), loss_fn=nn.CrossEntropyLoss(), optimizer=SGD), make_trainer(max_epochs=1)
+    module, trainer = (
+        LossModule(Bare(), loss_fn=nn.CrossEntropyLoss(), optimizer=SGD),
+        make_trainer(max_epochs=1),
+    )
     trainer.fit(module, DataModule(samples, batch_size=4))
     assert trainer.predict(module, DataLoader(samples, batch_size=4))[0].shape == (4, 3)
 
@@ -123,9 +156,14 @@ def test_predictions_of_inputs_without_labels():
     """The same module, and data that has no labels any more: of one input, and of several."""
     trainer = make_trainer()
     one = LossModule(network(), loss_fn=nn.CrossEntropyLoss())
-    assert torch.cat(trainer.predict(one, DataLoader(TensorDataset(ROWS), batch_size=4))).shape == (22, 3)
+    assert torch.cat(trainer.predict(one, DataLoader(TensorDataset(ROWS), batch_size=4))).shape == (
+        22,
+        3,
+    )
     two = LossModule(TwoInputs(), loss_fn=nn.CrossEntropyLoss())
-    predicted = torch.cat(trainer.predict(two, DataLoader(TensorDataset(ROWS, ROWS), batch_size=22)))
+    predicted = torch.cat(
+        trainer.predict(two, DataLoader(TensorDataset(ROWS, ROWS), batch_size=22))
+    )
     assert torch.equal(predicted, two.model(ROWS, ROWS))
 
 
@@ -160,14 +198,35 @@ NUMBERS = ROWS[:12, 0].clone()
 LOGITS_ONLY = {
     "next token": (lambda: CausalLMModule(tokens_to(11)), (TOKENS, gapped(TOKENS, 3))),
     "next token, labels missing": (lambda: CausalLMModule(tokens_to(11)), (TOKENS,)),
-    "next token, keywords": (lambda: CausalLMModule(tokens_to(11, Keywords)), (TOKENS, gapped(TOKENS, 3))),
-    "next token, smoothed": (lambda: CausalLMModule(tokens_to(11), label_smoothing=0.1), (TOKENS, gapped(TOKENS, 3))),
-    "a loss function": (lambda: LossModule(tokens_to(11), loss_fn=Flat()), (TOKENS, gapped(TOKENS, 3))),
-    "tokens": (lambda: TokenClassificationModule(tokens_to(4), num_labels=4), (TOKENS, gapped(TOKENS % 4, 7))),
+    "next token, keywords": (
+        lambda: CausalLMModule(tokens_to(11, Keywords)),
+        (TOKENS, gapped(TOKENS, 3)),
+    ),
+    "next token, smoothed": (
+        lambda: CausalLMModule(tokens_to(11), label_smoothing=0.1),
+        (TOKENS, gapped(TOKENS, 3)),
+    ),
+    "a loss function": (
+        lambda: LossModule(tokens_to(11), loss_fn=Flat()),
+        (TOKENS, gapped(TOKENS, 3)),
+    ),
+    "tokens": (
+        lambda: TokenClassificationModule(tokens_to(4), num_labels=4),
+        (TOKENS, gapped(TOKENS % 4, 7)),
+    ),
     "pairs": (lambda: Seq2SeqModule(tokens_to(11)), (TOKENS, gapped(TOKENS.flip(1), 7))),
-    "sequences": (lambda: SequenceClassificationModule(network(), num_labels=3), (ROWS[:12], gapped(CLASSES[:12], 5))),
-    "numbers": (lambda: SequenceClassificationModule(network(1), num_labels=1), (ROWS[:12], NUMBERS)),
-    "several labels": (lambda: SequenceClassificationModule(network(3)), (ROWS[:12], (ROWS[:12, :3] > 0).float())),
+    "sequences": (
+        lambda: SequenceClassificationModule(network(), num_labels=3),
+        (ROWS[:12], gapped(CLASSES[:12], 5)),
+    ),
+    "numbers": (
+        lambda: SequenceClassificationModule(network(1), num_labels=1),
+        (ROWS[:12], NUMBERS),
+    ),
+    "several labels": (
+        lambda: SequenceClassificationModule(network(3)),
+        (ROWS[:12], (ROWS[:12, :3] > 0).float()),
+    ),
     "smoothed": (
         lambda: SequenceClassificationModule(Bare(), label_smoothing=0.1, metrics=False),
         (ROWS[:12], gapped(CLASSES[:12], 5)),
@@ -178,17 +237,24 @@ WINDOWS = [[3, 2, 1, 1], [1, 4]]  # the second one, at the end of the epoch, is 
 
 @pytest.mark.parametrize("name", LOGITS_ONLY)
 def test_accumulated_batches_make_the_step_of_one_batch(name):
-    """Where the module computes the loss; batches are of different sizes, and one of them has no label that counts."""
+    """Where the module computes the loss; batches are of different sizes, and one of them has no
+    label that counts.
+    """
     make, tensors = LOGITS_ONLY[name]
     if len(tensors) > 1 and not tensors[1].is_floating_point():
         tensors = (tensors[0], tensors[1].clone())
         tensors[1][5] = -100  # alone in its batch
     trained = []
-    for sizes, accumulation in (([*WINDOWS[0], *WINDOWS[1]], 4), ([sum(window) for window in WINDOWS], 1)):
+    for sizes, accumulation in (
+        ([*WINDOWS[0], *WINDOWS[1]], 4),
+        ([sum(window) for window in WINDOWS], 1),
+    ):
         torch.manual_seed(3)
         module = make()
         module.optimizer_config = SGD
-        batches = [tuple(parts) for parts in zip(*(tensor.split(sizes) for tensor in tensors), strict=True)]
+        batches = [
+            tuple(parts) for parts in zip(*(tensor.split(sizes) for tensor in tensors), strict=True)
+        ]
         trainer = make_trainer(max_epochs=2, accumulate_grad_batches=accumulation)
         trainer.fit(module, DataLoader(batches, batch_size=None))
         assert trainer.global_step == 4
@@ -218,20 +284,29 @@ def test_a_tuple_trains_as_a_mapping_does_to_the_last_bit():
     samples = [{"input": x, "labels": y} for x, y in zip(ROWS, CLASSES, strict=True)]
     trained = []
     for dataset in (TensorDataset(ROWS, CLASSES), samples):
-        module = LossModule(seeded(network, dropout=0.3), loss_fn=nn.CrossEntropyLoss(), optimizer=SGD)
+        module = LossModule(
+            seeded(network, dropout=0.3), loss_fn=nn.CrossEntropyLoss(), optimizer=SGD
+        )
         set_seed(7)
         make_trainer(accumulate_grad_batches=2).fit(module, DataModule(dataset, batch_size=4))
         trained.append(module.model)
     assert same_weights(*trained)
 
 
-def test_a_described_loss_function_is_in_the_checkpoint_and_a_weight_of_classes_moves_with_the_module(tmp_path):
-    description = {"class_path": "torch.nn.CrossEntropyLoss", "init_args": {"label_smoothing": 0.2}}
+def test_a_described_loss_function_is_in_the_checkpoint_and_a_weight_of_classes_moves_with_the_module(
+    tmp_path,
+):
+    description = {
+        "class_path": "torch.nn.CrossEntropyLoss",
+        "init_args": {"label_smoothing": 0.2},
+    }
     module = LossModule(network(), loss_fn=description, optimizer=SGD)
     trainer = make_trainer(max_epochs=1)
     trainer.fit(module, DataLoader(TensorDataset(ROWS, CLASSES), batch_size=4))
     trainer.save_checkpoint(tmp_path / "module.ckpt")
-    again = LossModule.load_from_checkpoint(tmp_path / "module.ckpt", model=network(), weights_only=True)
+    again = LossModule.load_from_checkpoint(
+        tmp_path / "module.ckpt", model=network(), weights_only=True
+    )
     assert again.loss_fn.label_smoothing == 0.2
     weighted = LossModule(network(), loss_fn=nn.CrossEntropyLoss(torch.ones(3))).to("meta")
     assert weighted.loss_fn.weight.device.type == "meta"

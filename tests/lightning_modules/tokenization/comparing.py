@@ -18,7 +18,9 @@ def assert_same(mine, theirs, where=""):
         return
     if isinstance(theirs, dict):  # of what is empty the reference gives back what it was given
         mine = dict(mine)
-    assert type(mine) is type(theirs) or (isinstance(mine, tuple) and isinstance(theirs, tuple)), where
+    assert type(mine) is type(theirs) or (isinstance(mine, tuple) and isinstance(theirs, tuple)), (
+        where
+    )
     if isinstance(theirs, (torch.Tensor, np.ndarray)):
         assert mine.dtype == theirs.dtype, where
         assert mine.shape == theirs.shape, where

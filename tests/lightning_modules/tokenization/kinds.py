@@ -1,12 +1,32 @@
-"""Tokenizers of all models of the library, trained on a text of their own, and random texts for them."""
+"""Tokenizers of all models of the library, trained on a text of their own, and random texts for
+them.
+"""
 
 import random
 from functools import cache
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-ALPHABETS = ["abcdefghij", "ABC XYZ", "0123456789", ".,!?'\"-()", "äöüßéñ", "日本語中文字", "мирдень", "🙂🚀👩‍👧"]
+ALPHABETS = [
+    "abcdefghij",
+    "ABC XYZ",
+    "0123456789",
+    ".,!?'\"-()",
+    "äöüßéñ",
+    "日本語中文字",
+    "мирдень",
+    "🙂🚀👩‍👧",
+]
 ALPHABETS.append("e\u0301ﬁ\u200d\t\n  ")
 
 
@@ -15,7 +35,9 @@ def word(draw):
 
 
 def text(draw, longest=12):
-    """Words of many scripts, with special and added tokens among them now and then; sometimes nothing at all."""
+    """Words of many scripts, with special and added tokens among them now and then; sometimes
+    nothing at all.
+    """
     some = [
         draw.choice(["[MASK]", "<new>", "[SEP]"]) if draw.random() < 0.05 else word(draw)
         for _ in range(draw.randint(0, longest))
@@ -36,7 +58,9 @@ def _byte_level():
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     made.train_from_iterator(
         corpus(),
-        trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False),
+        trainers.BpeTrainer(
+            vocab_size=400, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        ),
     )
     return made
 
@@ -53,10 +77,13 @@ def _word_piece():
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece()
     made.train_from_iterator(
-        corpus(), trainers.WordPieceTrainer(vocab_size=300, special_tokens=SPECIAL, show_progress=False)
+        corpus(),
+        trainers.WordPieceTrainer(vocab_size=300, special_tokens=SPECIAL, show_progress=False),
     )
     made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     return made
 
@@ -66,7 +93,9 @@ def _unigram():
     made.normalizer = normalizers.NFKC()
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False
+    )
     made.train_from_iterator(corpus(), trainer)
     made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return made
@@ -76,7 +105,8 @@ def _word_level():
     made = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.train_from_iterator(
-        corpus(), trainers.WordLevelTrainer(vocab_size=200, special_tokens=SPECIAL, show_progress=False)
+        corpus(),
+        trainers.WordLevelTrainer(vocab_size=200, special_tokens=SPECIAL, show_progress=False),
     )
     return made
 
@@ -110,4 +140,7 @@ def both(kind, **options):
     from lightrainer import PreTrainedTokenizerFast
 
     options = {**NAMED, **options}
-    return tuple(made(tokenizer_object=backend(kind), **options) for made in (PreTrainedTokenizerFast, Reference))
+    return tuple(
+        made(tokenizer_object=backend(kind), **options)
+        for made in (PreTrainedTokenizerFast, Reference)
+    )

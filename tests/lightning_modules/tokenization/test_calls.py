@@ -21,7 +21,9 @@ TEXTS = ["another text to learn from", "words, and more words!", "日本語 text
 
 @pytest.mark.parametrize("kind", ["WordPiece", "byte-level BPE"])
 def test_threads_do_not_see_each_others_lengths(kind):
-    """Padding and truncation are settings of the library's object: a call has to have them for itself."""
+    """Padding and truncation are settings of the library's object: a call has to have them for
+    itself.
+    """
     mine, _ = both(kind)
     calls = [{}, {"padding": "max_length", "max_length": 64}, {"max_length": 5}]
     calls.append({"padding": True, "padding_side": "left"})
@@ -31,7 +33,9 @@ def test_threads_do_not_see_each_others_lengths(kind):
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(8) as pool:
-            together = list(pool.map(lambda index: dict(mine(texts, **calls[index % 4])), range(200)))
+            together = list(
+                pool.map(lambda index: dict(mine(texts, **calls[index % 4])), range(200))
+            )
     finally:
         sys.setswitchinterval(before)
     assert all(made == alone[index % 4] for index, made in enumerate(together))
@@ -52,9 +56,12 @@ def test_workers_forked_in_the_middle_of_a_call_can_call_too():
     held.wait(30)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, which is what this is about
+            # of forking with threads, which is what this is about
+            warnings.simplefilter("ignore", DeprecationWarning)
             collate = lambda texts: mine(texts)["input_ids"]
-            batches = list(DataLoader(TEXTS, batch_size=4, num_workers=1, collate_fn=collate, timeout=30))
+            batches = list(
+                DataLoader(TEXTS, batch_size=4, num_workers=1, collate_fn=collate, timeout=30)
+            )
     finally:
         done.set()
         holder.join()
@@ -76,13 +83,18 @@ def test_encodings_without_a_text():
     bare = BatchEncoding({"input_ids": [1, 2, 3]})
     with pytest.raises(ValueError, match=r"word_ids\(\) asks where tokens came from"):
         bare.word_ids()
-    assert BatchEncoding({"a": [1, 2]}, tensor_type="pt", prepend_batch_axis=True)["a"].tolist() == [[1, 2]]
+    assert BatchEncoding({"a": [1, 2]}, tensor_type="pt", prepend_batch_axis=True)[
+        "a"
+    ].tolist() == [[1, 2]]
 
 
 # --- what is said
 
 
-ABSENT = "num_special_tokens_to_add max_len_single_sentence save_vocabulary push_to_hub train_new_from_iterator"
+ABSENT = (
+    "num_special_tokens_to_add max_len_single_sentence save_vocabulary push_to_hub "
+    "train_new_from_iterator"
+)
 
 
 @pytest.mark.parametrize("name", ABSENT.split())
@@ -115,7 +127,10 @@ def test_a_text_that_is_too_long_is_warned_of_once(caplog):
 def test_an_unknown_argument_is_warned_of(caplog):
     mine, _ = both("WordLevel")
     mine("a", trunkation=True)
-    assert "`trunkation`, which it does not know: it has no effect. Did you mean 'truncation'?" in caplog.text
+    assert (
+        "`trunkation`, which it does not know: it has no effect. Did you mean 'truncation'?"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,9 +140,24 @@ def test_an_unknown_argument_is_warned_of(caplog):
         ((["a", None],), {}, TypeError, r"\['a', None\] cannot be tokenized"),
         ((["a"], "b"), {}, TypeError, "`text_pair` is one text, but `text` a list"),
         ((["a"], ["b", "c"]), {}, ValueError, "longer than"),
-        (("a",), {"padding": "long"}, ValueError, "'long' is not a valid PaddingStrategy.*'longest'"),
-        ((["a", "b c"],), {"return_tensors": "pt"}, ValueError, "rows of 1, 2 values. Pass `padding=True`"),
-        (("a",), {"padding": True, "truncation": True, "max_length": 5, "pad_to_multiple_of": 4}, ValueError, "(4)"),
+        (
+            ("a",),
+            {"padding": "long"},
+            ValueError,
+            "'long' is not a valid PaddingStrategy.*'longest'",
+        ),
+        (
+            (["a", "b c"],),
+            {"return_tensors": "pt"},
+            ValueError,
+            "rows of 1, 2 values. Pass `padding=True`",
+        ),
+        (
+            ("a",),
+            {"padding": True, "truncation": True, "max_length": 5, "pad_to_multiple_of": 4},
+            ValueError,
+            "(4)",
+        ),
     ],
 )
 def test_wrong_calls_are_explained(given, asked, error, message):
@@ -158,7 +188,9 @@ def test_wrong_paddings_are_explained():
 
 def test_wrong_tokens_and_settings_are_explained():
     mine, _ = both("WordLevel")
-    with pytest.raises(ValueError, match=r"'pad_tokens' is no special token. Did you mean 'pad_token'"):
+    with pytest.raises(
+        ValueError, match=r"'pad_tokens' is no special token. Did you mean 'pad_token'"
+    ):
         mine.add_special_tokens({"pad_tokens": "x"})
     for options, error, message in (
         ({"pad_token": 3}, TypeError, "`pad_token` is 3, a int"),

@@ -1,4 +1,6 @@
-"""Chats come out of templates as the reference writes them, to the character, and nothing gets out of the sandbox."""
+"""Chats come out of templates as the reference writes them, to the character, and nothing gets
+out of the sandbox.
+"""
 
 import datetime
 import random
@@ -11,16 +13,12 @@ from comparing import LATER, assert_same
 from kinds import both, text
 
 PLAIN = (
-    "{{ cls_token }}{% for message in messages %}\n"
-    "  {% if message['role'] == 'user' %}\n"
-    "User: {{ message['content'] }}\n"
-    "  {% elif message.role == 'skip' %}{% continue %}\n"
-    "  {% else %}\n"
-    "{{ message.role | title }}: {% generation %}{{ message['content'] | trim }}{{ sep_token }}{% endgeneration %}\n\n"
-    "  {% endif %}\n"
-    "{% endfor %}\n"
-    "{% if tools %}{{ tools | tojson(indent=2) }}{% endif %}{{ documents | tojson if documents }}{{ mood }}\n"
-    "{% if add_generation_prompt %}Assistant:{% endif %}"
+    "{{ cls_token }}{% for message in messages %}\n  {% if message['role'] == 'user' %}\nUser: {{ "
+    "message['content'] }}\n  {% elif message.role == 'skip' %}{% continue %}\n  {% else %}\n{{ "
+    "message.role | title }}: {% generation %}{{ message['content'] | trim }}{{ sep_token }}{% "
+    "endgeneration %}\n\n  {% endif %}\n{% endfor %}\n{% if tools %}{{ tools | tojson(indent=2) "
+    "}}{% endif %}{{ documents | tojson if documents }}{{ mood }}\n{% if add_generation_prompt "
+    "%}Assistant:{% endif %}"
 )
 SPOKEN_FIRST = "{% generation %}{{ messages[0].content }}{% endgeneration %} rest"
 
@@ -38,7 +36,9 @@ def pair():
 def test_chats_equal_the_reference(pair):
     draw, masked = random.Random(0), 0
     for case in range(120):
-        given = chat(draw) if draw.random() < 0.6 else [chat(draw) for _ in range(draw.randint(1, 3))]
+        given = (
+            chat(draw) if draw.random() < 0.6 else [chat(draw) for _ in range(draw.randint(1, 3))]
+        )
         asked: dict[str, Any] = {
             **draw.choice([{}, {"add_generation_prompt": True}]),
             **draw.choice([{}, {"tools": [{"type": "function", "é": 1}]}]),
@@ -48,7 +48,11 @@ def test_chats_equal_the_reference(pair):
         }
         if asked.get("tokenize", True):
             asked |= draw.choice(
-                [{}, {"return_tensors": "pt", "padding": True}, {"max_length": 20, "truncation": True}]
+                [
+                    {},
+                    {"return_tensors": "pt", "padding": True},
+                    {"max_length": 20, "truncation": True},
+                ]
             )
             asked |= draw.choice([{}, {"tokenizer_kwargs": {"return_token_type_ids": True}}])
             if asked.get("return_dict", True) and draw.random() < 0.6:
@@ -68,7 +72,9 @@ def _rows(masks):
 def test_an_answer_at_the_very_beginning_is_masked(pair):
     """In 5.3.0 it is not; later versions (5.23) do."""
     given, asked = [{"role": "assistant", "content": "yes"}], {"return_assistant_tokens_mask": True}
-    mine, theirs = (made.apply_chat_template(given, chat_template=SPOKEN_FIRST, **asked) for made in pair)
+    mine, theirs = (
+        made.apply_chat_template(given, chat_template=SPOKEN_FIRST, **asked) for made in pair
+    )
     assert sum(mine["assistant_masks"]) > 0
     assert (sum(theirs["assistant_masks"]) > 0) == LATER
 
@@ -77,7 +83,12 @@ def test_which_of_several_templates(pair):
     templates = {"default": "d", "tool_use": "t", "rag": "r"}
     for made in pair:
         made.chat_template = templates
-    for asked in ({}, {"tools": [{"type": "function"}]}, {"chat_template": "rag"}, {"chat_template": "{{ 1 + 1 }}"}):
+    for asked in (
+        {},
+        {"tools": [{"type": "function"}]},
+        {"chat_template": "rag"},
+        {"chat_template": "{{ 1 + 1 }}"},
+    ):
         mine, theirs = (made.apply_chat_template([{}], tokenize=False, **asked) for made in pair)
         assert mine == theirs
     mine = pair[0]
@@ -107,13 +118,17 @@ def test_nothing_gets_out_of_the_sandbox(pair, template):
 
 def test_what_templates_can_call(pair):
     mine, theirs = (
-        made.apply_chat_template([{}], chat_template="{{ strftime_now('%Y-%m') }} {{ 'é<' | tojson }}", tokenize=False)
+        made.apply_chat_template(
+            [{}], chat_template="{{ strftime_now('%Y-%m') }} {{ 'é<' | tojson }}", tokenize=False
+        )
         for made in pair
     )
     assert mine == theirs
     assert mine.startswith(str(datetime.date.today().year))
     with pytest.raises(jinja2.exceptions.TemplateError, match="roles must alternate"):
-        pair[0].apply_chat_template([{}], chat_template="{{ raise_exception('roles must alternate') }}")
+        pair[0].apply_chat_template(
+            [{}], chat_template="{{ raise_exception('roles must alternate') }}"
+        )
     with pytest.raises(jinja2.exceptions.TemplateSyntaxError):
         pair[0].apply_chat_template([{}], chat_template="{% if %}")
 
@@ -122,9 +137,18 @@ def test_what_cannot_be_asked_is_said(pair, caplog):
     mine, _ = pair
     one = [{"role": "user", "content": "a"}]
     for asked, message in (
-        ({"return_assistant_tokens_mask": True, "tokenize": False}, "needs `tokenize=True` and `return_dict=True`"),
-        ({"continue_final_message": True}, r"apply_chat_template\(continue_final_message=True\).*pip install transf"),
-        ({"tools": [len]}, "a tool is a builtin_function_or_method; pass JSON schemas .*pip install transformers"),
+        (
+            {"return_assistant_tokens_mask": True, "tokenize": False},
+            "needs `tokenize=True` and `return_dict=True`",
+        ),
+        (
+            {"continue_final_message": True},
+            r"apply_chat_template\(continue_final_message=True\).*pip install transf",
+        ),
+        (
+            {"tools": [len]},
+            "a tool is a builtin_function_or_method; pass JSON schemas .*pip install transformers",
+        ),
     ):
         with pytest.raises((ValueError, NotImplementedError), match=message):
             mine.apply_chat_template(one, **asked)
@@ -134,9 +158,16 @@ def test_what_cannot_be_asked_is_said(pair, caplog):
 
 def test_masks_of_several_threads_do_not_mix(pair):
     """One compiled template serves them all; the reference's raises."""
-    chats = [[{"role": "user", "content": "q" * n}, {"role": "assistant", "content": "a" * n}] for n in range(1, 30)]
+    chats = [
+        [{"role": "user", "content": "q" * n}, {"role": "assistant", "content": "a" * n}]
+        for n in range(1, 30)
+    ]
     asked = {"return_assistant_tokens_mask": True}
     alone = [pair[0].apply_chat_template(each, **asked)["assistant_masks"] for each in chats]
     with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda each: pair[0].apply_chat_template(each, **asked)["assistant_masks"], chats))
+        together = list(
+            pool.map(
+                lambda each: pair[0].apply_chat_template(each, **asked)["assistant_masks"], chats
+            )
+        )
     assert together == alone

@@ -1,4 +1,6 @@
-"""The same file gives the same ids, columns and tensors as the reference's fast tokenizer, with any options."""
+"""The same file gives the same ids, columns and tensors as the reference's fast tokenizer, with
+any options.
+"""
 
 import copy
 import random
@@ -20,7 +22,9 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def inputs(draw):
-    """Texts, pairs, batches, and the same in words: positional arguments, and `is_split_into_words`."""
+    """Texts, pairs, batches, and the same in words: positional arguments, and
+    `is_split_into_words`.
+    """
     words = draw.random() < 0.25
 
     def one():
@@ -48,10 +52,20 @@ def options(draw):
         **maybe(0.5, truncation=[True, False, None, "longest_first", "only_first", "only_second"]),
         **maybe(0.5, max_length=[4, 6, 8, 16]),
         **maybe(0.2, stride=[0, 1, 2]),
-        **maybe(0.2, pad_to_multiple_of=[2, 8], padding_side=["left", "right"], add_special_tokens=[False]),
+        **maybe(
+            0.2,
+            pad_to_multiple_of=[2, 8],
+            padding_side=["left", "right"],
+            add_special_tokens=[False],
+        ),
         **maybe(0.3, return_tensors=["pt", "np"]),
         **maybe(0.2, return_token_type_ids=[True, False], return_attention_mask=[True, False]),
-        **maybe(0.2, return_overflowing_tokens=[True], return_special_tokens_mask=[True], return_length=[True]),
+        **maybe(
+            0.2,
+            return_overflowing_tokens=[True],
+            return_special_tokens_mask=[True],
+            return_length=[True],
+        ),
         **maybe(0.2, return_offsets_mapping=[True], split_special_tokens=[True]),
     }
 
@@ -61,7 +75,9 @@ def settings(draw):
         "padding_side": draw.choice(["right", "left"]),
         "truncation_side": draw.choice(["right", "left"]),
         **draw.choice([{}, {"model_max_length": 12}]),
-        **draw.choice([{}, {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}]),
+        **draw.choice(
+            [{}, {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}]
+        ),
     }
 
 
@@ -94,7 +110,8 @@ def assert_same_places(mine, theirs):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_way_back_equals_the_reference(kind):
     draw = random.Random(kind)
-    cleans = not LATER or "BPE" not in written(kind)  # later versions leave byte pairs as they are, with a warning
+    # later versions leave byte pairs as they are, with a warning
+    cleans = not LATER or "BPE" not in written(kind)
     mine, theirs = both(kind, clean_up_tokenization_spaces=cleans)
     for case in range(80):
         ids = theirs(text(draw))["input_ids"]
@@ -116,9 +133,13 @@ def test_the_way_back_equals_the_reference(kind):
         assert mine.convert_ids_to_tokens(ids, skip_special_tokens=skip) == tokens
         assert mine.convert_tokens_to_ids(tokens) == theirs.convert_tokens_to_ids(tokens)
         words = text(draw)
-        assert mine.tokenize(words, pair="b", add_special_tokens=True) == theirs.tokenize(words, "b", True)
+        assert mine.tokenize(words, pair="b", add_special_tokens=True) == theirs.tokenize(
+            words, "b", True
+        )
         assert mine.encode(words, max_length=5) == theirs.encode(words, max_length=5)
-        assert mine.get_special_tokens_mask(ids, None, True) == theirs.get_special_tokens_mask(ids, None, True)
+        assert mine.get_special_tokens_mask(ids, None, True) == theirs.get_special_tokens_mask(
+            ids, None, True
+        )
 
 
 def test_lists_of_lists_are_cleaned_up_too():
@@ -135,11 +156,18 @@ def test_padding_equals_the_reference(kind):
     for case in range(300):
         mine.padding_side = theirs.padding_side = draw.choice(["right", "left"])
         texts = [text(draw) for _ in range(draw.randint(1, 3))]
-        extra = {"return_special_tokens_mask": True, "return_token_type_ids": True} if draw.random() < 0.5 else {}
+        extra = (
+            {"return_special_tokens_mask": True, "return_token_type_ids": True}
+            if draw.random() < 0.5
+            else {}
+        )
         samples = [dict(theirs(each, **extra)) for each in texts]
         form = draw.choice(["samples", "batch", "one", "tensors", "arrays", "tensor of one"])
         if draw.random() < 0.3:
-            samples = [{"input_ids": each["input_ids"], "label": number} for number, each in enumerate(samples)]
+            samples = [
+                {"input_ids": each["input_ids"], "label": number}
+                for number, each in enumerate(samples)
+            ]
         asked = {
             "padding": draw.choice([True, "longest", "max_length", False]),
             **draw.choice([{}, {"max_length": 9}, {"max_length": 25}]),
@@ -150,7 +178,10 @@ def test_padding_equals_the_reference(kind):
         }
         given = formed(form, samples)
         before = copy.deepcopy(given)
-        answers = [answer(mine.pad, given, **asked), answer(theirs.pad, formed(form, samples), **asked)]
+        answers = [
+            answer(mine.pad, given, **asked),
+            answer(theirs.pad, formed(form, samples), **asked),
+        ]
         answered += assert_same_answer(*answers, where=f"{case}: {form} {samples} {asked}")
         assert_same(given, before, "ours leaves what it is given")
     assert answered > 100
@@ -171,10 +202,16 @@ def formed(form, samples):
 
 
 def test_targets_become_labels():
-    for asked in ({}, {"max_length": 4, "max_target_length": 3, "truncation": True, "padding": True}):
+    for asked in (
+        {},
+        {"max_length": 4, "max_target_length": 3, "truncation": True, "padding": True},
+    ):
         mine, theirs = both("WordPiece")
         for given in ({"text": "a b c d"}, {}):
-            assert_same(mine(**given, text_target="c d e f", **asked), theirs(**given, text_target="c d e f", **asked))
+            assert_same(
+                mine(**given, text_target="c d e f", **asked),
+                theirs(**given, text_target="c d e f", **asked),
+            )
         assert mine.backend_tokenizer.truncation == theirs.backend_tokenizer.truncation
 
 
@@ -192,8 +229,16 @@ def test_the_vocabulary_equals_the_reference(kind):
     counts = []
     for made in (mine, theirs):
         new = [made.add_tokens(["more", "<new>"]), made.add_tokens("more"), made.add_tokens([])]
-        new.append(made.add_special_tokens({"bos_token": "<s>", "additional_special_tokens": ["<a>", "<b>"]}))
-        new.append(made.add_special_tokens({"extra_special_tokens": ["<c>"]}, replace_extra_special_tokens=False))
+        new.append(
+            made.add_special_tokens(
+                {"bos_token": "<s>", "additional_special_tokens": ["<a>", "<b>"]}
+            )
+        )
+        new.append(
+            made.add_special_tokens(
+                {"extra_special_tokens": ["<c>"]}, replace_extra_special_tokens=False
+            )
+        )
         made.eos_token = "[SEP]"
         counts.append(new)
     assert counts[0] == counts[1]
@@ -208,13 +253,19 @@ def test_the_vocabulary_equals_the_reference(kind):
 
 @pytest.mark.parametrize(
     "frame",
-    [{"add_bos_token": True}, {"add_bos_token": True, "add_eos_token": True}, {"add_eos_token": False}],
+    [
+        {"add_bos_token": True},
+        {"add_bos_token": True, "add_eos_token": True},
+        {"add_eos_token": False},
+    ],
     ids=str,
 )
 def test_begin_and_end_tokens_equal_the_reference(frame):
     mine, theirs = both("Unigram", bos_token="[CLS]", eos_token="[SEP]", **frame)
     for given in (("a b",), ("a b", "c")):
-        assert_same(mine(*given, return_token_type_ids=True), theirs(*given, return_token_type_ids=True))
+        assert_same(
+            mine(*given, return_token_type_ids=True), theirs(*given, return_token_type_ids=True)
+        )
     mine.add_eos_token = theirs.add_eos_token = True
     assert mine("a")["input_ids"] == theirs("a")["input_ids"]
 
@@ -222,7 +273,13 @@ def test_begin_and_end_tokens_equal_the_reference(frame):
 def test_tokens_of_a_models_own():
     options = {"image_token": "<image>", "extra_special_tokens": {"audio_token": "<audio>"}}
     mine, theirs = both("WordPiece", **options)
-    for name in ("image_token", "image_token_id", "audio_token", "audio_token_id", "special_tokens_map"):
+    for name in (
+        "image_token",
+        "image_token_id",
+        "audio_token",
+        "audio_token_id",
+        "special_tokens_map",
+    ):
         assert getattr(mine, name) == getattr(theirs, name)
     mine.audio_token = "<other>"
     assert mine.audio_token == "<other>"
@@ -238,6 +295,12 @@ def test_padding_and_truncation_in_the_file_are_defaults():
         inside.enable_truncation(7, direction="left")
         made.append(kind(tokenizer_object=inside))
     mine, theirs = made
-    for name in ("pad_token", "padding_side", "truncation_side", "init_kwargs", "model_max_length"):
+    for name in (
+        "pad_token",
+        "padding_side",
+        "truncation_side",
+        "init_kwargs",
+        "model_max_length",
+    ):
         assert getattr(mine, name) == getattr(theirs, name)
     assert_same(mine("some text", padding=True), theirs("some text", padding=True))

@@ -29,7 +29,9 @@ def assert_equal_tokenizers(mine, theirs):
         if not asked.get("padding") or theirs.pad_token:
             assert_same(mine(TEXTS, **asked), theirs(TEXTS, **asked), str(asked))
     ids = theirs(TEXTS)["input_ids"]
-    assert mine.batch_decode(ids, skip_special_tokens=True) == theirs.batch_decode(ids, skip_special_tokens=True)
+    assert mine.batch_decode(ids, skip_special_tokens=True) == theirs.batch_decode(
+        ids, skip_special_tokens=True
+    )
 
 
 def settings(folder):
@@ -56,7 +58,9 @@ def test_what_both_write_is_the_same_and_read_by_both(kind, tmp_path):
     assert_same(mine(TEXTS, **asked), theirs(TEXTS, **asked))
     paths = mine.save_pretrained(tmp_path / "mine")
     theirs.save_pretrained(tmp_path / "theirs")
-    written = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("mine", "theirs")]
+    written = [
+        sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("mine", "theirs")
+    ]
     assert written[0] == written[1] == sorted(path.rpartition("/")[2] for path in paths)
     for name in ("tokenizer.json", "chat_template.jinja"):
         assert (tmp_path / "mine" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
@@ -65,7 +69,9 @@ def test_what_both_write_is_the_same_and_read_by_both(kind, tmp_path):
         reread = PreTrainedTokenizerFast.from_pretrained(folder)
         for loader in (transformers.AutoTokenizer, transformers.PreTrainedTokenizerFast):
             assert_equal_tokenizers(reread, loader.from_pretrained(folder))
-        assert_equal_tokenizers(AutoTokenizer.from_pretrained(str(folder)), loader.from_pretrained(folder))
+        assert_equal_tokenizers(
+            AutoTokenizer.from_pretrained(str(folder)), loader.from_pretrained(folder)
+        )
         reread.save_pretrained(tmp_path / "again")
         loader.from_pretrained(folder).save_pretrained(tmp_path / "again theirs")
         assert settings(tmp_path / "again") == settings(tmp_path / "again theirs")
@@ -105,7 +111,11 @@ FOLDERS = {
         "special_tokens_map": {"pad_token": {**flags("[UNK]")}},
     },
     "4.x, before that": {
-        "tokenizer_config": {"model_max_length": 20, "name_or_path": "elsewhere", "special_tokens_map_file": None},
+        "tokenizer_config": {
+            "model_max_length": 20,
+            "name_or_path": "elsewhere",
+            "special_tokens_map_file": None,
+        },
         "special_tokens_map": {
             "pad_token": "[PAD]",
             "mask_token": flags("[MASK]", lstrip=True),
@@ -125,7 +135,10 @@ FOLDERS = {
     },
     "several chat templates, begin and end tokens": {
         "tokenizer_config": {
-            "chat_template": [{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}],
+            "chat_template": [
+                {"name": "default", "template": "a"},
+                {"name": "rag", "template": "b"},
+            ],
             **{"add_bos_token": True, "bos_token": "[CLS]", "eos_token": "[SEP]"},
         }
     },
@@ -135,7 +148,11 @@ FOLDERS = {
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"pad_token": "[MASK]", "model_max_length": 9}, {"add_bos_token": True, "bos_token": "[CLS]"}],
+    [
+        {},
+        {"pad_token": "[MASK]", "model_max_length": 9},
+        {"add_bos_token": True, "bos_token": "[CLS]"},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("name", FOLDERS)
@@ -150,10 +167,18 @@ def test_folders_of_other_versions_mean_what_they_mean_to_the_reference(tmp_path
 
 
 def test_special_tokens_of_an_older_map_are_special(tmp_path):
-    """As they were to 4.x; 5.3.0 takes those that added_tokens.json numbers for ordinary ones, and decodes them."""
-    files = {"special_tokens_map": {"additional_special_tokens": ["<x>"]}, "added_tokens": {"<x>": 301}}
+    """As they were to 4.x; 5.3.0 takes those that added_tokens.json numbers for ordinary ones,
+    and decodes them.
+    """
+    files = {
+        "special_tokens_map": {"additional_special_tokens": ["<x>"]},
+        "added_tokens": {"<x>": 301},
+    }
     folder = folder_of(tmp_path, **files)
-    for loader, text in ((PreTrainedTokenizerFast, "a b"), (transformers.PreTrainedTokenizerFast, "a <x> b")):
+    for loader, text in (
+        (PreTrainedTokenizerFast, "a b"),
+        (transformers.PreTrainedTokenizerFast, "a <x> b"),
+    ):
         made = loader.from_pretrained(folder)
         assert made.extra_special_tokens == ["<x>"]
         assert made.decode(made("a <x> b")["input_ids"], skip_special_tokens=True) == text
@@ -176,7 +201,10 @@ def test_chat_templates_in_files_and_in_the_settings(tmp_path):
     assert not (tmp_path / "settings" / "chat_template.jinja").exists()
     for name in ("files", "settings"):
         for loader in (PreTrainedTokenizerFast, transformers.PreTrainedTokenizerFast):
-            assert loader.from_pretrained(tmp_path / name).chat_template == {"default": "a", "rag": "b"}
+            assert loader.from_pretrained(tmp_path / name).chat_template == {
+                "default": "a",
+                "rag": "b",
+            }
     mine.chat_template = {"../../outside": "c"}
     with pytest.raises(ValueError, match="its name is no file name"):
         mine.save_pretrained(tmp_path / "files")
@@ -216,10 +244,16 @@ def test_an_older_folder_leaves_it_to_the_class(tmp_path, files):
     folder = folder_of(tmp_path, **files)
     if "tokenizer_config" not in files:
         (folder / "tokenizer_config.json").write_text("{}")
-    mine, theirs = (module.from_pretrained(folder) for module in (AutoTokenizer, transformers.AutoTokenizer))
+    mine, theirs = (
+        module.from_pretrained(folder) for module in (AutoTokenizer, transformers.AutoTokenizer)
+    )
     assert type(theirs).__name__ == "BertTokenizer"
     assert mine.special_tokens_map == theirs.special_tokens_map
-    assert mine.model_input_names == theirs.model_input_names == ["input_ids", "token_type_ids", "attention_mask"]
+    assert (
+        mine.model_input_names
+        == theirs.model_input_names
+        == ["input_ids", "token_type_ids", "attention_mask"]
+    )
     asked = {"padding": "max_length", "max_length": 20}
     assert_same(mine("some text", "and more", **asked), theirs("some text", "and more", **asked))
     mine.save_pretrained(tmp_path / "again")
@@ -249,15 +283,21 @@ def test_what_classes_take_for_granted_is_what_they_do():
                 assert str(parameters[key].default) == str(defaults.get(key)), (name, key)
         assert theirs.padding_side == defaults.get("padding_side", "right"), name
         usual = ["input_ids", "attention_mask"]
-        assert list(theirs.model_input_names) == list(defaults.get("model_input_names", usual)), name
+        assert list(theirs.model_input_names) == list(defaults.get("model_input_names", usual)), (
+            name
+        )
     assert checked > 40
     mapping = transformers.models.auto.tokenization_auto.TOKENIZER_MAPPING_NAMES
     for model, name in _BY_MODEL.items():
-        assert mapping[model] == f"{name}Tokenizer" or (LATER and mapping[model] == "TokenizersBackend"), model
+        assert mapping[model] == f"{name}Tokenizer" or (
+            LATER and mapping[model] == "TokenizersBackend"
+        ), model
 
 
 def test_a_class_of_its_own_is_not_run(tmp_path, caplog):
-    folder = folder_of(tmp_path, tokenizer_config={"auto_map": {"AutoTokenizer": ["code.Tok", None]}})
+    folder = folder_of(
+        tmp_path, tokenizer_config={"auto_map": {"AutoTokenizer": ["code.Tok", None]}}
+    )
     AutoTokenizer.from_pretrained(folder, trust_remote_code=True, use_fast=True)
     assert "brings a tokenizer class of its own, which is not run here" in caplog.text
 
@@ -283,7 +323,11 @@ def test_what_cannot_be_read_is_said(tmp_path):
     other = written("WordLevel").replace('"WordLevel"', '"WordsOfTomorrow"')
     for name, content, message in (
         ("vocab.txt", "a", "has no tokenizer.json, but vocab.txt, .*transformers"),
-        ("tokenizer.json", "{", "tokenizer.json: the file is not JSON .*line 1 column 2.*Is it whole"),
+        (
+            "tokenizer.json",
+            "{",
+            "tokenizer.json: the file is not JSON .*line 1 column 2.*Is it whole",
+        ),
         ("tokenizer.json", other, "pip install -U tokenizers"),
     ):
         (tmp_path / name).write_text(content)

@@ -80,7 +80,9 @@ def test_revisions_and_subfolders(hub, tmp_path):
     repo = hub.repos[NAME]
     moved = {f"inner/{name}": content for name, content in repo.files().items()}
     hub.make("me/nested", **moved)
-    assert PreTrainedTokenizerFast.from_pretrained("me/nested", subfolder="inner")("a b") == mine("a b")
+    assert PreTrainedTokenizerFast.from_pretrained("me/nested", subfolder="inner")("a b") == mine(
+        "a b"
+    )
     commit = repo.branches["main"][-1].oid
     assert PreTrainedTokenizerFast.from_pretrained(NAME, revision=commit)("a b") == mine("a b")
 
@@ -88,6 +90,8 @@ def test_revisions_and_subfolders(hub, tmp_path):
 def test_it_is_all_done_without_transformers(tmp_path):
     """In a process in which it cannot be imported: made, saved, loaded, called, padded, chatted."""
     script = Path(__file__).parent / "without_transformers.py"
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["works"]

@@ -1,4 +1,6 @@
-"""Micro-batches are read a window at a time, from any position of an epoch on, and not a moment too early."""
+"""Micro-batches are read a window at a time, from any position of an epoch on, and not a moment
+too early.
+"""
 
 import itertools
 
@@ -33,7 +35,10 @@ def read(batches, count):
 def make(loader, accumulation=3, sized=True, windows=None):
     """Windows over a loader; over a stream of unknown length if it is not `sized`."""
     needed = -(-loader.count // accumulation)
-    sizes = {"batches": loader.count if sized else None, "windows": needed if windows is None else windows}
+    sizes = {
+        "batches": loader.count if sized else None,
+        "windows": needed if windows is None else windows,
+    }
     return WindowLoader(loader, accumulation=accumulation, read=read, **sizes)
 
 
@@ -43,7 +48,10 @@ def test_windows_hold_all_batches_in_order(count, accumulation):
     """All windows are full but the last."""
     windows = make(Recorded(count), accumulation)
     seen = list(windows)
-    assert seen == [list(range(start, min(start + accumulation, count))) for start in range(0, count, accumulation)]
+    assert seen == [
+        list(range(start, min(start + accumulation, count)))
+        for start in range(0, count, accumulation)
+    ]
     assert [window.items for window in seen] == [sum(window) for window in seen]
     assert len(windows) == len(seen)
 
@@ -60,10 +68,14 @@ def test_nothing_is_read_before_the_first_window_is_asked_for():
 
 
 def test_position_is_reached_after_the_first_window_in_mid_epoch():
-    """There the reference restores its generators: the first window is read before that, the step comes after."""
+    """There the reference restores its generators: the first window is read before that, the
+    step comes after.
+    """
     loader, moments = Recorded(9), []
     windows = make(loader)
-    windows.start_at(0, 1, on_positioned=lambda: moments.append((list(loader.events), windows.done)))
+    windows.start_at(
+        0, 1, on_positioned=lambda: moments.append((list(loader.events), windows.done))
+    )
     iterator = iter(windows)
     assert moments == []
     assert next(iterator) == [3, 4, 5]

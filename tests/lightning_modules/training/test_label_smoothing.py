@@ -35,8 +35,12 @@ def test_loss_equals_reference(epsilon, shift, dtype, last):
     logits, labels = sample(dtype)
     if last and not shift:
         labels = labels.unsqueeze(-1)
-    loss, gradient = loss_and_gradient(LabelSmoother(epsilon=epsilon), logits, labels, shift_labels=shift)
-    expected, expected_gradient = loss_and_gradient(ReferenceSmoother(epsilon), logits, labels, shift_labels=shift)
+    loss, gradient = loss_and_gradient(
+        LabelSmoother(epsilon=epsilon), logits, labels, shift_labels=shift
+    )
+    expected, expected_gradient = loss_and_gradient(
+        ReferenceSmoother(epsilon), logits, labels, shift_labels=shift
+    )
     assert torch.equal(loss, expected)
     assert loss.dtype == expected.dtype
     assert torch.equal(gradient, expected_gradient)
@@ -46,13 +50,19 @@ def test_all_forms_of_output():
     """A dict, a model output, a tuple and an object with `.logits` give the same."""
     logits, labels = sample()
     expected = ReferenceSmoother()({"logits": logits}, labels)
-    for output in (CausalLMOutput(logits=logits), (logits, "more"), SimpleNamespace(logits=logits)):
+    for output in (
+        CausalLMOutput(logits=logits),
+        (logits, "more"),
+        SimpleNamespace(logits=logits),
+    ):
         assert torch.equal(LabelSmoother()(output, labels), expected)
 
 
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_items_of_the_whole_batch(as_tensor):
-    """Two micro-batches divided by the number of labels of both add up to the loss of all, as from 5.23 on."""
+    """Two micro-batches divided by the number of labels of both add up to the loss of all, as
+    from 5.23 on.
+    """
     logits, labels = sample()
     count = int((labels != -100).sum())
     items = torch.tensor(count) if as_tensor else count

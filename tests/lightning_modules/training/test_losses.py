@@ -12,7 +12,9 @@ NAN, INF = math.nan, math.inf
 
 
 class ReferenceMeter:
-    """The running loss as the reference documents it: a float32 tensor to which each loss is added in turn."""
+    """The running loss as the reference documents it: a float32 tensor to which each loss is
+    added in turn.
+    """
 
     def __init__(self, skip_not_finite):
         self.skip = skip_not_finite
@@ -109,7 +111,12 @@ def test_adding_never_waits_for_the_device():
 @pytest.mark.parametrize("saved_after", [0, 1, 7, 1024, 1500])
 def test_a_state_goes_on_to_the_same_sums(skip, saved_after):
     """With losses that are not finite before and after it, in half precision too."""
-    losses = [*random_losses(1500), torch.tensor(NAN), torch.tensor(2.5, dtype=torch.bfloat16), torch.tensor(INF)]
+    losses = [
+        *random_losses(1500),
+        torch.tensor(NAN),
+        torch.tensor(2.5, dtype=torch.bfloat16),
+        torch.tensor(INF),
+    ]
     losses[3] = torch.tensor(INF)
     whole, first = LossMeter(skip), LossMeter(skip)
     for meter in (whole, first):
@@ -125,5 +132,9 @@ def test_a_state_goes_on_to_the_same_sums(skip, saved_after):
     for step, loss in enumerate(losses[saved_after:], start=saved_after):
         resumed.add(loss, step)
     assert same(resumed.take(), whole.take())
-    assert (resumed.not_finite, resumed.first_not_finite) == (whole.not_finite, whole.first_not_finite) == (3, 3)
+    assert (
+        (resumed.not_finite, resumed.first_not_finite)
+        == (whole.not_finite, whole.first_not_finite)
+        == (3, 3)
+    )
     assert (first.take() != 0) == (saved_after > 0), "the state takes nothing away"

@@ -1,4 +1,6 @@
-"""A loss that is a mean over its micro-batch is divided once, whoever asks for the backward pass."""
+"""A loss that is a mean over its micro-batch is divided once, whoever asks for the backward
+pass.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""The number of items notes whether a loss is computed from it, and is otherwise an ordinary tensor."""
+"""The number of items notes whether a loss is computed from it, and is otherwise an ordinary
+tensor.
+"""
 
 import copy
 
@@ -23,7 +25,14 @@ NO_USES = {
     "is compared with a number": lambda items: bool(items > 0),
     "is copied": lambda items: copy.copy(items),
     "is moved": lambda items: items.to("cpu", torch.float32).unsqueeze(0),
-    "is described": lambda items: (f"{items}", repr(items), items.shape, items.device, items.dtype, items.dim()),
+    "is described": lambda items: (
+        f"{items}",
+        repr(items),
+        items.shape,
+        items.device,
+        items.dtype,
+        items.dim(),
+    ),
 }
 
 
@@ -77,4 +86,6 @@ def test_compiled_code_notes_each_use(backend, model_class):
         loss = model(x, num_items_in_batch=items)
         loss.backward()
         assert items.use.noted is (model_class is Summing)
-        assert torch.equal(loss, model_class.forward(model, x, num_items_in_batch=torch.tensor(number)))
+        assert torch.equal(
+            loss, model_class.forward(model, x, num_items_in_batch=torch.tensor(number))
+        )

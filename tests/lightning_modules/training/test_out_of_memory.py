@@ -56,7 +56,10 @@ def test_gradients_are_averaged(monkeypatch):
     """Of every kind: sparse, of two types, frozen, and missing in this process."""
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     parameters = [nn.Parameter(torch.zeros(size)) for size in (3, 4, 30, 2)]
-    parameters += [nn.Parameter(torch.zeros(2, dtype=torch.float64)), nn.Parameter(torch.zeros(3), requires_grad=False)]
+    parameters += [
+        nn.Parameter(torch.zeros(2, dtype=torch.float64)),
+        nn.Parameter(torch.zeros(3), requires_grad=False),
+    ]
     embedding = nn.Embedding(5, 2, sparse=True)
     unused = nn.Parameter(torch.zeros(2))
     sum(parameter.sum() for parameter in parameters if parameter.requires_grad).backward()

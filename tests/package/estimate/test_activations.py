@@ -1,4 +1,6 @@
-"""Bytes kept for the backward pass, estimated against the tensors that autograd saves of a real model."""
+"""Bytes kept for the backward pass, estimated against the tensors that autograd saves of a real
+model.
+"""
 
 import contextlib
 
@@ -11,8 +13,14 @@ from lightrainer.tools.estimate.memory import activation_bytes, input_bytes, lay
 
 BATCH, SEQUENCE, LAYERS = 2, 64, 3
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
-CONFIG = LlamaConfig(hidden_size=64, num_hidden_layers=LAYERS, intermediate_size=176, vocab_size=97, **HEADS)
-PRECISIONS = {"fp32": (torch.float32, False), "bf16-mixed": (torch.float32, True), "bf16-true": (torch.bfloat16, False)}
+CONFIG = LlamaConfig(
+    hidden_size=64, num_hidden_layers=LAYERS, intermediate_size=176, vocab_size=97, **HEADS
+)
+PRECISIONS = {
+    "fp32": (torch.float32, False),
+    "bf16-mixed": (torch.float32, True),
+    "bf16-true": (torch.bfloat16, False),
+}
 
 
 def kept(precision, attention, checkpointing):
@@ -23,7 +31,9 @@ def kept(precision, attention, checkpointing):
     model = LlamaForCausalLM(CONFIG).to(dtype).train()
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    own = {
+        tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())
+    }
     found: dict[int, int] = {}
     alive = []
 
@@ -43,13 +53,20 @@ def kept(precision, attention, checkpointing):
 
 def job(precision, attention="flash", checkpointing=False):
     sizes = {"batch": BATCH, "sequence": SEQUENCE, "precision": precision}
-    return Job(model=model_from_config(CONFIG.to_dict()), attention=attention, checkpointing=checkpointing, **sizes)
+    return Job(
+        model=model_from_config(CONFIG.to_dict()),
+        attention=attention,
+        checkpointing=checkpointing,
+        **sizes,
+    )
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_activations_of_llama(precision, attention):
-    """To 2 % without scores in memory; with them models differ in the copies that they make: to 15 %."""
+    """To 2 % without scores in memory; with them models differ in the copies that they make: to
+    15 %.
+    """
     if torch.__version__.startswith("2.8.") and attention == "sdpa":
         pytest.skip("torch 2.8 keeps more of heads that share keys")
     estimated = activation_bytes(job(precision, "flash" if attention == "sdpa" else "eager"))
@@ -59,7 +76,9 @@ def test_activations_of_llama(precision, attention):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_activations_of_llama_with_checkpointing(precision):
-    """The inputs of layers and what comes after them; the layer that is computed again comes later, once at a time."""
+    """The inputs of layers and what comes after them; the layer that is computed again comes
+    later, once at a time.
+    """
     one = job(precision, checkpointing=True)
     forward = activation_bytes(one) - layer_bytes(one)
     assert forward == pytest.approx(kept(precision, "sdpa", True), rel=0.02)
@@ -67,8 +86,17 @@ def test_activations_of_llama_with_checkpointing(precision):
 
 
 def test_a_layer_of_16_bit_numbers_is_that_of_the_paper():
-    """Korthikanti et al., equations 2 and 4, without the masks of dropout: 32 s b h, of which 8 are not split."""
-    sizes = {"hidden": 1024, "heads": 16, "kv_heads": 16, "head_size": 64, "intermediate": 4096, "vocabulary": 8}
+    """Korthikanti et al., equations 2 and 4, without the masks of dropout: 32 s b h, of which 8
+    are not split.
+    """
+    sizes = {
+        "hidden": 1024,
+        "heads": 16,
+        "kv_heads": 16,
+        "head_size": 64,
+        "intermediate": 4096,
+        "vocabulary": 8,
+    }
     model = ModelShape(layers=1, **sizes, gated=False)
     given = {"model": model, "batch": 4, "sequence": 512, "precision": "bf16-true"}
     unit = 512 * 4 * 1024

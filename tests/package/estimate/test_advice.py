@@ -1,4 +1,6 @@
-"""The strategy that `lightrainer estimate --compare` recommends: the first row of docs/scaling.md that fits."""
+"""The strategy that `lightrainer estimate --compare` recommends: the first row of
+docs/scaling.md that fits.
+"""
 
 import pytest
 
@@ -18,7 +20,9 @@ EXPECTED = {
 
 
 def choose(parameters, devices, memory, **more):
-    return compare(Job(model=model_of_size(int(parameters)), gpus=devices, gpu_memory=memory * GIB, **more))
+    return compare(
+        Job(model=model_of_size(int(parameters)), gpus=devices, gpu_memory=memory * GIB, **more)
+    )
 
 
 @pytest.mark.parametrize(("parameters", "devices", "memory"), EXPECTED)
@@ -31,7 +35,9 @@ def test_best_is_the_first_strategy_of_the_page_that_fits(parameters, devices, m
 def test_best_of_the_ways_to_shard_sends_the_least():
     estimates = choose(7e9, 16, 80)
     sharded = [
-        one for one in estimates if one.fits and one.job.sharded and not one.job.checkpointing and one.job.tp == 1
+        one
+        for one in estimates
+        if one.fits and one.job.sharded and not one.job.checkpointing and one.job.tp == 1
     ]
     assert len({one.sent for one in sharded}) > 1
     assert best(estimates).sent == min(one.sent for one in sharded)

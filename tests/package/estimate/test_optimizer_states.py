@@ -1,4 +1,6 @@
-"""The state of an optimizer on paper against that of the optimizer itself, for each that is installed."""
+"""The state of an optimizer on paper against that of the optimizer itself, for each that is
+installed.
+"""
 
 import pytest
 import torch
@@ -36,15 +38,23 @@ class Model(nn.Module):
 def shape_of(model):
     """The model's tensors, as the estimate knows them."""
     tensors = tuple(
-        TensorShape(tuple(p.shape), OTHER if p.dim() < 2 else EMBEDDING if "embed" in name else MATRIX, True)
+        TensorShape(
+            tuple(p.shape),
+            OTHER if p.dim() < 2 else EMBEDDING if "embed" in name else MATRIX,
+            True,
+        )
         for name, p in model.named_parameters()
     )
-    sizes = dict.fromkeys(("hidden", "heads", "kv_heads", "head_size", "intermediate", "vocabulary"), 1)
+    sizes = dict.fromkeys(
+        ("hidden", "heads", "kv_heads", "head_size", "intermediate", "vocabulary"), 1
+    )
     return ModelShape(layers=1, **sizes, tensors=tensors)
 
 
 def storages(value, found):
-    """Bytes of the storages below a state, each once; what tensor subclasses of torchao keep, too."""
+    """Bytes of the storages below a state, each once; what tensor subclasses of torchao keep,
+    too.
+    """
     if isinstance(value, torch.Tensor) and hasattr(value, "codes"):
         for part in (value.codes, value.scale, value.qmap):
             storages(part, found)
@@ -77,7 +87,11 @@ def stepped(name, dtype):
     optimizer.step()
     inner = getattr(optimizer, "optimizer_dict", None)
     states = [optimizer.state] if inner is None else [each.state for each in inner.values()]
-    states += [group.get("state", {}) for group in optimizer.param_groups if isinstance(group.get("state"), dict)]
+    states += [
+        group.get("state", {})
+        for group in optimizer.param_groups
+        if isinstance(group.get("state"), dict)
+    ]
     found: dict[int, int] = {}
     for state in states:
         storages(list(state.values()), found)
@@ -90,12 +104,16 @@ def stepped(name, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", [name.value for name in OptimizerNames])
 def test_the_bytes_of_state_are_those_of_the_real_optimizer(name, dtype):
-    """To the byte, but for 8-bit formats: their tables of 256 numbers are shared or not, so 3 KiB are allowed."""
+    """To the byte, but for 8-bit formats: their tables of 256 numbers are shared or not, so 3
+    KiB are allowed.
+    """
     try:
         real, shape = stepped(name, dtype)
     except (MissingLibraryError, AssertionError, RuntimeError) as error:
         # Some work on GPUs only; they say so with errors of these kinds.
-        if name in ALWAYS_THERE or not isinstance(error, MissingLibraryError | RuntimeError | AssertionError):
+        if name in ALWAYS_THERE or not isinstance(
+            error, MissingLibraryError | RuntimeError | AssertionError
+        ):
             raise
         pytest.skip(f"{name} does not run here: {error}"[:120])
     state = optimizer_state(name, shape, width=4 if dtype is torch.float32 else 2, rank=RANK)

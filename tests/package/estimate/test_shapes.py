@@ -18,7 +18,12 @@ def test_weights_beside_the_configuration_are_counted_without_being_read(tmp_pat
         "model.norm.weight": torch.zeros(4),
     }
     save_file(weights, tmp_path / "model.safetensors")
-    config = {"model_type": "something", "num_hidden_layers": 2, "hidden_size": 4, "num_attention_heads": 2}
+    config = {
+        "model_type": "something",
+        "num_hidden_layers": 2,
+        "hidden_size": 4,
+        "num_attention_heads": 2,
+    }
     (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 11}))
     shape = model_from_folder(tmp_path)
     assert (shape.parameters, shape.layer_parameters, shape.root_parameters) == (96, 24, 48)
@@ -30,7 +35,9 @@ def test_weights_beside_the_configuration_are_counted_without_being_read(tmp_pat
 def test_without_weights_those_of_a_decoder_are_assumed(family):
     """Exactly, but for biases and position embeddings."""
     sizes = {"vocab_size": 32000, "intermediate_size": 2048, "n_positions": 512}
-    config = AutoConfig.for_model(family, hidden_size=512, num_hidden_layers=3, num_attention_heads=8, **sizes)
+    config = AutoConfig.for_model(
+        family, hidden_size=512, num_hidden_layers=3, num_attention_heads=8, **sizes
+    )
     with torch.device("meta"):
         real = AutoModelForCausalLM.from_config(config)
     shape = model_from_config(json.loads(config.to_json_string(use_diff=False)))
@@ -60,8 +67,17 @@ def test_a_model_of_a_size_has_that_size(parameters):
 
 
 def test_given_numbers_are_taken():
-    shape = model_of_size(layers=32, hidden=4096, heads=32, kv_heads=8, intermediate=14336, vocabulary=128256)
-    given = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.intermediate, shape.vocabulary)
+    shape = model_of_size(
+        layers=32, hidden=4096, heads=32, kv_heads=8, intermediate=14336, vocabulary=128256
+    )
+    given = (
+        shape.layers,
+        shape.hidden,
+        shape.heads,
+        shape.kv_heads,
+        shape.intermediate,
+        shape.vocabulary,
+    )
     assert given == (32, 4096, 32, 8, 14336, 128256)
     assert shape.assumed == ""
     # Llama 3 8B has 8,030,261,248, with a head of its own.

@@ -1,4 +1,6 @@
-"""Run by the runner: compares the served modules with those of the library, which another process has looked at."""
+"""Run by the runner: compares the served modules with those of the library, which another
+process has looked at.
+"""
 
 import gc
 import importlib
@@ -55,15 +57,23 @@ from transformers.utils.notebook import NotebookProgressCallback
 import lightrainer
 
 built = {
-    "its callbacks are ours": issubclass(NeptuneCallback, lightrainer.TrainerCallback)
-    and issubclass(NotebookProgressCallback, lightrainer.TrainerCallback),
-    "its table has ours": integration_utils.INTEGRATION_TO_CALLBACK["tensorboard"] is lightrainer.TensorBoardCallback,
+    "its callbacks are ours": (
+        issubclass(NeptuneCallback, lightrainer.TrainerCallback)
+        and issubclass(NotebookProgressCallback, lightrainer.TrainerCallback)
+    ),
+    "its table has ours": (
+        integration_utils.INTEGRATION_TO_CALLBACK["tensorboard"] is lightrainer.TensorBoardCallback
+    ),
     "one callback": TensorBoardCallback is lightrainer.TensorBoardCallback,
-    "its own": not transformers.PreTrainedModel.__module__.startswith("lightrainer")
-    and not transformers.AutoTokenizer.__module__.startswith("lightrainer"),
+    "its own": (
+        not transformers.PreTrainedModel.__module__.startswith("lightrainer")
+        and not transformers.AutoTokenizer.__module__.startswith("lightrainer")
+    ),
     "the trainer": transformers.Trainer is transformers.trainer.Trainer is lightrainer.Trainer,
     "a module is pickled by name": pickle.loads(pickle.dumps(transformers)) is transformers,
-    "star": "Trainer" in (lambda scope: exec("from transformers.trainer import *", scope) or scope)({}),
+    "star": (
+        "Trainer" in (lambda scope: exec("from transformers.trainer import *", scope) or scope)({})
+    ),
     "file": transformers.trainer.__file__.endswith("trainer.py"),
     "what the library has loaded is left alone by the collector": freezes == [True],
 }

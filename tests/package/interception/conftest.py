@@ -11,7 +11,8 @@ SITES = dict.fromkeys(Path(sysconfig.get_path(kind)) for kind in ("purelib", "pl
 
 
 def linked(folder, replaced=()):
-    """A Python whose packages are those of this one, but for transformers: a virtual environment made of links.
+    """A Python whose packages are those of this one, but for transformers: a virtual environment
+    made of links.
 
     Args:
         folder: where to make it.
@@ -46,11 +47,17 @@ def with_library():
 
 @pytest.fixture(scope="session", params=["the reference", "the newest"])
 def with_either(request, tmp_path_factory):
-    """This Python, and one with the newest transformers, which the Makefile puts beside the other packages."""
+    """This Python, and one with the newest transformers, which the Makefile puts beside the
+    other packages.
+    """
     if request.param == "the reference":
         return sys.executable
     newest = Path(sys.prefix) / "newest"
     if not newest.is_dir():
         pytest.skip("the newest transformers is not there: `make test` puts it into .venv/newest")
-    entries = [entry for entry in newest.iterdir() if entry.name != "bin" and not entry.name.startswith("__")]
+    entries = [
+        entry
+        for entry in newest.iterdir()
+        if entry.name != "bin" and not entry.name.startswith("__")
+    ]
     return linked(tmp_path_factory.mktemp("newest") / "venv", entries)

@@ -6,7 +6,13 @@ import warnings
 from dataclasses import dataclass
 
 import torch
-from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
+from transformers import (
+    HfArgumentParser,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainingArguments,
+)
 from transformers.trainer import ALL_LAYERNORM_LAYERS
 
 found = {"norm_layers": [kind.__name__ for kind in ALL_LAYERNORM_LAYERS]}
@@ -67,7 +73,11 @@ def caught(act):
 
 
 def plain(value):
-    return getattr(value, "value", value) if not isinstance(value, (list, tuple)) else [plain(part) for part in value]
+    return (
+        getattr(value, "value", value)
+        if not isinstance(value, (list, tuple))
+        else [plain(part) for part in value]
+    )
 
 
 def base(**more):
@@ -75,14 +85,25 @@ def base(**more):
 
 
 for number, (given, wanted) in enumerate(json.loads(sys.stdin.read())):
-    given = {key: value for key, value in base(**given).items() if not (key == "use_cpu" and "no_cuda" in given)}
+    given = {
+        key: value
+        for key, value in base(**given).items()
+        if not (key == "use_cpu" and "no_cuda" in given)
+    }
     args, texts, here = caught(lambda given=given: TrainingArguments(**given))
     if isinstance(args, str):
         found[f"case {number}"] = [args, texts, True]
         continue
     config = args.accelerator_config
-    values = {name: getattr(config, name) if hasattr(config, name) else getattr(args, name, None) for name in wanted}
-    found[f"case {number}"] = [{name: plain(value) for name, value in values.items()}, texts, here == {True}]
+    values = {
+        name: getattr(config, name) if hasattr(config, name) else getattr(args, name, None)
+        for name in wanted
+    }
+    found[f"case {number}"] = [
+        {name: plain(value) for name, value in values.items()},
+        texts,
+        here == {True},
+    ]
 
 args = caught(lambda: TrainingArguments(**base(overwrite_output_dir=True)))[0]
 found["attributes"] = [
@@ -100,9 +121,14 @@ found["subclasses"] = [
     caught(lambda: PassesOn(1, output_dir="out", no_cuda=True).use_cpu)[0],
     caught(lambda: Seq2SeqTrainingArguments(**base(per_gpu_eval_batch_size=3)).eval_batch_size)[0],
 ]
-words = "--output_dir out --no_cuda --evaluation-strategy epoch --per_gpu_train_batch_size=3 --overwrite_output_dir"
+words = (
+    "--output_dir out --no_cuda --evaluation-strategy epoch --per_gpu_train_batch_size=3 "
+    "--overwrite_output_dir"
+)
 parser = HfArgumentParser((More,))
-parsed, texts, here = caught(lambda: parser.parse_args_into_dataclasses([*words.split(), "--warmup_ratio", "0.25"])[0])
+parsed, texts, here = caught(
+    lambda: parser.parse_args_into_dataclasses([*words.split(), "--warmup_ratio", "0.25"])[0]
+)
 found["command line"] = [
     plain(parsed.eval_strategy),
     parsed.use_cpu,
@@ -111,11 +137,19 @@ found["command line"] = [
     parsed.warmup_steps,
     len(texts),
     "evaluation_strategy" in HfArgumentParser(TrainingArguments).format_help(),
-    caught(lambda: HfArgumentParser(TrainingArguments).parse_dict({"output_dir": "o", "no_cuda": True})[0].use_cpu)[0],
+    caught(
+        lambda: (
+            HfArgumentParser(TrainingArguments)
+            .parse_dict({"output_dir": "o", "no_cuda": True})[0]
+            .use_cpu
+        )
+    )[0],
 ]
 data = [{"x": torch.ones(2), "labels": torch.ones(1)}] * 4
 arguments = TrainingArguments(**base(max_steps=1, save_strategy="no", disable_tqdm=True))
-trainer, texts, here = caught(lambda: Old(Model(), arguments, train_dataset=data, tokenizer="a tokenizer"))
+trainer, texts, here = caught(
+    lambda: Old(Model(), arguments, train_dataset=data, tokenizer="a tokenizer")
+)
 trainer.train()
 found["trainer"] = [
     texts,
@@ -125,6 +159,12 @@ found["trainer"] = [
     sorted(set(trainer.calls)),
     caught(lambda: Trainer(Model(), arguments, tokenizer=1, processing_class=2))[0],
     caught(lambda: Trainer(Model(), arguments, tokeniser=1))[0],
-    caught(lambda: Seq2SeqTrainer(Model(), Seq2SeqTrainingArguments(**base()), tokenizer="t").processing_class)[0],
+    caught(
+        lambda: (
+            Seq2SeqTrainer(
+                Model(), Seq2SeqTrainingArguments(**base()), tokenizer="t"
+            ).processing_class
+        )
+    )[0],
 ]
 print(json.dumps(found))

@@ -14,7 +14,11 @@ SECONDS = 120
 
 
 def clean_environment(**more):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LIGHTRAINER", "PYTHONPATH"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LIGHTRAINER", "PYTHONPATH"))
+    }
     return {**kept, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **more}
 
 
@@ -33,7 +37,8 @@ def run(python, *words, cwd, **kwargs):
 
 
 def forked(python, *words, cwd, served=False, input="", environment=None):
-    """As `run`, with code (`-c`) or a script, from a process that has imported torch: where the start is not tested.
+    """As `run`, with code (`-c`) or a script, from a process that has imported torch: where the
+    start is not tested.
 
     Args:
         python: of which environment.

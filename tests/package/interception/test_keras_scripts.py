@@ -1,4 +1,6 @@
-"""Scripts of transformers 4 that train Keras models: their names are served, and Keras knows what it computes in."""
+"""Scripts of transformers 4 that train Keras models: their names are served, and Keras knows
+what it computes in.
+"""
 
 import sys
 from importlib.util import find_spec
@@ -52,7 +54,9 @@ def test_a_script_of_a_keras_model_runs_where_the_reference_is_installed_and_whe
 ):
     (tmp_path / "script.py").write_text(SCRIPT)
     python = request.getfixturevalue(library)
-    done = forked(python, "script.py", served=True, cwd=tmp_path, environment={"KERAS_BACKEND": "torch"})
+    done = forked(
+        python, "script.py", served=True, cwd=tmp_path, environment={"KERAS_BACKEND": "torch"}
+    )
     same, module, backend, before, after, tensorflow = said(done)
     assert same
     assert (module, backend, tensorflow) == ("lightrainer.facade.keras.trainer", "torch", False)
@@ -67,7 +71,9 @@ WORDS = [
 
 @pytest.mark.parametrize(("words", "variable", "backend"), WORDS)
 def test_keras_knows_what_it_computes_in_before_it_is_imported(words, variable, backend, tmp_path):
-    """The option goes before the variable, and that before torch; programs that the script starts know it too."""
+    """The option goes before the variable, and that before torch; programs that the script
+    starts know it too.
+    """
     inner = "import os; print(os.environ['KERAS_BACKEND'])"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
     given = {} if variable is None else {"KERAS_BACKEND": variable}

@@ -1,4 +1,6 @@
-"""With transformers installed: its Trainer-related modules are ours, all their names are there, the rest is its own."""
+"""With transformers installed: its Trainer-related modules are ours, all their names are there,
+the rest is its own.
+"""
 
 import json
 from pathlib import Path
@@ -12,7 +14,8 @@ OF_FOUR = {"trainer_tf", "training_args_tf"}
 """Modules that only transformers 4 has."""
 AUDIT = Path(__file__).with_name("audit_script.py")
 
-# In a process that serves because it says so itself: its models, which may be there already, stay with the collector.
+# In a process that serves because it says so itself: its models, which may be there already, stay
+# with the collector.
 INSTALL = """
 import gc, json, lightrainer
 lightrainer.install(children=False)
@@ -40,7 +43,9 @@ def theirs(with_either, tmp_path_factory):
 
 
 def test_every_name_of_every_served_module_is_there_once(theirs, with_either, tmp_path):
-    """Public or not, defined there or imported; those of the table are ours, and each class is one object."""
+    """Public or not, defined there or imported; those of the table are ours, and each class is
+    one object.
+    """
     assert sum(map(len, theirs.values())) > 500
     assert "PreTrainedModel" in theirs["trainer"]
     audit = said(forked(with_either, AUDIT, served=True, cwd=tmp_path, input=json.dumps(theirs)))
@@ -116,7 +121,9 @@ print(json.dumps([type(trainer).__module__.partition(".")[0], loss, names, level
 """
 
 
-def test_a_model_of_the_library_trains_to_the_same_loss_and_its_messages_have_the_known_names(with_either, tmp_path):
+def test_a_model_of_the_library_trains_to_the_same_loss_and_its_messages_have_the_known_names(
+    with_either, tmp_path
+):
     ours = forked(with_either, "-c", TRAINING, served=True, cwd=tmp_path)
     plain = forked(with_either, "-c", TRAINING, cwd=tmp_path)
     (kind, loss, names, levels, after, replaced), theirs = said(ours), said(plain)

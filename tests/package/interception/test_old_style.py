@@ -1,4 +1,6 @@
-"""Scripts written for 4.x: names that were changed are understood, with a warning, where names are served."""
+"""Scripts written for 4.x: names that were changed are understood, with a warning, where names
+are served.
+"""
 
 import json
 from pathlib import Path
@@ -14,7 +16,10 @@ SCRIPT = Path(__file__).with_name("old_style_script.py")
 INPUTS_TOO = {"include_for_metrics": ["loss", "inputs"]}
 HONOURED = [
     ({"adafactor": True}, {"optim": "adafactor"}),
-    ({"dispatch_batches": False, "split_batches": True}, {"dispatch_batches": False, "split_batches": True}),
+    (
+        {"dispatch_batches": False, "split_batches": True},
+        {"dispatch_batches": False, "split_batches": True},
+    ),
     ({"evaluate_during_training": True}, {"eval_strategy": "steps"}),
     ({"evaluation_strategy": "epoch"}, {"eval_strategy": "epoch"}),
     ({"fp16_backend": "amp"}, {"fp16": False}),
@@ -47,13 +52,19 @@ HONOURED = [
     ({"fsdp_transformer_layer_cls_to_wrap": None}, {"fsdp": []}),
     # Both names with one value are no contradiction.
     ({"evaluation_strategy": "epoch", "eval_strategy": "epoch"}, {"eval_strategy": "epoch"}),
-    ({"evaluation_strategy": "steps", "no_cuda": True}, {"eval_strategy": "steps", "use_cpu": True}),
+    (
+        {"evaluation_strategy": "steps", "no_cuda": True},
+        {"eval_strategy": "steps", "use_cpu": True},
+    ),
 ]
 REFUSED = [
     ({"fp16_backend": "apex"}, "fp16_backend='apex'"),
     ({"use_ipex": True}, "torch_compile=True"),
     ({"ray_scope": "all"}, "hyperparameter_search(scope=...)"),
-    ({"evaluation_strategy": "epoch", "eval_strategy": "steps"}, "eval_strategy='steps' is given too"),
+    (
+        {"evaluation_strategy": "epoch", "eval_strategy": "steps"},
+        "eval_strategy='steps' is given too",
+    ),
     ({"per_gpu_train_batch_size": -1}, "per_device_train_batch_size"),
     ({"push_to_hub_token": "hf_secret", "hub_token": "other"}, "hub_token=..."),
 ]
@@ -62,7 +73,11 @@ REFUSED = [
 @pytest.fixture(scope="module")
 def found(without_library, tmp_path_factory):
     cases = json.dumps([*HONOURED, *REFUSED_CASES])
-    return said(forked(without_library, SCRIPT, served=True, cwd=tmp_path_factory.mktemp("old"), input=cases))
+    return said(
+        forked(
+            without_library, SCRIPT, served=True, cwd=tmp_path_factory.mktemp("old"), input=cases
+        )
+    )
 
 
 REFUSED_CASES = [(given, {}) for given, _ in REFUSED]
@@ -72,18 +87,24 @@ def test_each_name_is_tried():
     assert {name for given, _ in HONOURED for name in given} >= OLD_NAMES.keys()
 
 
-@pytest.mark.parametrize("number", range(len(HONOURED)), ids=[" ".join(given) for given, _ in HONOURED])
+@pytest.mark.parametrize(
+    "number", range(len(HONOURED)), ids=[" ".join(given) for given, _ in HONOURED]
+)
 def test_what_it_means_today(found, number):
     given, wanted = HONOURED[number]
     values, warned, here = found[f"case {number}"]
     assert values == wanted
     old = sorted(name for name in given if name in OLD_NAMES)
     assert sorted(text.split()[0] for text in warned) == old
-    assert all("transformers 4" in text and OLD_NAMES[text.split()[0]].now in text for text in warned)
+    assert all(
+        "transformers 4" in text and OLD_NAMES[text.split()[0]].now in text for text in warned
+    )
     assert here  # the warning points to the line of the script
 
 
-@pytest.mark.parametrize("number", range(len(REFUSED)), ids=[" ".join(given) for given, _ in REFUSED])
+@pytest.mark.parametrize(
+    "number", range(len(REFUSED)), ids=[" ".join(given) for given, _ in REFUSED]
+)
 def test_what_cannot_be_is_refused(found, number):
     _, reason = REFUSED[number]
     text, _, _ = found[f"case {len(HONOURED) + number}"]
@@ -106,7 +127,9 @@ def test_attributes_by_their_old_names(found):
 
 
 def test_subclasses_of_the_arguments(found):
-    """Dataclasses with more fields, one of which has an old name of its own, and constructors that pass on."""
+    """Dataclasses with more fields, one of which has an old name of its own, and constructors
+    that pass on.
+    """
     assert found["subclasses"] == ["epoch", ["all", []], True, 3]
 
 

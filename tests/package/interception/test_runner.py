@@ -1,4 +1,6 @@
-"""A script run by the runner is a script run by Python: every word of it is compared with plain Python."""
+"""A script run by the runner is a script run by Python: every word of it is compared with plain
+Python.
+"""
 
 import re
 import signal
@@ -47,15 +49,27 @@ def both(tmp_path, *words, options=(), input="in\n"):
     return [run(sys.executable, *way, cwd=tmp_path, input=input) for way in ways]
 
 
-ENDINGS = {"nothing": 0, "raise": 1, "exit": 7, "kill": -signal.SIGKILL, "interrupt": -signal.SIGINT}
+ENDINGS = {
+    "nothing": 0,
+    "raise": 1,
+    "exit": 7,
+    "kill": -signal.SIGKILL,
+    "interrupt": -signal.SIGINT,
+}
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_script_cannot_tell(script, tmp_path, ending):
-    """Output, errors with their traceback, exit code or signal, `__main__`, arguments, folder and standard input."""
+    """Output, errors with their traceback, exit code or signal, `__main__`, arguments, folder
+    and standard input.
+    """
     words = [script.relative_to(tmp_path), ending, "--verbose", "-m"]
     plain, served = both(tmp_path, *words, options=["-O", "-X", "utf8"])
-    assert (served.returncode, served.stdout, served.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    assert (served.returncode, served.stdout, served.stderr) == (
+        plain.returncode,
+        plain.stdout,
+        plain.stderr,
+    )
     assert plain.returncode == ENDINGS[ending]
     assert "some script.py" in plain.stdout
 
@@ -71,7 +85,11 @@ WORDS = [
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words[:2]))
 def test_modules_code_and_the_standard_input(words, tmp_path):
     plain, served = both(tmp_path, *words, input="import sys; print(sys.argv, __name__)")
-    assert (served.returncode, served.stdout, served.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    assert (served.returncode, served.stdout, served.stderr) == (
+        plain.returncode,
+        plain.stdout,
+        plain.stderr,
+    )
 
 
 def test_the_console_script_and_words_that_are_commands(tmp_path):
@@ -84,13 +102,20 @@ def test_the_console_script_and_words_that_are_commands(tmp_path):
     program.chmod(0o755)
     done = run(program, "run", "plan", "x", cwd=tmp_path)
     assert done.stdout == "the script ['plan', 'x'] 0\n", done.stderr
-    assert run(sys.executable, "-O", "-m", "lightrainer", "run", "plan", cwd=tmp_path).stdout.endswith(" 1\n")
+    assert run(
+        sys.executable, "-O", "-m", "lightrainer", "run", "plan", cwd=tmp_path
+    ).stdout.endswith(" 1\n")
     other = run(sys.executable, "-m", "lightrainer", "other", "run", cwd=tmp_path)
     assert other.stdout == "the other ['other', 'run']\n"
-    assert "--gradient_accumulation" in run(sys.executable, "-m", "lightrainer", "plan", "--help", cwd=tmp_path).stdout
+    assert (
+        "--gradient_accumulation"
+        in run(sys.executable, "-m", "lightrainer", "plan", "--help", cwd=tmp_path).stdout
+    )
 
 
-@pytest.mark.parametrize(("words", "reason"), [(["run"], "no script"), (["run", "--verbos", "x"], "--verbos")])
+@pytest.mark.parametrize(
+    ("words", "reason"), [(["run"], "no script"), (["run", "--verbos", "x"], "--verbos")]
+)
 def test_a_wrong_command_line(words, reason, capsys):
     assert main(words) == 2
     assert reason in capsys.readouterr().err
@@ -104,7 +129,10 @@ def test_a_python_that_does_not_read_its_environment(tmp_path):
 
 
 def test_verbose_says_at_the_end_what_was_served(without_library, tmp_path):
-    code = "from transformers import TrainerCallback; from transformers.trainer_utils import has_length as b"
+    code = (
+        "from transformers import TrainerCallback; from transformers.trainer_utils import "
+        "has_length as b"
+    )
     done = run(without_library, "-m", "lightrainer", "--verbose", "-c", code, cwd=tmp_path)
     assert done.stdout == ""
     for theirs, ours in (
@@ -142,7 +170,9 @@ if len(sys.argv) > 2:
 
 def test_a_dry_run_prints_the_plan_and_takes_no_step(without_library, tmp_path):
     (tmp_path / "script.py").write_text(DRY)
-    done = run(without_library, "-m", "lightrainer", "--dry-run", "script.py", "evaluate", cwd=tmp_path)
+    done = run(
+        without_library, "-m", "lightrainer", "--dry-run", "script.py", "evaluate", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "learning_rate=0.125" in done.stdout, done.stdout
     assert "A STEP" not in done.stdout
@@ -150,9 +180,18 @@ def test_a_dry_run_prints_the_plan_and_takes_no_step(without_library, tmp_path):
 
 
 def test_torchrun(without_library, tmp_path):
-    """Each worker is served, and each is what torchrun started: ranks, one exit code, a plan from one of them."""
+    """Each worker is served, and each is what torchrun started: ranks, one exit code, a plan
+    from one of them.
+    """
     (tmp_path / "script.py").write_text(DRY)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "lightrainer"]
+    launch = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        "-m",
+        "lightrainer",
+    ]
     done = run(without_library, *launch, "script.py", "train", "then as in a dry run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("THE END") == 2

@@ -13,7 +13,14 @@ from lightrainer.interception.targets import resolve
 
 COLLATORS = "data.data_collator"
 MODULES = [
-    *("trainer", "trainer_seq2seq", "trainer_utils", "trainer_pt_utils", "trainer_callback", "training_args"),
+    *(
+        "trainer",
+        "trainer_seq2seq",
+        "trainer_utils",
+        "trainer_pt_utils",
+        "trainer_callback",
+        "training_args",
+    ),
     *("training_args_seq2seq", "optimization", "hf_argparser", COLLATORS),
 ]
 OTHERWISE = {
@@ -21,7 +28,8 @@ OTHERWISE = {
     "trainer.CallbackHandler.on_evaluate(metrics)",
     "trainer.CallbackHandler.on_log(logs)",
     "trainer_callback.EarlyStoppingCallback.on_evaluate(metrics)",
-    # "minimize" there; here a metric that is named has a direction of its own, so none is told from "minimize".
+    # "minimize" there; here a metric that is named has a direction of its own, so none is told from
+    # "minimize".
     "trainer.Trainer.hyperparameter_search(direction)",
     "trainer_seq2seq.Seq2SeqTrainer.hyperparameter_search(direction)",
     # Of 5.23: what Trackio records stays on this machine unless a Space is named.
@@ -62,7 +70,9 @@ def differing_parameters(path, theirs, ours):
     if wanted is None or found is None:
         return
     names = [(parameter.name, parameter.kind) for parameter in wanted.parameters.values()]
-    if [one for one in ((p.name, p.kind) for p in found.parameters.values()) if one in names] != names:
+    if [
+        one for one in ((p.name, p.kind) for p in found.parameters.values()) if one in names
+    ] != names:
         yield path
         return
     for name, parameter in wanted.parameters.items():

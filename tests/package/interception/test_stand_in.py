@@ -32,7 +32,9 @@ print(json.dumps([broken, undocumented, own]))
 def test_every_name_of_the_table_is_there_and_one_object(without_library, tmp_path):
     table = {inside: [*names] for inside, names in STAND_IN.items()}
     assert sum(map(len, table.values())) > 400
-    done = forked(without_library, "-c", EVERYTHING, served=True, cwd=tmp_path, input=json.dumps(table))
+    done = forked(
+        without_library, "-c", EVERYTHING, served=True, cwd=tmp_path, input=json.dumps(table)
+    )
     broken, undocumented, own = said(done)
     assert broken == []
     assert undocumented == []
@@ -77,7 +79,8 @@ def test_other_names_are_refused_with_a_remedy(without_library, tmp_path):
         assert "pip install transformers" in text
         assert statement.split()[-1] in text or "models.bert" in text
         if kind == "ModuleNotFoundError":
-            assert name == "transformers"  # as if there were no stand-in: who catches that, catches this
+            # as if there were no stand-in: who catches that, catches this
+            assert name == "transformers"
     assert probes == [False, 3, "not found", VERSION]
 
 
@@ -94,8 +97,14 @@ print(json.dumps([data["b"][:], bool(accelerate.utils.is_transformers_available(
 
 
 def test_libraries_that_look_for_it_work_as_without_it(without_library, tmp_path):
-    """They ask for its version, which is not installed, or find it in `sys.modules`; none may break on the stand-in."""
-    assert said(forked(without_library, "-c", LIBRARIES, served=True, cwd=tmp_path)) == [[2, 3, 4], False, [1, 2]]
+    """They ask for its version, which is not installed, or find it in `sys.modules`; none may
+    break on the stand-in.
+    """
+    assert said(forked(without_library, "-c", LIBRARIES, served=True, cwd=tmp_path)) == [
+        [2, 3, 4],
+        False,
+        [1, 2],
+    ]
 
 
 LOGGING = """

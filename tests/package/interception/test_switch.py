@@ -181,25 +181,35 @@ def test_child_processes_of_every_kind_are_served(way, without_library, tmp_path
     for method in ("fork", "spawn", "forkserver"):
         home = "__main__" if method == "fork" else "__mp_main__"
         assert found[method] == [home, method, "lightrainer.callbacks.base", "OfMain"]
-    assert found["workers"] == [f"{index} lightrainer.facade.arguments.enums {index}" for index in (0, 1)]
+    assert found["workers"] == [
+        f"{index} lightrainer.facade.arguments.enums {index}" for index in (0, 1)
+    ]
     assert found["process"] == "lightrainer.callbacks.base"
-    assert found["kept from it"] == found["isolated"] == "ModuleNotFoundError: No module named 'transformers'"
+    assert (
+        found["kept from it"]
+        == found["isolated"]
+        == "ModuleNotFoundError: No module named 'transformers'"
+    )
 
 
 NEXT = "import os; os.environ['SEEN'] = os.environ.get('SEEN', '') + 'x'"
 
 
 def test_a_sitecustomize_that_is_there_already_is_run_too(without_library, tmp_path):
-    """Once, and under its own name; the start of a process that asks for nothing loads nothing of lightrainer."""
+    """Once, and under its own name; the start of a process that asks for nothing loads nothing
+    of lightrainer.
+    """
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(NEXT)
     code = (
-        "import json, os, sys, sitecustomize\n"
-        "ours = sorted(name for name in sys.modules if name.partition('.')[0] in ('lightrainer', 'lazy_loader'))\n"
-        "print(json.dumps([os.environ['SEEN'], sitecustomize.__file__, ours]))"
+        "import json, os, sys, sitecustomize\nours = sorted(name for name in sys.modules if "
+        "name.partition('.')[0] in ('lightrainer', "
+        "'lazy_loader'))\nprint(json.dumps([os.environ['SEEN'], sitecustomize.__file__, ours]))"
     )
     on = {"PYTHONPATH": str(tmp_path / "site")}
-    seen, file, ours = said(run(without_library, "-m", "lightrainer", "-c", code, cwd=tmp_path, environment=on))
+    seen, file, ours = said(
+        run(without_library, "-m", "lightrainer", "-c", code, cwd=tmp_path, environment=on)
+    )
     assert seen == "xx"  # in the Python that started, and in the one that took its place
     assert file == str(tmp_path / "site" / "sitecustomize.py")
     assert ours == []
@@ -211,6 +221,9 @@ def test_a_python_without_lightrainer_is_not_disturbed(without_library, tmp_path
 
     variables: dict[str, str] = {}
     environment.switch_on(variables)
-    code = "import sys; sys.modules['lightrainer'] = None\ntry: import transformers\nexcept ImportError as e: print(e)"
+    code = (
+        "import sys; sys.modules['lightrainer'] = None\ntry: import transformers\nexcept "
+        "ImportError as e: print(e)"
+    )
     done = run(without_library, "-c", code, cwd=tmp_path, environment=variables)
     assert done.stdout == "No module named 'transformers'\n", done.stderr

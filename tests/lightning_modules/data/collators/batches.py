@@ -20,7 +20,12 @@ def backend():
 
 
 def tokenizer(side="right", **options):
-    names = {"pad_token": "[PAD]", "mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    names = {
+        "pad_token": "[PAD]",
+        "mask_token": "[MASK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+    }
     names |= {"unk_token": "[UNK]", "padding_side": side, "model_max_length": 64, **options}
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend(), **names)
 
@@ -28,7 +33,9 @@ def tokenizer(side="right", **options):
 def twin(words):
     """Our tokenizer in place of the reference's."""
     options = {"padding_side": words.padding_side, "model_max_length": words.model_max_length}
-    return PreTrainedTokenizerFast(tokenizer_object=words.backend_tokenizer, **options, **words.special_tokens_map)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words.backend_tokenizer, **options, **words.special_tokens_map
+    )
 
 
 def assert_same(batch, expected):

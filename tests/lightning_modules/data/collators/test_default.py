@@ -68,8 +68,13 @@ def test_arrays_equal_reference(features):
 
 @pytest.mark.parametrize("kind", ["pt", "np"])
 def test_numpy_integers_are_class_labels(kind):
-    """5.3.0 makes floats of them, which no classification loss takes; 5.23 has whole numbers, and so do we."""
-    for features in ([{"label": np.int64(1)}] * 2, [{"label_ids": [np.int32(1), np.int32(2)]}] * 2):
+    """5.3.0 makes floats of them, which no classification loss takes; 5.23 has whole numbers,
+    and so do we.
+    """
+    for features in (
+        [{"label": np.int64(1)}] * 2,
+        [{"label_ids": [np.int32(1), np.int32(2)]}] * 2,
+    ):
         labels = ours.default_data_collator(features, kind)["labels"]
         assert labels.dtype == (torch.int64 if kind == "pt" else np.int64)
         assert reference_collator(features, kind)["labels"].dtype != labels.dtype
@@ -96,11 +101,18 @@ def test_sizes_that_differ_are_named(one, other, shapes, kind):
 
 
 WRONG = [
-    *(([feature], TypeError, f"Sample 0 .* {type(feature).__name__}") for feature in ((1, 2), 3, "text", [1])),
+    *(
+        ([feature], TypeError, f"Sample 0 .* {type(feature).__name__}")
+        for feature in ((1, 2), 3, "text", [1])
+    ),
     ([{"x": {"a": 1}}], ValueError, "'x' .* type dict"),
     ([{"x": [1]}, {"x": None}], ValueError, "'x' .* type list, NoneType"),
     ([{"label_ids": []}], ValueError, "'label_ids' .* type list"),
-    ([{"x": 1, "y": 2}, {"x": 1}], ValueError, r"'y' is in sample 0 .* sample 1, which has \['x'\]"),
+    (
+        [{"x": 1, "y": 2}, {"x": 1}],
+        ValueError,
+        r"'y' is in sample 0 .* sample 1, which has \['x'\]",
+    ),
 ]
 
 
@@ -161,13 +173,24 @@ def test_padding_with_any_tokenizer():
             return {"label": [feature["label"] for feature in features], "options": options}
 
     batch = ours.DataCollatorWithPadding(Plain(), max_length=3)([{"label": 1}])
-    options = {"padding": True, "max_length": 3, "pad_to_multiple_of": None, "return_tensors": "pt"}
+    options = {
+        "padding": True,
+        "max_length": 3,
+        "pad_to_multiple_of": None,
+        "return_tensors": "pt",
+    }
     assert batch == {"labels": [1], "options": options}
 
 
 @pytest.mark.parametrize(
     "values",
-    [[1, 1.7], [np.int64(1), np.float64(1.7)], [torch.tensor(1), torch.tensor(1.7)], [True, 1.7], [1, 2, 1.7, 3]],
+    [
+        [1, 1.7],
+        [np.int64(1), np.float64(1.7)],
+        [torch.tensor(1), torch.tensor(1.7)],
+        [True, 1.7],
+        [1, 2, 1.7, 3],
+    ],
     ids=str,
 )
 def test_a_label_with_a_fraction_is_not_cut_off(values):
@@ -176,7 +199,8 @@ def test_a_label_with_a_fraction_is_not_cut_off(values):
     batch = ours.default_data_collator(features)["labels"]
     assert batch.dtype == torch.float32
     assert batch.tolist() == torch.tensor([float(value) for value in values]).tolist()
-    if not isinstance(values[0], torch.Tensor):  # of which the reference and numpy make nothing at all
+    # of which the reference and numpy make nothing at all
+    if not isinstance(values[0], torch.Tensor):
         arrays = ours.default_data_collator(features, "np")["labels"]
         assert arrays.dtype == np.float32
         assert arrays.tolist() == batch.tolist()
@@ -186,9 +210,14 @@ def test_a_label_with_a_fraction_is_not_cut_off(values):
 def test_nor_is_one_among_several(kind):
     """Whole numbers stay integers, as in the reference."""
     for rows, make in itertools.product((([1, 2], [3, 4.5]), ([1, 2.5], [3, 4])), (list, np.array)):
-        labels = ours.default_data_collator([{"label_ids": make(row)} for row in rows], kind)["labels"]
+        labels = ours.default_data_collator([{"label_ids": make(row)} for row in rows], kind)[
+            "labels"
+        ]
         assert labels.tolist() == list(map(list, rows))
-    for features in ([{"label": 1}, {"label": 2.0}], [{"label_ids": [1, 2.0]}, {"label_ids": [3.0, 4]}]):
+    for features in (
+        [{"label": 1}, {"label": 2.0}],
+        [{"label_ids": [1, 2.0]}, {"label_ids": [3.0, 4]}],
+    ):
         batch = ours.default_data_collator(features, kind)
         assert_same(batch, reference_collator(features, kind))
         assert "int64" in str(batch["labels"].dtype)

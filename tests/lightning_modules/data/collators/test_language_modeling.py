@@ -1,4 +1,6 @@
-"""Batches of the collators for language models are the reference's bit for bit, drawn from the same generators."""
+"""Batches of the collators for language models are the reference's bit for bit, drawn from the
+same generators.
+"""
 
 import copy
 import random
@@ -15,7 +17,9 @@ from lightrainer.lightning_modules.data import collators as ours
 
 
 def text(draw):
-    return " ".join("".join(draw.choices("abxy", k=draw.randint(1, 3))) for _ in range(draw.randint(1, 9)))
+    return " ".join(
+        "".join(draw.choices("abxy", k=draw.randint(1, 3))) for _ in range(draw.randint(1, 9))
+    )
 
 
 def samples_of(draw, words, kind):
@@ -35,7 +39,9 @@ def samples_of(draw, words, kind):
 
 
 def both(name, features, draws, *args, calls=1, **options):
-    """The batches of both collators, each from its own copy of the samples and the same state of all generators."""
+    """The batches of both collators, each from its own copy of the samples and the same state of
+    all generators.
+    """
     batches = []
     for module in (ours, reference):
         words, given = args[0], copy.deepcopy(features)
@@ -77,7 +83,9 @@ def test_masked_batches_equal_the_reference_with_any_options(kind):
         if kind == "tensors":
             options["return_tensors"] = "pt"
         features = samples_of(draw, words, kind)
-        batches = assert_both_same("DataCollatorForLanguageModeling", features, case, words, calls=2, **options)
+        batches = assert_both_same(
+            "DataCollatorForLanguageModeling", features, case, words, calls=2, **options
+        )
         masked += sum(int((batch["input_ids"] == words.mask_token_id).sum()) for batch in batches)
     assert masked > CASES
 
@@ -90,8 +98,12 @@ def test_whole_words_equal_the_reference(kind):
     for case in range(CASES):
         texts = [text(draw) for _ in range(draw.randint(1, 4))]
         special = draw.random() < 0.5
-        encoded = words(texts, padding=True, return_offsets_mapping=True, return_special_tokens_mask=special)
-        features = [{name: column[index] for name, column in encoded.items()} for index in range(len(texts))]
+        encoded = words(
+            texts, padding=True, return_offsets_mapping=True, return_special_tokens_mask=special
+        )
+        features = [
+            {name: column[index] for name, column in encoded.items()} for index in range(len(texts))
+        ]
         options = {"mlm_probability": draw.choice([0.15, 0.5]), "seed": draw.choice([None, 3])}
         options |= {"whole_word_mask": True, "return_tensors": kind}
         assert_both_same("DataCollatorForLanguageModeling", features, case, words, **options)
@@ -107,7 +119,9 @@ def test_whole_words_of_samples_of_different_lengths(side):
     encoded = words(texts, padding=True, return_offsets_mapping=True)
     padded = [{name: column[index] for name, column in encoded.items()} for index in range(2)]
     batches = [
-        ours.DataCollatorForLanguageModeling(words, whole_word_mask=True, seed=5, mlm_probability=0.5)(each)
+        ours.DataCollatorForLanguageModeling(
+            words, whole_word_mask=True, seed=5, mlm_probability=0.5
+        )(each)
         for each in (features, padded)
     ]
     assert_same(dict(batches[0]), dict(batches[1]))
@@ -118,7 +132,11 @@ def test_the_older_class_for_whole_words(tmp_path):
     words = tokenizer()
     encoded = words(["axy bx c dy", "ayyx b c"], padding=True, return_offsets_mapping=True)
     features = [{name: column[index] for name, column in encoded.items()} for index in range(2)]
-    for options in ({}, {"mlm": False, "mlm_probability": 0.5}, {"return_tensors": "np", "seed": 7}):
+    for options in (
+        {},
+        {"mlm": False, "mlm_probability": 0.5},
+        {"return_tensors": "np", "seed": 7},
+    ):
         assert_both_same("DataCollatorForWholeWordMask", features, 1, words, **options)
     with pytest.warns(FutureWarning, match=r"whole_word_mask=True"):
         lightrainer.DataCollatorForWholeWordMask(words)
@@ -130,7 +148,9 @@ SEQUENCES = [{"input_ids": list(range(5, 21 + index % 3))} for index in range(12
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("seed", [None, 11])
 def test_batches_of_workers_equal_the_reference(workers, seed):
-    """Each worker has a generator of its own: of the seed and its number, or of the loader's draw."""
+    """Each worker has a generator of its own: of the seed and its number, or of the loader's
+    draw.
+    """
     made = []
     for module in (ours, reference):
         torch.manual_seed(0)
@@ -154,7 +174,9 @@ def test_kind_of_a_call_decides_the_generator():
     """As in 5.24, also after a call of the other kind."""
     sample = {"input_ids": list(range(5, 31))}
     collator = ours.DataCollatorForLanguageModeling(tokenizer(), seed=3)
-    expected = ours.DataCollatorForLanguageModeling(tokenizer(), seed=3, return_tensors="np")([sample])
+    expected = ours.DataCollatorForLanguageModeling(tokenizer(), seed=3, return_tensors="np")(
+        [sample]
+    )
     collator([sample])
     found = collator([sample], return_tensors="np")
     assert (found["labels"] == expected["labels"]).all()
@@ -163,7 +185,9 @@ def test_kind_of_a_call_decides_the_generator():
 def test_zero_is_a_seed():
     """In 5.3.0 it is none; later versions (5.23) have it so."""
     collators = [ours.DataCollatorForLanguageModeling(tokenizer(), seed=0) for _ in range(2)]
-    first, second = (collator([{"input_ids": list(range(5, 25))}])["labels"] for collator in collators)
+    first, second = (
+        collator([{"input_ids": list(range(5, 25))}])["labels"] for collator in collators
+    )
     assert (first == second).all()
 
 
@@ -190,7 +214,9 @@ def test_what_a_tokenizer_lacks_is_said():
         ours.DataCollatorForLanguageModeling(tokenizer(mask_token=None))
     with pytest.raises(ValueError, match="no pad token"):
         ours.DataCollatorForLanguageModeling(tokenizer(pad_token=None), mlm=False)([[5], [6, 7]])
-    whole = ours.DataCollatorForLanguageModeling(tokenizer(), True, True, mask_replace_prob=1, random_replace_prob=0)
+    whole = ours.DataCollatorForLanguageModeling(
+        tokenizer(), True, True, mask_replace_prob=1, random_replace_prob=0
+    )
     with pytest.raises(ValueError, match="'offset_mapping'"):
         whole([{"input_ids": [5, 6]}])
 
@@ -205,11 +231,19 @@ def test_permuted_batches_equal_the_reference(kind, form):
     for case in range(CASES):
         words = tokenizer(draw.choice(["right", "left"]))
         length = 2 * draw.randint(1, 12)
-        rows = [draw.choices(range(2, 33), k=length - draw.randint(0, 1) * (index > 0)) for index in range(3)]
+        rows = [
+            draw.choices(range(2, 33), k=length - draw.randint(0, 1) * (index > 0))
+            for index in range(3)
+        ]
         features = rows if form == "lists" else [{"input_ids": row, "other": 1} for row in rows]
-        options = {"plm_probability": draw.choice([1 / 6, 0.4]), "max_span_length": draw.choice([2, 5])}
+        options = {
+            "plm_probability": draw.choice([1 / 6, 0.4]),
+            "max_span_length": draw.choice([2, 5]),
+        }
         options["return_tensors"] = kind
-        (batch,) = assert_both_same("DataCollatorForPermutationLanguageModeling", features, case, words, **options)
+        (batch,) = assert_both_same(
+            "DataCollatorForPermutationLanguageModeling", features, case, words, **options
+        )
         hidden += int((batch["labels"] != -100).sum())
     assert hidden > CASES
 
@@ -233,7 +267,9 @@ def test_sentence_order_batches_equal_the_reference():
         draw = random.Random(case)
         rows = [torch.tensor(draw.choices(range(2, 33), k=draw.randint(2, 14))) for _ in range(3)]
         label = {"sentence_order_label": torch.tensor(case % 2)}
-        features = [{"input_ids": row, "token_type_ids": torch.zeros_like(row), **label} for row in rows]
+        features = [
+            {"input_ids": row, "token_type_ids": torch.zeros_like(row), **label} for row in rows
+        ]
         torch.manual_seed(case)
         expected = theirs(copy.deepcopy(features))
         torch.manual_seed(case)

@@ -8,7 +8,9 @@ import transformers
 from lightrainer import DataCollatorWithPacking
 
 LENGTHS = (7, 3, 12, 1, 5, 9, 2)
-DOCUMENTS = [{"input_ids": [(3 * i + k * k) % 31 + 1 for k in range(n)]} for i, n in enumerate(LENGTHS)]
+DOCUMENTS = [
+    {"input_ids": [(3 * i + k * k) % 31 + 1 for k in range(n)]} for i, n in enumerate(LENGTHS)
+]
 
 
 def model(name, attention):
@@ -16,7 +18,9 @@ def model(name, attention):
     sizes = {"vocab_size": 32, "attn_implementation": attention}
     if name == "gpt2":
         ways = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
-        config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=32, **ways, **sizes)
+        config = transformers.GPT2Config(
+            n_embd=16, n_layer=2, n_head=2, n_positions=32, **ways, **sizes
+        )
         return transformers.GPT2LMHeadModel(config).train()
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2}
     config = transformers.LlamaConfig(hidden_size=16, intermediate_size=24, **heads, **sizes)
@@ -24,20 +28,27 @@ def model(name, attention):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-@pytest.mark.parametrize(("attention", "dtype"), [("sdpa", "float32"), ("eager", "float32"), ("sdpa", "bool")])
+@pytest.mark.parametrize(
+    ("attention", "dtype"), [("sdpa", "float32"), ("eager", "float32"), ("sdpa", "bool")]
+)
 def test_logits_loss_and_gradients_are_those_of_the_documents_alone(name, attention, dtype):
     packed, alone = model(name, attention), model(name, attention)
     batch = DataCollatorWithPacking(16, mask_dtype=dtype)(DOCUMENTS)
     found = packed(**batch)
     found.loss.backward()
     starts = (batch["position_ids"] == 0) & (batch["input_ids"] > 0)
-    places = {batch["input_ids"][row, start].item(): (row, start) for row, start in starts.nonzero().tolist()}
+    places = {
+        batch["input_ids"][row, start].item(): (row, start)
+        for row, start in starts.nonzero().tolist()
+    }
     total, items = torch.zeros(()), sum(LENGTHS) - len(LENGTHS)
     for length, one in zip(LENGTHS, DOCUMENTS, strict=True):
         ids = torch.tensor([one["input_ids"]])
         made = alone(input_ids=ids, labels=ids if length > 1 else None)
         row, start = places[one["input_ids"][0]]
-        torch.testing.assert_close(found.logits[row, start : start + length], made.logits[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            found.logits[row, start : start + length], made.logits[0], rtol=1e-5, atol=1e-5
+        )
         if length > 1:
             total = total + made.loss * (length - 1)
     (total / items).backward()
@@ -52,7 +63,10 @@ def test_a_batch_is_rows_of_documents_with_padding_at_their_ends():
     features[2]["labels"] = [6, -100, 7]
     batch = DataCollatorWithPacking(6, pad_token_id=9)(features)
     assert batch["input_ids"].tolist() == [[8, 8, 8, 8, 1, 2], [3, 4, 5, 9, 9, 9]]
-    assert batch["labels"].tolist() == [[-100, 8, 8, 8, -100, 2], [-100, -100, 7, -100, -100, -100]]
+    assert batch["labels"].tolist() == [
+        [-100, 8, 8, 8, -100, 2],
+        [-100, -100, 7, -100, -100, -100],
+    ]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1], [0, 1, 2, 0, 0, 0]]
     assert batch["attention_mask"].shape == (2, 1, 6, 6)
     seen = batch["attention_mask"] == 0
@@ -84,7 +98,9 @@ def test_as_few_rows_as_first_fit_needs():
 
 
 def test_what_cannot_be_is_named():
-    with pytest.raises(ValueError, match="Document 2 of the batch has 12 tokens, more than max_length=11"):
+    with pytest.raises(
+        ValueError, match="Document 2 of the batch has 12 tokens, more than max_length=11"
+    ):
         DataCollatorWithPacking(11)(DOCUMENTS)
     with pytest.raises(ValueError, match="mask_dtype='int8' is not known"):
         DataCollatorWithPacking(11, mask_dtype="int8")

@@ -20,15 +20,34 @@ def words(request):
 
 @pytest.fixture(scope="module")
 def model():
-    sizes = {"d_model": 4, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 4, "decoder_ffn_dim": 4}
-    heads = {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "max_position_embeddings": 16}
-    tokens = {"vocab_size": 9, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 3}
+    sizes = {
+        "d_model": 4,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 4,
+        "decoder_ffn_dim": 4,
+    }
+    heads = {
+        "encoder_attention_heads": 1,
+        "decoder_attention_heads": 1,
+        "max_position_embeddings": 16,
+    }
+    tokens = {
+        "vocab_size": 9,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        "decoder_start_token_id": 3,
+    }
     return BartForConditionalGeneration(BartConfig(**sizes, **heads, **tokens))
 
 
 def samples(words, kind=list, name="labels"):
     labels = [[5, 6], [7, 8, 4, 5], [6]]
-    return [{**words(text), name: kind(row)} for text, row in zip(["a", "a b b", "b a"], labels, strict=True)]
+    return [
+        {**words(text), name: kind(row)}
+        for text, row in zip(["a", "a b b", "b a"], labels, strict=True)
+    ]
 
 
 OPTIONS = [
@@ -42,9 +61,12 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("kind", [list, lambda row: np.array(row, dtype=np.int32)], ids=["lists", "arrays"])
+@pytest.mark.parametrize(
+    "kind", [list, lambda row: np.array(row, dtype=np.int32)], ids=["lists", "arrays"]
+)
 @pytest.mark.parametrize("name", ["labels", "label"])
-@pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays:UserWarning")  # the reference
+# the reference
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays:UserWarning")
 def test_batches_equal_reference(words, options, kind, name):
     features = samples(words, kind, name)
     before = copy.deepcopy(features)
@@ -61,7 +83,9 @@ def test_decoder_inputs_come_from_the_model(words, model):
     batch = DataCollatorForSeq2Seq(words, model=model)(features)
     assert_same(batch, Reference(words, model=model)(features))
     assert "decoder_input_ids" in batch
-    assert "decoder_input_ids" not in DataCollatorForSeq2Seq(words, model=torch.nn.Linear(1, 1))(features)
+    assert "decoder_input_ids" not in DataCollatorForSeq2Seq(words, model=torch.nn.Linear(1, 1))(
+        features
+    )
     assert "decoder_input_ids" not in DataCollatorForSeq2Seq(words, model=model)([words("a")])
 
 
@@ -74,7 +98,8 @@ def test_without_labels_there_are_none(words, model, gap):
 
 
 @pytest.mark.parametrize("padding", [False, "do_not_pad"])
-@pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays:UserWarning")  # the reference
+# the reference
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays:UserWarning")
 def test_without_padding_labels_must_be_equally_long(words, padding):
     features = [{**words("a b"), "labels": [1, 2]}, {**words("b a"), "labels": [3, 4]}]
     collate = DataCollatorForSeq2Seq(words, padding=padding)
