@@ -34,14 +34,14 @@ class DataPosition:
     """Save and restore epoch, window, loader state and random generators.
 
     Args:
-        host: the Trainer.
+        trainer: the Trainer.
         elastic: maps the position to another layout of batches.
     """
 
-    host = WeakAttribute["Trainer"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer, elastic: ElasticResumption) -> None:
-        self.host = host
+    def __init__(self, trainer: Trainer, elastic: ElasticResumption) -> None:
+        self.trainer = trainer
         self.elastic = elastic
         self.evaluated_before: dict[str, Any] = {}
         """Worker states of evaluation loaders, by name of the loader."""
@@ -65,7 +65,7 @@ class DataPosition:
         epoch, done = run.next_position
         with run.interrupted_evaluation.generators_before():
             state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
-            state["evaluation"] = part_states(self.host.eval_data_collator)
+            state["evaluation"] = part_states(self.trainer.eval_data_collator)
         state |= {
             **self.elastic.state(),
             "windows": run.windows.windows,
@@ -76,7 +76,7 @@ class DataPosition:
             "progress": run.progress(),
             "in_evaluation": run.interrupted_evaluation.state(),
         }
-        path = os.path.join(folder, data_state_name(self.host.args.process_index))
+        path = os.path.join(folder, data_state_name(self.trainer.args.process_index))
         files_of(folder).raw(torch_bytes(_as_plain(state)), path)
 
     def windows(
@@ -97,7 +97,7 @@ class DataPosition:
             read: reads the micro-batches of a window.
             on_positioned: called once the loader has reached the position.
         """
-        host = self.host
+        trainer = self.trainer
         elastic = self.elastic
         elastic.steps_ahead = 0
         sized = has_length(dataloader)
@@ -108,14 +108,14 @@ class DataPosition:
         done = 0
         loader_state: dict[str, Any] | None = None
         if checkpoint is not None:
-            if stored is not None and not host.args.ignore_data_skip:
+            if stored is not None and not trainer.args.ignore_data_skip:
                 elastic.require_known_order(dataloader, stored, checkpoint)
             epoch, done, loader_state = self._find(length, sized, stored, checkpoint)
             length = elastic.length_from(length, sized, epoch, done, stored)
 
         windows = WindowLoader(
             dataloader,
-            accumulation=host.args.gradient_accumulation_steps,
+            accumulation=trainer.args.gradient_accumulation_steps,
             batches=length.steps_in_epoch if sized else None,
             windows=length.num_update_steps_per_epoch,
             read=read,
@@ -126,14 +126,14 @@ class DataPosition:
             return windows, length
 
         self.evaluated_before = {} if stored is None else stored["evaluated"]
-        if host.args.ignore_data_skip and done < windows.windows:
+        if trainer.args.ignore_data_skip and done < windows.windows:
             done = 0
             if loader_state is not None and "handed_out" in loader_state:
                 loader_state = from_epoch_start(loader_state)
             else:
                 loader_state = None
         if (
-            host.state.global_step >= length.max_steps
+            trainer.state.global_step >= length.max_steps
             and stored is not None
             and not stored["ended"]
         ):
@@ -148,7 +148,7 @@ class DataPosition:
         if stored is None:
             return
         run.interrupted_evaluation.owed = stored["in_evaluation"]
-        restore_parts(stored.get("evaluation"), self.host.eval_data_collator)
+        restore_parts(stored.get("evaluation"), self.trainer.eval_data_collator)
         progress = self.elastic.progress(stored, str(checkpoint))
         if progress is not None:
             run.apply_progress(progress)
@@ -178,11 +178,11 @@ class DataPosition:
 
     @property
     def _is_distributed(self) -> bool:
-        return self.host.args.world_size > 1
+        return self.trainer.args.world_size > 1
 
     def _rng_path(self, folder: str) -> str:
         """Return the file of the generators of this process."""
-        rank = self.host.args.process_index if self._is_distributed else None
+        rank = self.trainer.args.process_index if self._is_distributed else None
         return os.path.join(folder, rng_state_name(rank))
 
     def _find(
@@ -205,7 +205,7 @@ class DataPosition:
 
     def _counted(self, length: TrainingLength, sized: bool) -> tuple[int, int]:
         """Return epoch and window computed from the global step alone, as in the reference."""
-        state = self.host.state
+        state = self.trainer.state
         if sized:
             return divmod(state.global_step, length.num_update_steps_per_epoch)
         epoch, part = divmod(state.epoch, 1)

@@ -70,13 +70,13 @@ class StoredPositions:
     """Read the data positions and random generators that the processes saved in checkpoints.
 
     Args:
-        host: the Trainer, whose arguments give the rank.
+        trainer: the Trainer, whose arguments give the rank.
     """
 
-    host = WeakAttribute["Trainer"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer) -> None:
-        self.host = host
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
 
     def read(self, checkpoint: str | None, rank: int | None = None) -> dict[str, Any] | None:
         """Return the position of a process; None without a checkpoint, or for one of another
@@ -89,7 +89,9 @@ class StoredPositions:
         """
         if checkpoint is None:
             return None
-        reader = self._process_of(checkpoint, data_rank(self.host.args) if rank is None else rank)
+        reader = self._process_of(
+            checkpoint, data_rank(self.trainer.args) if rank is None else rank
+        )
         path = os.path.join(checkpoint, data_state_name(reader))
         if os.path.isfile(path):
             return _load(path)
@@ -100,7 +102,7 @@ class StoredPositions:
         """Return the file of generators of this rank; rank 0 accepts that of a run with any
         number of processes.
         """
-        args = self.host.args
+        args = self.trainer.args
         rank = data_rank(args)
 
         # The name of the file has a rank in it, except in runs of one process.
@@ -156,14 +158,14 @@ class ElasticResumption:
     step are kept.
 
     Args:
-        host: the Trainer.
+        trainer: the Trainer.
     """
 
-    host = WeakAttribute["Trainer"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer) -> None:
-        self.host = host
-        self.stored = StoredPositions(host)
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.stored = StoredPositions(trainer)
         self.length_group: int | None = None
         """Batch size for grouping by length, kept to preserve the order; None for that of the
         arguments.
@@ -176,10 +178,10 @@ class ElasticResumption:
 
     def layout(self) -> dict[str, int]:
         """Return the current layout of the batches of a step over processes."""
-        args = self.host.args
+        args = self.trainer.args
         layout = {
             "world_size": data_ranks(args),
-            "batch_size": samples_of_rank(args, self.host._train_batch_size),
+            "batch_size": samples_of_rank(args, self.trainer._train_batch_size),
             "accumulation": args.gradient_accumulation_steps,
         }
         if args.max_tokens_per_batch:
@@ -188,7 +190,7 @@ class ElasticResumption:
 
     def state(self) -> dict[str, Any]:
         """Return the state for checkpoints."""
-        args = self.host.args
+        args = self.trainer.args
         return {
             "layout": self.layout(),
             "copies": copies_of_batches(args),
@@ -204,9 +206,9 @@ class ElasticResumption:
         Within the block the arguments of the Trainer are a copy with the adjusted batch size and
         accumulation.
         """
-        host = self.host
-        args = host.args
-        batch_size = host._train_batch_size
+        trainer = self.trainer
+        args = trainer.args
+        batch_size = trainer._train_batch_size
 
         stored = self.stored.read(checkpoint)
         self._asked = _asked(args)
@@ -218,9 +220,9 @@ class ElasticResumption:
             yield
         finally:
             if adjusted is not None:
-                host.args = args
-                host._train_batch_size = batch_size
-                host.accelerator.apply_accumulation(args)
+                trainer.args = args
+                trainer._train_batch_size = batch_size
+                trainer.accelerator.apply_accumulation(args)
             self._asked = None
             self.length_group = None
 
@@ -257,7 +259,7 @@ class ElasticResumption:
         self, dataloader: EpochLoader, state: dict[str, Any], layout_before: dict[str, int]
     ) -> str | None:
         """Return why the rest of a stream comes in another order; None if it does not."""
-        args = self.host.args
+        args = self.trainer.args
         config: Any = args.accelerator_config
         workers_before = _workers(state)
         workers_now = args.dataloader_num_workers
@@ -348,13 +350,13 @@ class ElasticResumption:
         """
         if stored is None:
             return length
-        args = self.host.args
+        args = self.trainer.args
         steps_of_epoch = length.num_update_steps_per_epoch
 
         self.steps_ahead = stored["ahead"]
         has_other_layout = stored["layout"] != self.layout()
         if has_other_layout and sized:
-            taken = self.host.state.global_step + self._steps_left_out(stored)
+            taken = self.trainer.state.global_step + self._steps_left_out(stored)
             self.steps_ahead = epoch * steps_of_epoch + done - taken
         elif has_other_layout:
             self.steps_ahead = _ahead_in_stream(stored, done)
@@ -387,7 +389,7 @@ class ElasticResumption:
         None if files of some processes are missing, as each machine may only hold its own.
         """
         processes = stored["layout"]["world_size"]
-        if stored["progress"] is None or processes == data_ranks(self.host.args):
+        if stored["progress"] is None or processes == data_ranks(self.trainer.args):
             return stored["progress"]
 
         of_processes: list[dict[str, Any]] = []
@@ -449,7 +451,7 @@ class ElasticResumption:
 
     @property
     def _splits_batches(self) -> bool:
-        config: Any = self.host.args.accelerator_config
+        config: Any = self.trainer.args.accelerator_config
         return bool(config.split_batches)
 
     def _group_of(
@@ -470,22 +472,22 @@ class ElasticResumption:
         return stored["group"] or self._batch_asked(before) * before["accumulation"]
 
     def _apply(self, batch_size: int, accumulation: int) -> None:
-        host = self.host
-        host.args = copy.copy(host.args)
+        trainer = self.trainer
+        trainer.args = copy.copy(trainer.args)
         if self._splits_batches:
-            batch_size *= data_ranks(host.args)
-        host._train_batch_size = batch_size
-        host.args.per_device_train_batch_size = host._train_batch_size
-        host.args.gradient_accumulation_steps = accumulation
-        host.args.deepspeed = with_open_batches(host.args.deepspeed)
-        host.accelerator.apply_accumulation(host.args)
+            batch_size *= data_ranks(trainer.args)
+        trainer._train_batch_size = batch_size
+        trainer.args.per_device_train_batch_size = trainer._train_batch_size
+        trainer.args.gradient_accumulation_steps = accumulation
+        trainer.args.deepspeed = with_open_batches(trainer.args.deepspeed)
+        trainer.accelerator.apply_accumulation(trainer.args)
 
     def _steps_left_out(self, stored: dict[str, Any]) -> int:
         """Return the steps skipped in epochs that a callback ended early, converted to the
         current layout.
         """
         position = stored["epoch"] * stored["windows"] + stored["done"]
-        left_out = max(position - self.host.state.global_step - stored["ahead"], 0)
+        left_out = max(position - self.trainer.state.global_step - stored["ahead"], 0)
         return left_out * _samples(stored["layout"]) // _samples(self.layout())
 
     def _same_order(
@@ -507,7 +509,7 @@ class ElasticResumption:
     def _warn_of_change(
         self, before: dict[str, int], now: dict[str, int], seen: int, rest: int
     ) -> None:
-        if not self.host.args.should_log:
+        if not self.trainer.args.should_log:
             return
         samples_before = _samples(before)
         samples_now = _samples(now)

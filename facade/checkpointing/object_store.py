@@ -168,13 +168,13 @@ class ObjectStore:
     folders.
 
     Args:
-        host: the Trainer.
+        trainer: the Trainer.
     """
 
-    host = WeakAttribute["Trainer"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer) -> None:
-        self.host = host
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
         self._rotation: Callable[[], Callable[[int], None] | None] = lambda: None
         self._run_dir = ""  # folder of checkpoints
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-upload")
@@ -190,7 +190,7 @@ class ObjectStore:
     @property
     def is_open(self) -> bool:
         """Return whether `output_dir` is an address."""
-        return _opened(str(self.host.args.output_dir)) is not None
+        return _opened(str(self.trainer.args.output_dir)) is not None
 
     # --- uploads
 
@@ -206,11 +206,11 @@ class ObjectStore:
         """
         if self.is_open:
             self._run_dir = run_dir
-            self._together(self._prepare, runs=self.host.args.process_index == 0)
+            self._together(self._prepare, runs=self.trainer.args.process_index == 0)
 
     def submit(self) -> None:
         """Send what is new, in a thread of the first process."""
-        if self.host.args.process_index == 0 and self.is_open:
+        if self.trainer.args.process_index == 0 and self.is_open:
             if self._job is not None:
                 self._job.cancel()  # it has not begun
             self._job = self._thread.submit(self._send_until_there)
@@ -231,7 +231,7 @@ class ObjectStore:
         Raises:
             ConnectionError: it could not be sent.
         """
-        if not self.host.is_in_train:
+        if not self.trainer.is_in_train:
             self.submit()
             problem = self.wait()
             if problem:
@@ -247,7 +247,9 @@ class ObjectStore:
     def _send_until_there(self) -> None:
         is_warned = bool(self._problem)
         for pause in PAUSES:
-            self._problem = self._attempt(partial(self._send, self.host.args.save_total_limit or 0))
+            self._problem = self._attempt(
+                partial(self._send, self.trainer.args.save_total_limit or 0)
+            )
             if not self._problem:
                 return
             time.sleep(pause)
@@ -260,7 +262,7 @@ class ObjectStore:
         """Send checkpoints, the newest first, and other files; keep `limit` checkpoints there,
         or all if it is 0.
         """
-        output_dir = str(self.host.args.output_dir)
+        output_dir = str(self.trainer.args.output_dir)
         store = _opened(self._run_dir or output_dir)
         others = _opened(output_dir)
         assert store is not None
@@ -318,7 +320,7 @@ class ObjectStore:
         store = _opened(run_dir)
         if store is None:
             return os.fspath(path)
-        self._together(partial(store.fetch, name), runs=self.host.args.local_process_index == 0)
+        self._together(partial(store.fetch, name), runs=self.trainer.args.local_process_index == 0)
         return local if os.path.isdir(local) else os.fspath(path)
 
     def fetch_newest(self, *, weights: bool = True) -> None:
@@ -327,7 +329,7 @@ class ObjectStore:
         Args:
             weights: as for `problems`.
         """
-        args = self.host.args
+        args = self.trainer.args
         store = _opened(str(args.output_dir))
         if store is None:
             return
@@ -363,7 +365,7 @@ class ObjectStore:
         try:
             job()
         except Exception as error:
-            folder = str(self.host.args.output_dir)
+            folder = str(self.trainer.args.output_dir)
             return (
                 f"{address_of(folder) or 'The store'} could not be read or written "
                 f"({describe(error)}). {folder} keeps what it lacks. Check bucket, network, and "

@@ -38,18 +38,18 @@ class CheckpointRestorer:
     """Find the checkpoint that a training resumes from, and read its state.
 
     Args:
-        host: the Trainer.
+        trainer: the Trainer.
         hub: finds checkpoints in the repository.
         store: fetches those of an `output_dir` that is an address.
         saver: knows the newest checkpoint of the training.
     """
 
-    host = WeakAttribute["Trainer"]()
+    trainer = WeakAttribute["Trainer"]()
 
     def __init__(
-        self, host: Trainer, hub: HubSession, store: ObjectStore, saver: CheckpointSaver
+        self, trainer: Trainer, hub: HubSession, store: ObjectStore, saver: CheckpointSaver
     ) -> None:
-        self.host = host
+        self.trainer = trainer
         self.hub = hub
         self.store = store
         self.saver = saver
@@ -85,7 +85,7 @@ class CheckpointRestorer:
             self.store.fetch_newest()
         own = self._newest(choose=owners.is_of_this_training)
         if not self._on_several_machines:
-            own = from_first_process(own, self.host.args.world_size)
+            own = from_first_process(own, self.trainer.args.world_size)
         if wanted is False:
             return None
         if own is not None:
@@ -133,7 +133,7 @@ class CheckpointRestorer:
         if newest is not None:
             return newest
 
-        folder = str(self.host.args.output_dir)
+        folder = str(self.trainer.args.output_dir)
         damaged: list[str] = []
         for found in checkpoints.list_checkpoints(folder) if os.path.isdir(folder) else []:
             damaged.append(
@@ -158,7 +158,7 @@ class CheckpointRestorer:
         Raises:
             CheckpointNotFoundError: some machines have checkpoints and others have none.
         """
-        folder = str(self.host.args.output_dir)
+        folder = str(self.trainer.args.output_dir)
         newest_step = math.inf
 
         def may_be_taken(path: Path) -> bool:
@@ -187,7 +187,7 @@ class CheckpointRestorer:
         has = sorted({f"checkpoint-{step} on {host}" for host, step in steps if step >= 0})
         lacks = sorted({host for host, step in steps if step < 0})
         return (
-            f"output_dir {str(self.host.args.output_dir)!r} differs between the machines: the "
+            f"output_dir {str(self.trainer.args.output_dir)!r} differs between the machines: the "
             f"newest checkpoint is {', '.join(has)}, and there is none on {', '.join(lacks)}. "
             "Copy the folder there and set save_on_each_node=True, or use a disk that all see."
         )
@@ -213,9 +213,9 @@ class CheckpointRestorer:
         Raises:
             CheckpointNotFoundError: a machine does not see the checkpoint.
         """
-        host = self.host
-        step = host.state.global_step
-        host.control.should_go_back = False
+        trainer = self.trainer
+        step = trainer.state.global_step
+        trainer.control.should_go_back = False
         checkpoint = self.saver.newest() or run.checkpoint
         if replaces_weights:
             logger.warning(
@@ -232,21 +232,21 @@ class CheckpointRestorer:
                 f"{checkpoint} is not on all machines, so the training cannot roll back to it. Use "
                 "a disk that all see."
             )
-        if host.state.is_world_process_zero:
+        if trainer.state.is_world_process_zero:
             logger.warning(
                 "Step %s rolls back to the weights and the optimizer of %s.", step, checkpoint
             )
 
-        rates = [group["lr"] for group in host.optimizer.param_groups]
-        strategy.load_weights(host.model, checkpoint)
+        rates = [group["lr"] for group in trainer.optimizer.param_groups]
+        strategy.load_weights(trainer.model, checkpoint)
         strategy.load_optimizer(checkpoint)
-        for group, rate in zip(host.optimizer.param_groups, rates, strict=True):
+        for group, rate in zip(trainer.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         load_scaler(checkpoint)
 
     @property
     def _on_several_machines(self) -> bool:
-        return self.host.args.world_size > self.host.args.local_world_size
+        return self.trainer.args.world_size > self.trainer.args.local_world_size
 
     # --- its state
 
@@ -259,7 +259,7 @@ class CheckpointRestorer:
         written = json.loads(Path(path).read_text(encoding="utf-8"))
         for name in ("logging_steps", "eval_steps", "save_steps", "train_batch_size"):
             if name not in written:
-                setattr(stored, name, getattr(self.host.state, name))
+                setattr(stored, name, getattr(self.trainer.state, name))
         # Set by the current search, if any.
         stored.trial_name = None
         stored.trial_params = None
@@ -278,7 +278,7 @@ class CheckpointRestorer:
         if best is None:
             return None
         runs = [
-            os.path.realpath(self.host.args.output_dir or "."),
+            os.path.realpath(self.trainer.args.output_dir or "."),
             os.path.dirname(os.path.realpath(checkpoint)),
         ]
         name = ""
@@ -312,12 +312,12 @@ class CheckpointRestorer:
         """Return whether there is a best checkpoint; warn if it is not that of the best
         evaluation.
         """
-        state = self.host.state
+        state = self.trainer.state
         best = state.best_model_checkpoint
         step = state.best_global_step
         if best is None and not step:
             why = (
-                f"{self.host.args.metric_for_best_model} was nan, or infinitely bad, in every "
+                f"{self.trainer.args.metric_for_best_model} was nan, or infinitely bad, in every "
                 "evaluation"
             )
             if state.best_metric is None:
@@ -339,7 +339,7 @@ class CheckpointRestorer:
 
     def load_best(self, strategy: Strategy) -> None:
         """Load the weights of the best checkpoint; warn if it is missing or damaged."""
-        state = self.host.state
+        state = self.trainer.state
         best = str(state.best_model_checkpoint)
         logger.info("Loading the best model from %s (%s)", best, state.best_metric)
         if self._on_several_machines:
@@ -347,7 +347,7 @@ class CheckpointRestorer:
             self.store.fetch(best)
         parts = strategy.weights_are_in_parts(best)
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
-            strategy.load_weights(self.host.model, best)
+            strategy.load_weights(self.trainer.model, best)
             return
         logger.warning(
             "The best checkpoint %s is missing or damaged, so the last model is kept. With several "

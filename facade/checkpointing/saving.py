@@ -60,7 +60,7 @@ class CheckpointSaver:
     """Write models and checkpoints; a checkpoint is renamed to its final name once it is complete.
 
     Args:
-        host: the Trainer.
+        trainer: the Trainer.
         callbacks: states of its callbacks.
         lightning: states of its Lightning callbacks.
         signals: may require a training state although `save_only_model` is set.
@@ -68,17 +68,17 @@ class CheckpointSaver:
             checkpoints.
     """
 
-    host = WeakAttribute["Trainer"]()
+    trainer = WeakAttribute["Trainer"]()
 
     def __init__(
         self,
-        host: Trainer,
+        trainer: Trainer,
         callbacks: CallbackStates,
         lightning: LightningCallbackStates,
         signals: SignalListening,
         store: ObjectStore,
     ) -> None:
-        self.host = host
+        self.trainer = trainer
         self.callbacks = callbacks
         self.lightning = lightning
         self.signals = signals
@@ -134,12 +134,12 @@ class CheckpointSaver:
         Raises:
             DiskFullError: not enough space; nothing was written.
         """
-        host = self.host
-        args = host.args
+        trainer = self.trainer
+        args = trainer.args
         saves = args.should_save
         # A thread may write there after a change of the working folder.
         place = os.path.join(self._origin, run_dir)
-        final = Path(place) / f"{PREFIX_CHECKPOINT_DIR}-{host.state.global_step}"
+        final = Path(place) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         owner = self._owner or from_first_process(checkpoints.process_token(), args.world_size)
         folder = checkpoints.staging_path(final, owner)
 
@@ -167,7 +167,7 @@ class CheckpointSaver:
             if is_tight:
                 self.wait_until_flushed()
             if saves:
-                self._wait_for_writes(size, host.background_checkpoints or 0)
+                self._wait_for_writes(size, trainer.background_checkpoints or 0)
 
             # The empty folder. A process of another machine may not see it: the first process
             # writes its states.
@@ -191,7 +191,7 @@ class CheckpointSaver:
             self._staging = str(folder)
             self._expect_weights(is_spread=strategy.spread is not None)
             writes: list[Callable[[], object]] = [
-                partial(host.save_model, str(folder), _internal_call=True)
+                partial(trainer.save_model, str(folder), _internal_call=True)
             ]
             if self.saves_training_state:
                 writes += [partial(part, str(folder)) for part in parts]
@@ -222,7 +222,7 @@ class CheckpointSaver:
             folder: the staging folder.
             name: of the checkpoint, as the Trainer state has it.
         """
-        state = self.host.state
+        state = self.trainer.state
         if state.best_global_step:
             best = name.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
             if (best == name or best.exists()) and state.best_model_checkpoint != str(best):
@@ -231,7 +231,7 @@ class CheckpointSaver:
                 self._bests.append(str(best))
                 state.best_model_checkpoint = str(best)
 
-        if not self.host.args.should_save:
+        if not self.trainer.args.should_save:
             return
         if self.saves_training_state:
             self.lightning.save(folder, self._files)
@@ -260,7 +260,7 @@ class CheckpointSaver:
             size_of_copies: None without copies.
         """
         files = self._files
-        if not self.host.args.should_save:
+        if not self.trainer.args.should_save:
             # Another process commits; this one writes its parts.
             self.background.start(
                 files, size_of_copies or 0, commit=lambda: None, undo=lambda: None
@@ -269,7 +269,7 @@ class CheckpointSaver:
         for contents in sent:
             for name, content in contents.items():
                 files.raw(content, folder / name)
-        written = Written(final, run_dir, self.host.state.best_model_checkpoint)
+        written = Written(final, run_dir, self.trainer.state.best_model_checkpoint)
         commit = partial(self._commit, folder, written)
         if size_of_copies is None:
             commit()
@@ -288,7 +288,7 @@ class CheckpointSaver:
         if self.store.is_open:
             self.store.submit()
         else:
-            self.rotate(self.host.args.save_total_limit)
+            self.rotate(self.trainer.args.save_total_limit)
 
     def rotate(self, limit: int | None) -> None:
         """Remove checkpoints beyond a number of them, counted from the newest, if this training
@@ -312,7 +312,11 @@ class CheckpointSaver:
 
         In `on_save` they are on purpose; later they could not be told from damage.
         """
-        if self._newest is None or not self.host.args.should_save or self.background.bytes_waiting:
+        if (
+            self._newest is None
+            or not self.trainer.args.should_save
+            or self.background.bytes_waiting
+        ):
             return
         if checkpoints.refresh_manifest(self._newest) and self.store.is_open:
             self.store.submit()
@@ -322,7 +326,7 @@ class CheckpointSaver:
     @property
     def saves_training_state(self) -> bool:
         """Return whether checkpoints hold the training state; always for interrupted trainings."""
-        return not self.host.args.save_only_model or self.signals.is_interrupted
+        return not self.trainer.args.save_only_model or self.signals.is_interrupted
 
     def is_checkpoint(self, folder: str) -> bool:
         """Return whether this is the folder of the checkpoint being written."""
@@ -340,24 +344,26 @@ class CheckpointSaver:
         """Return the estimated size of a checkpoint in bytes."""
         states: list[Any] = []
         if self.saves_training_state:
-            states = list(getattr(self.host.optimizer, "state", {}).values())
+            states = list(getattr(self.trainer.optimizer, "state", {}).values())
         further = [self.callbacks.tensors(), self.lightning.checkpoint]
-        return strategy.bytes_to_save(states, further, processes=self.host.args.world_size)
+        return strategy.bytes_to_save(states, further, processes=self.trainer.args.world_size)
 
     def _may_write_later(self, strategy: Strategy) -> bool:
         """Return whether to write copies in a thread: nothing reads the files, and training
         continues meanwhile.
         """
-        host = self.host
+        trainer = self.trainer
         if (
-            host.background_checkpoints is None
-            or host.control.should_training_stop
+            trainer.background_checkpoints is None
+            or trainer.control.should_training_stop
             or strategy.writes_itself
         ):
             return False
-        if host.args.push_to_hub:  # each checkpoint is uploaded
+        if trainer.args.push_to_hub:  # each checkpoint is uploaded
             return False
-        return not any(reads_checkpoints(callback) for callback in host.callback_handler.callbacks)
+        return not any(
+            reads_checkpoints(callback) for callback in trainer.callback_handler.callbacks
+        )
 
     def _wait_for_writes(self, size: int = 0, limit: int = -1) -> None:
         """Wait until the thread has written checkpoints; a full disk only warns.
@@ -370,7 +376,7 @@ class CheckpointSaver:
         try:
             self.background.make_room(size, limit)
         except Exception as error:
-            checkpoints.warn_if_disk_full(error, str(self.host.args.output_dir))
+            checkpoints.warn_if_disk_full(error, str(self.trainer.args.output_dir))
 
     def _make_space(self, run_dir: str, size: int) -> None:
         """Remove older checkpoints if the space is needed.
@@ -378,9 +384,9 @@ class CheckpointSaver:
         Raises:
             DiskFullError: there is too little even without them.
         """
-        best = self.host.state.best_model_checkpoint
+        best = self.trainer.state.best_model_checkpoint
         older: list[str] = []
-        if self.host.args.save_total_limit:
+        if self.trainer.args.save_total_limit:
             older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1]
         if best is not None and os.path.exists(best):
             older = [path for path in older if not os.path.samefile(path, best)]
@@ -394,7 +400,7 @@ class CheckpointSaver:
 
     def _require_one_disk(self, strategy: Strategy, folder: Path, final: Path) -> None:
         """Refuse parts of processes on several disks, which no process could read together."""
-        args = self.host.args
+        args = self.trainer.args
         has_parts = self.saves_training_state and (
             strategy.saves_parts(checkpoint=True) or strategy.writes_itself
         )
@@ -422,8 +428,8 @@ class CheckpointSaver:
                 parts.
             run: the current training.
         """
-        host = self.host
-        saves = host.args.should_save
+        trainer = self.trainer
+        saves = trainer.args.should_save
         in_checkpoint = internal and self.is_checkpoint(folder)
         if strategy.saves_parts(checkpoint=in_checkpoint):
             # The collective write first: a rank that failed on the other files would leave the
@@ -432,7 +438,7 @@ class CheckpointSaver:
             strategy.save_weights(
                 folder,
                 files=self.files_of(folder),
-                step=host.state.global_step,
+                step=trainer.state.global_step,
                 states_follow=follow,
             )
             if saves:
@@ -440,7 +446,7 @@ class CheckpointSaver:
             return
 
         is_spread = strategy.spread is not None
-        weights = strategy.whole_weights(host.model, keep=saves) if is_spread else None
+        weights = strategy.whole_weights(trainer.model, keep=saves) if is_spread else None
         self._expect_weights(weights, is_spread=is_spread)
         if weights is None:
             weights = self.lightning.weights(run)
@@ -462,8 +468,8 @@ class CheckpointSaver:
         logger.info(
             "Saving the model to %s", self._newest if self.is_checkpoint(folder) else folder
         )
-        host = self.host
-        model = inspection.unwrap_model(host.model)
+        trainer = self.trainer
+        model = inspection.unwrap_model(trainer.model)
         files = self.files_of(folder)
         if state_dict is None or state_dict:
             files.weights(model, folder, state_dict=state_dict)
@@ -471,12 +477,14 @@ class CheckpointSaver:
             getattr(model, "config", None), "save_pretrained"
         ):
             model.config.save_pretrained(folder)
-        processing = host.processing_class
+        processing = trainer.processing_class
         if processing is None:
-            processing = getattr(host.data_collator, "tokenizer", None)
+            processing = getattr(trainer.data_collator, "tokenizer", None)
         if processing is not None and hasattr(processing, "save_pretrained"):
             processing.save_pretrained(folder)
-        files.raw(torch_bytes(_without_tokens(host.args)), os.path.join(folder, TRAINING_ARGS_NAME))
+        files.raw(
+            torch_bytes(_without_tokens(trainer.args)), os.path.join(folder, TRAINING_ARGS_NAME)
+        )
 
     def _expect_weights(self, gathered: dict[str, Any] | None = None, *, is_spread: bool) -> None:
         """Note the weights that the first save of a model should hold.
@@ -486,10 +494,10 @@ class CheckpointSaver:
                 nothing to note.
             is_spread: whether it is.
         """
-        model = inspection.unwrap_model(self.host.model)
+        model = inspection.unwrap_model(self.trainer.model)
         if self._compared is not None and self._compared() is model:
             return
-        if not self.host.args.should_save or (is_spread and gathered is None):
+        if not self.trainer.args.should_save or (is_spread and gathered is None):
             return
         self._compared = weakref.ref(model)
         self._expected = checkpoints.expected_weights(model, gathered)
@@ -507,7 +515,7 @@ class CheckpointSaver:
         """Return the newest checkpoint of this training, on all processes, once it is written."""
         self.finish_writing()
         newest = None if self._written is None else str(self._written.folder)
-        return from_first_process(newest, self.host.args.world_size)
+        return from_first_process(newest, self.trainer.args.world_size)
 
     def finish_writing(self, *, flushed: bool = False) -> None:
         """Wait on all processes until the checkpoints are written; a full disk only warns.
@@ -518,8 +526,8 @@ class CheckpointSaver:
         self._wait_for_writes()
         if flushed:
             self.wait_until_flushed()
-        self.host.accelerator.wait_for_everyone()
-        state = self.host.state
+        self.trainer.accelerator.wait_for_everyone()
+        state = self.trainer.state
         if state.best_model_checkpoint in self._bests:  # else it is of another run
             written = [
                 best for best in self._bests if os.path.exists(os.path.join(self._origin, best))
@@ -555,7 +563,7 @@ class CheckpointSaver:
         ):
             self._flushed = written.folder
             if not self.store.is_open:
-                self.rotate(self.host.args.save_total_limit)
+                self.rotate(self.trainer.args.save_total_limit)
 
     # --- a training
 
@@ -563,12 +571,12 @@ class CheckpointSaver:
         """Return a folder where it was when the training began; unchanged while the working
         folder is the same.
         """
-        state = self.host.state
+        state = self.trainer.state
         if (
             os.path.isabs(folder)
             or not self._origin
             or os.getcwd() == self._origin
-            or not self.host.is_in_train
+            or not self.trainer.is_in_train
         ):
             return folder
         if state.best_model_checkpoint is not None:
@@ -579,7 +587,7 @@ class CheckpointSaver:
         """Forget the checkpoints of earlier trainings, and raise if `output_dir` cannot hold
         some; collective.
         """
-        args = self.host.args
+        args = self.trainer.args
         self._written = None
         self._bests = []
         self._has_spared = False
@@ -613,7 +621,7 @@ class CheckpointSaver:
         Raises:
             FolderInUseError: another process trains with the folder.
         """
-        args = self.host.args
+        args = self.trainer.args
         saves = args.process_index == 0 and args.save_strategy != "no"
         with (
             checkpoints.exclusive(run_dir) if saves else contextlib.nullcontext(False)
@@ -636,8 +644,12 @@ class CheckpointSaver:
         """Remove all checkpoints but the best one at the end of a training if `save_total_limit`
         is 1.
         """
-        best = self.host.state.best_model_checkpoint
-        if not self.host.args.should_save or best is None or self.host.args.save_total_limit != 1:
+        best = self.trainer.state.best_model_checkpoint
+        if (
+            not self.trainer.args.should_save
+            or best is None
+            or self.trainer.args.save_total_limit != 1
+        ):
             return
         if Path(os.path.realpath(best)).parent != Path(os.path.realpath(run_dir)):
             logger.info("All checkpoints stay, as the best one, %s, is of another run.", best)

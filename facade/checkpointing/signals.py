@@ -26,13 +26,13 @@ class SignalListening:
     """Manage the callbacks that listen to signals, and the flag that worker processes read.
 
     Args:
-        host: the Trainer.
+        trainer: the Trainer.
     """
 
-    host = WeakAttribute["Trainer"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer) -> None:
-        self.host = host
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
         self.newest_checkpoint: str | None = None
         """The last checkpoint of this training."""
         # The default listener; not in the list of callbacks, which scripts compare with their own.
@@ -41,7 +41,7 @@ class SignalListening:
     @property
     def handled(self) -> tuple[int, ...]:
         """Return the signals that end a training with a checkpoint."""
-        args, given = self.host.args, tuple(self.host.checkpoint_on_signals)
+        args, given = self.trainer.args, tuple(self.trainer.checkpoint_on_signals)
         if args.enable_jit_checkpoint:
             return tuple(dict.fromkeys((signal.SIGTERM, *given)))
         return () if args.save_strategy == "no" else given
@@ -63,7 +63,7 @@ class SignalListening:
         """Return whether a time limit stops the training with a checkpoint to resume from."""
         limits = [
             one
-            for one in self.host.callback_handler.callbacks
+            for one in self.trainer.callback_handler.callbacks
             if isinstance(one, TimeLimitCallback)
         ]
         return any(one.stopped and one.save for one in limits)
@@ -76,7 +76,7 @@ class SignalListening:
     def listeners(self) -> list[JITCheckpointCallback]:
         """Return all callbacks that listen to signals, also those of the user."""
         unlisted = [] if self._listener is None else [self._listener]
-        listed = self.host.callback_handler.callbacks
+        listed = self.trainer.callback_handler.callbacks
         return [one for one in listed if isinstance(one, JITCheckpointCallback)] + unlisted
 
     def own(self) -> list[JITCheckpointCallback]:
@@ -95,7 +95,7 @@ class SignalListening:
             yield
         finally:
             listeners, self._listener = self.listeners(), None
-            self.host.callback_handler.unlisted = {}
+            self.trainer.callback_handler.unlisted = {}
             for callback in listeners:
                 callback.stop_listening()
             if self.newest_checkpoint is not None and any(callback.told for callback in listeners):
@@ -113,10 +113,10 @@ class SignalListening:
         Args:
             save: writes a checkpoint immediately, outside of the regular events.
         """
-        host, wanted = self.host, self.host.args.enable_jit_checkpoint
+        trainer, wanted = self.trainer, self.trainer.args.enable_jit_checkpoint
         own = self.own()
         for callback in own[1:] if wanted else own:
-            host.remove_callback(callback)
+            trainer.remove_callback(callback)
         taken = {number for one in self.listeners() if one not in own for number in one.signals}
         signals = tuple(number for number in self.handled if number not in taken)
         if wanted:
@@ -127,15 +127,15 @@ class SignalListening:
                 signals, save=save, insisted_on=(), on_change=self._tell_workers
             )
             self._listener = quiet if signals else None
-            host.callback_handler.unlisted = _events(quiet) if signals else {}
+            trainer.callback_handler.unlisted = _events(quiet) if signals else {}
 
     def add_listener(self) -> JITCheckpointCallback:
         """Add the callback of `enable_jit_checkpoint`, whose manager scripts set up before a
         training.
         """
         listener = JITCheckpointCallback(on_change=self._tell_workers)
-        listener.set_trainer(self.host)
-        self.host.add_callback(listener)
+        listener.set_trainer(self.trainer)
+        self.trainer.add_callback(listener)
         return listener
 
     def _tell_workers(self, listening: bool) -> None:

@@ -63,17 +63,17 @@ class CallbackStates:
     separate file.
 
     Args:
-        host: the Trainer.
+        trainer: the Trainer.
     """
 
-    host = WeakAttribute["Trainer"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer) -> None:
-        self.host = host
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
 
     def exportable(self) -> list[Any]:
         """Return the callbacks, and the control, that are an `ExportableState`."""
-        everything = [*self.host.callback_handler.callbacks, self.host.control]
+        everything = [*self.trainer.callback_handler.callbacks, self.trainer.control]
         return [callback for callback in everything if is_exportable(callback)]
 
     def exported(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class CallbackStates:
     def restore_exported(self) -> None:
         """Recreate callbacks from the states of their classes in `trainer.state`."""
         missing: list[str] = []
-        for name, stored in self.host.state.stateful_callbacks.items():
+        for name, stored in self.trainer.state.stateful_callbacks.items():
             states = stored if isinstance(stored, list) else [stored]
             present = [
                 callback for callback in self.exportable() if type(callback).__name__ == name
@@ -97,23 +97,25 @@ class CallbackStates:
 
     def tensors(self) -> dict[str, Any]:
         """Return the states of callbacks with `state_dict` and `load_state_dict`."""
-        return state_dicts(self.host.callback_handler.callbacks)
+        return state_dicts(self.trainer.callback_handler.callbacks)
 
     def load(self, checkpoint: str) -> None:
         """Load states with tensors; warn of those without a callback."""
         path = os.path.join(checkpoint, CALLBACK_STATES_NAME)
         if not os.path.isfile(path):
             return
-        left = load_state_dicts(self.host.callback_handler.callbacks, checkpoints.load_torch(path))
+        left = load_state_dicts(
+            self.trainer.callback_handler.callbacks, checkpoints.load_torch(path)
+        )
         if left:
             logger.warning(_NOT_INCLUDED, path, ", ".join(left))
 
     def _replace(self, callback: Any, restored: Any) -> None:
         if isinstance(callback, TrainerControl):
             restored.should_save = False  # asked for the very checkpoint that it comes from
-            self.host.control = restored
+            self.trainer.control = restored
         else:
-            present = self.host.callback_handler.callbacks
+            present = self.trainer.callback_handler.callbacks
             present[present.index(callback)] = restored
 
 
@@ -121,14 +123,14 @@ class LightningCallbackStates:
     """Save and restore Lightning callbacks with the checkpoint dict of a plain Lightning Trainer.
 
     Args:
-        host: the Trainer.
+        trainer: the Trainer.
         callbacks: its Lightning callbacks; the list may grow.
     """
 
-    host = WeakAttribute["Trainer"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer, callbacks: list[Any]) -> None:
-        self.host = host
+    def __init__(self, trainer: Trainer, callbacks: list[Any]) -> None:
+        self.trainer = trainer
         self.callbacks = callbacks
         self.checkpoint: dict[str, Any] | None = None
         """The Lightning checkpoint of the current save; `CheckpointSaver` sets it back to None."""
@@ -170,7 +172,7 @@ class LightningCallbackStates:
         stored = checkpoints.load_torch(path)
         states = {name: from_plain(state) for name, state in stored["callbacks"].items()}
         states = without_foreign_paths(
-            states, self.callbacks, checkpoint, str(self.host.args.output_dir)
+            states, self.callbacks, checkpoint, str(self.trainer.args.output_dir)
         )
         further = {name: from_plain(value) for name, value in stored["further"].items()}
 
@@ -181,7 +183,7 @@ class LightningCallbackStates:
             **_lightnings_own(run),
             "state_dict": _weights_of(run),
         }
-        whole["global_step"] = self.host.state.global_step
+        whole["global_step"] = self.trainer.state.global_step
         for callback in self.callbacks:
             callback.on_load_checkpoint(run.lightning_trainer, run.module, whole)
         for callback in self.callbacks:

@@ -46,13 +46,13 @@ class HubSession:
     """Connect a Trainer to the Hugging Face Hub; only process 0 uploads.
 
     Args:
-        host: the Trainer.
+        trainer: the Trainer.
     """
 
-    host = WeakAttribute["Trainer"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer) -> None:
-        self.host = host
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
         self.pusher = Pusher()
         self._skipped: str | None = None  # newest checkpoint skipped during another upload
         # weak reference to the model, its size
@@ -63,21 +63,21 @@ class HubSession:
     @property
     def output_name(self) -> str:
         """Return the name of the folder `output_dir`, the default name of the repository."""
-        return os.path.basename(os.path.abspath(str(self.host.args.output_dir)))
+        return os.path.basename(os.path.abspath(str(self.trainer.args.output_dir)))
 
     def repository(
         self, name: str | None = None, *, token: str | None = None, revision: str | None = None
     ) -> Repository:
         """Return the repository of the arguments, with overrides."""
-        args = self.host.args
-        full: str = name or self.host.hub_model_id or args.hub_model_id or self.output_name
+        args = self.trainer.args
+        full: str = name or self.trainer.hub_model_id or args.hub_model_id or self.output_name
         return Repository(full, secret(token or args.hub_token), revision or args.hub_revision)
 
     def create_repository(self, token: str | None, private: bool | None = None) -> None:
         """Create the repository; see `Trainer.init_hf_repo`."""
-        if not self.host.is_world_process_zero():
+        if not self.trainer.is_world_process_zero():
             return
-        args = self.host.args
+        args = self.trainer.args
         name = args.hub_model_id or self.output_name
         logger.info(
             "Uploads go to %r, named by %s",
@@ -86,27 +86,27 @@ class HubSession:
         )
         if private is None:
             private = args.hub_private_repo
-        self.host.hub_model_id = self.repository(name, token=token).created(private=private).name
+        self.trainer.hub_model_id = self.repository(name, token=token).created(private=private).name
 
     # --- the card
 
     def write_card(self, **given: Any) -> None:
         """Write the card, see `Trainer.create_model_card`."""
-        facts = facts_of(self.host, self._model_size(), **given)
-        folder = Path(str(self.host.args.output_dir))
+        facts = facts_of(self.trainer, self._model_size(), **given)
+        folder = Path(str(self.trainer.args.output_dir))
         ModelCard(facts).write(folder, self.repository().license_of)
-        adapter = inspection.unwrap_model(self.host.model)
+        adapter = inspection.unwrap_model(self.trainer.model)
         if facts.library == "peft" and hasattr(adapter, "create_or_update_model_card"):
             adapter.create_or_update_model_card(str(folder))
 
     def card_arguments(self, **given: Any) -> dict[str, Any]:
         """Return keywords of `create_model_card` from the caller, the arguments and the model."""
-        name = self.host.args.hub_model_id or self.output_name
+        name = self.trainer.args.hub_model_id or self.output_name
         arguments: dict[str, Any] = {"model_name": name.split("/")[-1]}
         arguments |= {key: value for key, value in given.items() if value is not None}
 
         tags_of_model = as_list(
-            getattr(inspection.unwrap_model(self.host.model), "model_tags", None)
+            getattr(inspection.unwrap_model(self.trainer.model), "model_tags", None)
         )
         if tags_of_model:
             arguments["tags"] = list(dict.fromkeys([*as_list(given.get("tags")), *tags_of_model]))
@@ -117,19 +117,19 @@ class HubSession:
         `create_model_card` is called now.
         """
         if not own_card:
-            write = self.host.create_model_card
+            write = self.trainer.create_model_card
             write(**inspection.accepted_arguments(write, **self.card_arguments()))
             return None
-        if not draft_is_wanted(Path(str(self.host.args.output_dir)), MARKER):
+        if not draft_is_wanted(Path(str(self.trainer.args.output_dir)), MARKER):
             return None
-        card = ModelCard(facts_of(self.host, self._model_size(), **self.card_arguments()))
+        card = ModelCard(facts_of(self.trainer, self._model_size(), **self.card_arguments()))
         return partial(card.write, find_license=self.repository().license_of)
 
     def _model_size(self) -> tuple[int, int]:
         model, size = self._counted
-        if model() is self.host.model:
+        if model() is self.trainer.model:
             return size
-        return size_of(self.host.model)
+        return size_of(self.trainer.model)
 
     # --- uploads
 
@@ -138,11 +138,11 @@ class HubSession:
     ) -> CommitInfo | Future[CommitInfo]:
         """Upload `output_dir`, see `Trainer.push_to_hub`."""
         repository = self.repository(token=token, revision=revision)
-        step = self.host.state.global_step
+        step = self.trainer.state.global_step
         if replaced("upload_folder") is None:
             repository.require_branch()
         upload = partial(
-            repository.upload, Path(str(self.host.args.output_dir)), message, ignore=NOT_UPLOADED
+            repository.upload, Path(str(self.trainer.args.output_dir)), message, ignore=NOT_UPLOADED
         )
         if not blocking:
             return self._submit(upload, step, "The model", repository)
@@ -158,16 +158,18 @@ class HubSession:
             checkpoint: the folder.
             own_card: `create_model_card` is not overridden.
         """
-        host = self.host
-        if host.args.hub_strategy == HubStrategy.END:
+        trainer = self.trainer
+        if trainer.args.hub_strategy == HubStrategy.END:
             return
-        if self._is_busy and not host.args.hub_always_push:
+        if self._is_busy and not trainer.args.hub_always_push:
             logger.info("%s is skipped: the previous upload is still running.", checkpoint)
             self._skipped = checkpoint
             return
         self._skipped = None
-        host.control = host.callback_handler.on_push_begin(host.args, host.state, host.control)
-        step = _step_of(checkpoint, host.state.global_step)
+        trainer.control = trainer.callback_handler.on_push_begin(
+            trainer.args, trainer.state, trainer.control
+        )
+        step = _step_of(checkpoint, trainer.state.global_step)
         try:
             push = self._prepared_push(Path(checkpoint), step, own_card)
         except Exception as error:  # the training matters more
@@ -178,17 +180,20 @@ class HubSession:
 
     def wait(self) -> None:
         """Wait for pending uploads, failed ones too."""
-        if self.host.push_in_progress is not None and self._is_busy:
+        if self.trainer.push_in_progress is not None and self._is_busy:
             logger.info("Waiting for the upload to the Hub that is still running.")
-            self.host.push_in_progress.wait_until_done()
+            self.trainer.push_in_progress.wait_until_done()
 
     @property
     def _is_busy(self) -> bool:
-        return self.host.push_in_progress is not None and not self.host.push_in_progress.is_done()
+        return (
+            self.trainer.push_in_progress is not None
+            and not self.trainer.push_in_progress.is_done()
+        )
 
     def _prepared_push(self, checkpoint: Path, step: int, own_card: bool) -> CheckpointPush:
-        if self.host.hub_model_id is None:
-            self.host.init_hf_repo()
+        if self.trainer.hub_model_id is None:
+            self.trainer.init_hf_repo()
         folders = {
             HubStrategy.CHECKPOINT: LAST_CHECKPOINT,
             HubStrategy.ALL_CHECKPOINTS: checkpoint.name,
@@ -196,17 +201,17 @@ class HubSession:
         write_card = self._draft(own_card)
         return CheckpointPush(
             repository=self.repository(),
-            stage=Stage(checkpoint, Path(str(self.host.args.output_dir))),
+            stage=Stage(checkpoint, Path(str(self.trainer.args.output_dir))),
             message=f"Training in progress: step {step}",
-            subfolder=folders.get(HubStrategy(self.host.args.hub_strategy)),
+            subfolder=folders.get(HubStrategy(self.trainer.args.hub_strategy)),
             write_card=write_card,
         )
 
     def _submit(self, job: Callable[[], Any], step: int, what: str, to: Repository) -> Future[Any]:
         future = self.pusher.submit(job, step=step, what=what, to=to)
-        if self.host.push_in_progress is None or self.host.push_in_progress.is_done():
-            self.host.push_in_progress = PushInProgress()
-        self.host.push_in_progress.jobs.append(future)
+        if self.trainer.push_in_progress is None or self.trainer.push_in_progress.is_done():
+            self.trainer.push_in_progress = PushInProgress()
+        self.trainer.push_in_progress.jobs.append(future)
         return future
 
     # --- a training
@@ -215,16 +220,16 @@ class HubSession:
         """Return a context without progress bars of uploads, which would mix with those of the
         training.
         """
-        return quiet() if self.host.args.push_to_hub else contextlib.nullcontext()
+        return quiet() if self.trainer.args.push_to_hub else contextlib.nullcontext()
 
     def begin_training(self) -> None:
         """Reset the state of uploads, and create the repository if missing."""
         self._skipped = None
         self.pusher.newest_step = None  # of another training
         # before the model is sharded
-        self._counted = (weakref.ref(self.host.model), size_of(self.host.model))
-        if self.host.args.push_to_hub and self.host.hub_model_id is None:
-            self.host.init_hf_repo()
+        self._counted = (weakref.ref(self.trainer.model), size_of(self.trainer.model))
+        if self.trainer.args.push_to_hub and self.trainer.hub_model_id is None:
+            self.trainer.init_hf_repo()
 
     def end_training(self, *, last_push: bool) -> None:
         """Finish the uploads, and report failures.
@@ -232,27 +237,27 @@ class HubSession:
         Args:
             last_push: upload the final model if the Hub has another one.
         """
-        host = self.host
-        if not host.args.push_to_hub:
+        trainer = self.trainer
+        if not trainer.args.push_to_hub:
             return
-        host._finish_current_push()
+        trainer._finish_current_push()
         if self._skipped is not None and os.path.isdir(self._skipped):
-            host._push_from_checkpoint(self._skipped)
-            host._finish_current_push()
-        if last_push and host.args.hub_strategy != HubStrategy.END and self._is_behind():
+            trainer._push_from_checkpoint(self._skipped)
+            trainer._finish_current_push()
+        if last_push and trainer.args.hub_strategy != HubStrategy.END and self._is_behind():
             try:
-                host.push_to_hub()
+                trainer.push_to_hub()
             except Exception as error:  # a finished training must not fail for lack of a network
                 self.pusher.failed(error, "The final model", self.repository())
         self.pusher.report()
 
     def _is_behind(self) -> bool:
         """Return whether the Hub has another model than this Trainer; broadcast from process 0."""
-        state = self.host.state
+        state = self.trainer.state
         step = state.global_step
-        if self.host.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+        if self.trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
             step = _step_of(state.best_model_checkpoint, -1)
-        return from_first_process(self.pusher.newest_step != step, self.host.args.world_size)
+        return from_first_process(self.pusher.newest_step != step, self.trainer.args.world_size)
 
     # --- checkpoints to go on from
 
@@ -263,14 +268,14 @@ class HubSession:
         Raises:
             CheckpointNotFoundError: it is in neither.
         """
-        args = self.host.args
+        args = self.trainer.args
         if not _CHECKPOINT.fullmatch(name) or not (args.hub_model_id or args.push_to_hub):
             return None
 
         # All processes use the same commit, even if uploads continue.
         place: str | tuple[str, str] | None = None
         problem = None
-        if self.host.is_world_process_zero():
+        if self.trainer.is_world_process_zero():
             try:
                 place = self._place_of(name)
             except Exception as error:
@@ -284,7 +289,7 @@ class HubSession:
 
     def _place_of(self, name: str) -> str | tuple[str, str]:
         """Return a folder of `output_dir`, which may be a clone, or else repository and commit."""
-        cloned = os.path.join(str(self.host.args.output_dir), name)
+        cloned = os.path.join(str(self.trainer.args.output_dir), name)
         if os.path.isdir(cloned):
             return cloned
         repository = self.repository()

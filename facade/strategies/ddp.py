@@ -90,14 +90,14 @@ class DDP(Strategy):
         model = self.called
         self._records_graph = bool(self.options.get("static_graph"))
         if not isinstance(model, DistributedDataParallel):
-            self._require_host().model_wrapped = self.wrap(model, device)
+            self._require_trainer().model_wrapped = self.wrap(model, device)
 
     def end_run(self) -> None:
         """See `Strategy.end_run`: the wrapper goes, as it holds a copy of all gradients."""
         super().end_run()
-        host = self._require_host()
-        if host.model_wrapped is not host.model:
-            host.model_wrapped = _unwrapped(host.model_wrapped)
+        trainer = self._require_trainer()
+        if trainer.model_wrapped is not trainer.model:
+            trainer.model_wrapped = _unwrapped(trainer.model_wrapped)
 
     @property
     def evaluated(self) -> Any:

@@ -307,46 +307,46 @@ class DeepSpeed(Strategy):
         DeepSpeed's own.
         """
         self.require_filled()
-        host = self._require_host()
+        trainer = self._require_trainer()
         config = self.lightning.config
         makes_optimizer = bool(config.get("optimizer"))
         makes_schedule = bool(config.get("scheduler"))
 
         # An optimizer of an earlier run holds the parts of that run, not the parameters.
-        host.optimizer = None
+        trainer.optimizer = None
         if not makes_optimizer and not makes_schedule:
-            host.create_optimizer_and_scheduler(num_training_steps=steps)
+            trainer.create_optimizer_and_scheduler(num_training_steps=steps)
         elif not makes_optimizer:
-            host.create_optimizer()
+            trainer.create_optimizer()
 
         # DeepSpeed takes the optimizer over, and drops its empty groups.
         filled: list[bool] = []
         if not makes_optimizer:
-            self._check_made_optimizer(host)
-            filled = [bool(group["params"]) for group in host.optimizer.param_groups]
-        engine = self.lightning.train(self.called, host.optimizer)
-        host.optimizer = engine.basic_optimizer
+            self._check_made_optimizer(trainer)
+            filled = [bool(group["params"]) for group in trainer.optimizer.param_groups]
+        engine = self.lightning.train(self.called, trainer.optimizer)
+        trainer.optimizer = engine.basic_optimizer
 
         # The run steps the schedule, not the engine.
         schedule = engine.lr_scheduler
         engine.lr_scheduler = None
         if makes_schedule:
-            host.lr_scheduler = schedule
-            host._created_lr_scheduler = True
+            trainer.lr_scheduler = schedule
+            trainer._created_lr_scheduler = True
         elif makes_optimizer:
-            host.create_scheduler(num_training_steps=steps, optimizer=engine.basic_optimizer)
+            trainer.create_scheduler(num_training_steps=steps, optimizer=engine.basic_optimizer)
         else:
-            _leave_out_empty_groups(host.lr_scheduler, filled)
+            _leave_out_empty_groups(trainer.lr_scheduler, filled)
 
         # From now on the model is called through the engine.
-        host.model_wrapped = engine
-        host.deepspeed = engine
+        trainer.model_wrapped = engine
+        trainer.deepspeed = engine
         module.model = engine
         self.half_of_inputs = deepspeed_engine.half_of_inputs(engine)
 
-        if isinstance(host.lr_scheduler, LRScheduler):
-            return host.optimizer, host.lr_scheduler
-        return host.optimizer, None
+        if isinstance(trainer.lr_scheduler, LRScheduler):
+            return trainer.optimizer, trainer.lr_scheduler
+        return trainer.optimizer, None
 
     @property
     def writes_itself(self) -> bool:
@@ -470,9 +470,11 @@ class DeepSpeed(Strategy):
 
     def schedule_loaded(self) -> None:
         """Set the rate of a schedule of DeepSpeed, which forgets the one that it has set."""
-        host = self._require_host()
-        if not isinstance(host.lr_scheduler, LRScheduler):
-            host.lr_scheduler._last_lr = [group["lr"] for group in host.optimizer.param_groups]
+        trainer = self._require_trainer()
+        if not isinstance(trainer.lr_scheduler, LRScheduler):
+            trainer.lr_scheduler._last_lr = [
+                group["lr"] for group in trainer.optimizer.param_groups
+            ]
 
     def bytes_to_save(self, states: list[Any], further: list[Any], *, processes: int) -> int:
         """See `Strategy.bytes_to_save`: weights twice, and weights in float32 beside the
@@ -487,7 +489,7 @@ class DeepSpeed(Strategy):
 
     @property
     def _has_adapter(self) -> bool:
-        model = self._require_host().model
+        model = self._require_trainer().model
         return inspection.base_of_adapter(model) is not inspection.unwrap_model(model)
 
 

@@ -81,13 +81,13 @@ class Strategy:
         self.name = name
         self.options = options
         self.lightning: Any = None
-        self._host: Callable[[], Trainer | None] = lambda: None
+        self._trainer: Callable[[], Trainer | None] = lambda: None
         # what is called, and whether it is
         self._sharded: tuple[Callable[[], Any], bool] = lambda: None, False
 
-    def bind(self, host: Trainer) -> Self:
+    def bind(self, trainer: Trainer) -> Self:
         """Answer for the model of a Trainer from now on; return the strategy."""
-        self._host = weakref.ref(host)
+        self._trainer = weakref.ref(trainer)
         return self
 
     def end_run(self) -> None:
@@ -176,8 +176,8 @@ class Strategy:
         """The callable of a forward pass: the model, the sharded one, or the engine around it;
         None without one.
         """
-        host = self._host()
-        return None if host is None else inspection.to_call(host.model, host.model_wrapped)
+        trainer = self._trainer()
+        return None if trainer is None else inspection.to_call(trainer.model, trainer.model_wrapped)
 
     @property
     def evaluated(self) -> Any:
@@ -186,19 +186,19 @@ class Strategy:
 
     def is_trained(self, model: nn.Module) -> bool:
         """Tell whether this is the model of the Trainer, or a wrapper of it."""
-        host = self._host()
-        return host is not None and inspection.unwrap_model(model) is inspection.unwrap_model(
-            host.model
+        trainer = self._trainer()
+        return trainer is not None and inspection.unwrap_model(model) is inspection.unwrap_model(
+            trainer.model
         )
 
     def to_call(self, model: nn.Module) -> Any:
         """Return what is called in the place of a model: see `called` for that of the Trainer;
         others as they are.
         """
-        host = self._host()
-        if host is None or not self.is_trained(model):
+        trainer = self._trainer()
+        if trainer is None or not self.is_trained(model):
             return model
-        return inspection.to_call(model, host.model_wrapped)
+        return inspection.to_call(model, trainer.model_wrapped)
 
     @property
     def spread(self) -> nn.Module | None:
@@ -229,13 +229,13 @@ class Strategy:
         Returns:
             What to call in the place of the model.
         """
-        host = self._require_host()
+        trainer = self._require_trainer()
         before = self.called
         if self.replaces_parameters and not sharding.is_sharded(before):
-            host.optimizer = None  # made too early, of parameters that are about to be replaced
-        host.model_wrapped = self._distribute(before, module)
+            trainer.optimizer = None  # made too early, of parameters that are about to be replaced
+        trainer.model_wrapped = self._distribute(before, module)
         self._sharded = lambda: None, False
-        return host.model_wrapped
+        return trainer.model_wrapped
 
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
         """Do to a model, or to what was called for it before, what `distribute` says."""
@@ -319,10 +319,10 @@ class Strategy:
         Returns:
             The optimizer, and the schedule if it is one of torch, for Lightning to know.
         """
-        host = self._require_host()
-        host.create_optimizer_and_scheduler(num_training_steps=steps)
-        self._check_made_optimizer(host)
-        return host.optimizer, host.lr_scheduler
+        trainer = self._require_trainer()
+        trainer.create_optimizer_and_scheduler(num_training_steps=steps)
+        self._check_made_optimizer(trainer)
+        return trainer.optimizer, trainer.lr_scheduler
 
     def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
         """Check that an optimizer can step what the strategy gives it.
@@ -336,16 +336,16 @@ class Strategy:
             ValueError: the strategy cannot give it what it demands, see `OptimizerDemands`.
         """
 
-    def _check_made_optimizer(self, host: Trainer) -> None:
+    def _check_made_optimizer(self, trainer: Trainer) -> None:
         """Check the optimizer of the Trainer, whose class only `create_optimizer` tells."""
         argument = (
             "create_optimizer"
-            if host.optimizer_cls_and_kwargs is None
+            if trainer.optimizer_cls_and_kwargs is None
             else "optimizer_cls_and_kwargs"
         )
-        kind = type(host.optimizer)
+        kind = type(trainer.optimizer)
         names = " ".join(cls.__name__ for cls in kind.__mro__)
-        self.check_optimizer(host.args, f"The optimizer {kind.__name__} ({argument})", names)
+        self.check_optimizer(trainer.args, f"The optimizer {kind.__name__} ({argument})", names)
 
     steps_parameters: Any = True
     """Whether the optimizer holds the parameters of the model, and not parts of its own in their
@@ -453,10 +453,10 @@ class Strategy:
             step: optimizer steps taken.
         """
         spread = self.spread
-        host = self._require_host()
-        optimizer = host.optimizer
+        trainer = self._require_trainer()
+        optimizer = trainer.optimizer
         write = None
-        if host.args.should_save:
+        if trainer.args.should_save:
             write = files.tensors
 
         # The part of each process.
@@ -510,11 +510,11 @@ class Strategy:
             return False
 
         spread = self.spread
-        host = self._require_host()
-        optimizer = host.optimizer
+        trainer = self._require_trainer()
+        optimizer = trainer.optimizer
         with loading_optimizer(optimizer, file):
             if parts:
-                model = host.model if spread is None else spread
+                model = trainer.model if spread is None else spread
                 checkpoints.load_optimizer_parts(
                     model, optimizer, checkpoint, together=spread is not None
                 )
@@ -524,7 +524,7 @@ class Strategy:
                 )
             else:
                 state = checkpoints.load_torch(file)
-                require_fitting_optimizer_state(optimizer, state, file, model=host.model)
+                require_fitting_optimizer_state(optimizer, state, file, model=trainer.model)
                 optimizer.load_state_dict(state)
         return True
 
@@ -544,7 +544,7 @@ class Strategy:
             further: what else is written by the process that saves.
             processes: how many there are.
         """
-        model = self._require_host().model
+        model = self._require_trainer().model
         spread = self.spread
         named = dict([*model.named_parameters(), *model.named_buffers()])
         weights = list(named.values())
@@ -562,10 +562,10 @@ class Strategy:
         parts = map_nested(sharding.own_part, [*weights, *again, *states])
         return checkpoints.bytes_of(parts) * processes
 
-    def _require_host(self) -> Trainer:
-        host = self._host()
-        assert host is not None, "its Trainer is gone"
-        return host
+    def _require_trainer(self) -> Trainer:
+        trainer = self._trainer()
+        assert trainer is not None, "its Trainer is gone"
+        return trainer
 
 
 def shown(value: Any) -> str:

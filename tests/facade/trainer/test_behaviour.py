@@ -171,7 +171,7 @@ def test_an_error_of_the_user_comes_out_unchanged(tmp_path, name):
 def test_a_copy_makes_its_own_components(tmp_path):
     """Uploads, signals and states of callbacks are of one Trainer; what the user gave is shared."""
     made = trainer(tmp_path)
-    assert made._callback_states.host is made
+    assert made._callback_states.trainer is made
     copied = copy.copy(made)
-    assert copied._callback_states.host is copied
+    assert copied._callback_states.trainer is copied
     assert copied.callback_handler is made.callback_handler
