@@ -12,7 +12,7 @@ from ..common.file_names import OPTIMIZER_NAME
 from ..common.local_paths import require_local
 from ..common.torch_files import load_torch
 from ..internals.lightning_import import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
-from ..internals.loop_states import place_in_loops, take_loader_states
+from ..internals.loop_states import current_loop_position, take_loader_states
 from ..models.inspection import inside_compiled
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import manifest, staging
@@ -154,7 +154,7 @@ class FolderCheckpointIO(CheckpointIO):
         return {
             **known,
             "batches_in_epoch": (
-                batches if batches != float("inf") else place_in_loops(trainer).done + 1
+                batches if batches != float("inf") else current_loop_position(trainer).done + 1
             ),
         }
 

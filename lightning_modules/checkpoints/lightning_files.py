@@ -1,7 +1,7 @@
 """Convert a checkpoint of Lightning, which is one dict, to the files of the documented folder, and
 back.
 
-Entries that the documented files have no place for (loops, callbacks, further optimizers, weights
+Entries that the documented files do not cover (loops, callbacks, further optimizers, weights
 beside the model's) are in `lightning_state.pt`, which the reference ignores.
 """
 
@@ -28,9 +28,9 @@ from ..common.torch_files import load_torch, pack, save_torch, unpack
 from ..internals.loop_states import (
     IN_WINDOWS,
     PROCESS_STATES,
+    loop_position_of,
     loops_at,
     place_from_state,
-    place_of,
 )
 from .forms import first_present
 
@@ -226,16 +226,16 @@ def _epochs(
     checkpoint: Mapping[str, Any], data: Mapping[str, Any] | None, batches_in_epoch: float | None
 ) -> float:
     """Return the number of epochs done, including the fraction of the current one."""
-    place = place_of(checkpoint["loops"]["fit_loop"])
-    if place.done == 0 or place.at_end:
-        return float(place.epoch + place.at_end)
+    loop_position = loop_position_of(checkpoint["loops"]["fit_loop"])
+    if loop_position.done == 0 or loop_position.at_end:
+        return float(loop_position.epoch + loop_position.at_end)
     if batches_in_epoch is None and data is not None:
         batches_in_epoch = data["windows"] * (
             1 if checkpoint.get(IN_WINDOWS) else data["layout"]["accumulation"]
         )
     if batches_in_epoch is None:
         raise ValueError(
-            f"the checkpoint is {place.done} batches into epoch {place.epoch}: pass the number of "
-            "batches of an epoch"
+            f"the checkpoint is {loop_position.done} batches into epoch {loop_position.epoch}: "
+            "pass the number of batches of an epoch"
         )
-    return place.epoch + place.done / batches_in_epoch
+    return loop_position.epoch + loop_position.done / batches_in_epoch

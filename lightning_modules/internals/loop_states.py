@@ -35,7 +35,7 @@ _VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
 """Under this name Lightning's fit loop holds the counters of the validation inside it."""
 
 
-class Place(NamedTuple):
+class LoopPosition(NamedTuple):
     """Where a training stands, whatever hook its checkpoint was written at.
 
     A batch counts as soon as its step is taken, an epoch as soon as its end is reached.
@@ -58,8 +58,8 @@ class Place(NamedTuple):
     owes_schedules: bool = False
 
 
-def place_of(fit_loop: Mapping[str, Any]) -> Place:
-    """Read the place from the counters that a checkpoint holds of the fit loop."""
+def loop_position_of(fit_loop: Mapping[str, Any]) -> LoopPosition:
+    """Read the position from the counters that a checkpoint holds of the fit loop."""
     epochs = fit_loop["epoch_progress"]["current"]
     epoch = epochs["processed"]
     is_last = fit_loop["epoch_loop.batch_progress"]["is_last_batch"]
@@ -71,32 +71,32 @@ def place_of(fit_loop: Mapping[str, Any]) -> Place:
     if epochs["started"] <= epoch:
         was_cut_short = done > 0 and not is_last and epochs["ready"] <= epoch
         if was_cut_short:
-            return Place(epoch - 1, done)
+            return LoopPosition(epoch - 1, done)
         owes_schedules = is_last and epochs["completed"] < epoch
-        return Place(epoch, 0, owes_schedules=owes_schedules)
+        return LoopPosition(epoch, 0, owes_schedules=owes_schedules)
 
     # A batch that was being worked on is trained again.
     if done == 0 or batches["ready"] > done:
-        return Place(epoch, done)
+        return LoopPosition(epoch, done)
 
     validated = batches["completed"] == done and _has_ended(fit_loop.get(_VALIDATION_PROGRESS))
-    return Place(epoch, done, at_end=is_last, unfinished=True, validated=validated)
+    return LoopPosition(epoch, done, at_end=is_last, unfinished=True, validated=validated)
 
 
 def is_inside_validation(fit_loop: Mapping[str, Any]) -> bool:
     """Return whether some batches of a validation are done, by the counters of a checkpoint, and
     others are not.
     """
-    place = place_of(fit_loop)
+    loop_position = loop_position_of(fit_loop)
     validation = fit_loop.get(_VALIDATION_PROGRESS)
-    if validation is None or not place.unfinished or place.validated:
+    if validation is None or not loop_position.unfinished or loop_position.validated:
         return False
     has_begun = validation["current"]["ready"] > 0
     return has_begun and not _has_ended(validation)
 
 
-def place_in_loops(trainer: Trainer) -> Place:
-    """Return the place of a trainer that fits or is about to."""
+def current_loop_position(trainer: Trainer) -> LoopPosition:
+    """Return the position of a trainer that fits or is about to."""
     fit_loop = trainer.fit_loop
     epoch_loop = fit_loop.epoch_loop
     counters: dict[str, Any] = {
@@ -105,10 +105,10 @@ def place_in_loops(trainer: Trainer) -> Place:
         _VALIDATION_PROGRESS: epoch_loop.val_loop.batch_progress,
     }
     states = {name: progress.state_dict() for name, progress in counters.items()}
-    return place_of(states)
+    return loop_position_of(states)
 
 
-def settle(fit_loop: dict[str, Any], place: Place) -> None:
+def settle(fit_loop: dict[str, Any], loop_position: LoopPosition) -> None:
     """Write the counters anew, so that Lightning takes them as they are.
 
     It guesses from how they differ at which hook they were written, and leaves out validations,
@@ -116,17 +116,19 @@ def settle(fit_loop: dict[str, Any], place: Place) -> None:
 
     Args:
         fit_loop: what a checkpoint holds of the fit loop.
-        place: `place_of` it.
+        loop_position: `loop_position_of` it.
     """
-    is_inside_epoch = place.done > 0
-    fit_loop["epoch_progress"] = _both(_counted(place.epoch + is_inside_epoch, place.epoch))
+    is_inside_epoch = loop_position.done > 0
+    fit_loop["epoch_progress"] = _both(
+        _counted(loop_position.epoch + is_inside_epoch, loop_position.epoch)
+    )
 
     # No batch is being worked on.
     batches = fit_loop["epoch_loop.batch_progress"]["total"]["processed"]
     fit_loop["epoch_loop.batch_progress"] = {
         "total": _counted(batches, batches),
-        "current": _counted(place.done, place.done),
-        "is_last_batch": place.at_end,
+        "current": _counted(loop_position.done, loop_position.done),
+        "is_last_batch": loop_position.at_end,
     }
 
     # A validation that was interrupted is done again from its first batch.
@@ -336,13 +338,13 @@ def count_read_ahead(trainer: Trainer) -> int:
     return len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
 
 
-def go_on_inside(trainer: Trainer, place: Place) -> None:
+def go_on_inside(trainer: Trainer, loop_position: LoopPosition) -> None:
     """Start the fit loop in the middle of an epoch: with the end of the last batch, or with the
     next one.
 
     Args:
-        trainer: its loops are settled at the place, and are about to run.
-        place: some batches of the epoch are done.
+        trainer: its loops are settled at the position, and are about to run.
+        loop_position: some batches of the epoch are done.
     """
     loop: Any = trainer.fit_loop.epoch_loop
     usual = loop.advance
@@ -351,7 +353,7 @@ def go_on_inside(trainer: Trainer, place: Place) -> None:
     def finish_batch(fetcher: Any) -> None:
         loop.restarting = False
         del loop.advance
-        if not place.at_end:
+        if not loop_position.at_end:
             loop.advance = read_on
 
     def read_on(fetcher: Any) -> None:
@@ -361,9 +363,9 @@ def go_on_inside(trainer: Trainer, place: Place) -> None:
 
     # Else no plateau schedule is stepped at the end of the epoch.
     trainer.fit_loop._restarting = False
-    loop._skip_next_val = place.validated
+    loop._skip_next_val = loop_position.validated
     loop.val_loop._has_run = False
-    loop.advance = finish_batch if place.unfinished else read_on
+    loop.advance = finish_batch if loop_position.unfinished else read_on
 
 
 def begin_epoch(trainer: Trainer) -> None:

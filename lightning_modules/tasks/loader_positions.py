@@ -18,12 +18,12 @@ from ..data.epoch_loader import EpochLoader
 from ..data.loader_state import before_epoch, position_at, with_other_batches
 from ..internals.lightning_import import Trainer
 from ..internals.loop_states import (
-    Place,
+    LoopPosition,
     begin_reading_anew,
     count_read_ahead,
+    current_loop_position,
     ends_with_shortest_loader,
     loaders_used_up,
-    place_in_loops,
     set_batches_done,
     set_loaders_used_up,
     train_loaders,
@@ -46,7 +46,7 @@ def position_state(trainer: Trainer) -> Any:
     A loader that began again has no state of the batches before that; `began_again` tells whether
     one may be unused.
     """
-    place = place_in_loops(trainer)
+    loop_position = current_loop_position(trainer)
     in_work = _in_work(trainer)
     unused = count_read_ahead(trainer) + in_work
     position: dict[str, Any] = {"layout": _layout(trainer), "unused": unused}
@@ -59,15 +59,17 @@ def position_state(trainer: Trainer) -> Any:
             if is_used_up:
                 counts.append(unused)
             else:
-                counts.append(_unused_of(loader, place, unused, in_work))
+                counts.append(_unused_of(loader, loop_position, unused, in_work))
 
         position["states"] = [
             _state_of(loader, count) for loader, count in zip(loaders, counts, strict=True)
         ]
-        position["began_again"] = in_work > 0 and _began_again(loaders, counts, used_up, place)
+        position["began_again"] = in_work > 0 and _began_again(
+            loaders, counts, used_up, loop_position
+        )
 
     # Gradients of a step that is not complete.
-    if is_inside_step(trainer, place):
+    if is_inside_step(trainer, loop_position):
         step = step_so_far(trainer)
         if step is None:
             position["step_is_lost"] = True
@@ -85,7 +87,7 @@ def facade_position(trainer: Trainer) -> Any:
     case only they count.
     """
     loader = trainer.train_dataloader
-    place = place_in_loops(trainer)
+    loop_position = current_loop_position(trainer)
     batches = trainer.num_training_batches
     if isinstance(loader, WindowLoader):
         # Lightning's batches are windows, each of which is a step.
@@ -103,19 +105,19 @@ def facade_position(trainer: Trainer) -> Any:
         return None
 
     # Of a stream it is only known that it has not ended.
-    done = place.done // batches_of_step
+    done = loop_position.done // batches_of_step
     windows = done + 1
     if is_sized:
         windows = math.ceil(batches / batches_of_step)
-    if place.done >= batches:
+    if loop_position.done >= batches:
         done = windows
 
     # In the middle of a step the Trainer API counts from the start of the epoch.
     loader_state = None
-    if is_sized and is_between_batches and place.done % batches_of_step == 0:
+    if is_sized and is_between_batches and loop_position.done % batches_of_step == 0:
         loader_state = _if_plain(loader.state_dict())
     state: dict[str, Any] = {
-        "epoch": place.epoch,
+        "epoch": loop_position.epoch,
         "done": done,
         "loader": loader_state,
         "windows": windows,
@@ -128,8 +130,8 @@ def facade_position(trainer: Trainer) -> Any:
     return to_plain(state)
 
 
-def from_facade_position(written: Any, place: Place) -> dict[str, Any]:
-    """Return what `facade_position` gave as a `position_state`, if it is that of the place;
+def from_facade_position(written: Any, loop_position: LoopPosition) -> dict[str, Any]:
+    """Return what `facade_position` gave as a `position_state`, if it is that of `loop_position`;
     otherwise an empty one.
     """
     if written is None:
@@ -141,33 +143,36 @@ def from_facade_position(written: Any, place: Place) -> dict[str, Any]:
         next_batch = (stored["epoch"] + 1, 0)
 
     state = stored["loader"]
-    if next_batch != _next(place) or state is None or "handed_out" not in state:
+    if next_batch != _next(loop_position) or state is None or "handed_out" not in state:
         return {}
     samples = layout["world_size"] * layout["batch_size"]
     return {"layout": {"batches": [samples]}, "states": [state], "unused": 0, "used_up": []}
 
 
-def is_inside_of_epoch(place: Place, position: Mapping[str, Any]) -> bool:
+def is_inside_of_epoch(loop_position: LoopPosition, position: Mapping[str, Any]) -> bool:
     """Return whether the loops continue inside of an epoch, at whose end they may be.
 
     The loaders may have handed out batches before the first one is done: one that was interrupted,
     and one that Lightning reads ahead of a loader without a length.
     """
-    return place.done > 0 or bool(position.get("unused"))
+    return loop_position.done > 0 or bool(position.get("unused"))
 
 
 def restore_position(
-    trainer: Trainer, place: Place, position: Mapping[str, Any], other_states: list[dict[str, Any]]
+    trainer: Trainer,
+    loop_position: LoopPosition,
+    position: Mapping[str, Any],
+    other_states: list[dict[str, Any]],
 ) -> None:
-    """Let the loaders resume at a place, and restore a step that was not complete.
+    """Let the loaders resume at a position, and restore a step that was not complete.
 
     Inside of an epoch the iteration of the loaders begins here. It is left to the caller where a
     new epoch begins: a loader of torch draws then, which the generators of the checkpoint have not
     yet.
 
     Args:
-        trainer: its loops are settled at the place, and are about to run.
-        place: where the checkpoint was written.
+        trainer: its loops are settled at the position, and are about to run.
+        loop_position: where the checkpoint was written.
         position: from `position_state`, may be empty.
         other_states: what Lightning has saved of loaders, where none is an `EpochLoader`.
     """
@@ -178,7 +183,7 @@ def restore_position(
             loader.end_workers()
             _warn_of_kept_workers(trainer, loader)
         else:
-            _set_epoch_of_samplers(loader, _next(place)[0])
+            _set_epoch_of_samplers(loader, _next(loop_position)[0])
 
     states = list(position.get("states", [None] * len(loaders)))
     if len(states) != len(loaders):
@@ -191,17 +196,20 @@ def restore_position(
         )
         states = [None] * len(loaders)
 
-    is_next_epoch = place.at_end or not is_inside_of_epoch(place, position)
+    is_next_epoch = loop_position.at_end or not is_inside_of_epoch(loop_position, position)
     if not epoch_loaders(trainer):
         _resume_other_loaders(trainer, other_states, position, is_next_epoch)
     elif is_next_epoch:
-        _resume_loaders(trainer, place, states, is_next_epoch)
+        _resume_loaders(trainer, loop_position, states, is_next_epoch)
     else:
         _resume_loaders(
-            trainer, place, _in_present_batches(trainer, place, position, states), is_next_epoch
+            trainer,
+            loop_position,
+            _in_present_batches(trainer, loop_position, position, states),
+            is_next_epoch,
         )
         set_loaders_used_up(trainer, position.get("used_up", []))
-        _warn_of_unnoticed_end(trainer, place, position, states)
+        _warn_of_unnoticed_end(trainer, loop_position, position, states)
         if position.get("began_again"):
             _log.warning(
                 "The checkpoint was written in the middle of a batch, and a stream had begun again "
@@ -228,7 +236,7 @@ def restore_position(
 
 
 def _warn_of_unnoticed_end(
-    trainer: Trainer, place: Place, position: Mapping[str, Any], states: list[Any]
+    trainer: Trainer, loop_position: LoopPosition, position: Mapping[str, Any], states: list[Any]
 ) -> None:
     """Warn where an epoch has ended and Lightning does not know, as a stream is shorter than the
     other loaders.
@@ -239,7 +247,7 @@ def _warn_of_unnoticed_end(
     if not ends_with_shortest_loader(trainer) or position.get("unused"):
         return
     if any(
-        state is not None and state.get("ended") and state["handed_out"] == place.done
+        state is not None and state.get("ended") and state["handed_out"] == loop_position.done
         for state in states
     ):
         _log.warning(
@@ -249,9 +257,11 @@ def _warn_of_unnoticed_end(
         )
 
 
-def _resume_loaders(trainer: Trainer, place: Place, states: list[Any], is_next_epoch: bool) -> None:
+def _resume_loaders(
+    trainer: Trainer, loop_position: LoopPosition, states: list[Any], is_next_epoch: bool
+) -> None:
     """Let each loader hand out its next batch, or begin the epoch after those that are complete."""
-    epoch, _ = _next(place)
+    epoch, _ = _next(loop_position)
     for loader, state in zip(train_loaders(trainer), states, strict=True):
         if isinstance(loader, EpochLoader):
             if is_next_epoch and state is None:
@@ -259,7 +269,7 @@ def _resume_loaders(trainer: Trainer, place: Place, states: list[Any], is_next_e
             elif is_next_epoch:
                 loader.load_state_dict(before_epoch(state, epoch))
             elif state is None:
-                loader.load_state_dict(position_at(epoch, place.done))
+                loader.load_state_dict(position_at(epoch, loop_position.done))
             else:
                 loader.load_state_dict(state, inside_epoch=True)
         elif state is not None and is_next_epoch and _has_order_to_restore(loader):
@@ -321,7 +331,7 @@ def _resume_other_loaders(
 
 
 def _in_present_batches(
-    trainer: Trainer, place: Place, position: Mapping[str, Any], states: list[Any]
+    trainer: Trainer, loop_position: LoopPosition, position: Mapping[str, Any], states: list[Any]
 ) -> list[Any]:
     """Return the states in batches of the present size; warn if samples are trained twice, or
     not at all.
@@ -335,7 +345,7 @@ def _in_present_batches(
     state: dict[str, Any] | None = states[0]
     is_alone = len(now) == 1 and "step" not in position
     if is_alone and state is not None:
-        done, rest = divmod(place.done * before[0], now[0])
+        done, rest = divmod(loop_position.done * before[0], now[0])
         if rest == 0:
             set_batches_done(trainer, done)
             return [with_other_batches(state, done)]
@@ -363,25 +373,27 @@ def _layout(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _unused_of(loader: Any, place: Place, unused: int, in_work: int) -> int:
+def _unused_of(loader: Any, loop_position: LoopPosition, unused: int, in_work: int) -> int:
     """Return how many batches a loader handed out in this epoch that no step was taken on.
 
     Args:
         loader: one of the training, not begun again in this epoch.
-        place: of the training.
+        loop_position: of the training.
         unused: batches that were read of all loaders together, and not trained.
         in_work: 1 in the middle of a batch, otherwise 0.
     """
     if not isinstance(loader, EpochLoader):
         return unused
-    read = max(loader.handed_out - place.done, 0)
+    read = max(loader.handed_out - loop_position.done, 0)
     # it may have been read once more before another one ended, with which the epoch does
     if in_work:
         return read
     return min(unused, read)  # it may have ended before those that were read ahead
 
 
-def _began_again(loaders: list[Any], counts: list[int], used_up: list[bool], place: Place) -> bool:
+def _began_again(
+    loaders: list[Any], counts: list[int], used_up: list[bool], loop_position: LoopPosition
+) -> bool:
     """Return whether a loader may have begun again since the batch in work, of which it has no
     state then.
 
@@ -390,7 +402,8 @@ def _began_again(loaders: list[Any], counts: list[int], used_up: list[bool], pla
     """
     if all(used_up):
         is_first_longest = (
-            place.done > 0 and getattr(loaders[0], "handed_out", None) == place.done + 1
+            loop_position.done > 0
+            and getattr(loaders[0], "handed_out", None) == loop_position.done + 1
         )
         return len(loaders) > 1 and not is_first_longest
     return any(
@@ -457,11 +470,11 @@ def _in_work(trainer: Trainer) -> int:
     return current.ready - current.processed
 
 
-def _next(place: Place) -> tuple[int, int]:
+def _next(loop_position: LoopPosition) -> tuple[int, int]:
     """Return epoch and batch to resume at."""
-    if place.at_end:
-        return place.epoch + 1, 0
-    return place.epoch, place.done
+    if loop_position.at_end:
+        return loop_position.epoch + 1, 0
+    return loop_position.epoch, loop_position.done
 
 
 def _is_stateful(loader: Any) -> bool:

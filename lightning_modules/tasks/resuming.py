@@ -31,14 +31,14 @@ from ..internals.loop_states import (
     METRICS,
     POSITIONS,
     PROCESS_STATES,
-    Place,
+    LoopPosition,
     begin_epoch,
     begin_reading_anew,
+    current_loop_position,
     go_on_inside,
     is_inside_validation,
     loaders_given_to_fit,
-    place_in_loops,
-    place_of,
+    loop_position_of,
     settle,
     step_plateau_schedules,
     take_loader_states,
@@ -63,7 +63,7 @@ class ResumingCallback(Callback):
     `EpochLoader`.
 
     It does nothing unless the module, the data module or a training loader is one of this library.
-    A checkpoint may be written at any hook: `place_of` reads the position from Lightning's
+    A checkpoint may be written at any hook: `loop_position_of` reads the position from Lightning's
     counters, `settle` and `go_on_inside` let Lightning's loops do the rest.
     """
 
@@ -73,7 +73,7 @@ class ResumingCallback(Callback):
         self._loader_states: list[dict[str, Any]] = []
         """Those that Lightning has saved, of loaders of other libraries."""
         self._metrics: dict[str, Any] | None = None
-        self._place = Place(0, 0)
+        self._loop_position = LoopPosition(0, 0)
         self._before_validation: dict[str, Any] | None = None
         self._is_loaded = False
         """Lightning has read the checkpoint of this run, or trains without one."""
@@ -99,7 +99,7 @@ class ResumingCallback(Callback):
 
         # A validation that is interrupted is repeated with the generators that it began with.
         rng = self._before_validation
-        if place_in_loops(trainer).validated:
+        if current_loop_position(trainer).validated:
             rng = None
         add_process_states(checkpoint, trainer, rng=rng)
 
@@ -140,9 +140,11 @@ class ResumingCallback(Callback):
             self._metrics = metrics.get(rank, metrics[0])
 
         fit_loop = checkpoint["loops"]["fit_loop"]
-        self._place = place_of(fit_loop)
-        warn_of_upstream_faults(callbacks_of(trainer), self._place, is_inside_validation(fit_loop))
-        settle(fit_loop, self._place)
+        self._loop_position = loop_position_of(fit_loop)
+        warn_of_upstream_faults(
+            callbacks_of(trainer), self._loop_position, is_inside_validation(fit_loop)
+        )
+        settle(fit_loop, self._loop_position)
         self._loader_states = take_loader_states(checkpoint)
 
         positions = checkpoint.get(POSITIONS) or {}
@@ -150,7 +152,7 @@ class ResumingCallback(Callback):
             # The order of the samples is that of process 0, also for processes that were not there.
             self._position = from_plain(unpack(positions.get(rank, positions[0])))
         else:
-            self._position = from_facade_position(resumed.get("data"), self._place)
+            self._position = from_facade_position(resumed.get("data"), self._loop_position)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the states of loaders from their first batch on: Lightning may read it before
@@ -173,18 +175,18 @@ class ResumingCallback(Callback):
         if resumed is None:
             return
 
-        place = self._place
+        loop_position = self._loop_position
         self._restore_metrics(trainer)
-        if place.done > 0:
-            _schedule_accumulation(trainer, place.epoch)
-        restore_position(trainer, place, self._position, self._loader_states)
+        if loop_position.done > 0:
+            _schedule_accumulation(trainer, loop_position.epoch)
+        restore_position(trainer, loop_position, self._position, self._loader_states)
         if resumed.get("rng") is not None:
             restore_rng_state(resumed["rng"], trainer.world_size > 1)
 
-        if place.done == 0:
+        if loop_position.done == 0:
             begin_epoch(trainer)
-        if is_inside_of_epoch(place, self._position):
-            go_on_inside(trainer, place)
+        if is_inside_of_epoch(loop_position, self._position):
+            go_on_inside(trainer, loop_position)
         else:
             begin_reading_anew(trainer)
 
@@ -225,7 +227,7 @@ class ResumingCallback(Callback):
             for name, value in self._metrics.items():
                 trainer.callback_metrics[name] = value.to(device)
 
-        if not self._place.owes_schedules:
+        if not self._loop_position.owes_schedules:
             return
         if self._metrics is not None:
             step_plateau_schedules(trainer)

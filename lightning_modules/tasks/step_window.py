@@ -17,7 +17,7 @@ from torch import nn
 
 from ..common.dtensor import own_part
 from ..internals.lightning_import import Trainer
-from ..internals.loop_states import Place
+from ..internals.loop_states import LoopPosition
 
 _log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ class StepWindow:
         self.begin_batch()
 
 
-def is_inside_step(trainer: Trainer, place: Place) -> bool:
+def is_inside_step(trainer: Trainer, loop_position: LoopPosition) -> bool:
     """Return whether batches were trained on that no optimizer step was taken with.
 
     Lightning takes one at the end of an epoch; a strategy that accumulates by itself goes on with
@@ -236,7 +236,7 @@ def is_inside_step(trainer: Trainer, place: Place) -> bool:
     if trainer.strategy.handles_gradient_accumulation:
         counts: Any = trainer.fit_loop.epoch_loop.batch_progress.total
         return counts.processed % trainer.accumulate_grad_batches > 0
-    return place.done % trainer.accumulate_grad_batches > 0 and not place.at_end
+    return loop_position.done % trainer.accumulate_grad_batches > 0 and not loop_position.at_end
 
 
 def step_so_far(trainer: Trainer) -> dict[str, Any] | None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common.libraries import is_instance
-from ..internals.loop_states import Place
+from ..internals.loop_states import LoopPosition
 
 _log = logging.getLogger(__name__)
 
-Applies = Callable[[Any, Place, bool], bool]
-"""Of the callback, the place of the checkpoint, and whether it is inside of a validation."""
+Applies = Callable[[Any, LoopPosition, bool], bool]
+"""Of the callback, the position of the checkpoint, and whether it is inside of a validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class UpstreamFault:
 
     Attributes:
         callback: name of the class.
-        applies: whether a checkpoint of a place is concerned.
+        applies: whether a checkpoint at a position is concerned.
         effect: what differs then, and what to do.
     """
 
@@ -33,20 +33,20 @@ class UpstreamFault:
     effect: str
 
 
-def _inside_epoch(callback: Any, place: Place, in_validation: bool) -> bool:
-    return place.done > 0 and not place.at_end
+def _inside_epoch(callback: Any, loop_position: LoopPosition, in_validation: bool) -> bool:
+    return loop_position.done > 0 and not loop_position.at_end
 
 
-def _inside_validation(callback: Any, place: Place, in_validation: bool) -> bool:
+def _inside_validation(callback: Any, loop_position: LoopPosition, in_validation: bool) -> bool:
     return in_validation
 
 
-def _after_unfreezing(callback: Any, place: Place, in_validation: bool) -> bool:
-    return (place.epoch, place.done) > (callback.unfreeze_backbone_at_epoch, 0)
+def _after_unfreezing(callback: Any, loop_position: LoopPosition, in_validation: bool) -> bool:
+    return (loop_position.epoch, loop_position.done) > (callback.unfreeze_backbone_at_epoch, 0)
 
 
-def _after_an_epoch(callback: Any, place: Place, in_validation: bool) -> bool:
-    return place.epoch + place.at_end > 0
+def _after_an_epoch(callback: Any, loop_position: LoopPosition, in_validation: bool) -> bool:
+    return loop_position.epoch + loop_position.at_end > 0
 
 
 UPSTREAM_FAULTS = (
@@ -79,18 +79,20 @@ UPSTREAM_FAULTS = (
 )
 
 
-def warn_of_upstream_faults(callbacks: Iterable[Any], place: Place, in_validation: bool) -> None:
+def warn_of_upstream_faults(
+    callbacks: Iterable[Any], loop_position: LoopPosition, in_validation: bool
+) -> None:
     """Warn of callbacks of Lightning with which the training is not that of an uninterrupted one.
 
     Args:
         callbacks: those of the trainer.
-        place: where the checkpoint was written.
+        loop_position: where the checkpoint was written.
         in_validation: inside of a validation.
     """
     for callback in callbacks:
         for fault in UPSTREAM_FAULTS:
             is_concerned = is_instance(callback, "lightning.pytorch.callbacks", fault.callback)
-            if is_concerned and fault.applies(callback, place, in_validation):
+            if is_concerned and fault.applies(callback, loop_position, in_validation):
                 _log.warning(
                     "Lightning's %s does not resume exactly from this checkpoint: %s",
                     fault.callback,

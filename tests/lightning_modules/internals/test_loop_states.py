@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightrainer.lightning_modules.internals import lightning_internals, loop_states
 from lightrainer.lightning_modules.internals.loop_states import (
+    current_loop_position,
+    loop_position_of,
     loops_at,
     place_from_state,
-    place_in_loops,
-    place_of,
     settle,
 )
 
@@ -58,10 +58,10 @@ class Places(Callback):
         self.batches, self.epochs = [], []
 
     def on_train_batch_end(self, trainer, module, *args):
-        self.batches.append((place_in_loops(trainer)[:2], trainer.fit_loop.state_dict()))
+        self.batches.append((current_loop_position(trainer)[:2], trainer.fit_loop.state_dict()))
 
     def on_train_epoch_end(self, trainer, module):
-        self.epochs.append(place_in_loops(trainer)[:2])
+        self.epochs.append(current_loop_position(trainer)[:2])
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def fitted():
 
 def test_written_states_are_those_of_lightning(fitted):
     """In the middle of the second epoch, at the end of a step: all counters that stand in ours."""
-    assert [place for place, _ in fitted.batches] == [
+    assert [loop_position for loop_position, _ in fitted.batches] == [
         (0, 1),
         (0, 2),
         (0, 3),
@@ -84,8 +84,8 @@ def test_written_states_are_those_of_lightning(fitted):
         (1, 3),
     ]
     assert fitted.epochs == [(1, 0), (2, 0)]
-    place, theirs = fitted.batches[4]
-    assert place == (1, 2)
+    loop_position, theirs = fitted.batches[4]
+    assert loop_position == (1, 2)
     ours = loops_at(epoch=1, done=2, steps=3, batches=5)["fit_loop"]
     assert ours.keys() <= theirs.keys()
     # the loop of the validation, and states of loops that have none
@@ -164,7 +164,7 @@ class GoingOn(Linear):
 
     def __init__(self, hook, file):
         super().__init__()
-        self.file, self.place, self.seen = file, None, []
+        self.file, self.loop_position, self.seen = file, None, []
         setattr(self, hook, self.save)
 
     def save(self, *args):
@@ -173,12 +173,12 @@ class GoingOn(Linear):
 
     def on_load_checkpoint(self, checkpoint):
         fit_loop = checkpoint["loops"]["fit_loop"]
-        self.place = place_of(fit_loop)
-        settle(fit_loop, self.place)
+        self.loop_position = loop_position_of(fit_loop)
+        settle(fit_loop, self.loop_position)
 
     def on_train_start(self):
-        if self.place is not None:
-            loop_states.go_on_inside(self.trainer, self.place)
+        if self.loop_position is not None:
+            loop_states.go_on_inside(self.trainer, self.loop_position)
 
     def on_train_batch_start(self, batch, batch_idx):
         self.seen.append(batch_idx)
