@@ -1,5 +1,5 @@
 # `make help` lists what there is. Each target makes .venv when it is missing and brings it up to date when
-# pyproject.toml, constraints.txt or the versions below have changed; nothing but Python >= 3.10, make and a package
+# pyproject.toml, constraints.txt or the versions below have changed; nothing but Python >= 3.11, make and a package
 # index is needed.
 
 PYTHON ?= python3
@@ -23,7 +23,6 @@ PIP_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint
 endif
 DEMO_OUTPUT := demo_output
 NEWEST_VERSION := 5.24.0
-# On Python 3.10 it is an older one, 5.20.2, the last that runs there.
 # The client of the Hub that it takes and 5.3.0 does not, with what that needs, is tested with it.
 NEWEST := "transformers<=$(NEWEST_VERSION)" tokenizers==0.23.3 huggingface_hub==2.4.0 httpx2 httpcore2 truststore
 HUB_TESTS := tests/facade/hub -k "not most_names_of_the_reference"
@@ -125,7 +124,7 @@ tf-figures:  ## write tests/tf/figures.json anew: what the TFTrainer of transfor
 	OMP_NUM_THREADS=1 .venv-tf4/bin/python tests/tf/freeze_figures.py
 
 # Old packages may warn of what they did not know; what we do that others warn of is found with the pins and the newest.
-test-oldest:  ## run most tests with the lowest versions that pyproject.toml allows (with PYTHON=python3.10: of all)
+test-oldest:  ## run most tests with the lowest versions that pyproject.toml allows
 	rm -f .venv-oldest/constraints.txt
 	$(MAKE) VENV=.venv-oldest CONSTRAINTS=.venv-oldest/constraints.txt RESOLUTION=lowest-direct .venv-oldest/.test
 	OMP_NUM_THREADS=1 PYTHONWARNINGS="ignore:The pynvml package is deprecated:FutureWarning" \
@@ -185,8 +184,7 @@ clean:  ## remove everything that these targets made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Versions for an environment of its own, worked out from the ranges in pyproject.toml: RESOLUTION says which of them.
-# Old releases of botocore, which uv comes to on Python 3.10, say what they need only when they are built: hundreds of
-# them, a quarter of an hour.
+# Old releases of botocore name their dependencies only once they are built, and uv may try hundreds of them.
 .venv-oldest/constraints.txt .venv-newest/constraints.txt: pyproject.toml
 	@test -x $(@D)/bin/pip || { echo "making $(@D)"; $(PYTHON) -m venv $(@D); }
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check uv
@@ -195,7 +193,7 @@ clean:  ## remove everything that these targets made
 
 # torch comes first and pinned, so that no other package can pull in another build of it.
 $(VENV)/.torch: $(CONSTRAINTS)
-	@$(PYTHON) -c 'import sys; sys.exit("Python >= 3.10 is needed, set PYTHON=..." if sys.version_info < (3, 10) else 0)'
+	@$(PYTHON) -c 'import sys; sys.exit("Python >= 3.11 is needed, set PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/pip || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing torch"
 	@$(PIP_INSTALL) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ class KubeflowCallback(TrainerCallback):
             return
         self._sent = time.monotonic()
         status: dict[str, Any] = {
-            "lastUpdatedTime": datetime.now(timezone.utc).isoformat(),
+            "lastUpdatedTime": datetime.now(UTC).isoformat(),
             "progressPercentage": percent,
             "metrics": [{"name": name, "value": str(value)} for name, value in metrics.items()],
         }

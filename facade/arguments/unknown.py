@@ -13,7 +13,7 @@ from ...lightning_modules.common.redaction import secret_values
 from .old_names import OLD_NAMES, OldAttribute, accepted, advice, modernised
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class NamesItsArguments:

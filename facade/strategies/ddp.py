@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .strategy import PROCESS_GROUP_OPTIONS, Strategy, process_group
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from ..arguments import TrainingArguments
 

@@ -36,7 +36,7 @@ from ..arguments.deepspeed_config import (
 from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from ..arguments import TrainingArguments
 

@@ -17,7 +17,7 @@ from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
 from .wrapping import check_sharding, layers_of, wrap_option, wrap_policy
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from ..arguments import TrainingArguments
 

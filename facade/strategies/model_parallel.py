@@ -33,7 +33,7 @@ from .wrapping import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from ..arguments import TrainingArguments
 

@@ -30,7 +30,7 @@ from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_s
 from .wrapping import check_processes
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from .. import Trainer
     from ..arguments import TrainingArguments

@@ -16,7 +16,7 @@ from .strategy import Strategy, picked
 from .wrapping import wrap_option
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from ..arguments import TrainingArguments
 

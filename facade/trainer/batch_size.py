@@ -16,7 +16,6 @@ from ...lightning_modules.common.seeding import capture_rng_state, restore_rng_s
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.training.out_of_memory import (
     OutOfMemoryConsensus,
-    add_note,
     is_out_of_memory,
     release_memory,
 )
@@ -165,8 +164,7 @@ class BatchSizeFinder:
                 f"{', '.join(start.lost[:5])}"
             )
         if reason is not None:
-            add_note(
-                error,
+            error.add_note(
                 f"auto_find_batch_size cannot start again: {reason}. Lower "
                 "per_device_train_batch_size.",
             )

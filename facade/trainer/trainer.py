@@ -94,9 +94,10 @@ from .training_mode import TrainingMode
 from .training_run import TrainingRun, save_or_warn
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from huggingface_hub import CommitInfo
     from lightning.pytorch import Callback
-    from typing_extensions import Self
 
     from ..search.hyperparameter_search import HyperparameterSearch
     from ..search.hyperparameters import BestRun

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Generic, TypeVar, overload
-
-from typing_extensions import Self
+from typing import Any, Generic, Self, TypeVar, overload
 
 T = TypeVar("T")
 

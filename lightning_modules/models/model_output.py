@@ -62,7 +62,7 @@ class ModelOutput(OrderedDict):
                     self[name] = getattr(self, name)
             return
         setattr(self, names[0], None)
-        super().__delitem__(names[0])  # `pop` would call the refusing method, on Python 3.10
+        super().__delitem__(names[0])
         for name, value in pairs:
             setattr(self, name, value)
             if value is not None:

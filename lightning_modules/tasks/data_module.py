@@ -8,10 +8,9 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
-from typing_extensions import Self
 
 from ..common.class_paths import build_described, is_description
 from ..common.device_copies import WITH_PAGE_LOCKS

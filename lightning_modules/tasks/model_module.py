@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch.distributed as dist
 from torch import nn
-from typing_extensions import Self
 
 from ..checkpoints import save_weights
 from ..common.class_paths import build_described, is_description, resolve

@@ -16,7 +16,7 @@ from .padding import Padding, check_side
 from .save_pretrained import Saving
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 _HUB = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 # They steer how transformers looks for classes and code, of which there is neither here.

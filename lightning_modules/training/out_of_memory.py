@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -45,18 +44,8 @@ def explain(error: Exception, explanation: Callable[[], str]) -> None:
     made only for it.
     """
     if is_out_of_memory(error) and not getattr(error, "is_explained", False):
-        add_note(error, explanation())
+        error.add_note(explanation())
         vars(error)["is_explained"] = True
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """As `error.add_note`, which Python 3.10 does not have: there the note becomes a part of the
-    message.
-    """
-    if sys.version_info >= (3, 11):
-        error.add_note(note)
-    else:
-        error.args = (f"{error}\n{note}", *error.args[1:])
 
 
 def shapes_of(inputs: Any) -> str:

@@ -5,8 +5,9 @@ An `ignore` where there is no mistake is an error (`reportUnnecessaryTypeIgnoreC
 """
 
 # pyright: reportMissingModuleSource=false
+from typing import assert_type
+
 from torch import nn
-from typing_extensions import assert_type
 
 from lightrainer import (
     BestRun,

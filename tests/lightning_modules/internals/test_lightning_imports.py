@@ -1,17 +1,12 @@
 """Lightning is imported without `transformers`, and what needs it finds it all the same."""
 
-import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from starting import finished_code
 
 from lightrainer.lightning_modules.internals import lightning_version
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # which pytest brings along
 
 
 def last_line(program: str, folder: Path) -> str:
