@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from ...lightning_modules.checkpoints.tied_weights import without_sharing
+from ...lightning_modules.checkpoints.tied_weights import separate_tied_weights
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.local_paths import StrPath, require_local
@@ -789,7 +789,7 @@ class Accelerator(Processes):
         if safe_serialization:
             from safetensors.torch import save_file
 
-            save_file(without_sharing(obj)[0], f, metadata={"format": "pt"})
+            save_file(separate_tied_weights(obj)[0], f, metadata={"format": "pt"})
         else:
             torch.save(obj, f)
 
@@ -822,7 +822,7 @@ class Accelerator(Processes):
         # metadata.
         aliases: dict[str, str] | None = None
         if safe_serialization:
-            weights, aliases = without_sharing(weights)
+            weights, aliases = separate_tied_weights(weights)
 
         require_local(save_directory, "save_directory")
         os.makedirs(save_directory, exist_ok=True)

@@ -77,7 +77,7 @@ class DataPosition:
             "in_evaluation": run.interrupted_evaluation.state(),
         }
         path = os.path.join(folder, data_state_name(self.trainer.args.process_index))
-        files_of(folder).raw(torch_bytes(_as_plain(state)), path)
+        files_of(folder).write_bytes(torch_bytes(_as_plain(state)), path)
 
     def windows(
         self,
@@ -164,7 +164,7 @@ class DataPosition:
         )
         with before:
             state = capture_rng_state(self._is_distributed)
-        files.raw(torch_bytes(state), self._rng_path(folder))
+        files.write_bytes(torch_bytes(state), self._rng_path(folder))
 
     def load_rng(self, checkpoint: str) -> None:
         """Restore the random generators of this process; warn if their file is missing."""

@@ -76,7 +76,7 @@ class CheckpointRestorer:
             CheckpointNotFoundError: there is no such checkpoint.
             ValueError: it is damaged, or belongs to an incompatible training.
         """
-        launcher = owners.own_launcher()
+        launcher = owners.current_job()
         if launcher is None or is_trial:
             return self._find(wanted, strategy, own_weights)
 

@@ -176,14 +176,14 @@ class CheckpointSaver:
             self._files = CheckpointFiles(
                 self.background.copies() if later and saves else None,
                 self.background.begin_parts() if has_parts else None,
-                sends=sends_states and not saves,
+                sends_contents=sends_states and not saves,
             )
             begin: list[Callable[[], object]] = []
             if is_tight:
                 begin.append(partial(self._make_space, place, size))
             if saves:
                 begin.append(partial(checkpoints.begin, final, owner))
-            checkpoints.run_together(begin, final, args.world_size)
+            checkpoints.run_on_all_ranks(begin, final, args.world_size)
             if has_other_machines:
                 self._require_one_disk(strategy, folder, final)
 
@@ -196,12 +196,14 @@ class CheckpointSaver:
             if self.saves_training_state:
                 writes += [partial(part, str(folder)) for part in parts]
             writes.append(partial(self._write_states, str(folder), Path(run_dir, final.name)))
-            checkpoints.run_together(writes, final, args.world_size)
+            checkpoints.run_on_all_ranks(writes, final, args.world_size)
 
             # The list of all files, and the name: now, or in the thread.
-            sent = gather_objects(self._files.contents) if sends_states else []
+            sent = gather_objects(self._files.contents_to_send) if sends_states else []
             end = partial(self._end, folder, final, place, sent, size if later else None)
-            checkpoints.run_together([end] if saves or has_parts else [], final, args.world_size)
+            checkpoints.run_on_all_ranks(
+                [end] if saves or has_parts else [], final, args.world_size
+            )
         except BaseException:
             if saves:
                 checkpoints.abort(folder)
@@ -236,10 +238,10 @@ class CheckpointSaver:
         if self.saves_training_state:
             self.lightning.save(folder, self._files)
         state.stateful_callbacks = self.callbacks.exported()
-        self._files.raw(state.to_json(), os.path.join(folder, TRAINER_STATE_NAME))
+        self._files.write_bytes(state.to_json(), os.path.join(folder, TRAINER_STATE_NAME))
         tensors = self.callbacks.tensors()
         if tensors:
-            self._files.tensors(tensors, os.path.join(folder, CALLBACK_STATES_NAME))
+            self._files.write_tensors(tensors, os.path.join(folder, CALLBACK_STATES_NAME))
 
     def _end(
         self,
@@ -268,7 +270,7 @@ class CheckpointSaver:
             return
         for contents in sent:
             for name, content in contents.items():
-                files.raw(content, folder / name)
+                files.write_bytes(content, folder / name)
         written = Written(final, run_dir, self.trainer.state.best_model_checkpoint)
         commit = partial(self._commit, folder, written)
         if size_of_copies is None:
@@ -472,7 +474,7 @@ class CheckpointSaver:
         model = inspection.unwrap_model(trainer.model)
         files = self.files_of(folder)
         if state_dict is None or state_dict:
-            files.weights(model, folder, state_dict=state_dict)
+            files.write_weights(model, folder, state_dict=state_dict)
         elif checkpoints.saves_itself(model) and hasattr(
             getattr(model, "config", None), "save_pretrained"
         ):
@@ -482,7 +484,7 @@ class CheckpointSaver:
             processing = getattr(trainer.data_collator, "tokenizer", None)
         if processing is not None and hasattr(processing, "save_pretrained"):
             processing.save_pretrained(folder)
-        files.raw(
+        files.write_bytes(
             torch_bytes(_without_tokens(trainer.args)), os.path.join(folder, TRAINING_ARGS_NAME)
         )
 
@@ -507,7 +509,7 @@ class CheckpointSaver:
         expected = self._expected
         self._expected = None
         if expected is not None:
-            checkpoints.warn_of_left_out(expected, folder)
+            checkpoints.warn_of_missing_weights(expected, folder)
 
     # --- the end of writing
 
@@ -624,7 +626,7 @@ class CheckpointSaver:
         args = self.trainer.args
         saves = args.process_index == 0 and args.save_strategy != "no"
         with (
-            checkpoints.exclusive(run_dir) if saves else contextlib.nullcontext(False)
+            checkpoints.reserve_folder(run_dir) if saves else contextlib.nullcontext(False)
         ) as is_reserved:
             if args.should_save and os.path.isdir(run_dir):
                 checkpoints.remove_leftovers(run_dir, is_reserved=is_reserved)

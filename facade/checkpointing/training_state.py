@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...callbacks import TrainerControl, collect_states, is_exportable
 from ...callbacks.tensor_states import CALLBACK_STATES_NAME, load_state_dicts, state_dicts
 from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints.callback_paths import without_foreign_paths
+from ...lightning_modules.checkpoints.callback_paths import remove_foreign_paths
 from ...lightning_modules.checkpoints.state_guards import loading_schedule
 from ...lightning_modules.common.file_names import SCALER_NAME, SCHEDULER_NAME
 from ...lightning_modules.common.safe_serialization import from_plain, plain_entries
@@ -159,7 +159,7 @@ class LightningCallbackStates:
         others = {name: value for name, value in self.checkpoint.items() if name not in _OWN}
         further = plain_entries(others)
         if kept or further:
-            files.tensors(
+            files.write_tensors(
                 {"callbacks": kept, "further": further},
                 os.path.join(folder, LIGHTNING_CALLBACKS_NAME),
             )
@@ -171,7 +171,7 @@ class LightningCallbackStates:
             return
         stored = checkpoints.load_torch(path)
         states = {name: from_plain(state) for name, state in stored["callbacks"].items()}
-        states = without_foreign_paths(
+        states = remove_foreign_paths(
             states, self.callbacks, checkpoint, str(self.trainer.args.output_dir)
         )
         further = {name: from_plain(value) for name, value in stored["further"].items()}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...lightning_modules.checkpoints import load_torch
-from ...lightning_modules.checkpoints.forms import read_index
+from ...lightning_modules.checkpoints.weight_formats import read_index
 from ...lightning_modules.common.file_names import SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME
 from ...lightning_modules.common.local_paths import StrPath
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from ...lightning_modules.checkpoints import CheckpointFiles, bytes_of
-from ...lightning_modules.checkpoints.forms import has_weights
+from ...lightning_modules.checkpoints import CheckpointFiles, tensor_bytes
+from ...lightning_modules.checkpoints.weight_formats import has_weights
 from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.seeding import host_rng_untouched
 from ...lightning_modules.common.suggestions import optimizer_name
@@ -482,7 +482,7 @@ class DeepSpeed(Strategy):
         """
         if self.engine is None:
             return super().bytes_to_save(states, further, processes=processes)
-        return 2 * bytes_of(states) * processes
+        return 2 * tensor_bytes(states) * processes
 
     def _save_states(self, folder: str, step: int) -> None:
         deepspeed_engine.save_states(self.engine, folder, step, without_frozen=self._has_adapter)

@@ -466,7 +466,7 @@ class Strategy:
 
         # All of it, by the names of parameters.
         if spread is not None and checkpoint and self.saves_by_name:
-            for name, named in checkpoints.whole_states_by_name(spread, optimizer).items():
+            for name, named in checkpoints.gather_states_by_name(spread, optimizer).items():
                 if write is not None:
                     write(named, os.path.join(folder, name))
             return
@@ -551,7 +551,7 @@ class Strategy:
         if spread is None or not self.saves_parts(checkpoint=True):
             weights = checkpoints.saved_weights(model, named)
         if spread is None:
-            return checkpoints.bytes_of([weights, states, *further])
+            return checkpoints.tensor_bytes([weights, states, *further])
 
         # States by name are beside a second copy of the trained weights.
         again: list[torch.Tensor] = []
@@ -560,7 +560,7 @@ class Strategy:
 
         # Parts of about the same size: only all processes together could say it exactly.
         parts = map_nested(sharding.own_part, [*weights, *again, *states])
-        return checkpoints.bytes_of(parts) * processes
+        return checkpoints.tensor_bytes(parts) * processes
 
     def _require_trainer(self) -> Trainer:
         trainer = self._trainer()

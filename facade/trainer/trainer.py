@@ -1135,7 +1135,9 @@ class Trainer:
             output_dir, files=files, checkpoint=in_checkpoint, step=self.state.global_step
         )
         if self.args.should_save and self.lr_scheduler is not None:
-            files.tensors(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER_NAME))
+            files.write_tensors(
+                self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER_NAME)
+            )
 
     def _save_scaler(self, output_dir: str) -> None:
         """Write the loss scale of fp16."""

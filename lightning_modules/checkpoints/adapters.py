@@ -21,13 +21,13 @@ from ..models.inspection import (
     unwrap_model,
     without_inner_wrappers,
 )
-from .forms import ADAPTER_FILES, DEFAULT_ADAPTER, LoadReport, first_present
-from .tied_weights import identity, really_missing, require_tensors
+from .tied_weights import require_tensors, required_missing, tensor_key
+from .weight_formats import ADAPTER_FILES, DEFAULT_ADAPTER, LoadReport, first_existing_file
 
 _log = logging.getLogger(__name__)
 
-TRAINED_BESIDE_NAME = "trained_beside_adapter.safetensors"
-"""File of what `left_out_by_peft` returns, under the names in the model."""
+EXTRA_WEIGHTS_NAME = "trained_beside_adapter.safetensors"
+"""File of what `weights_peft_leaves_out` returns, under the names in the model."""
 
 _PREFIX_OF_PEFT = "base_model.model."
 """Begins the names in files of an adapter that `add_adapter` put into a model."""
@@ -74,7 +74,7 @@ def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Loa
 
         unexpected += adapted.load_state_dict(beside, strict=False).unexpected_keys
         # Adapters that share a weight have it in the file once.
-        return LoadReport(really_missing(adapted, missing), tuple(unexpected))
+        return LoadReport(required_missing(adapted, missing), tuple(unexpected))
 
 
 def _by_own_names(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Mapping[str, Path]:
@@ -143,7 +143,7 @@ def _missing_of_base(
 
 def _weights_in(folder: Path) -> dict[str, Tensor]:
     """Return the weights in the file of an adapter."""
-    file = first_present(folder, ADAPTER_FILES)
+    file = first_existing_file(folder, ADAPTER_FILES)
     assert file is not None
     if file.suffix == ".safetensors":
         return load_file(file)
@@ -166,7 +166,7 @@ def _load_one(model: Any, name: str, folder: Path) -> Any:
     return loaded("peft").set_peft_model_state_dict(model, weights, name)
 
 
-def left_out_by_peft(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a model with adapters that its `save_pretrained` leaves out, but a
     training needs.
 
@@ -187,7 +187,7 @@ def left_out_by_peft(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tenso
 
     saved = _saved_by_peft(model, state)
     present = [name for name in needed if name in state]
-    left_out = {name for name in present if identity(state[name]) not in saved}
+    left_out = {name for name in present if tensor_key(state[name]) not in saved}
 
     # An adapter is kept whole or not at all, so that only one of the two files is read for it.
     for adapter in model.peft_config:
@@ -207,7 +207,7 @@ def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Any]:
     saved: set[Any] = set()
     for adapter in adapters:
         for weight in _weights_in_file_of(adapter, model, state):
-            saved.add(identity(weight))
+            saved.add(tensor_key(weight))
     return saved
 
 
@@ -258,8 +258,8 @@ def _has_encoder(model: Any, adapter: str) -> bool:
 
 
 def _kept_beside(folder: Path) -> dict[str, Tensor]:
-    """Return the weights that `left_out_by_peft` returned when the folder was saved."""
-    file = folder / TRAINED_BESIDE_NAME
+    """Return the weights that `weights_peft_leaves_out` returned when the folder was saved."""
+    file = folder / EXTRA_WEIGHTS_NAME
     if not file.is_file():
         return {}
     return load_file(file)
@@ -273,18 +273,18 @@ def _refuse_finished_prompt(model: Any, adapter: str, folder: Path) -> None:
         raise ValueError(
             f"{folder} has no weights of the encoder that makes the prompt {adapter!r}, only the "
             "finished prompt, as other libraries save it: a training cannot resume from it. Use "
-            f"a folder with {TRAINED_BESIDE_NAME}, or PeftModel.from_pretrained for inference."
+            f"a folder with {EXTRA_WEIGHTS_NAME}, or PeftModel.from_pretrained for inference."
         )
 
 
 def _ready_to_load(model: Any) -> AbstractContextManager[Any]:
     if isinstance(model, WholeModel):
         return model.reading_whole()
-    return as_peft_knows(model)
+    return with_peft_names(model)
 
 
 @contextmanager
-def as_peft_knows(model: Any) -> Iterator[Any]:
+def with_peft_names(model: Any) -> Iterator[Any]:
     """Give the modules of a PEFT model their original names in the block, and the model its class's
     `state_dict`.
 
@@ -390,7 +390,7 @@ def is_peft_model(model: Any) -> bool:
     return peft is not None and isinstance(unwrap_model(model), peft.PeftModel)
 
 
-def names_by_peft(model: Any, state: Mapping[str, Any]) -> dict[str, str]:
+def peft_names(model: Any, state: Mapping[str, Any]) -> dict[str, str]:
     """Return the names that PEFT gives the weights of the active adapter, without its own, and
     those in the model.
 

@@ -22,7 +22,7 @@ _BEST = "best_model_path"
 _LAST = "last_model_path"
 
 
-def without_foreign_paths(
+def remove_foreign_paths(
     states: Mapping[str, Any],
     callbacks: Iterable[Any],
     checkpoint: StrPath,

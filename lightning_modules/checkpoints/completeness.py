@@ -15,7 +15,7 @@ from ..common.parameter_rules import plain_name
 from ..common.torch_files import load_torch
 from ..models.inspection import is_pretrained, own_attribute
 from .adapters import adapters_of, is_of_base
-from .tied_weights import identity
+from .tied_weights import tensor_key
 from .weights import header_of, some_of
 
 _log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def expected_weights(
     for names in (weights, saved):
         for name, value in names.items():
             if isinstance(value, Tensor):
-                same.setdefault(identity(value), set()).add(name)
+                same.setdefault(tensor_key(value), set()).add(name)
     same.pop(None, None)  # tensors without memory
 
     trained: set[str] = set()
@@ -85,13 +85,13 @@ def expected_weights(
         # PEFT names the weights of adapters otherwise, and leaves out the frozen base.
         of_peft = has_adapters and (name in frozen or not is_of_base(model, name))
         if name not in left_out and not of_peft:
-            expected[name] = same.get(identity(value), {name})
+            expected[name] = same.get(tensor_key(value), {name})
     return ExpectedWeights(
         expected, frozen, may_be_renamed=is_pretrained(model) and not has_adapters
     )
 
 
-def warn_of_left_out(expected: ExpectedWeights, folder: StrPath) -> None:
+def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
     """Warn of the weights of which no file of a folder has values; files are compared by the
     names in their headers.
     """

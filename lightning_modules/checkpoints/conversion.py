@@ -50,11 +50,11 @@ from ..distributed.zero_stage_0 import ReplicatedStates
 from ..distributed.zero_states import ZeroStates
 from . import disk, manifest, staging
 from .folder_io import split_weights
-from .forms import adapter_folders, has_model_parts, has_optimizer_parts, has_whole_weights
 from .lightning_files import read_states, write_states
 from .sharded_files import describe_model_parts, read_model_parts, read_parts
 from .sharded_reading import read_table
 from .verify import require_intact
+from .weight_formats import adapter_folders, has_model_parts, has_optimizer_parts, has_whole_weights
 from .weights import read_weights, save_weights, weights_written_to, whole_files
 
 __all__ = ["convert"]

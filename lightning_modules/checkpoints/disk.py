@@ -78,7 +78,7 @@ class DiskFullError(OSError):
         )
 
 
-def bytes_of(values: Any) -> int:
+def tensor_bytes(values: Any) -> int:
     """Return the size of all tensors in nested dicts, lists and tuples; shared memory counts
     once.
     """
@@ -158,7 +158,7 @@ def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
     )
 
 
-def run_together(jobs: Iterable[Callable[[], object]], folder: StrPath, processes: int) -> None:
+def run_on_all_ranks(jobs: Iterable[Callable[[], object]], folder: StrPath, processes: int) -> None:
     """Run the jobs of a checkpoint on all processes, and raise a full disk of one of them on all;
     collective.
 

@@ -16,7 +16,7 @@ from ..internals.loop_states import current_loop_position, take_loader_states
 from ..models.inspection import inside_compiled
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import manifest, staging
-from .callback_paths import without_foreign_paths
+from .callback_paths import remove_foreign_paths
 from .lightning_files import LIGHTNING_STATE_NAME, read_states, write_states
 from .verify import require_intact
 from .weights import load_weights, save_weights
@@ -236,7 +236,7 @@ def _checked(checkpoint: dict[str, Any], path: Path, trainer: Trainer) -> dict[s
     callbacks: list[Any] = getattr(trainer, "callbacks", [])
     return {
         **checkpoint,
-        "callbacks": without_foreign_paths(checkpoint["callbacks"], callbacks, path),
+        "callbacks": remove_foreign_paths(checkpoint["callbacks"], callbacks, path),
     }
 
 

@@ -32,7 +32,7 @@ from ..internals.loop_states import (
     loops_at,
     place_from_state,
 )
-from .forms import first_present
+from .weight_formats import first_existing_file
 
 LIGHTNING_STATE_NAME = "lightning_state.pt"
 """Exists only in folders written by Lightning or converted from its files."""
@@ -105,7 +105,7 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
         checkpoint |= from_plain(load_torch(folder / LIGHTNING_STATE_NAME))
     if "loops" not in checkpoint:
         checkpoint |= _position(state, processes, accumulation or 1)
-    if file := first_present(folder, (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN)):
+    if file := first_existing_file(folder, (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN)):
         checkpoint["optimizer_states"].insert(0, load_torch(file))
         checkpoint["lr_schedulers"].insert(0, load_torch(folder / SCHEDULER_NAME))
     else:  # so that Lightning reports a checkpoint of weights only

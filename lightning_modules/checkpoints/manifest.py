@@ -43,7 +43,7 @@ def checksum(path: StrPath) -> str:
     return found.hexdigest()
 
 
-def note_checksums(folder: Path, files: Iterable[Path]) -> None:
+def record_checksums(folder: Path, files: Iterable[Path]) -> None:
     """Write the checksums of this process's files for the process that writes the manifest.
 
     Args:

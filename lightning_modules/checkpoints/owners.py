@@ -67,7 +67,7 @@ def is_abandoned(folder: Path, owner: str, *, is_reserved: bool = False) -> bool
     Args:
         folder: an unfinished folder.
         owner: the token in its name, as `process_token` made it.
-        is_reserved: this process has reserved the folder above it by `exclusive`.
+        is_reserved: this process has reserved the folder above it by `reserve_folder`.
     """
     state = process_state(owner)
     if state == "elsewhere" and is_reserved and is_of_this_host(owner):
@@ -85,7 +85,7 @@ def _last_change(folder: Path) -> float:
     return newest
 
 
-def own_launcher() -> str | None:
+def current_job() -> str | None:
     """Return a unique name of the job of this process: its trial of a sweep, or its `torchrun`;
     None without one.
     """
@@ -138,7 +138,7 @@ class FolderInUseError(RuntimeError):
 
 
 @contextmanager
-def exclusive(folder: StrPath) -> Iterator[bool]:
+def reserve_folder(folder: StrPath) -> Iterator[bool]:
     """Reserve a folder of checkpoints for one process; trainings inside of a training of this
     process may share it.
 

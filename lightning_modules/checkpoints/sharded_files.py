@@ -41,10 +41,10 @@ from ..common.file_names import (
 from ..common.local_paths import StrPath
 from ..common.nested import leaves, map_nested
 from ..distributed.tensor_parallel import step_context
-from .adapters import is_of_base, names_by_peft
-from .forms import LoadReport
-from .manifest import note_checksums
+from .adapters import is_of_base, peft_names
+from .manifest import record_checksums
 from .sharded_reading import PlainPlanner, PlainReader, read_table, require_same_kinds
+from .weight_formats import LoadReport
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def save_model_parts(model: nn.Module, folder: StrPath, files: Any = None) -> No
     state: dict[str, Any] = {"model": weights}
 
     # For the reference, a model of PEFT is there under the names of PEFT too.
-    names = names_by_peft(model, weights)
+    names = peft_names(model, weights)
     if names:
         again = {name: weights[own] for name, own in names.items()}
         state = {"model": {**weights, **again}, _SECOND_NAMES: dict.fromkeys(names, 0)}
@@ -107,7 +107,7 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
             written.add(name.removeprefix(_MODEL))
 
     # Each weight under its own name, or under that of PEFT.
-    by_peft = {own_name: name for name, own_name in names_by_peft(model, own).items()}
+    by_peft = {own_name: name for name, own_name in peft_names(model, own).items()}
     places: dict[str, str] = {}
     for name in own:
         place = name if name in written else by_peft.get(name)
@@ -153,7 +153,7 @@ def save_optimizer_parts(
     )
 
 
-def whole_states_by_name(
+def gather_states_by_name(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, dict[str, Any]]:
     """Gather trained weights and the states of an optimizer as `accelerate` reads them; collective.
@@ -238,7 +238,7 @@ def read_parts(state: dict[str, Any], path: Path) -> None:
     _read(state, path, together=False)
 
 
-class _NotingWriter(FileSystemWriter):
+class _ChecksumWriter(FileSystemWriter):
     """As torch's, but a process has noted the checksums of its files before the others hear that
     it has written.
     """
@@ -248,7 +248,7 @@ class _NotingWriter(FileSystemWriter):
         written = super().write_data(plan, planner)
         written.wait()
         path = Path(self.path)
-        note_checksums(path, path.glob(f"__{dist.get_rank() if dist.is_initialized() else 0}_*"))
+        record_checksums(path, path.glob(f"__{dist.get_rank() if dist.is_initialized() else 0}_*"))
         return written
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class _NotingWriter(FileSystemWriter):
 def _write(state: dict[str, Any], path: Path, files: Any) -> None:
     if files is None or files.parts is None:
         with _plain_errors(path):
-            save(state, storage_writer=_NotingWriter(path))
+            save(state, storage_writer=_ChecksumWriter(path))
         return
     # a `ShardedTensor`, of version 1 of FSDP
     if any(hasattr(leaf, "local_shards") for leaf in leaves(state)):
@@ -267,7 +267,7 @@ def _write(state: dict[str, Any], path: Path, files: Any) -> None:
     else:
         copied = files.parts.of(state)
         files.parts.wait()
-    files.begins.append(partial(_begin_to_write, copied, path))
+    files.part_writers.append(partial(_begin_to_write, copied, path))
 
 
 def _begin_to_write(state: dict[str, Any], path: Path) -> Callable[[], None]:
@@ -277,7 +277,7 @@ def _begin_to_write(state: dict[str, Any], path: Path) -> Callable[[], None]:
     groups = _groups.setdefault(dist.group.WORLD, {})
     if path.name not in groups:
         groups[path.name] = dist.new_group(backend="gloo")
-    writer = _NotingWriter(path, per_thread_copy_ahead=0)
+    writer = _ChecksumWriter(path, per_thread_copy_ahead=0)
     writing: Any = async_save(state, storage_writer=writer, process_group=groups[path.name])
 
     def wait() -> None:

@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from ..common.torch_files import kind_of, load_torch_bytes
-from .forms import PARTS_TABLE_NAME, lies_beside
+from .weight_formats import PARTS_TABLE_NAME, lies_beside
 
 _DESCRIBED = "torch.distributed.checkpoint.metadata"
 _RECORDS = {

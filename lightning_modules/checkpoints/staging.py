@@ -202,7 +202,7 @@ def restore_replaced(run_dir: StrPath, *, is_reserved: bool = False) -> None:
 
     Args:
         run_dir: the folder that holds the checkpoints; it may be missing.
-        is_reserved: this process has reserved it by `exclusive`.
+        is_reserved: this process has reserved it by `reserve_folder`.
     """
     for path, kind in _abandoned(Path(run_dir), is_reserved):
         final = final_path(path)
@@ -223,7 +223,7 @@ def remove_leftovers(run_dir: StrPath, *, is_reserved: bool = False) -> list[Pat
 
     Args:
         run_dir: the folder that holds the checkpoints; it may be missing.
-        is_reserved: this process has reserved it by `exclusive`.
+        is_reserved: this process has reserved it by `reserve_folder`.
 
     Returns:
         the hidden folders that were removed.

@@ -28,7 +28,9 @@ def require_tensors(state_dict: Mapping[str, Any]) -> None:
             )
 
 
-def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def separate_tied_weights(
+    state_dict: Mapping[str, Any],
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """As `safetensors.torch.save_model` prepares a state dict, but no kind of sharing is refused.
 
     Of several names for the very same tensor the first in the state dict stays. Different views of
@@ -48,7 +50,7 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
     storages: set[Any] = set()
     for name, value in state_dict.items():
         tensor = value.detach()
-        key = identity(tensor)
+        key = tensor_key(tensor)
         if key in names:
             aliases[name] = names[key]
             continue
@@ -69,7 +71,7 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
     return tensors, aliases
 
 
-def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
+def required_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
     """Return the missing names that were not loaded through a tied name and that belong in a
     file.
     """
@@ -79,11 +81,13 @@ def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
     tensors = {
         name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)
     }
-    filled = {identity(tensor) for name, tensor in tensors.items() if name not in missing} - {None}
+    filled = {tensor_key(tensor) for name, tensor in tensors.items() if name not in missing} - {
+        None
+    }
     # Models of `transformers` list the names that they do not save, and patterns of those that
     # files may lack.
     left_out: set[str] = set(own_attribute(model, "_keys_to_ignore_on_save") or ())
-    left_out.update(name for name, tensor in tensors.items() if identity(tensor) in filled)
+    left_out.update(name for name, tensor in tensors.items() if tensor_key(tensor) in filled)
     optional = [
         re.compile(pattern)
         for pattern in own_attribute(model, "_keys_to_ignore_on_load_missing") or ()
@@ -95,7 +99,7 @@ def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def identity(tensor: Tensor) -> Any:
+def tensor_key(tensor: Tensor) -> Any:
     """Return a key that is equal for two names of the same tensor; None for a tensor without
     memory.
     """

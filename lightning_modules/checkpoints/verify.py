@@ -26,7 +26,8 @@ from ..common.file_names import (
 )
 from ..common.local_paths import StrPath
 from ..common.torch_files import load_torch
-from .forms import (
+from .manifest import MANIFEST_NAME, Manifest, is_changed, read_manifest
+from .weight_formats import (
     ADAPTER_FILES,
     INDEX_FILES,
     WEIGHT_FILES,
@@ -34,7 +35,6 @@ from .forms import (
     has_weights,
     read_index,
 )
-from .manifest import MANIFEST_NAME, Manifest, is_changed, read_manifest
 
 _log = logging.getLogger(__name__)
 

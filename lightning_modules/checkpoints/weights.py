@@ -30,27 +30,27 @@ from ..distributed.sharding import WholeModel
 from ..internals.torch_names import renames_what_it_loads
 from ..models.inspection import accepted_arguments, class_of, unwrap_model
 from .adapters import (
-    TRAINED_BESIDE_NAME,
+    EXTRA_WEIGHTS_NAME,
     adapters_of,
-    as_peft_knows,
     is_peft_model,
-    left_out_by_peft,
     load_adapters,
     saves_itself,
+    weights_peft_leaves_out,
+    with_peft_names,
 )
-from .forms import (
+from .tied_weights import require_tensors, required_missing, separate_tied_weights
+from .weight_formats import (
     ADAPTER_FILES,
     INDEX_FILES,
     WEIGHT_FILES,
     LoadReport,
     adapter_folders,
-    first_present,
+    first_existing_file,
     has_model_parts,
     has_whole_weights,
     only_strings,
     read_index,
 )
-from .tied_weights import really_missing, require_tensors, without_sharing
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def _save_itself(
     options = accepted_arguments(model.save_pretrained, **wanted)
     with (
         _without_distributed_config(model),
-        as_peft_knows(model) if is_peft_model(model) else nullcontext(),
+        with_peft_names(model) if is_peft_model(model) else nullcontext(),
     ):
         try:
             model.save_pretrained(str(folder), **options)
@@ -140,9 +140,9 @@ def _save_trained_beside(model: Any, folder: Path, state_dict: Mapping[str, Any]
     """Write the weights of a model with adapters that its `save_pretrained` leaves out, if there
     are any.
     """
-    path = folder / TRAINED_BESIDE_NAME
-    with as_peft_knows(model) as adapted:
-        left_out = left_out_by_peft(
+    path = folder / EXTRA_WEIGHTS_NAME
+    with with_peft_names(model) as adapted:
+        left_out = weights_peft_leaves_out(
             adapted, adapted.state_dict() if state_dict is None else state_dict
         )
     if left_out:
@@ -207,7 +207,7 @@ def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> L
         if missing:
             raise ValueError(_lacking(missing, len(names), report.unexpected, folder))
 
-    if not first_present(folder, WEIGHT_FILES) and (adapters := adapter_folders(folder)):
+    if not first_existing_file(folder, WEIGHT_FILES) and (adapters := adapter_folders(folder)):
         report = load_adapters(model, folder, adapters)
         if strict and report.missing:
             raise ValueError(
@@ -255,7 +255,7 @@ def _foreseen(model: nn.Module, parts: list[Path], aliases: dict[str, str]) -> L
     there = {name for part in parts for name in header_of(part)[0]}
     there.update(alias for alias, saved in aliases.items() if saved in there)
     own = model.state_dict()
-    missing = really_missing(model, (name for name in own if name not in there))
+    missing = required_missing(model, (name for name in own if name not in there))
     return LoadReport(
         missing, tuple(name for name in there if name not in own and name not in aliases)
     )
@@ -333,7 +333,7 @@ def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
 def _save_state_dict(
     state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str
 ) -> None:
-    tensors, aliases = without_sharing(state_dict)
+    tensors, aliases = separate_tied_weights(state_dict)
     # Most often one file is enough, without the import of `huggingface_hub`, which takes a second.
     if (
         isinstance(max_shard_size, int)
@@ -365,7 +365,7 @@ def _sort_metadata(path: Path) -> None:
 
 def whole_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
     """Return the files of all weights, and for each tied name the saved one."""
-    file = first_present(folder, WEIGHT_FILES + INDEX_FILES)
+    file = first_existing_file(folder, WEIGHT_FILES + INDEX_FILES)
     assert file is not None
     if file.name in INDEX_FILES:
         index = read_index(file)
@@ -393,7 +393,7 @@ def _load_parts(
         missing = [
             name for name in (result.missing_keys if missing is None else missing) if name in absent
         ]
-    return LoadReport(really_missing(model, missing or []), tuple(unexpected))
+    return LoadReport(required_missing(model, missing or []), tuple(unexpected))
 
 
 def _read_parts(parts: list[Path]) -> Iterator[dict[str, Tensor]]:
@@ -453,7 +453,7 @@ def _load_through_class(
     # Missing weights were drawn at random in the second model, and must not replace the model's own
     # values.
     absent = set(found["missing_keys"])
-    missing = really_missing(model, [name for name in model.state_dict() if name in absent])
+    missing = required_missing(model, [name for name in model.state_dict() if name in absent])
     report = LoadReport(missing, tuple(sorted(found["unexpected_keys"])))
     require(report)
     model.load_state_dict(

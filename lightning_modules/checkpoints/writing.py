@@ -1,17 +1,15 @@
-"""Write the files of a checkpoint: at once, or copies of them in a thread while the training
-continues.
-"""
+"""Write the files of a checkpoint at once, or in a thread while the training continues."""
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -22,40 +20,45 @@ from ..common.nested import map_nested
 from ..common.torch_files import save_torch, writing_to
 from .adapters import adapters_of, saves_itself
 from .disk import sync_path, sync_tree
-from .tied_weights import identity, require_tensors
+from .tied_weights import require_tensors, tensor_key
 from .weights import save_weights
 
 _log = logging.getLogger(__name__)
 
 Job = Callable[[], object]
+Result = TypeVar("Result")
 
 
 class CheckpointFiles:
-    """Files of one checkpoint, written at once, or by `run` in a thread.
+    """Files of one checkpoint, written at once, or by `write_copies` in a thread.
 
     Args:
-        copies: receives copies of tensors, to be written by `run`; None writes every file at once.
+        copies: receives copies of tensors, for `write_copies`; None writes every file at once.
         parts: receives copies of the parts that each process writes; None writes them at once.
-        sends: this process may not see the folder, and leaves its states to another one, in
-            `contents`.
+        sends_contents: this process may not see the folder, and leaves its states to another one,
+            in `contents_to_send`.
     """
 
     def __init__(
-        self, copies: Snapshot | None = None, parts: Snapshot | None = None, *, sends: bool = False
+        self,
+        copies: Snapshot | None = None,
+        parts: Snapshot | None = None,
+        *,
+        sends_contents: bool = False,
     ) -> None:
         self.copies = copies
         self.parts = parts
-        self.sends = sends
-        self.contents: dict[str, bytes] = {}
+        self.sends_contents = sends_contents
+        self.contents_to_send: dict[str, bytes] = {}
         """Contents of the files that another process writes, by name."""
-        self.begins: list[Callable[[], Job]] = []
-        """Each begins to write parts in a thread, and returns what waits until all processes
-        have written theirs.
+        self.part_writers: list[Callable[[], Job]] = []
+        """Each starts to write parts in a thread, and returns a function that waits until all
+        processes have written theirs.
         """
         self._jobs: list[Job] = []
         self._waits: list[Job] = []
 
-    def weights(
+    def write_weights(
         self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None
     ) -> None:
         """As `save_weights`; at once for a model whose `save_pretrained` accepts no copy of its
@@ -70,37 +73,43 @@ class CheckpointFiles:
         if state_dict is None:
             state_dict = model.state_dict()
         require_tensors(state_dict)
-        self._jobs.append(
-            partial(save_weights, model, folder, state_dict=self.copies.of(state_dict))
-        )
+        copied = self.copies.of(state_dict)
+        self._jobs.append(partial(save_weights, model, folder, state_dict=copied))
 
-    def tensors(self, values: Any, path: StrPath) -> None:
+    def write_tensors(self, values: Any, path: StrPath) -> None:
         """As `save_torch`."""
         if self.copies is None:
             save_torch(values, path)
-        else:
-            self._jobs.append(partial(save_torch, self.copies.of(values), path))
+            return
+        copied = self.copies.of(values)
+        self._jobs.append(partial(save_torch, copied, path))
 
-    def raw(self, content: bytes | str, path: StrPath) -> None:
+    def write_bytes(self, content: bytes | str, path: StrPath) -> None:
         """Write bytes or text to a file, or leave them to the process that sees the folder."""
         if isinstance(content, str):
             content = content.encode()
-        if self.sends:
-            self.contents[Path(path).name] = content
+        if self.sends_contents:
+            self.contents_to_send[Path(path).name] = content
         elif self.copies is None:
             _write_bytes(content, path)
         else:
             self._jobs.append(partial(_write_bytes, content, path))
 
-    def begin(self) -> None:
-        """Begin to write the parts; collective."""
-        self._waits = [begin() for begin in self.begins]
+    def start_part_writers(self) -> None:
+        """Start to write the parts; collective."""
+        self._waits = []
+        for start in self.part_writers:
+            wait = start()
+            self._waits.append(wait)
 
-    def run(self) -> None:
+    def write_copies(self) -> None:
         """Write the copies, and wait for the parts of all processes."""
         with ExitStack() as stack:
+            # Registered first, so that the parts are waited for even if a copy cannot be written.
             for wait in self._waits:
                 stack.callback(wait)
+
+            # Copies from a GPU are complete only now.
             if self.copies is not None:
                 self.copies.wait()
             for job in self._jobs:
@@ -113,13 +122,16 @@ def _write_bytes(content: bytes, path: StrPath) -> None:
 
 
 class BackgroundWriter:
-    """One thread that writes checkpoints, in the order in which they were begun."""
+    """One thread that writes checkpoints, in the order in which they were started."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._writing: list[tuple[Future[None], int]] = []  # and the bytes of each
-        self._free: list[Snapshot] = []  # memory of checkpoints that are written
-        self.parts = Snapshot()  # copies of the parts of one checkpoint at a time
+        self._writing: list[tuple[Future[None], int]] = []
+        """Checkpoints that are being written, or wait for it, and the bytes of each."""
+        self._free: list[Snapshot] = []
+        """Memory of the copies of checkpoints that have been written."""
+        self.parts = Snapshot()
+        """Copies of the parts of one checkpoint at a time."""
 
     @property
     def bytes_waiting(self) -> int:
@@ -132,25 +144,30 @@ class BackgroundWriter:
         Args:
             size: of the checkpoint, in bytes.
             limit: bytes of copies that may be held at a time; one checkpoint is copied whatever its
-                size. With a negative number all checkpoints are written then.
+                size. A negative number waits until all checkpoints are written.
 
         Raises:
             BaseException: the error of an earlier checkpoint; once.
         """
-        while self._writing and (self._writing[0][0].done() or self.bytes_waiting + size > limit):
-            future, _ = self._writing.pop(0)
-            future.result()
+        while self._writing:
+            oldest, _ = self._writing[0]
+            fits = self.bytes_waiting + size <= limit
+            if fits and not oldest.done():
+                return
+            self._writing.pop(0)
+            # Waits for the oldest checkpoint, and raises its error.
+            oldest.result()
 
     def begin_parts(self) -> Snapshot:
-        """Return the memory for the copies of the parts, of which those before are not needed
-        any more.
-        """
+        """Return memory for copies of the parts, and invalidate those of the checkpoint before."""
         self.parts.begin()
         return self.parts
 
     def copies(self) -> Snapshot:
         """Return memory for the copies of a checkpoint, that of an earlier one if possible."""
-        return self._free.pop() if self._free else Snapshot()
+        if self._free:
+            return self._free.pop()
+        return Snapshot()
 
     def start(self, files: CheckpointFiles, size: int, *, commit: Job, undo: Job) -> None:
         """Write copies in the thread; collective if there are parts.
@@ -161,18 +178,20 @@ class BackgroundWriter:
             commit: gives the checkpoint its name.
             undo: called when one of the files, or `commit`, fails.
         """
-        files.begin()
-        self._writing.append((self.submit(partial(self._write, files, commit, undo)), size))
+        files.start_part_writers()
+        future = self.submit(partial(self._write, files, commit, undo))
+        self._writing.append((future, size))
 
-    def submit(self, job: Job) -> Future[Any]:
+    def submit(self, job: Callable[[], Result]) -> Future[Result]:
         """Run a job in the thread after those before it."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-writer")
         return self._pool.submit(job)
 
     def release(self) -> None:
-        """Let the thread end after its jobs, and free the memory; the exit of the program waits
-        for the thread.
+        """Let the thread end after its jobs, and free the memory.
+
+        The program does not exit before the thread has ended.
         """
         if self._pool is not None:
             self._pool.submit(self._free.clear)
@@ -182,29 +201,34 @@ class BackgroundWriter:
 
     def _write(self, files: CheckpointFiles, commit: Job, undo: Job) -> None:
         try:
-            files.run()
+            files.write_copies()
             commit()
         except BaseException:
             undo()
             raise
         finally:
+            # The memory serves the next checkpoint.
             if files.copies is not None:
                 files.copies.begin()
                 self._free.append(files.copies)
 
 
 def try_to_flush(folder: Path) -> bool:
-    """Flush a folder and its name to the disk; return False, and log an error, if the disk
-    refuses.
+    """Flush a folder and its name to the disk.
+
+    Returns:
+        whether that succeeded. A disk that refuses is logged as an error.
     """
     try:
         sync_tree(folder)
         sync_path(folder.parent)
-    except FileNotFoundError:  # removed meanwhile
+    except FileNotFoundError:
+        # Deleted by the rotation meanwhile.
         return False
     except OSError as error:
         _log.error(
-            "%s is complete, but may not outlive a power failure: the disk refused it (%s).",
+            "%s is complete, but could not be flushed to the disk (%s). A power failure may "
+            "damage it; check the disk.",
             folder,
             error,
         )
@@ -212,8 +236,15 @@ def try_to_flush(folder: Path) -> bool:
     return True
 
 
-_UNCHANGING = (bool, int, float, str, bytes, type(None))
+_IMMUTABLE_TYPES = (bool, int, float, str, bytes, type(None))
 """Types of values that need no copy."""
+
+
+class _Event(Protocol):
+    """Event of a device's stream, such as `torch.cuda.Event`."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has reached the event."""
 
 
 class Snapshot:
@@ -228,9 +259,9 @@ class Snapshot:
     def __init__(self) -> None:
         self._memory: list[torch.Tensor] = []
         self._used = 0
-        self._copies: dict[Any, torch.Tensor] = {}
+        self._copies: dict[Hashable, torch.Tensor] = {}
         self._devices: set[torch.device] = set()
-        self._events: list[Any] = []
+        self._events: list[_Event] = []
 
     def begin(self) -> None:
         """Invalidate the copies made so far."""
@@ -238,16 +269,21 @@ class Snapshot:
         self._events.clear()
 
     def of(self, values: Any) -> Any:
-        """Return nested dicts, lists and tuples with copies of their tensors and of other values
-        that may change.
+        """Return nested values with copies of their tensors and of other values that may change.
+
+        Args:
+            values: dicts, lists and tuples.
         """
-        # By address, so only while the values of one call are alive.
+        # Keyed by address, so they are valid only while the values of one call are alive.
         self._copies = {}
         self._devices = set()
         copied = map_nested(self._copy_leaf, values)
+
+        # Each device records when it has made its copies, for `wait`.
         for device in self._devices:
-            event = torch.get_device_module(device).Event()
-            event.record(torch.get_device_module(device).current_stream(device))
+            module = torch.get_device_module(device)
+            event = module.Event()
+            event.record(module.current_stream(device))
             self._events.append(event)
         return copied
 
@@ -257,31 +293,29 @@ class Snapshot:
             event.synchronize()
 
     def _copy_leaf(self, leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            tensor = leaf.detach()
-            key = identity(tensor) or len(self._copies)
-            if key not in self._copies:
-                self._copies[key] = self._copy(tensor)
-            return self._copies[key]
-        if type(leaf) in _UNCHANGING:
+        if type(leaf) in _IMMUTABLE_TYPES:
             return leaf
-        return copy.deepcopy(leaf)
+        if not isinstance(leaf, torch.Tensor):
+            return copy.deepcopy(leaf)
+
+        # Tied weights are copied once. A tensor without memory is never the same as another one.
+        tensor = leaf.detach()
+        key = tensor_key(tensor) or len(self._copies)
+        if key not in self._copies:
+            self._copies[key] = self._copy(tensor)
+        return self._copies[key]
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        place = self._used
+        index = self._used
         self._used += 1
 
-        # The memory of an earlier snapshot, if it has the same form.
-        if place < len(self._memory):
-            held = self._memory[place]
-            if (held.shape, held.dtype, held.stride()) == (
-                tensor.shape,
-                tensor.dtype,
-                tensor.stride(),
-            ):
-                self._copy_into(held, tensor)
-                return held
-            del self._memory[place:]
+        # The memory of an earlier snapshot, if it has the same layout.
+        if index < len(self._memory):
+            memory = self._memory[index]
+            if _has_same_layout(memory, tensor):
+                self._copy_into(memory, tensor)
+                return memory
+            del self._memory[index:]
 
         # A subclass of tensors may hold several, and is copied by its own method.
         if is_copied_by_device(tensor):
@@ -300,15 +334,19 @@ class Snapshot:
             memory.copy_(tensor)
 
 
+def _has_same_layout(memory: torch.Tensor, tensor: torch.Tensor) -> bool:
+    if memory.dtype != tensor.dtype or memory.shape != tensor.shape:
+        return False
+    return memory.stride() == tensor.stride()
+
+
 def is_copied_by_device(tensor: torch.Tensor) -> bool:
     """Return whether a device can copy a tensor to page-locked memory while the host continues."""
     return tensor.device.type in WITH_PAGE_LOCKS and type(tensor) is torch.Tensor
 
 
 def snapshot(values: Any) -> Any:
-    """Return nested dicts, lists and tuples with copies of their tensors in new memory; see
-    `Snapshot`.
-    """
+    """Return nested values with copies of their tensors in new memory, see `Snapshot`."""
     copies = Snapshot()
     copied = copies.of(values)
     copies.wait()
@@ -316,14 +354,15 @@ def snapshot(values: Any) -> Any:
 
 
 def _takes_copies(model: Any) -> bool:
-    """Return whether a model can be saved from a copy of its weights, without reading the live
-    model.
-    """
+    """Return whether a model can be saved from a copy of its weights."""
     if not saves_itself(model):
         return True
-    # Methods of scripts and of other libraries save what they find in the live model.
+
+    # Methods of scripts and of other libraries may save the weights of the live model.
     library = getattr(model.save_pretrained, "__module__", "").partition(".")[0]
     if library != "transformers":
         return False
-    # So does that of transformers for quantized weights and for adapters.
-    return getattr(model, "hf_quantizer", None) is None and not adapters_of(model)
+
+    # The method of transformers does so for quantized weights and for adapters.
+    is_quantized = getattr(model, "hf_quantizer", None) is not None
+    return not is_quantized and not adapters_of(model)

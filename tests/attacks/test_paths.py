@@ -23,7 +23,7 @@ from lightrainer.facade.checkpointing import training_state
 from lightrainer.facade.search import retries
 from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader
 from lightrainer.lightning_modules.checkpoints import folder_io, load_torch, save_torch
-from lightrainer.lightning_modules.checkpoints.callback_paths import without_foreign_paths
+from lightrainer.lightning_modules.checkpoints.callback_paths import remove_foreign_paths
 from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
 from lightrainer.lightning_modules.internals import lightning_internals
 
@@ -73,7 +73,7 @@ def state_of(saving: ModelCheckpoint, **paths: Any) -> dict[str, Any]:
 
 
 def cleaned(saving: ModelCheckpoint, state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
-    return without_foreign_paths({saving.state_key: state}, [saving], checkpoint)[saving.state_key]
+    return remove_foreign_paths({saving.state_key: state}, [saving], checkpoint)[saving.state_key]
 
 
 OUTSIDE = {
@@ -138,7 +138,7 @@ def test_places_that_are_not_local(tmp_path):
         "s3://bucket/other": 2.0,
         "s3://bucket/run/../other": 3.0,
     }
-    found = without_foreign_paths(
+    found = remove_foreign_paths(
         {"k": {"best_k_models": models, "best_model_path": ""}}, [saving], tmp_path
     )
     assert list(found["k"]["best_k_models"]) == ["s3://bucket/run/a.ckpt"]
@@ -222,7 +222,7 @@ def test_no_folder_named_by_a_checkpoint_is_deleted(
     """Without the guard, the negative control, it is."""
     if not guarded:
         for module in (folder_io, training_state):
-            monkeypatch.setattr(module, "without_foreign_paths", lambda states, *_: dict(states))
+            monkeypatch.setattr(module, "remove_foreign_paths", lambda states, *_: dict(states))
     DELETING[door](tmp_path, victim)
     assert victim.exists() == guarded
     assert ("paths of another run" in caplog.text) == guarded

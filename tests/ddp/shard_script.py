@@ -197,7 +197,7 @@ def written(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
         strategy: shards the model.
     """
     threads = 2 if strategy.endswith("parts") else int(os.environ["RANK"] == "0")
-    parts, watching = sharded_files._NotingWriter, Writers(kind, threads)
+    parts, watching = sharded_files._ChecksumWriter, Writers(kind, threads)
     write_data, save_weights = parts.write_data, writing.save_weights
     trainer = trainer_of(
         folder / ("killed" if kind == "again" else kind),

@@ -11,10 +11,10 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import LlamaConfig, LlamaForCausalLM, ResNetConfig, ResNetForImageClassification
 
 from lightrainer.lightning_modules.checkpoints import (
-    bytes_of,
     load_weights,
     save_weights,
     saved_weights,
+    tensor_bytes,
 )
 from lightrainer.lightning_modules.checkpoints.sharded_files import (
     read_model_parts,
@@ -54,14 +54,14 @@ def test_only_adapters_count_for_the_size_of_a_checkpoint(tmp_path: Path):
     copy.
     """
     model = made(1)
-    size = bytes_of(saved_weights(model, model.state_dict(keep_vars=True)))
+    size = tensor_bytes(saved_weights(model, model.state_dict(keep_vars=True)))
     assert size == 2 * 4 * (2 * 40 + 40 * 2)
     save_weights(model, tmp_path)
     files = [
         tmp_path / "adapter_model.safetensors",
         tmp_path / "ref" / "adapter_model.safetensors",
     ]
-    assert size < sum(file.stat().st_size for file in files) < bytes_of(model.state_dict())
+    assert size < sum(file.stat().st_size for file in files) < tensor_bytes(model.state_dict())
 
 
 def decoder(config: "peft.PeftConfig") -> peft.PeftModel:

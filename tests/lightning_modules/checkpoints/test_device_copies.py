@@ -54,7 +54,7 @@ def test_snapshot_waits_for_no_copies_of_an_earlier_checkpoint(notes):
 def test_files_are_written_after_the_copies_are_there(notes, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "save_torch", lambda *_: notes.append("written"))
     files = CheckpointFiles(Snapshot())
-    files.tensors({"a": torch.ones(2)}, tmp_path / "a.pt")
+    files.write_tensors({"a": torch.ones(2)}, tmp_path / "a.pt")
     assert "host waits for the copies" not in notes
-    files.run()
+    files.write_copies()
     assert notes.index("host waits for the copies") < notes.index("written")

@@ -7,17 +7,17 @@ import torch
 
 from lightrainer.lightning_modules.checkpoints import (
     DiskFullError,
-    bytes_of,
     disk,
     free_space,
     require_space,
+    tensor_bytes,
 )
 
 
 def test_memory_that_is_shared_counts_once():
     shared = torch.zeros(10)
     assert (
-        bytes_of({"a": shared, "b": [shared, (torch.zeros(3, dtype=torch.int64), None, 7)]})
+        tensor_bytes({"a": shared, "b": [shared, (torch.zeros(3, dtype=torch.int64), None, 7)]})
         == 40 + 24
     )
 

@@ -31,14 +31,14 @@ def test_attempts_and_processes_of_one_launcher_are_one_job(monkeypatch):
         monkeypatch.setenv(
             "TORCHELASTIC_ERROR_FILE", f"/tmp/torchelastic_a/none_b/{place}/error.json"
         )
-        found.add(owners.own_launcher())
+        found.add(owners.current_job())
     assert len(found) == 1
     monkeypatch.setenv(
         "TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_c/attempt_0/0/error.json"
     )
-    assert owners.own_launcher() not in found
+    assert owners.current_job() not in found
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
-    assert owners.own_launcher() is None
+    assert owners.current_job() is None
 
 
 def test_a_checkpoint_belongs_to_the_training_that_wrote_it(tmp_path):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lightrainer.lightning_modules.checkpoints import FolderInUseError, exclusive, owners
+from lightrainer.lightning_modules.checkpoints import FolderInUseError, owners, reserve_folder
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs fork and POSIX locks")
 
@@ -24,7 +24,7 @@ def another_process(folder):
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        with exclusive(folder):
+        with reserve_folder(folder):
             os.write(writing, b"x")
             time.sleep(600)
         os._exit(1)
@@ -44,13 +44,13 @@ def test_a_second_process_is_refused_and_told_of_the_first(tmp_path):
         for _ in range(2):
             with (
                 pytest.raises(FolderInUseError, match=f"{pid} of {socket.gethostname()}"),
-                exclusive(tmp_path / "elsewhere" / ".." / "out"),
+                reserve_folder(tmp_path / "elsewhere" / ".." / "out"),
             ):
                 pass
-        with exclusive(tmp_path / "another"):
+        with reserve_folder(tmp_path / "another"):
             pass
     assert (tmp_path / "out" / owners.LOCK_NAME).exists()
-    with exclusive(tmp_path / "out"):
+    with reserve_folder(tmp_path / "out"):
         pass
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -60,7 +60,7 @@ def test_children_of_a_killed_process_do_not_keep_its_folder(tmp_path):
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        with exclusive(tmp_path):
+        with reserve_folder(tmp_path):
             if os.fork() == 0:
                 os.write(writing, b"x")
                 os.setsid()
@@ -70,7 +70,7 @@ def test_children_of_a_killed_process_do_not_keep_its_folder(tmp_path):
     assert os.read(reading, 1) == b"x"
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    with exclusive(tmp_path):
+    with reserve_folder(tmp_path):
         pass
 
 
@@ -80,7 +80,7 @@ def test_a_process_that_is_ending_is_waited_for(tmp_path, monkeypatch):
         waits = iter([lambda: os.kill(pid, signal.SIGTERM)])
         pause = time.sleep
         monkeypatch.setattr(time, "sleep", lambda seconds: (next(waits, bool)(), pause(seconds)))
-        with exclusive(tmp_path):
+        with reserve_folder(tmp_path):
             assert next(waits, None) is None
 
 
@@ -98,7 +98,7 @@ def test_a_file_that_is_deleted_while_it_is_waited_for_locks_nothing(tmp_path, m
         return lockf(file, *flags)
 
     monkeypatch.setattr(owners.fcntl, "lockf", delete_first)
-    with exclusive(tmp_path):
+    with reserve_folder(tmp_path):
         assert len(tries) == 2
         assert (tmp_path / owners.LOCK_NAME).exists()
 
@@ -106,15 +106,15 @@ def test_a_file_that_is_deleted_while_it_is_waited_for_locks_nothing(tmp_path, m
 def test_trainings_of_one_process_share_a_folder(tmp_path):
     """One after the other, and one inside the other; a forked process is another one."""
     for _ in range(2):
-        with exclusive(tmp_path) as outer, exclusive(tmp_path) as inner:
+        with reserve_folder(tmp_path) as outer, reserve_folder(tmp_path) as inner:
             assert outer is inner is True
-    with pytest.raises(KeyboardInterrupt), exclusive(tmp_path):
+    with pytest.raises(KeyboardInterrupt), reserve_folder(tmp_path):
         raise KeyboardInterrupt
-    with exclusive(tmp_path), exclusive(tmp_path):
+    with reserve_folder(tmp_path), reserve_folder(tmp_path):
         pid = os.fork()
         if pid == 0:
             try:
-                with exclusive(tmp_path):
+                with reserve_folder(tmp_path):
                     os._exit(1)
             except FolderInUseError:
                 os._exit(0)
@@ -130,5 +130,5 @@ def test_a_folder_without_locks_is_used_all_the_same(tmp_path, monkeypatch, miss
         monkeypatch.setattr("fcntl.lockf", refuse)
     else:
         (tmp_path / owners.LOCK_NAME).mkdir()
-    with exclusive(tmp_path) as is_reserved:
+    with reserve_folder(tmp_path) as is_reserved:
         assert is_reserved is False

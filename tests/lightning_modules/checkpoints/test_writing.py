@@ -77,8 +77,8 @@ def write_both(model: nn.Module, folder: Path) -> tuple[dict[str, bytes], dict[s
     later = CheckpointFiles(background.copies())
     for name, files in {"now": CheckpointFiles(), "later": later}.items():
         (folder / name).mkdir()
-        files.weights(model, folder / name)
-        files.tensors(optimizer.state_dict(), folder / name / "optimizer.pt")
+        files.write_weights(model, folder / name)
+        files.write_tensors(optimizer.state_dict(), folder / name / "optimizer.pt")
     optimizer.step()
     start(background, later, nothing)
     background.make_room(0, -1)
@@ -104,8 +104,8 @@ def test_equal_states_give_equal_files(tmp_path):
         files = CheckpointFiles()
         folder = tmp_path / str(number)
         folder.mkdir()
-        files.weights(model, folder)
-        files.tensors({"step": torch.arange(5.0)}, folder / "optimizer.pt")
+        files.write_weights(model, folder)
+        files.write_tensors({"step": torch.arange(5.0)}, folder / "optimizer.pt")
         found.append(contents(folder))
     assert all(other == found[0] for other in found)
     assert load_file(tmp_path / "0" / "model.safetensors").keys() == {"embedding.weight", "flags"}

@@ -64,7 +64,7 @@ class LoadReport:
     """Names in the folder that the model does not have; they were ignored."""
 
 
-def first_present(folder: Path, names: tuple[str, ...]) -> Path | None:
+def first_existing_file(folder: Path, names: tuple[str, ...]) -> Path | None:
     """Return the first of the files that the folder holds, or None."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
@@ -80,7 +80,7 @@ def adapter_folders(folder: Path) -> dict[str, Path]:
         if path.is_dir() and not re.search(_OTHER_FOLDERS, path.name)
     )
     places = {**{path.name: path for path in named}, DEFAULT_ADAPTER: folder}
-    return {name: path for name, path in places.items() if first_present(path, ADAPTER_FILES)}
+    return {name: path for name, path in places.items() if first_existing_file(path, ADAPTER_FILES)}
 
 
 def has_weights(folder: Path) -> bool:
@@ -90,7 +90,7 @@ def has_weights(folder: Path) -> bool:
 
 def has_whole_weights(folder: Path) -> bool:
     """Return whether the folder holds all weights of a model, in one file or several."""
-    return first_present(folder, WEIGHT_FILES + INDEX_FILES) is not None
+    return first_existing_file(folder, WEIGHT_FILES + INDEX_FILES) is not None
 
 
 def has_model_parts(folder: Path) -> bool:
