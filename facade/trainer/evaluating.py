@@ -17,6 +17,7 @@ from ..evaluation.out_of_memory_advice import evaluating
 from ..evaluation.results import EvalLoopOutput
 from ..evaluation.sets import aggregate, metrics_of
 from .steps import cast_for_evaluation
+from .tracebacks import ShortTraceback
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -103,7 +104,7 @@ def _run_lightning(
             trainer._prepared = True
             trainer.model_preparation_time = round(trainer._setup_seconds, 4)
         loop = lightning_trainer.test if test else lightning_trainer.validate
-        with running(trainer, lightning_trainer, module):
+        with ShortTraceback(), running(trainer, lightning_trainer, module):
             loop(
                 module,
                 lightning_internals.combined(evaluation.feed, training=False),

@@ -1,4 +1,4 @@
-"""Shortened tracebacks for errors in user code below `trainer.train()`."""
+"""Shortened tracebacks for errors below `trainer.train()` and `trainer.evaluate()`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import sys
 from types import TracebackType
 from typing import Any
+
+from ...lightning_modules.distributed.health import FULL_TRACEBACK
 
 _OWN = __name__.partition(".")[0]
 _INNER = (_OWN, "lightning", "pytorch_lightning", "lightning_fabric", "contextlib")
@@ -20,14 +22,13 @@ _STEPS = {
 }
 """Overridable methods, which stay visible."""
 _OF_MODULES = {"_wrapped_call_impl", "_call_impl"}
-VARIABLE = "LIGHTRAINER_TRACEBACK"
-"""Environment variable; `full` leaves tracebacks unchanged."""
 
 
 class ShortTraceback:
-    """Remove the frames of loops and hooks from the tracebacks of errors in user code.
+    """Remove the frames of loops and hooks from the traceback of an error.
 
-    Errors raised in this package or in Lightning keep all frames, except for interrupts.
+    What stays is the code of users and of other libraries, the overridable methods that lead there,
+    and the line that raised the error. The causes of the error are shortened, too.
     """
 
     def __enter__(self) -> None:
@@ -37,21 +38,49 @@ class ShortTraceback:
         self, kind: Any, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Shorten the traceback in place; the error propagates."""
-        if error is None or traceback is None or os.environ.get(VARIABLE) == "full":
+        if error is None or os.environ.get(FULL_TRACEBACK) == "full":
             return
-        links = [traceback]
-        while links[-1].tb_next is not None:
-            links.append(links[-1].tb_next)
-        if isinstance(error, Exception) and _package(links[-1]) in _INNER:
-            return
-        kept = [links[0], *(link for link in links[1:] if _is_shown(link))]
-        for link, following in zip(kept, [*kept[1:], None], strict=True):
-            link.tb_next = following
-        left_out = len(links) - len(kept)
+
+        left_out = sum(_shorten(one) for one in _with_causes(error))
         if left_out and sys.version_info >= (3, 11):
             error.add_note(
-                f"({left_out} frames of the training loop are left out; {VARIABLE}=full shows them)"
+                f"({left_out} frames of the training loop are left out; "
+                f"{FULL_TRACEBACK}=full shows them)"
             )
+
+
+def _with_causes(error: BaseException) -> list[BaseException]:
+    """Return an error and the errors that Python shows before it."""
+    found: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in found:
+        found.append(following)
+        cause = following.__cause__
+        if cause is None and not following.__suppress_context__:
+            cause = following.__context__
+        following = cause
+    return found
+
+
+def _shorten(error: BaseException) -> int:
+    """Shorten the traceback of one error, and return how many frames were removed."""
+    links: list[TracebackType] = []
+    link = error.__traceback__
+    while link is not None:
+        links.append(link)
+        link = link.tb_next
+    if not links:
+        return 0
+
+    # The first frame is the one that catches the error, the last one raised it.
+    kept = [links[0], *(link for link in links[1:-1] if _is_shown(link))]
+    is_interrupt = not isinstance(error, Exception)
+    if len(links) > 1 and (_is_shown(links[-1]) or not is_interrupt):
+        kept.append(links[-1])
+
+    for link, following in zip(kept, [*kept[1:], None], strict=True):
+        link.tb_next = following
+    return len(links) - len(kept)
 
 
 def _package(link: TracebackType) -> str:

@@ -84,8 +84,10 @@ def test_the_others_end_and_name_the_first_error(faults, scenario):
     assert ended[scenario]["codes"] == codes, "\n".join(output)[-4000:]
     assert ended[scenario]["left"] == []
     for text, error in zip(output, errors, strict=True):
+        is_named_elsewhere = "OtherProcessError" in error and error != ABSENT
         assert re.search(error, text), text[-3000:]
         assert ("OtherProcessError" in text) == ("OtherProcessError" in error)
+        assert ("Traceback" in text) == bool(error and not is_named_elsewhere)
         assert "terminate called" not in text
 
 

@@ -7,6 +7,7 @@ Usable from any training loop over `torch.distributed`; does nothing in a single
 
 from .consistency import require_same
 from .first_error import (
+    FULL_TRACEBACK,
     OtherProcessError,
     has_failed,
     name_first_error,
@@ -15,6 +16,7 @@ from .first_error import (
 )
 
 __all__ = [
+    "FULL_TRACEBACK",
     "OtherProcessError",
     "has_failed",
     "name_first_error",

@@ -23,6 +23,8 @@ _KEY = "lightrainer/first_error"
 _ENDED = f"{_KEY}/ended"
 """Key of the first error that ended a process, also outside of a training."""
 _LONGEST_TEXT = 300
+FULL_TRACEBACK = "LIGHTRAINER_TRACEBACK"
+"""Environment variable; `full` leaves tracebacks unchanged."""
 
 
 class OtherProcessError(RuntimeError):
@@ -74,6 +76,9 @@ def name_first_error() -> Iterator[None]:
 def report_uncaught_errors() -> None:
     """Report the error that ends this process, also outside of a training: to the other
     processes, and to torchrun.
+
+    The process that failed first prints its traceback. Processes that end because of it, or by the
+    same error, print one line.
     """
     pid = os.getpid()
     previous_hook = sys.excepthook
@@ -82,10 +87,18 @@ def report_uncaught_errors() -> None:
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
         # A fork has the hook of its parent, but is not in the process group.
-        if os.getpid() == pid:
-            _report(error, _ENDED)
-            _write_file_for_torchrun(error)
+        if os.getpid() != pid:
+            previous_hook(kind, error.with_traceback(traceback), traceback)
+            return
+
+        first = _report(error, _ENDED)
+        if _is_explained_elsewhere(error, first):
+            error = _without_traceback(error, first)
+            traceback = None
+
+        # Printed before anything else, as torchrun ends all processes when the first one has ended.
         previous_hook(kind, error.with_traceback(traceback), traceback)
+        _write_file_for_torchrun(error)
 
     sys.excepthook = report
 
@@ -140,18 +153,41 @@ def _may_be_caused_by_others(error: BaseException) -> bool:
     return type(error) is RuntimeError or isinstance(error, dist.DistError)
 
 
+def _is_explained_elsewhere(error: BaseException, first: Failure | None) -> bool:
+    """Return whether another process prints the traceback that explains an error."""
+    if os.environ.get(FULL_TRACEBACK) == "full":
+        return False
+    # Without a group, this process could not join the others, and nothing else explains why.
+    if isinstance(error, OtherProcessError):
+        return dist.is_available() and dist.is_initialized()
+    return first is not None and first.error == one_line(error)
+
+
+def _without_traceback(error: BaseException, first: Failure | None) -> BaseException:
+    """Return an error that is printed as one line, and another that names the process which prints
+    the traceback of the same error.
+    """
+    error.__cause__ = None
+    error.__suppress_context__ = True
+    if hasattr(error, "__notes__"):
+        error.__notes__.clear()
+    same_as_first = not isinstance(error, OtherProcessError) and first is not None
+    if same_as_first and hasattr(error, "add_note"):
+        error.add_note(f"(as in process {first.rank} on {first.host}, which shows the traceback)")
+    return error
+
+
 def _write_file_for_torchrun(error: BaseException) -> None:
     """Write an error to the file from which torchrun shows the cause when all processes have
     ended.
     """
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
-    from torch.distributed.elastic.multiprocessing.errors import record
-
-    @record
-    def fail() -> None:
-        raise error
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
     # The folder of the file is torchrun's, and may be gone with it.
-    with contextlib.suppress(type(error), OSError):
-        fail()
+    with contextlib.suppress(OSError):
+        try:
+            raise error
+        except type(error):
+            get_error_handler().record_exception(error)

@@ -7,6 +7,7 @@ import traceback
 import pytest
 from tiny import At, Tiny, points, trainer
 
+from lightrainer import Trainer
 from lightrainer.facade.evaluation.metrics import Moment
 
 
@@ -53,13 +54,74 @@ def test_a_traceback_ends_at_the_line_of_the_user(tmp_path, place):
         assert "compute_loss" in [frame.name for frame in frames]
 
 
-def test_a_traceback_is_whole_where_it_is_asked_for_and_where_the_error_is_ours(
-    tmp_path, monkeypatch
-):
-    """Negative controls."""
-    with pytest.raises(ValueError, match="is empty") as ours:
-        trainer(tmp_path, train_dataset=[]).train()
-    assert not getattr(ours.value, "__notes__", [])
+class WithoutLoss(Tiny):
+    """Returns logits only."""
+
+    def forward(self, x, labels=None):
+        return {"logits": super().forward(x)["logits"]}
+
+
+OWN_ERRORS = {
+    "no loss": ({"model": WithoutLoss()}, "compute_loss"),
+    "a metric that is missing": (
+        {
+            "eval_strategy": "epoch",
+            "save_strategy": "epoch",
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "f1",
+        },
+        "train",
+    ),
+    "in an optimizer of torch": (
+        {"optim": "adagrad", "optim_args": "lr_decay=-1"},
+        "train",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OWN_ERRORS)
+def test_a_traceback_of_an_own_error_has_no_frames_of_loops(tmp_path, case):
+    settings, method = OWN_ERRORS[case]
+    with pytest.raises((ValueError, LookupError), match=r"loss|f1|lr_decay") as caught:
+        trainer(tmp_path, **settings).train()
+    frames = frames_of(caught.value)
+    assert len(frames) <= 6
+    assert method in [frame.name for frame in frames]
+    assert "raise " in frames[-1].line
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_a_traceback_of_an_evaluation_has_no_frames_of_loops(tmp_path, method):
+    made = trainer(tmp_path, model=Failing(False))
+    with pytest.raises(ValueError, match="a shape") as caught:
+        made.evaluate() if method == "evaluate" else made.predict(points(4))
+    frames = frames_of(caught.value)
+    assert "raise ValueError" in frames[-1].line
+    assert not [frame for frame in frames if "/lightning/" in frame.filename]
+
+
+def test_a_traceback_of_a_cause_is_shortened(tmp_path):
+    class Wrapping(Trainer):
+        def training_step(self, *args, **kwargs):
+            try:
+                return super().training_step(*args, **kwargs)
+            except ValueError as error:
+                raise ArithmeticError("while training") from error
+
+    with pytest.raises(ArithmeticError) as caught:
+        trainer(tmp_path, Wrapping, model=WithoutLoss()).train()
+    cause = caught.value.__cause__
+    assert cause is not None
+    assert [frame.name for frame in frames_of(cause)] == [
+        "training_step",
+        "training_step",
+        "compute_loss",
+        "read_loss",
+    ]
+
+
+def test_a_traceback_is_whole_where_it_is_asked_for(tmp_path, monkeypatch):
+    """Negative control."""
     monkeypatch.setenv("LIGHTRAINER_TRACEBACK", "full")
     with pytest.raises(ValueError, match="a shape") as caught:
         trainer(tmp_path, model=Failing(True)).train()
