@@ -20,7 +20,7 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.loader_state import from_epoch_start
 from ...lightning_modules.data.stateful_parts import part_states, restore_parts
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
-from ...lightning_modules.training.accumulation import Reader, WindowLoader
+from ...lightning_modules.training.accumulation import WindowLoader, WindowReader
 from ..evaluation.results import TrainingLength
 from .elastic import ElasticResumption
 
@@ -68,7 +68,7 @@ class DataPosition:
             state["evaluation"] = part_states(self.trainer.eval_data_collator)
         state |= {
             **self.elastic.state(),
-            "windows": run.windows.windows,
+            "windows": run.windows.windows_per_epoch,
             "evaluated": {
                 key: getattr(loader, "worker_states", None) for key, loader in loaders.items()
             },
@@ -84,7 +84,7 @@ class DataPosition:
         dataloader: DataLoader,
         length: TrainingLength,
         checkpoint: str | None,
-        read: Reader,
+        read: WindowReader,
         on_positioned: Any,
     ) -> tuple[WindowLoader, TrainingLength]:
         """Return the loader of windows from the position to resume at, and the adjusted length of
@@ -116,17 +116,17 @@ class DataPosition:
         windows = WindowLoader(
             dataloader,
             accumulation=trainer.args.gradient_accumulation_steps,
-            batches=length.steps_in_epoch if sized else None,
-            windows=length.num_update_steps_per_epoch,
-            read=read,
+            batches_per_epoch=length.steps_in_epoch if sized else None,
+            windows_per_epoch=length.num_update_steps_per_epoch,
+            read_window=read,
         )
         if may_be_uneven(dataloader):
-            windows.together = UnevenInputs("Training data")
+            windows.align_ranks = UnevenInputs("Training data")
         if checkpoint is None:
             return windows, length
 
         self.evaluated_before = {} if stored is None else stored["evaluated"]
-        if trainer.args.ignore_data_skip and done < windows.windows:
+        if trainer.args.ignore_data_skip and done < windows.windows_per_epoch:
             done = 0
             if loader_state is not None and "handed_out" in loader_state:
                 loader_state = from_epoch_start(loader_state)
@@ -138,7 +138,7 @@ class DataPosition:
             and not stored["ended"]
         ):
             # All steps are taken, only the end of the epoch is left.
-            done = windows.windows
+            done = windows.windows_per_epoch
         windows.start_at(epoch, done, on_positioned=on_positioned, loader_state=loader_state)
         return windows, length
 

@@ -144,7 +144,7 @@ class TrainerModule(EvaluationModule):
             runs_own_backward=not is_own(trainer, "training_step")
             and mentions(trainer, "backward"),
             calls_callbacks=bool(callbacks_of(lightning_trainer)),
-            windows=run.windows.done,
+            windows=run.windows.windows_done,
             grad_norm=grad_norm,
             learning_rate=learning_rate,
         )
@@ -166,7 +166,7 @@ class TrainerModule(EvaluationModule):
         run = self.run
         trainer = run.trainer
         if run.stopped_before_step:  # this window had been read already
-            run.windows.done -= 1
+            run.windows.windows_done -= 1
             return -1
         run.epoch.windows += 1
         trainer.control = trainer.callback_handler.on_step_begin(

@@ -230,7 +230,7 @@ class TrainingRun:
             lightning_internals.start_at(
                 self.lightning_trainer,
                 epoch=self.windows.epoch,
-                window=self.windows.done,
+                window=self.windows.windows_done,
                 global_step=self.first_step,
             )
             with running(trainer, self.lightning_trainer, module):
@@ -293,7 +293,7 @@ class TrainingRun:
         is_cut_short = windows.is_cut_short and not self.trainer.control.should_epoch_stop
         if self.epoch_is_over and not is_cut_short:
             return windows.epoch + 1, 0
-        return windows.epoch, windows.done
+        return windows.epoch, windows.windows_done
 
     def progress(self) -> dict[str, Any]:
         """Return the values of the next logs, for `apply_progress`."""

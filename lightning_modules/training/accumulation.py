@@ -1,5 +1,6 @@
-"""Windows of micro-batches, so that one Lightning batch is one optimizer step, and the sum of
-their losses.
+"""Windows of micro-batches, and the sum of their losses.
+
+One Lightning batch is one window, and so one optimizer step.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import ctypes
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,14 +20,33 @@ from ..data.iteration import iterate
 from ..data.loader_state import RereadLoader, before_epoch, skip_items
 
 _CHUNK = 1024
-"""Losses that are kept as tensors of their own, before they are packed into one."""
+"""Losses that are kept as separate tensors before they are stacked into one."""
 
-Reader = Callable[[Iterator[Any], int], tuple[list[Any], Any]]
+Items = torch.Tensor | int | None
+"""Number of items (labels that count) in a window, over all processes; None if not counted."""
+
+WindowReader = Callable[[Iterator[Any], int], tuple[list[Any], Items]]
+"""`(batches, n)` -> (up to n micro-batches, number of items in them)."""
+
+
+class LoaderWithState(Protocol):
+    """A loader that can save its position and resume from it."""
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the position."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Resume from a position."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator over the batches."""
+        ...
 
 
 class Window(list[Any]):
-    """The micro-batches of one optimizer step; the last window of an epoch may have fewer than the
-    others.
+    """The micro-batches of one optimizer step; the last window of an epoch may be shorter.
 
     Attributes:
         items: number of items (labels that count) in the whole window, over all processes; None if
@@ -34,50 +54,63 @@ class Window(list[Any]):
     """
 
     __slots__ = ("items",)
-    items: Any
+    items: Items
 
 
 class WindowLoader:
-    """Reads a loader in windows of `accumulation` micro-batches, from any position of an epoch on.
+    """Reads a loader in windows of `accumulation` micro-batches, starting anywhere in an epoch.
 
     Nothing is read, and no random number drawn, before the first `next()` of an epoch: Lightning
     makes iterators earlier than the reference does.
 
     Args:
-        loader: gives micro-batches; any iterable.
+        loader: yields micro-batches; any iterable.
         accumulation: micro-batches per optimizer step.
-        batches: micro-batches in an epoch, None if unknown.
-        windows: windows in an epoch, an upper bound if `batches` is None.
-        read: `(iterator, n)` -> (up to n micro-batches, number of items in them).
+        batches_per_epoch: micro-batches in an epoch, None if unknown.
+        windows_per_epoch: windows in an epoch, an upper bound if `batches_per_epoch` is None.
+        read_window: reads the micro-batches of one window, and counts their items.
 
     Attributes:
-        exhausted: the loader has given less than was asked for, so the epoch is over.
-        together: makes of the micro-batches those that go along with the ones of other processes.
+        epoch: epoch of the next window, from 0.
+        windows_done: windows of that epoch that were yielded.
+        on_positioned: called once the position to resume at is reached; see `start_at`.
+        align_ranks: wraps the iterator over micro-batches so that all ranks stop together; None if
+            they have equally many.
+        exhausted: the loader yielded less than was asked for, so the epoch is over.
     """
 
     def __init__(
-        self, loader: Any, *, accumulation: int, batches: int | None, windows: int, read: Reader
+        self,
+        loader: Any,
+        *,
+        accumulation: int,
+        batches_per_epoch: int | None,
+        windows_per_epoch: int,
+        read_window: WindowReader,
     ) -> None:
         self.loader = loader
         self.accumulation = accumulation
-        self.batches = batches
-        self.windows = windows
-        self.read = read
+        self.batches_per_epoch = batches_per_epoch
+        self.windows_per_epoch = windows_per_epoch
+        self.read_window = read_window
         self.epoch = 0
-        self.done = 0
+        self.windows_done = 0
         self.on_positioned: Callable[[], None] | None = None
-        self.together: Callable[[Iterator[Any]], Iterator[Any]] | None = None
+        self.align_ranks: Callable[[Iterator[Any]], Iterator[Any]] | None = None
         self.exhausted = False
         self._stopped = False
         self._loader_state: dict[str, Any] | None = None
-        self._source: Any = loader
+
+        # Three kinds of loaders can resume: ours, those of other libraries that have a state, and
+        # those without one, which are read again from the start of the epoch.
+        self._source: EpochLoader | RereadLoader | LoaderWithState = loader
         if isinstance(loader, EpochLoader):
             loader.tracked = True
         elif not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
             self._source = RereadLoader(loader)
 
     def __len__(self) -> int:
-        return self.windows
+        return self.windows_per_epoch
 
     def start_at(
         self,
@@ -86,7 +119,7 @@ class WindowLoader:
         on_positioned: Callable[[], None] | None = None,
         loader_state: dict[str, Any] | None = None,
     ) -> None:
-        """Begin the next iteration at this window of this epoch.
+        """Start the next iteration at this window of this epoch.
 
         Args:
             epoch: epoch, from 0.
@@ -99,22 +132,24 @@ class WindowLoader:
                 another kind of loader, the batches that were read are skipped.
         """
         self.epoch = epoch
-        self.done = window
+        self.windows_done = window
         self.on_positioned = on_positioned
         self._loader_state = None
-        if loader_state is not None and self._fits(loader_state):
+        if loader_state is not None and self._is_state_of_loader(loader_state):
             self._loader_state = loader_state
 
     @property
     def is_at_end(self) -> bool:
         """Return whether all windows of the epoch are done, so that the next iteration is empty."""
-        return self.done >= self.windows
+        return self.windows_done >= self.windows_per_epoch
 
     @property
     def is_cut_short(self) -> bool:
         """Return whether the epoch was stopped before its end."""
-        read = self.is_at_end or self.exhausted or getattr(self.loader, "end_of_loader", False)
-        return self._stopped and not read
+        if not self._stopped:
+            return False
+        all_is_read = self.is_at_end or self.exhausted
+        return not (all_is_read or getattr(self.loader, "end_of_loader", False))
 
     def epochs_done(self, steps_in_epoch: float) -> float:
         """Return the epochs read so far, with the part of the current one.
@@ -122,9 +157,9 @@ class WindowLoader:
         Args:
             steps_in_epoch: micro-batches of an epoch.
         """
-        micro_batches = self.done * self.accumulation
-        if self.batches is not None:
-            micro_batches = min(micro_batches, self.batches)
+        micro_batches = self.windows_done * self.accumulation
+        if self.batches_per_epoch is not None:
+            micro_batches = min(micro_batches, self.batches_per_epoch)
         return self.epoch + micro_batches / steps_in_epoch
 
     def stop(self) -> None:
@@ -132,16 +167,17 @@ class WindowLoader:
         self._stopped = True
 
     def end_epoch(self) -> None:
-        """Advance to the next epoch; called by the consumer, which may leave an iterator
-        unfinished.
-        """
-        self.epoch, self.done = self.epoch + 1, 0
+        """Advance to the next epoch; the consumer calls this, as it may leave an iterator early."""
+        self.epoch += 1
+        self.windows_done = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the next window, and of the loader, as Lightning's protocol
-        asks.
-        """
-        return {"epoch": self.epoch, "done": self.done, "loader": self._source.state_dict()}
+        """Return the position of the next window, and the loader's, in Lightning's protocol."""
+        return {
+            "epoch": self.epoch,
+            "done": self.windows_done,
+            "loader": self._source.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the position of a `state_dict`."""
@@ -149,106 +185,123 @@ class WindowLoader:
 
     def __iter__(self) -> Iterator[Window]:
         batches = self._begin_epoch()
-        while self.done < self.windows and not self._stopped:
-            size = self.accumulation
-            if self.batches is not None and self.done == self.windows - 1:
-                size = self.batches % size or size
+        while not (self.is_at_end or self._stopped):
+            # A user's override of `get_batch_samples` may raise StopIteration, which would end this
+            # generator silently.
             try:
-                micro_batches, items = self.read(batches, size)
+                micro_batches, items = self.read_window(batches, self._next_window_size())
             except StopIteration as error:
                 raise misplaced(error) from error
             window = Window(micro_batches)
             window.items = items
+
             self.exhausted = len(window) < self.accumulation
             if not window:
                 break
             if self.on_positioned is not None:
-                self._positioned()
-            self.done += 1
+                self._report_positioned()
+            self.windows_done += 1
             yield window
 
+    def _next_window_size(self) -> int:
+        """Return the micro-batches of the next window; the last one takes what is left."""
+        is_last = self.windows_done == self.windows_per_epoch - 1
+        if self.batches_per_epoch is None or not is_last:
+            return self.accumulation
+        rest = self.batches_per_epoch % self.accumulation
+        return rest or self.accumulation
+
     def _begin_epoch(self) -> Iterator[Any]:
-        """Return the micro-batches from the position on; nothing is read of an epoch that is at
-        its end.
-        """
+        """Return the micro-batches from the position on; none at the end of an epoch."""
         self._stopped = False
         self.exhausted = False
-        if self.done == 0 or self.is_at_end:
+        if self.windows_done == 0 or self.is_at_end:
             self._load_state_between_epochs()
-            self._positioned()
+            self._report_positioned()
         if self.is_at_end:
             return iter(())
-        batches = self._micro_batches()
-        return batches if self.together is None else self.together(batches)
 
-    def _positioned(self) -> None:
+        batches = self._micro_batches()
+        if self.align_ranks is None:
+            return batches
+        return self.align_ranks(batches)
+
+    def _report_positioned(self) -> None:
+        """Call `on_positioned`, once."""
         callback = self.on_positioned
         self.on_positioned = None
         if callback is not None:
             callback()
 
     def _load_state_between_epochs(self) -> None:
-        """Restore the loader, once, since an evaluation with the same collator may follow the
-        end of an epoch.
+        """Restore the loader at the start or at the end of an epoch.
+
+        Only once: an evaluation with the same collator may follow the end of an epoch.
         """
+        source = self._source
         state = self._loader_state
-        if state is None or self._is_foreign:
+        if state is None:
             return
-        # The epoch of the state may have been ended before its last batch.
-        if isinstance(self._source, EpochLoader) and state["handed_out"] > 0:
-            state = before_epoch(state, self.epoch + self.is_at_end)
-        self._source.load_state_dict(state)
+        if isinstance(source, EpochLoader):
+            # The epoch of the state may have been stopped before its last batch.
+            if state["handed_out"] > 0:
+                state = before_epoch(state, self.epoch + self.is_at_end)
+        elif not isinstance(source, RereadLoader):
+            return
+        source.load_state_dict(state)
         self._loader_state = None
 
     def _micro_batches(self) -> Iterator[Any]:
+        """Return the micro-batches of the epoch that are not done yet."""
         source = self._source
-        if hasattr(self.loader, "set_epoch"):
-            self.loader.set_epoch(self.epoch)
         state = self._loader_state
         self._loader_state = None
-        skipped = self.done * self.accumulation
+        batches_done = self.windows_done * self.accumulation
+        if hasattr(self.loader, "set_epoch"):
+            self.loader.set_epoch(self.epoch)
 
-        # Without a state the batches are counted.
-        if state is None and self._is_foreign:
-            return skip_items(iterate(source), skipped)
+        if not isinstance(source, (EpochLoader, RereadLoader)):
+            return self._foreign_micro_batches(state, batches_done)
+
+        # Without a state, batches are counted.
         if state is None:
-            source.skip(skipped)
+            source.skip(batches_done)
             return iter(source)
 
-        if self._is_foreign and self.done == 0:
-            return self._epoch_after(state)
-        if self._is_foreign:
-            source.load_state_dict(state)
-            batches = iterate(source)
-        else:
-            source.load_state_dict(state, inside_epoch=True)
-            if isinstance(source, RereadLoader):
-                source.skip(skipped)
-            batches = iter(source)
-        self._positioned()
+        source.load_state_dict(state, inside_epoch=True)
+        if isinstance(source, RereadLoader):
+            source.skip(batches_done)
+        batches = iter(source)
+        self._report_positioned()
         return batches
 
-    def _epoch_after(self, state: dict[str, Any]) -> Iterator[Any]:
-        """Start the epoch after one that ended in this state of a foreign loader, which may not
-        know that it ended.
-        """
+    def _foreign_micro_batches(
+        self, state: dict[str, Any] | None, batches_done: int
+    ) -> Iterator[Any]:
+        """Return the micro-batches of a loader of another library, which has its own state."""
+        if state is None:
+            return skip_items(iterate(self.loader), batches_done)
+        if self.windows_done == 0:
+            return self._foreign_epoch_after(state)
+        self.loader.load_state_dict(state)
+        batches = iterate(self.loader)
+        self._report_positioned()
+        return batches
+
+    def _foreign_epoch_after(self, state: dict[str, Any]) -> Iterator[Any]:
+        """Start the epoch after one that ended in this state of a foreign loader."""
         rng = capture_host_rng()
         self.loader.load_state_dict(state)
         batches = iterate(self.loader)
         for first in batches:
             return itertools.chain([first], batches)
+
+        # The loader did not know that its epoch had ended, and yielded nothing: iterate again.
         restore_host_rng(rng)
         return iterate(self.loader)
 
-    @property
-    def _is_foreign(self) -> bool:
-        """Return whether the loader is of another library, and has its own state."""
-        return not isinstance(self._source, (EpochLoader, RereadLoader))
-
-    def _fits(self, state: dict[str, Any]) -> bool:
-        """Return whether a state may be that of the loader, which may have been replaced in the
-        meantime.
-        """
+    def _is_state_of_loader(self, state: dict[str, Any]) -> bool:
+        """Return whether a state is of this kind of loader, which may have been replaced since."""
         if isinstance(self._source, EpochLoader):
             return "handed_out" in state
         if isinstance(self._source, RereadLoader):
@@ -257,28 +310,31 @@ class WindowLoader:
 
 
 class LossMeter:
-    """Sum micro-batch losses as the reference does, to the last bit, without a device
-    synchronisation at each step.
+    """Sum micro-batch losses to the same bits as the reference, without synchronising each step.
 
-    The reference adds each loss to a float32 tensor, and its filter for NaN synchronises for every
-    loss. Here the losses are kept as they come, and added up in the same order when a log is due.
+    The reference adds each loss to a float32 tensor, and its filter for NaN synchronises with the
+    device for every loss. Here the losses stay on the device, and are added up in the same order
+    when a log is due.
 
     Args:
-        skip_not_finite: put the mean of the window so far in the place of a NaN or infinite loss.
+        skip_not_finite: replace a NaN or infinite loss by the mean since the last log.
 
     Attributes:
         not_finite: how many of the losses that the last `take` added up were NaN or infinite.
-        first_not_finite: the `steps_since_log` of the first of them, None if there was none.
+        first_not_finite: the `steps_since_log` of the first of them, None if all were finite.
     """
 
     def __init__(self, skip_not_finite: bool) -> None:
         self.skip_not_finite = skip_not_finite
         self.not_finite = 0
         self.first_not_finite: int | None = None
-        self._rest = 0.0
+        self._start = 0.0
+        """The sum begins with this: 0, or NaN once a sum was not finite."""
         self._losses: list[torch.Tensor] = []
-        self._chunks: list[tuple[torch.Tensor, list[int]]] = []
+        """Losses that are not stacked yet, and in `_steps` the `steps_since_log` of each."""
         self._steps: list[int] = []
+        self._chunks: list[tuple[torch.Tensor, list[int]]] = []
+        """Stacked losses, each chunk with the `steps_since_log` of its losses."""
 
     def add(self, loss: torch.Tensor, steps_since_log: int) -> None:
         """Keep the loss of a micro-batch.
@@ -290,39 +346,48 @@ class LossMeter:
         self._losses.append(loss)
         self._steps.append(steps_since_log)
         if len(self._losses) >= _CHUNK:
-            self._pack()
+            self._stack()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses since the last `take`, for `load_state_dict`; this synchronises with
-        the device.
-        """
-        self._pack()
-        chunks = [chunk.double().cpu() for chunk, _ in self._chunks]
-        losses = torch.cat(chunks) if chunks else torch.zeros(0, device="cpu")
-        steps = [since for _, chunk in self._chunks for since in chunk]
-        self._chunks = [(losses, steps)]  # so that the time of the next one does not grow
-        return {"rest": self._rest, "losses": losses, "steps": steps}
+        """Return the losses since the last `take`; this synchronises with the device."""
+        self._stack()
+        losses = torch.zeros(0, device="cpu")
+        steps: list[int] = []
+        if self._chunks:
+            losses = torch.cat([chunk.double().cpu() for chunk, _ in self._chunks])
+        for _, steps_of_chunk in self._chunks:
+            steps += steps_of_chunk
+
+        # Keep one chunk, so that the next save does not copy from the device again.
+        self._chunks = [(losses, steps)]
+        return {"rest": self._start, "losses": losses, "steps": steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a `state_dict`, with the very same sums."""
-        self._rest = state["rest"]
-        self._losses, self._steps = [], []
-        self._chunks = [(state["losses"], list(state["steps"]))] if state["steps"] else []
+        self._start = state["rest"]
+        self._losses = []
+        self._steps = []
+        self._chunks = []
+        if state["steps"]:
+            self._chunks.append((state["losses"], list(state["steps"])))
 
     @staticmethod
     def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the mean of the `state_dict`s of several processes, as one."""
-        steps = torch.tensor(
-            [step for state in states for step in state["steps"]], dtype=torch.int64, device="cpu"
-        )
+        all_steps: list[int] = []
+        for state in states:
+            all_steps += state["steps"]
+        steps = torch.tensor(all_steps, dtype=torch.int64, device="cpu")
         losses = torch.cat([state["losses"].double() for state in states]) / len(states)
+
+        # Losses of the same step come one after the other, in the order of the processes.
         order = torch.argsort(steps, stable=True)
-        rest = sum(state["rest"] for state in states) / len(states)
-        return {"rest": rest, "losses": losses[order], "steps": steps[order].tolist()}
+        start = sum(state["rest"] for state in states) / len(states)
+        return {"rest": start, "losses": losses[order], "steps": steps[order].tolist()}
 
     def begin_with(self, total: float) -> None:
-        """Start the sum at `total`, replacing the rest of the last `take`."""
-        self._rest = _float32(total)
+        """Start the sum at `total`."""
+        self._start = _float32(total)
 
     def take(self) -> float:
         """Return the sum since the last call, in float32.
@@ -330,31 +395,38 @@ class LossMeter:
         Once not finite, the sum stays NaN, as in the reference, which resets it by subtracting it
         from itself.
         """
-        self._pack()
-        total = self._rest
-        self.not_finite, self.first_not_finite = 0, None
-        for chunk, steps in self._chunks:
-            for loss, since in zip(chunk.tolist(), steps, strict=True):
-                total = self._added(total, loss, since)
+        self._stack()
+        total = self._start
+        self.not_finite = 0
+        self.first_not_finite = None
+        for losses, steps in self._chunks:
+            for loss, steps_since_log in zip(losses.tolist(), steps, strict=True):
+                total = self._added(total, loss, steps_since_log)
         self._chunks = []
-        self._rest = total - total
+
+        # 0, or NaN for a sum that is not finite.
+        self._start = total - total
         return total
 
     def _added(self, total: float, loss: float, steps_since_log: int) -> float:
+        """Return the sum of `total` and a loss in float32; count a loss that is not finite."""
         if not math.isfinite(loss):
             self.not_finite += 1
             if self.first_not_finite is None:
                 self.first_not_finite = steps_since_log
             if self.skip_not_finite:
-                return _float32(total + _float32(total / (1 + steps_since_log)))
+                mean = _float32(total / (1 + steps_since_log))
+                return _float32(total + mean)
         return _float32(total + loss)
 
-    def _pack(self) -> None:
-        if self._losses:
-            self._chunks.append(
-                (torch.stack([loss.reshape(()) for loss in self._losses]), self._steps)
-            )
-            self._losses, self._steps = [], []
+    def _stack(self) -> None:
+        """Stack the losses that were added since the last time into one tensor."""
+        if not self._losses:
+            return
+        losses = torch.stack([loss.reshape(()) for loss in self._losses])
+        self._chunks.append((losses, self._steps))
+        self._losses = []
+        self._steps = []
 
 
 def _float32(value: float) -> float:

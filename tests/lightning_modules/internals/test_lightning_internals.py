@@ -44,7 +44,13 @@ def make_windows():
             return iter([torch.tensor(10.0 * self.epoch + index) for index in range(WINDOWS)])
 
     read = lambda batches, n: ([next(batches)], 1)
-    return WindowLoader(Numbers(), accumulation=1, batches=WINDOWS, windows=WINDOWS, read=read)
+    return WindowLoader(
+        Numbers(),
+        accumulation=1,
+        batches_per_epoch=WINDOWS,
+        windows_per_epoch=WINDOWS,
+        read_window=read,
+    )
 
 
 class Manual(fast_path.FastModule):

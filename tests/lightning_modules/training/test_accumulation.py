@@ -36,10 +36,10 @@ def make(loader, accumulation=3, sized=True, windows=None):
     """Windows over a loader; over a stream of unknown length if it is not `sized`."""
     needed = -(-loader.count // accumulation)
     sizes = {
-        "batches": loader.count if sized else None,
-        "windows": needed if windows is None else windows,
+        "batches_per_epoch": loader.count if sized else None,
+        "windows_per_epoch": needed if windows is None else windows,
     }
-    return WindowLoader(loader, accumulation=accumulation, read=read, **sizes)
+    return WindowLoader(loader, accumulation=accumulation, read_window=read, **sizes)
 
 
 @pytest.mark.parametrize("count", range(9))
@@ -74,7 +74,7 @@ def test_position_is_reached_after_the_first_window_in_mid_epoch():
     loader, moments = Recorded(9), []
     windows = make(loader)
     windows.start_at(
-        0, 1, on_positioned=lambda: moments.append((list(loader.events), windows.done))
+        0, 1, on_positioned=lambda: moments.append((list(loader.events), windows.windows_done))
     )
     iterator = iter(windows)
     assert moments == []
@@ -91,7 +91,7 @@ def test_windows_of_a_stream_end_with_a_shorter_one(count):
     windows = make(Recorded(count), sized=False, windows=100)
     seen = [len(window) for window in windows]
     assert seen == [3] * (count // 3) + [count % 3] * (count % 3 > 0)
-    assert windows.done == len(seen)
+    assert windows.windows_done == len(seen)
 
 
 def test_windows_of_a_loader_that_gives_less_than_its_length():
