@@ -457,7 +457,7 @@ class Strategy:
         optimizer = trainer.optimizer
         write = None
         if trainer.args.should_save:
-            write = files.tensors
+            write = files.write_tensors
 
         # The part of each process.
         if spread is not None and self.saves_parts(checkpoint=checkpoint):

@@ -147,7 +147,7 @@ def test_a_step_is_saved_again_while_its_checkpoint_is_being_written(tmp_path, m
     second_begins = threading.Event()
     begin = saving.checkpoints.begin
     make_room = BackgroundWriter.make_room
-    run = writing.CheckpointFiles.run
+    write_copies = writing.CheckpointFiles.write_copies
 
     def begin_noted(final, owner):
         begun.append(Path(final).name)
@@ -163,12 +163,12 @@ def test_a_step_is_saved_again_while_its_checkpoint_is_being_written(tmp_path, m
 
     def held(self):
         assert second_begins.wait(60)
-        run(self)
+        write_copies(self)
 
     begun: list[str] = []
     monkeypatch.setattr(saving.checkpoints, "begin", begin_noted)
     monkeypatch.setattr(BackgroundWriter, "make_room", make_room_noted)
-    monkeypatch.setattr(writing.CheckpointFiles, "run", held)
+    monkeypatch.setattr(writing.CheckpointFiles, "write_copies", held)
     again = At(
         "on_epoch_end", lambda trainer, state, control: setattr(control, "should_save", True)
     )
