@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ class RunningLoss:
         total: sum over the training since `first_step`.
         first_step: step after which the sum begins.
         last_logged: step of the last log.
-        not_finite: number of NaN or infinite losses in the last `take`, over all processes.
+        not_finite: number of steps with a NaN or infinite loss so far, over all processes.
         recorded: the values of `Trainer.record`.
     """
 
@@ -48,6 +47,7 @@ class RunningLoss:
         self.not_finite = 0
         self.recorded = RecordedValues(_share)
         self._others_recorded = False
+        self._not_finite_steps: set[int] = set()  # since the last `take`, in this process
         self._has_warned = False
         self._tensor: torch.Tensor | None = None  # created by `since_log`
 
@@ -59,8 +59,7 @@ class RunningLoss:
         with the device.
         """
         total = self._sum_up()
-        if self.meter.first_not_finite is not None and not self._has_warned:
-            self._warn(self.last_logged + self.meter.first_not_finite + 1)
+        self._warn_once(self._not_finite_steps)
         if self._tensor is None:
             self._tensor = torch.zeros((), dtype=torch.float32, device=self.trainer.args.device)
         return self._tensor.fill_(total)
@@ -76,19 +75,29 @@ class RunningLoss:
         loss = self._sum_up()
         if self._tensor is not None:
             self._tensor -= self._tensor
-        self.not_finite, first = self.meter.not_finite, self.meter.first_not_finite
-        step = math.inf if first is None else self.last_logged + first + 1
+        steps = self._not_finite_steps
         if self.trainer.args.world_size > 1:
-            loss, self.not_finite, step = self._of_all_processes(loss, step)
-        if self.not_finite and not self._has_warned:
-            self._warn(int(step))
+            loss, steps = self._of_all_processes(loss)
+
+        self._warn_once(steps)
+        self.not_finite += len(steps)
+        self._not_finite_steps = set()
         self.total += loss
         return loss
 
     def mean(self) -> float:
-        """Return the mean loss per step of the training."""
+        """Return the mean loss per step of the training, and log the number of steps whose loss
+        was not finite.
+        """
         self.take()
-        return self.total / max(self.trainer.state.global_step - self.first_step, 0.001)
+        steps = self.trainer.state.global_step - self.first_step
+        if self.not_finite and self.trainer.state.is_world_process_zero:
+            logger.warning(
+                "%s of the %s steps of this training had a NaN or infinite loss.",
+                self.not_finite,
+                steps,
+            )
+        return self.total / max(steps, 0.001)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that makes the next log after a resumption that of an uninterrupted
@@ -118,29 +127,42 @@ class RunningLoss:
     def _sum_up(self) -> float:
         if self._tensor is not None:
             self.meter.begin_with(self._tensor.item())
-        return self.meter.take()
+        total = self.meter.take()
+        self._not_finite_steps.update(
+            self.last_logged + since + 1 for since in self.meter.not_finite_steps
+        )
+        return total
 
-    def _of_all_processes(self, loss: float, step: float) -> tuple[float, int, float]:
+    def _of_all_processes(self, loss: float) -> tuple[float, set[int]]:
+        """Return the mean loss, and the steps that are not finite in any process."""
         local = torch.tensor(
-            [[loss, self.not_finite, step, bool(self.recorded)]], device=self.trainer.args.device
+            [[loss, len(self._not_finite_steps), bool(self.recorded)]],
+            device=self.trainer.args.device,
         )
-        losses, counts, steps, recorded = self.trainer.accelerator.gather(local).T.contiguous()
+        losses, counts, recorded = self.trainer.accelerator.gather(local).T.contiguous()
         self._others_recorded = bool(recorded.any())
-        return (
-            losses.mean().item(),
-            int(counts.sum()) // copies_of_batches(self.trainer.args),
-            steps.min().item(),
-        )
 
-    def _warn(self, step: int) -> None:
+        # All processes have the same counts, so all of them or none gather the steps.
+        steps: set[int] = set()
+        if counts.any():
+            steps = steps.union(*gather_objects(self._not_finite_steps))
+        return losses.mean().item(), steps
+
+    def _warn_once(self, steps: set[int]) -> None:
+        """Warn of the first steps whose loss is not finite; the end of the training counts all."""
+        if not steps or self._has_warned:
+            return
         self._has_warned = True
         if not self.trainer.state.is_world_process_zero:
             return
-        kept_out = " logging_nan_inf_filter keeps it out of the average that is logged."
+        left_out = " logging_nan_inf_filter leaves them out of the logged average."
         logger.warning(
-            "The loss of step %s is NaN or infinite.%s This is said once.",
-            step,
-            kept_out * self.meter.skip_not_finite,
+            "%s of the %s steps since the last log had a NaN or infinite loss, the first of them "
+            "step %s.%s",
+            len(steps),
+            self.trainer.state.global_step - self.last_logged,
+            min(steps),
+            left_out if self.meter.skip_not_finite else "",
         )
 
 

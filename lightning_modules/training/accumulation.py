@@ -320,14 +320,13 @@ class LossMeter:
         skip_not_finite: replace a NaN or infinite loss by the mean since the last log.
 
     Attributes:
-        not_finite: how many of the losses that the last `take` added up were NaN or infinite.
-        first_not_finite: the `steps_since_log` of the first of them, None if all were finite.
+        not_finite_steps: the `steps_since_log` of the steps with a NaN or infinite loss, among
+            those that the last `take` added up.
     """
 
     def __init__(self, skip_not_finite: bool) -> None:
         self.skip_not_finite = skip_not_finite
-        self.not_finite = 0
-        self.first_not_finite: int | None = None
+        self.not_finite_steps: list[int] = []
         self._start = 0.0
         """The sum begins with this: 0, or NaN once a sum was not finite."""
         self._losses: list[torch.Tensor] = []
@@ -397,8 +396,7 @@ class LossMeter:
         """
         self._stack()
         total = self._start
-        self.not_finite = 0
-        self.first_not_finite = None
+        self.not_finite_steps = []
         for losses, steps in self._chunks:
             for loss, steps_since_log in zip(losses.tolist(), steps, strict=True):
                 total = self._added(total, loss, steps_since_log)
@@ -411,9 +409,9 @@ class LossMeter:
     def _added(self, total: float, loss: float, steps_since_log: int) -> float:
         """Return the sum of `total` and a loss in float32; count a loss that is not finite."""
         if not math.isfinite(loss):
-            self.not_finite += 1
-            if self.first_not_finite is None:
-                self.first_not_finite = steps_since_log
+            # Micro-batches of one step follow each other.
+            if self.not_finite_steps[-1:] != [steps_since_log]:
+                self.not_finite_steps.append(steps_since_log)
             if self.skip_not_finite:
                 mean = _float32(total / (1 + steps_since_log))
                 return _float32(total + mean)

@@ -75,3 +75,12 @@ def test_both_choose_the_same_best_model_of_two_sets_and_leave_out_the_same_step
     )
     assert means == pytest.approx([(left + right) / 2 for left, right in zip(a, b, strict=True)])
     assert (found["best"], found["step"]) == (max(means), means.index(max(means)) + 1)
+
+
+def test_a_loss_that_is_not_finite_in_one_process_is_counted_by_the_first(run):
+    _, _, said = run
+    warning = (
+        "1 of the 2 steps since the last log had a NaN or infinite loss, the first of them step 6"
+    )
+    assert said.count(warning) == 1
+    assert said.count("1 of the 6 steps of this training had a NaN or infinite loss") == 1
