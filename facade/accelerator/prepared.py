@@ -178,7 +178,7 @@ class _Watcher:
         self.accelerator = accelerator
         self.placed = placed
 
-    def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
+    def on_batch(self, loader: EpochLoader, batch: Any) -> Any:
         """See `BatchWatcher`."""
         self.accelerator.gradient_state.enter_loader(loader)
         if not self.placed:
@@ -187,6 +187,6 @@ class _Watcher:
         non_blocking = self.accelerator.dataloader_config.non_blocking
         return to_device(batch, self.accelerator.device, non_blocking)
 
-    def ended(self, loader: EpochLoader) -> None:
+    def on_end(self, loader: EpochLoader) -> None:
         """See `BatchWatcher`."""
         self.accelerator.gradient_state.exit_loader(loader)

@@ -97,7 +97,7 @@ class DataLoading:
         if key is not None and args.dataloader_persistent_workers:
             trainer._eval_dataloaders[key] = loader
             loader.tracked = True
-            loader.had_workers(trainer._data_position.evaluated_before.get(key))
+            loader.restore_workers(trainer._data_position.evaluated_before.get(key))
         return loader
 
     def train_sampler(self, dataset: Any, order: str) -> Sampler[Any] | None:
@@ -244,11 +244,11 @@ class DevicePlacement:
         self.device = device
         self.non_blocking = non_blocking
 
-    def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
+    def on_batch(self, loader: EpochLoader, batch: Any) -> Any:
         """See `BatchWatcher`."""
         return to_device(batch, self.device, self.non_blocking)
 
-    def ended(self, loader: EpochLoader) -> None:
+    def on_end(self, loader: EpochLoader) -> None:
         """See `BatchWatcher`."""
 
 

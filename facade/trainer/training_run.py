@@ -202,7 +202,7 @@ class TrainingRun:
             self.is_fitting = False
             self.windows.on_positioned = None  # it refers to this run
             if is_own(trainer, "get_train_dataloader"):
-                loader.end_workers()
+                loader.shut_down_workers()
         return self.output
 
     def _run_lightning(self, module: TrainerModule) -> None:

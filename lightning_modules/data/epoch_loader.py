@@ -1,14 +1,12 @@
-"""DataLoader with epoch seeding, sharding by process, one batch of lookahead, and a position
-that can be restored.
-"""
+"""A DataLoader that is seeded per epoch, sharded by process, and resumes from its position."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -20,7 +18,7 @@ from .batch_samplers import BatchesAfter
 from .iteration import batches_of
 from .loader_state import as_written_now, has_no_generator, is_between_epochs, skip_items
 from .samplers import IterableShard, shared_in_turn
-from .stateful_parts import Draws, drawing_parts, ordering_parts, part_states, restore_parts
+from .stateful_parts import RandomSources, drawing_parts, ordering_parts, part_states, restore_parts
 from .worker_state import (
     ENDED,
     Fetched,
@@ -34,94 +32,103 @@ from .worker_state import (
 
 _log = logging.getLogger(__name__)
 
-_NOTHING: Any = object()
-"""Returned in place of a batch after the last one."""
+_NO_BATCH: Any = object()
+"""Stands for a batch after the last one."""
 
-
-_UNKNOWN = WorkerStates()
+_NO_WORKER_STATES = WorkerStates()
+"""No worker has sent a batch yet, or no state is known of any."""
 
 
 class BatchWatcher(Protocol):
     """Observer of the batches that a loader yields."""
 
-    def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
+    def on_batch(self, loader: EpochLoader, batch: Any) -> Any:
         """Return the batch to yield; `loader.end_of_loader` says whether it is the last one."""
         ...
 
-    def ended(self, loader: EpochLoader) -> None:
+    def on_end(self, loader: EpochLoader) -> None:
         """Called at the end of an iteration over a loader."""
         ...
 
 
-class Before(NamedTuple):
-    """The state of a loader before it read a batch, from which it reads that batch again."""
+class StateBeforeBatch(NamedTuple):
+    """The state of a loader before it read a batch, from which it reads that batch again.
+
+    Attributes:
+        generators: the global generators, and the states of collator and dataset ("own").
+        workers: the states of the workers.
+        stream: the packed state of a resumable stream that is read in this process.
+    """
 
     generators: dict[str, Any]
-    """The global generators, and the states of collator and dataset ("own")."""
     workers: WorkerStates
     stream: bytes | None
-    """State of a resumable stream that is read in this process, packed."""
+
+
+def _empty_deque() -> deque[tuple[Any, StateBeforeBatch | None]]:
+    return deque()
 
 
 @dataclass
-class Reading:
+class IterationPosition:
     """The position of one iteration over a loader.
 
     Attributes:
         epoch: number of the epoch.
         num_workers: workers that read; a resumed pass over a stream keeps those that it began with.
         files_in_turn: the arguments of `FilesInTurn`, if a resumed pass is read by one.
-        batches: gives the batches that are not read yet.
+        unread: yields the batches that are not read yet.
         handed_out: batches yielded so far.
-        ahead: the batches that were read after them, one as in the reference, or none at the end;
-            each with its `Before`, which is None of a loader that is not tracked.
-        used: what was before the batches handed out last: Lightning may hold two that no step was
-            taken on.
-        draws: the global generators, the collator and the dataset.
-        stream: a dataset that is a resumable stream, and read in this process.
-        start: the generators at the start of the iteration, from which its order and worker seeds
-            can be redrawn; None if it was not tracked then.
-        order: the states of the loader's samplers at that time; None likewise.
-        draws_seed: the seed of the workers is drawn in this iteration; persistent ones are started
-            by the first one.
-        workers: the states of the workers after the batches read so far.
-        workers_at_start: those at the start.
+        prefetched: the batches that were read after those, one as in the reference, or none at the
+            end; each with the state before it, which is None if the loader is not tracked.
+        before_yielded: the states before the batches yielded last: Lightning may hold two that no
+            step was taken on.
+        random_sources: the global generators, the collator and the dataset.
+        resumable_stream: the dataset, if it is a resumable stream that is read in this process.
+        start_states: the generators at the start of the iteration, from which its order and worker
+            seeds can be redrawn; None if it was not tracked then.
+        order_states: the states of the loader's samplers at that time; None likewise.
+        draws_worker_seed: this iteration draws the seed of the workers. Persistent workers are
+            seeded once, by the iteration that starts them.
+        worker_states: the states of the workers after the batches read so far.
+        worker_states_at_start: those at the start.
     """
 
     epoch: int
     num_workers: int
     files_in_turn: list[int] | None = None
-    batches: Iterator[Any] = field(default_factory=lambda: iter(()))
+    unread: Iterator[Any] = field(default_factory=lambda: iter(()))
     handed_out: int = 0
-    ahead: deque[tuple[Any, Before | None]] = field(default_factory=deque)
-    used: deque[Before | None] = field(default_factory=lambda: deque(maxlen=2))
-    draws: Draws = field(default_factory=Draws)
-    stream: Any = None
-    start: dict[str, Any] | None = None
-    order: list[dict[str, Any]] | None = None
-    draws_seed: bool = True
-    workers: WorkerStates = _UNKNOWN
-    workers_at_start: WorkerStates = _UNKNOWN
+    prefetched: deque[tuple[Any, StateBeforeBatch | None]] = field(default_factory=_empty_deque)
+    before_yielded: deque[StateBeforeBatch | None] = field(default_factory=lambda: deque(maxlen=2))
+    random_sources: RandomSources = field(default_factory=RandomSources)
+    resumable_stream: Any = None
+    start_states: dict[str, Any] | None = None
+    order_states: list[dict[str, Any]] | None = None
+    draws_worker_seed: bool = True
+    worker_states: WorkerStates = _NO_WORKER_STATES
+    worker_states_at_start: WorkerStates = _NO_WORKER_STATES
 
-    def befores(self, unused: int) -> list[Before]:
-        """Return what was before the batches to read again; nothing if it is unknown for one of
-        them.
+    def states_to_read_again(self, unused: int) -> list[StateBeforeBatch]:
+        """Return the states before the batches to read again; [] if one of them is unknown.
 
         Args:
-            unused: how many of the batches handed out last are to be handed out again.
+            unused: how many of the batches yielded last are to be yielded again.
         """
-        befores = [before for _, before in self.ahead]
+        states = [state for _, state in self.prefetched]
         if unused > 0:
-            befores = [*list(self.used)[-unused:], *befores]
-        if len(befores) < unused:
+            states = [*list(self.before_yielded)[-unused:], *states]
+        if len(states) < unused:
             return []
-        known = [before for before in befores if before is not None]
-        return known if len(known) == len(befores) else []
+
+        known_states = [state for state in states if state is not None]
+        if len(known_states) < len(states):
+            return []
+        return known_states
 
 
-class EpochLoader(DataLoader):
-    """As a `DataLoader` prepared by `accelerate`: seeded per epoch, sharded by process, one batch
-    ahead.
+class EpochLoader(DataLoader[Any]):
+    """As a `DataLoader` prepared by `accelerate`: seeded per epoch, sharded, one batch ahead.
 
     It fetches each batch before it yields the previous one. So `end_of_loader` is known while the
     last batch is being processed, and a dataset draws its random numbers at the same points as in
@@ -132,22 +139,27 @@ class EpochLoader(DataLoader):
         total: number of samples over all processes, None for a stream.
         samples_per_round: samples that all processes take together in a step.
         drops_last: an incomplete last round is left out.
-        files: number of processes among which the files of a stream are shared out; 1 if the
-            samples are.
+        files: number of processes among which the files of a stream are divided; 1 if its samples
+            are divided.
         kwargs: as for `torch.utils.data.DataLoader`.
 
     Attributes:
         epoch: of the next iteration.
-        end_of_loader: the batch handed out last is the last one.
-        watcher: sees each batch before it is handed out.
+        end_of_loader: the batch yielded last is the last one.
+        watcher: is passed each batch before it is yielded.
         tracked: the state before each batch is recorded for `state_dict`, from the next batch on.
     """
+
+    # torch leaves the types of these open.
+    dataset: Any
+    batch_sampler: Any
+    generator: torch.Generator | None
 
     reports_states = True
     """Batches of a tracked loader may carry the states of their workers or of their stream."""
 
     batches_of_round = 1
-    """Batches of the batch sampler for each batch that is handed out."""
+    """Batches of the batch sampler for each batch that is yielded."""
 
     def __init__(
         self,
@@ -169,117 +181,133 @@ class EpochLoader(DataLoader):
         self.watcher: BatchWatcher | None = None
         self.tracked = False
         self._last_batch_size = -1
-        self._skipped = 0
-        self._reading = Reading(0, self.num_workers)
-        self._state: dict[str, Any] | None = None
-        """Where the next iteration resumes."""
-        self._has_begun_workers = False
+        self._batches_to_skip = 0
+        self._position = IterationPosition(0, self.num_workers)
+        self._state_to_resume: dict[str, Any] | None = None
+        """The `state_dict` from which the next iteration resumes."""
+        self._has_started_workers = False
         """Persistent workers were started, here or before an interruption."""
-        self._saved_of_workers: dict[int, dict[str, Any]] = {}
+        self._resumed_worker_states: dict[int, dict[str, Any]] = {}
+        """By index of the worker, the state in which it begins the iteration that is opened."""
 
     @property
     def whole_dataset(self) -> Any:
         """The dataset of all processes; `dataset` may be this process's share of it."""
-        return self.dataset.dataset if isinstance(self.dataset, IterableShard) else self.dataset
+        if isinstance(self.dataset, IterableShard):
+            return self.dataset.dataset
+        return self.dataset
 
     @property
     def total_batch_size(self) -> int:
-        """As of a loader that `accelerate` prepared: samples that all processes take together in
-        a step.
-        """
+        """As in a loader of `accelerate`: samples that all processes take together in a step."""
         return self.samples_per_round
 
     @property
     def total_dataset_length(self) -> int:
-        """As of a loader that `accelerate` prepared: samples over all processes; a TypeError for
-        a stream.
+        """As in a loader of `accelerate`: samples over all processes.
+
+        Raises:
+            TypeError: the dataset is a stream.
         """
         return len(self.whole_dataset)
 
     @property
     def handed_out(self) -> int:
-        """Return how many batches of the current epoch were handed out; Lightning reads streams
-        one batch ahead.
+        """Return how many batches of the current epoch were yielded.
+
+        Lightning reads streams one batch ahead, so it may be one more than those that were used.
         """
-        return self._reading.handed_out
+        return self._position.handed_out
 
     @property
     def remainder(self) -> int:
-        """Samples in the last, shorter round over all processes; 0 if it is a full one, -1 if
-        unknown.
+        """Samples in the last, shorter round over all processes.
 
-        For a stream it is known when the last batch has been handed out.
+        It is 0 if that round is a full one, and -1 if the number is unknown: for a stream it is
+        known when the last batch has been yielded.
         """
         if self.drops_last:
             return -1
         if self.total is not None:
             return self.total % self.samples_per_round
-        return (
-            getattr(self.dataset, "last_round", self._last_batch_size) if self.end_of_loader else -1
-        )
+        if not self.end_of_loader:
+            return -1
+        return getattr(self.dataset, "last_round", self._last_batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the batch sampler, its sampler and the dataset, where they have
-        `set_epoch`.
+        """Set the epoch of the batch sampler, its sampler and the dataset.
+
+        Those without a method `set_epoch` are skipped.
         """
         self.epoch = epoch
-        for part in (
-            self.batch_sampler,
-            getattr(self.batch_sampler, "sampler", None),
-            self.dataset,
-        ):
+        sampler = getattr(self.batch_sampler, "sampler", None)
+        for part in (self.batch_sampler, sampler, self.dataset):
             set_epoch = getattr(part, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
 
     def skip(self, batches: int) -> None:
-        """Skip this many batches at the start of the next iteration; map-style datasets load
-        none of them.
-        """
-        self._skipped = batches
+        """Skip this many batches at the start of the next iteration.
 
-    # The state, and the way back to it.
+        Of a map-style dataset none of their samples is loaded.
+        """
+        self._batches_to_skip = batches
+
+    # Save the position, and resume from it.
 
     def state_dict(self, unused: int = 0) -> dict[str, Any]:
         """Return the position for `load_state_dict`, in plain values and without any batch.
 
         Args:
-            unused: how many of the batches handed out last were not used, and are to be handed out
-                again; at most 2.
+            unused: how many of the batches yielded last were not used, and are to be yielded again;
+                at most 2.
         """
-        if self._state is not None:
-            return self._state
+        if self._state_to_resume is not None:
+            return self._state_to_resume
 
-        reading = self._reading
-        befores = reading.befores(unused)
+        # The epoch of a loader that has not begun an iteration was set by `set_epoch`.
+        position = self._position
+        epoch = self.epoch
+        if position.handed_out > 0:
+            epoch = position.epoch
+
+        # Batches that were read, but not used, are read again after a resumption. If the state
+        # before one of them is unknown, they are counted as unread.
+        states_before = position.states_to_read_again(unused)
+        knows_unused = unused == 0 or bool(states_before)
         state: dict[str, Any] = {
-            "epoch": reading.epoch if reading.handed_out else self.epoch,
-            "handed_out": reading.handed_out - unused,
-            "ended": not reading.ahead and (bool(befores) or not unused),
-            "start": reading.start,
-            "order": reading.order,
+            "epoch": epoch,
+            "handed_out": position.handed_out - unused,
+            "ended": not position.prefetched and knows_unused,
+            "start": position.start_states,
+            "order": position.order_states,
             "order_now": part_states(*ordering_parts(self)),
             "own_now": part_states(*drawing_parts(self)),
-            "before": [before.generators for before in befores],
-            "renewed": reading.draws_seed,
+            "before": [state.generators for state in states_before],
+            "renewed": position.draws_worker_seed,
             "files": self.files,
         }
-        if reading.num_workers > 0:
-            workers = befores[0].workers if befores else reading.workers
-            state["workers"] = workers.state_dict(reading.num_workers)
-            state["workers_at_start"] = reading.workers_at_start.state_dict(reading.num_workers)
-        if reading.files_in_turn is not None:
-            state["files_in_turn"] = reading.files_in_turn
-        if befores and befores[0].stream is not None:
-            state["stream"] = unpacked(befores[0].stream)
+
+        # Workers and a stream resume before the first batch that is read again.
+        num_workers = position.num_workers
+        if num_workers > 0:
+            workers = position.worker_states
+            if states_before:
+                workers = states_before[0].workers
+            state["workers"] = workers.state_dict(num_workers)
+            state["workers_at_start"] = position.worker_states_at_start.state_dict(num_workers)
+        if position.files_in_turn is not None:
+            state["files_in_turn"] = position.files_in_turn
+        if states_before and states_before[0].stream is not None:
+            state["stream"] = unpacked(states_before[0].stream)
         return state
 
     def load_state_dict(self, state: Mapping[str, Any], *, inside_epoch: bool = False) -> None:
-        """Resume from a `state_dict` at the next iteration; at the end of an epoch that is the next
-        epoch.
+        """Resume from a `state_dict` at the next iteration.
 
-        The iteration begins at once when it is asked for, with what had been read ahead, and leaves
-        the global generators as they are: what is drawn for that was drawn before the interruption.
+        The state of a loader at the end of an epoch resumes at the next epoch. `iter` starts the
+        resumed iteration at once, with the batches that had been read ahead. The global generators
+        are left as they are: what that draws was drawn before the interruption.
 
         Args:
             state: of a loader that read the same data, in batches of the same size. With "rng" the
@@ -289,279 +317,317 @@ class EpochLoader(DataLoader):
         """
         state = as_written_now(state)
         if inside_epoch or not is_between_epochs(state):
-            self._state = state
+            self._state_to_resume = state
             return
 
-        self._state = None
+        self._state_to_resume = None
         restore_parts(state.get("own_now"), *drawing_parts(self))
-        self.set_epoch(state["epoch"] + (state["handed_out"] > 0))
+        epoch = state["epoch"]
+        if state["handed_out"] > 0:
+            epoch += 1
+        self.set_epoch(epoch)
         self._restore_order(state.get("order_now"))
-        self.had_workers(state.get("workers"))
+        self.restore_workers(state.get("workers"))
         if "rng" in state:
             restore_host_rng(state["rng"])
 
     @property
     def worker_states(self) -> dict[str, Any] | None:
-        """Return the states of the persistent workers, for `had_workers`; None if there have
-        been none.
-        """
-        if not self._has_begun_workers:
+        """Return the states of the persistent workers; None if none were started."""
+        if not self._has_started_workers:
             return None
-        return self._reading.workers.state_dict(self.num_workers)
+        return self._position.worker_states.state_dict(self.num_workers)
 
-    def had_workers(self, states: dict[str, Any] | None) -> None:
-        """Begin the next iteration as if persistent workers had run before: in their states, with
-        no seed drawn.
+    def restore_workers(self, states: dict[str, Any] | None) -> None:
+        """Start the next iteration as if persistent workers had run before.
+
+        They start in the states of those, and no seed is drawn for them.
 
         Args:
-            states: `worker_states`; None, or those of another number of workers, if they are to be
-                started anew.
+            states: `worker_states`. Workers start from scratch if it is None, or holds the states
+                of another number of workers.
         """
-        self.end_workers()
-        if self.persistent_workers and states is not None and states["workers"] == self.num_workers:
-            self._has_begun_workers = True
-            self._reading.workers = WorkerStates.known(states)
+        self.shut_down_workers()
+        if not self.persistent_workers or states is None:
+            return
+        if states["workers"] == self.num_workers:
+            self._has_started_workers = True
+            self._position.worker_states = WorkerStates.known(states)
 
-    def end_workers(self) -> None:
-        """End persistent workers now. Left to the garbage collector, each of them takes torch
-        five seconds.
+    def shut_down_workers(self) -> None:
+        """Shut down persistent workers now.
+
+        Left to the garbage collector, each of them takes torch five seconds.
         """
         self._iterator = None
-        self._has_begun_workers = False
-        self._reading = Reading(self.epoch, self.num_workers)
+        self._has_started_workers = False
+        self._position = IterationPosition(self.epoch, self.num_workers)
 
     # The iteration.
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] - a generator is all that a loop needs
-        state = self._state
-        self._state = None
-        resumed = None if state is None else self._resumed(state)
-        return self._hand_out(resumed)
+        state = self._state_to_resume
+        self._state_to_resume = None
+        position = None
+        if state is not None:
+            position = self._resume(state)
+        return self._yield_batches(position)
 
-    def _hand_out(self, resumed: Reading | None) -> Iterator[Any]:
-        """Yield the batches of an iteration; one that is not resumed begins when its first batch
-        is asked for.
+    def _yield_batches(self, position: IterationPosition | None) -> Iterator[Any]:
+        """Yield the batches of an iteration.
+
+        Args:
+            position: of a resumed iteration; None for one that begins when its first batch is asked
+                for.
         """
-        reading = resumed
-        if reading is None:
-            reading = self._begin(self.epoch, self.num_workers)
-            reading.batches = self._open(reading, self._skipped, is_whole=self._skipped == 0)
-            self._skipped = 0
-            self._fetch(reading)
-            if not reading.ahead:  # there is no data
+        if position is None:
+            position = self._begin(self.epoch, self.num_workers)
+            skipped = self._batches_to_skip
+            self._batches_to_skip = 0
+            position.unread = self._open(position, skipped, is_whole=skipped == 0)
+            self._prefetch(position)
+            if not position.prefetched:  # there is no data
                 return
 
-        while reading.ahead:
-            # A resumed iteration may have read two batches again.
-            if len(reading.ahead) == 1:
-                self._fetch(reading)
-            batch, before = reading.ahead.popleft()
-            reading.used.append(before)
-            reading.handed_out += 1
-            self.end_of_loader = not reading.ahead
+        while position.prefetched:
+            # Read the next batch first, to know whether this one is the last. A resumed iteration
+            # may have read two batches again.
+            if len(position.prefetched) == 1:
+                self._prefetch(position)
+            batch, state_before = position.prefetched.popleft()
+            position.before_yielded.append(state_before)
+            position.handed_out += 1
+
+            self.end_of_loader = not position.prefetched
             if self.end_of_loader:
                 self._last_batch_size = find_batch_size(batch) or -1
             if self.watcher is not None:
-                batch = self.watcher.handed_out(self, batch)
+                batch = self.watcher.on_batch(self, batch)
             yield batch
 
         self.epoch += 1
         if self.watcher is not None:
-            self.watcher.ended(self)
+            self.watcher.on_end(self)
 
     def _begin(
         self, epoch: int, num_workers: int, files_in_turn: list[int] | None = None
-    ) -> Reading:
-        """Begin an iteration of which nothing is read."""
+    ) -> IterationPosition:
+        """Return the position at the start of an iteration, before anything is read."""
         self.set_epoch(epoch)
         self.end_of_loader = False
         if self.total is not None:
-            self.total = len(cast(Sized, self.dataset))  # which may have grown since the last epoch
+            # The dataset may have grown since the last epoch.
+            self.total = len(self.dataset)
 
-        reading = Reading(epoch, num_workers, files_in_turn)
-        reading.draws = Draws(*drawing_parts(self))
+        position = IterationPosition(epoch, num_workers, files_in_turn)
+        position.random_sources = RandomSources(*drawing_parts(self))
         if self.tracked:
-            reading.start = reading.draws.state_dict()
-            reading.order = part_states(*ordering_parts(self))
-        if (
-            num_workers == 0
-            and files_in_turn is None
-            and self.reports_states
-            and is_resumable(self.dataset)
-        ):
-            reading.stream = self.dataset
+            position.start_states = position.random_sources.state_dict()
+            position.order_states = part_states(*ordering_parts(self))
+        is_read_here = num_workers == 0 and files_in_turn is None and self.reports_states
+        if is_read_here and is_resumable(self.dataset):
+            position.resumable_stream = self.dataset
 
-        # Persistent workers keep their states, and the first of them begins again.
-        if self._has_begun_workers:
-            reading.draws_seed = False
-            reading.workers = WorkerStates(self._reading.workers.states)
-            reading.workers_at_start = reading.workers
-        self._reading = reading
-        return reading
+        # Persistent workers keep their states. Only the turn starts again with the first of them.
+        if self._has_started_workers:
+            position.draws_worker_seed = False
+            position.worker_states = WorkerStates(self._position.worker_states.states)
+            position.worker_states_at_start = position.worker_states
+        self._position = position
+        return position
 
-    def _fetch(self, reading: Reading) -> None:
-        """Read the next batch; nothing is added to `ahead` at the end."""
-        before = None
+    def _prefetch(self, position: IterationPosition) -> None:
+        """Read the next batch into `prefetched`; leave that as it is after the last one."""
+        state_before = None
         if self.tracked:
-            stream = None if reading.stream is None else _packed_position(reading.stream)
-            before = Before(reading.draws.state_dict(), reading.workers, stream)
-        batch = next(reading.batches, _NOTHING)
-        if batch is _NOTHING:
+            stream_state = None
+            if position.resumable_stream is not None:
+                stream_state = _packed_stream_state(position.resumable_stream)
+            state_before = StateBeforeBatch(
+                position.random_sources.state_dict(), position.worker_states, stream_state
+            )
+
+        batch = next(position.unread, _NO_BATCH)
+        if batch is _NO_BATCH:
             return
         if isinstance(batch, Fetched):
-            reading.workers = reading.workers.after(batch)
+            position.worker_states = position.worker_states.after(batch)
             batch = batch.batch
-        reading.ahead.append((batch, before))
+        position.prefetched.append((batch, state_before))
 
     def _restore_order(self, states: list[dict[str, Any]] | None) -> None:
+        """Restore the samplers from the "order" or "order_now" of a `state_dict`."""
         parts = ordering_parts(self)
         restore_parts(states, *parts)
+
+        # In the run that saved them, a single process, the sampler drew from the global generator.
         _, sampler, _ = parts
         if states is not None and has_no_generator(states, sampler):
-            sampler.generator = None  # it drew from the global one, in a single process
+            sampler.generator = None
 
-    def _resumed(self, state: dict[str, Any]) -> Reading:
-        """Begin the iteration of a `state_dict`, and read again what had been read ahead."""
+    def _resume(self, state: dict[str, Any]) -> IterationPosition:
+        """Start the iteration of a `state_dict`, and read again what had been read ahead."""
         generators_now = state.get("rng") or capture_host_rng()
-        reading = self._begin_again(state)
+        position = self._begin_as_interrupted(state)
         if not is_between_epochs(state):
-            reading.batches = self._open_at(reading, state)
+            position.unread = self._open_after_handed_out(position, state)
 
         # Each batch that had been read ahead, with the generators as they were before it.
         for generators in state["before"]:
-            reading.draws.load_state_dict(generators)
-            self._fetch(reading)
-        # The first batch of a state without generators; or, at the end, that there is no further
-        # one.
+            position.random_sources.load_state_dict(generators)
+            self._prefetch(position)
+
+        # Without such generators the next batch is read as it comes. At the end of an epoch this
+        # reads that there is no further batch.
         if state["ended"] or not state["before"]:
-            self._fetch(reading)
+            self._prefetch(position)
 
         restore_parts(state.get("own_now"), *drawing_parts(self))
         restore_host_rng(generators_now)
-        return reading
+        return position
 
-    def _begin_again(self, state: dict[str, Any]) -> Reading:
-        """Begin the iteration of a `state_dict` as it began: the generators, the order, and who
-        reads.
+    def _begin_as_interrupted(self, state: dict[str, Any]) -> IterationPosition:
+        """Start the iteration of a `state_dict` as it started before the interruption.
+
+        It has the same generators, the same order, and for a stream the same number of workers.
         """
-        self.end_workers()
+        self.shut_down_workers()
         num_workers = self.num_workers
-        if isinstance(self.dataset, IterableDataset) and _workers_of(state) != num_workers:
-            num_workers = _workers_of(state)
+        workers_before = _workers_in(state)
+        if isinstance(self.dataset, IterableDataset) and workers_before != num_workers:
+            num_workers = workers_before
             _log.warning(
-                "The stream was read by %s workers, whose batches alternate: they finish this pass "
-                "over it, and the next one is read by %s.",
-                num_workers,
+                "The checkpoint was written while %s workers read the stream. As many finish this "
+                "pass over it, since batches of workers alternate; the next pass uses %s.",
+                workers_before,
                 self.num_workers,
             )
-        reading = self._begin(state["epoch"], num_workers, state.get("files_in_turn"))
+
+        position = self._begin(state["epoch"], num_workers, state.get("files_in_turn"))
         if state["start"] is not None:
-            reading.draws.load_state_dict(state["start"])
+            position.random_sources.load_state_dict(state["start"])
         self._restore_order(state.get("order"))
 
-        reading.handed_out = state["handed_out"]
-        reading.draws_seed = state["renewed"]
-        reading.start = state["start"]
-        reading.order = state.get("order")
-        if _workers_of(state) == num_workers > 0:
-            reading.workers = WorkerStates.known(state["workers"])
-            reading.workers_at_start = WorkerStates.known(state["workers_at_start"])
-        self._has_begun_workers = self.persistent_workers and num_workers == self.num_workers
-        return reading
+        position.handed_out = state["handed_out"]
+        position.draws_worker_seed = state["renewed"]
+        position.start_states = state["start"]
+        position.order_states = state.get("order")
+        if num_workers > 0 and workers_before == num_workers:
+            position.worker_states = WorkerStates.known(state["workers"])
+            position.worker_states_at_start = WorkerStates.known(state["workers_at_start"])
+        self._has_started_workers = self.persistent_workers and num_workers == self.num_workers
+        return position
 
-    def _open_at(self, reading: Reading, state: dict[str, Any]) -> Iterator[Any]:
-        """Return the batches after those that were handed out.
+    def _open_after_handed_out(
+        self, position: IterationPosition, state: dict[str, Any]
+    ) -> Iterator[Any]:
+        """Return the batches after those that were yielded before the interruption.
 
         Samples of a map-style dataset are not loaded for that. A stream resumes from its state;
         without one it is read again up to its position.
         """
-        done = reading.handed_out
-        states = reading.workers.states
+        batches_done = position.handed_out
+        num_workers = position.num_workers
+        worker_states = position.worker_states
         is_stream = isinstance(self.dataset, IterableDataset)
         if "stream" in state:
-            cast(Any, self.dataset).load_state_dict(state["stream"])
-            return self._open(reading)
+            self.dataset.load_state_dict(state["stream"])
+            return self._open(position)
 
-        # By workers whose states are known.
-        if len(states) == reading.num_workers > 0 and (
-            not is_stream or _know_position(reading.workers)
-        ):
-            workers = reading.workers.state_dict(reading.num_workers)
-            return self._open(reading, 0 if is_stream else done, workers)
+        # Workers whose states are known resume in these. The streams in them know their position.
+        all_known = num_workers > 0 and len(worker_states.states) == num_workers
+        if all_known and not is_stream:
+            return self._open(position, batches_done, worker_states.state_dict(num_workers))
+        if all_known and _all_streams_resumable(worker_states):
+            return self._open(position, 0, worker_states.state_dict(num_workers))
 
-        # By the process itself, or by workers that begin again.
-        if not is_stream and not states:
-            return self._open(reading, done)
+        # This process reads, or workers that start from scratch.
+        if not is_stream and not worker_states.states:
+            return self._open(position, batches_done)
 
-        # From the start of the iteration.
-        workers = None
-        if reading.num_workers > 0:
-            workers = reading.workers_at_start.state_dict(reading.num_workers)
-        return skip_items(self._open(reading, 0, workers), done)
+        # Otherwise the batches that are done are read again, from the start of the iteration.
+        states_at_start = None
+        if num_workers > 0:
+            states_at_start = position.worker_states_at_start.state_dict(num_workers)
+        return skip_items(self._open(position, 0, states_at_start), batches_done)
 
     def _open(
         self,
-        reading: Reading,
+        position: IterationPosition,
         skipped: int = 0,
         workers: dict[str, Any] | None = None,
         *,
         is_whole: bool = False,
     ) -> Iterator[Any]:
-        """Start whoever reads the batches of an iteration.
+        """Start torch's iterator over the batches of an iteration.
 
         Args:
-            reading: the iteration.
+            position: the iteration.
             skipped: batches to leave out.
-            workers: the states in which the workers begin.
+            workers: the states in which the workers start.
             is_whole: it begins with the first batch of an epoch, so that persistent workers are
-                started for good.
+                started to stay.
         """
+        # Persistent workers of an interrupted run are started in the states that they had.
         replaced: dict[str, Any] = {}
         is_stream = isinstance(self.dataset, IterableDataset)
-        if is_whole and self._has_begun_workers and self._iterator is None:
-            workers = reading.workers.state_dict(self.num_workers)
+        if is_whole and self._has_started_workers and self._iterator is None:
+            workers = position.worker_states.state_dict(self.num_workers)
+        self._resumed_worker_states = {}
         if workers is not None:
             replaced["worker_init_fn"] = ResumedWorkers(workers, self.worker_init_fn)
-        if not reading.draws_seed:
+            self._resumed_worker_states = dict(workers["states"])
+
+        # torch draws a seed for workers in any case. Where the uninterrupted run draws none, it
+        # comes from a separate generator.
+        if not position.draws_worker_seed:
             replaced["generator"] = torch.Generator().manual_seed(torch.initial_seed())
         if not is_whole:
             replaced["persistent_workers"] = False
-        if reading.num_workers != self.num_workers:
-            replaced["num_workers"] = reading.num_workers
+        if position.num_workers != self.num_workers:
+            replaced["num_workers"] = position.num_workers
             replaced["prefetch_factor"] = self.prefetch_factor or 2
-        if reading.files_in_turn is not None:
-            replaced["dataset"] = shared_in_turn(self.dataset, *reading.files_in_turn)
-            replaced["dataset"].set_epoch(reading.epoch)
-        if skipped > 0 and not is_stream:
-            replaced["batch_sampler"] = BatchesAfter(
-                self.batch_sampler, skipped * self.batches_of_round
-            )
 
-        # torch's iterators keep what a loader has while they are made; it lets nobody set some of
-        # these attributes.
+        # What is read: another order of the files, or the batches after the first ones.
+        if position.files_in_turn is not None:
+            dataset = shared_in_turn(self.dataset, *position.files_in_turn)
+            dataset.set_epoch(position.epoch)
+            replaced["dataset"] = dataset
+        if skipped > 0 and not is_stream:
+            batches_to_skip = skipped * self.batches_of_round
+            replaced["batch_sampler"] = BatchesAfter(self.batch_sampler, batches_to_skip)
+
+        # torch's iterators keep the attributes that a loader has while they are made. Some of these
+        # refuse to be set, so they are replaced in the dict of the object.
         attributes = vars(self)
         original = {name: attributes[name] for name in replaced}
         attributes.update(replaced)
-        self._saved_of_workers = {} if workers is None else dict(workers["states"])
         try:
             batches = self._batches()
         finally:
             attributes.update(original)
+
         if is_whole and self.persistent_workers:
-            self._has_begun_workers = True
-        return skip_items(batches, skipped) if is_stream else batches
+            self._has_started_workers = True
+        if is_stream:
+            return skip_items(batches, skipped)
+        return batches
 
     def _batches(self) -> Iterator[Any]:
-        """Iterate over the batches of this process; those of a tracked loader carry the states
-        of the workers.
+        """Iterate over the batches of this process.
+
+        The batches of a tracked loader carry the states of the workers.
         """
         if not (self.tracked and self.reports_states and self.num_workers > 0):
             return batches_of(self)
-        size = None if self.batch_sampler is None else self.batch_size
-        return batches_of(self, ReportingCollate(self.collate_fn, size, self._saved_of_workers))
+        batch_size = None
+        if self.batch_sampler is not None:
+            batch_size = self.batch_size
+        collate = ReportingCollate(self.collate_fn, batch_size, self._resumed_worker_states)
+        return batches_of(self, collate)
 
 
-def _packed_position(stream: Any) -> bytes | None:
+def _packed_stream_state(stream: Any) -> bytes | None:
     """Return the state of a resumable stream; None if it has to be read from its start again."""
     try:
         return packed(stream.state_dict())
@@ -569,14 +635,17 @@ def _packed_position(stream: Any) -> bytes | None:
         return None
 
 
-def _workers_of(state: Mapping[str, Any]) -> int:
+def _workers_in(state: Mapping[str, Any]) -> int:
     """Return how many workers read, by a `state_dict`."""
     workers = state.get("workers")
-    return 0 if workers is None else workers["workers"]
+    if workers is None:
+        return 0
+    return workers["workers"]
 
 
-def _know_position(workers: WorkerStates) -> bool:
+def _all_streams_resumable(workers: WorkerStates) -> bool:
     """Return whether the streams in all workers have a state to resume from."""
-    return all(
-        unpacked(state.get("dataset", packed(ENDED))) != ENDED for state in workers.states.values()
-    )
+    for state in workers.states.values():
+        if "dataset" not in state or unpacked(state["dataset"]) == ENDED:
+            return False
+    return True

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import RandomSampler
 
 from .iteration import iterate
-from .stateful_parts import Draws, drawing_parts, ordering_parts, part_states, restore_parts
+from .stateful_parts import RandomSources, drawing_parts, ordering_parts, part_states, restore_parts
 
 
 def is_between_epochs(state: Mapping[str, Any]) -> bool:
@@ -120,7 +120,7 @@ class RereadLoader:
         self._skipped = batches
 
     def __iter__(self) -> Iterator[Any]:
-        draws = Draws(*drawing_parts(self.loader))
+        draws = RandomSources(*drawing_parts(self.loader))
         state = self._state
         self._state = None
         if state is not None:

@@ -182,7 +182,7 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
             _warn_of_lost(".".join(map(str, [type(part).__name__, *path])))
 
 
-class Draws:
+class RandomSources:
     """All that draws random numbers while batches are made: the global CPU generators, and parts of
     loaders.
 

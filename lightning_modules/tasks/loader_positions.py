@@ -180,7 +180,7 @@ def restore_position(
     for loader in loaders:
         if isinstance(loader, EpochLoader):
             # Lightning has read already where there is no length.
-            loader.end_workers()
+            loader.shut_down_workers()
             _warn_of_kept_workers(trainer, loader)
         else:
             _set_epoch_of_samplers(loader, _next(loop_position)[0])

@@ -425,5 +425,5 @@ def train(
         np.random.seed(999)
     made.train(resume_from_checkpoint=resume)
     for loader in made._eval_dataloaders.values():
-        loader.end_workers()
+        loader.shut_down_workers()
     return Run(made, folder)

@@ -373,5 +373,5 @@ def test_skip_with_persistent_workers(tracked):
     read = epochs_of(loader, 1)
     loader.skip(3)
     read += epochs_of(loader, 2)
-    loader.end_workers()
+    loader.shut_down_workers()
     assert read == [whole[0], whole[1][3:], whole[2]]
