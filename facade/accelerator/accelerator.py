@@ -296,7 +296,7 @@ class Accelerator(Processes):
     @property
     def in_run(self) -> bool:
         """Return whether Lightning runs, and handles accumulation, precision and strategy."""
-        return self._backward is not None or self.strategy.runs
+        return self._backward is not None or self.strategy.is_running
 
     @property
     def scaler(self) -> LossScaler | None:
@@ -468,7 +468,7 @@ class Accelerator(Processes):
             model: a DistributedDataParallel, or the model of the run inside one; others are
                 unaffected.
         """
-        wrapper = self.strategy.to_call(model)
+        wrapper = self.strategy.forward_model_of(model)
         if not isinstance(wrapper, nn.parallel.DistributedDataParallel):
             yield
             return
@@ -514,7 +514,7 @@ class Accelerator(Processes):
         if not self._run_needs_no_scaler:
             self.unscale_gradients()
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        return self.strategy.clip(parameters, max_norm, norm_type)
+        return self.strategy.clip_grad_norm(parameters, max_norm, norm_type)
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
         """Unscale gradients and clamp their values to `clip_value`, also sharded ones.
@@ -524,7 +524,7 @@ class Accelerator(Processes):
         """
         self.unscale_gradients()
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else parameters
-        self.strategy.clip_values(parameters, clip_value)
+        self.strategy.clip_grad_values(parameters, clip_value)
 
     # --- custom loops
 
@@ -583,7 +583,7 @@ class Accelerator(Processes):
             ValueError: several processes, and the model lies on several devices.
             NotImplementedError: it would have to be sharded for a custom loop.
         """
-        is_of_run = self.strategy.runs and self.strategy.is_trained(model)
+        is_of_run = self.strategy.is_running and self.strategy.is_trained_model(model)
         if is_of_run or sharding.is_sharded(model) or model in self._models:
             return model
 
@@ -769,7 +769,7 @@ class Accelerator(Processes):
             model: wrapped or not.
             unwrap: False keeps the names of the wrapper, if the model is not sharded.
         """
-        weights = self.strategy.whole_weights(model, keep=self.is_main_process)
+        weights = self.strategy.states.whole_weights(model, keep=self.is_main_process)
         if weights is not None:
             return weights
         if unwrap:

@@ -79,7 +79,7 @@ class InterruptedEvaluation:
             return None
         buffers: dict[str, torch.Tensor] = {}
         # every process has running statistics
-        if self._several and self.run.strategy.spread is None:
+        if self._several and self.run.strategy.sharded_model is None:
             buffers = {name: buffer.cpu() for name, buffer in self._buffers()}
         return {"logs": self.before.logs, "buffers": buffers}
 

@@ -111,7 +111,7 @@ class CheckpointRestorer:
         if wanted is None or wanted is False:
             return None
         if wanted is True:
-            found = self._require_newest(weights=own_weights and strategy.gathers_on_save)
+            found = self._require_newest(weights=own_weights and strategy.states.gathers_on_save)
         else:
             found = self.store.fetch(wanted)
             if not os.path.isdir(found):
@@ -122,9 +122,9 @@ class CheckpointRestorer:
                     "resume_from_checkpoint to another, or to True for the newest one in "
                     "output_dir."
                 )
-            weights = own_weights and not strategy.weights_are_in_parts(found)
+            weights = own_weights and not strategy.states.weights_are_in_parts(found)
             checkpoints.require_intact(found, weights=weights)
-        strategy.require_fitting(found)
+        strategy.states.require_fitting(found)
         return found
 
     def _require_newest(self, *, weights: bool) -> str:
@@ -238,8 +238,8 @@ class CheckpointRestorer:
             )
 
         rates = [group["lr"] for group in trainer.optimizer.param_groups]
-        strategy.load_weights(trainer.model, checkpoint)
-        strategy.load_optimizer(checkpoint)
+        strategy.states.load_weights(trainer.model, checkpoint)
+        strategy.states.load_optimizer(checkpoint)
         for group, rate in zip(trainer.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         load_scaler(checkpoint)
@@ -345,9 +345,9 @@ class CheckpointRestorer:
         if self._on_several_machines:
             self.store.finish()
             self.store.fetch(best)
-        parts = strategy.weights_are_in_parts(best)
+        parts = strategy.states.weights_are_in_parts(best)
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
-            strategy.load_weights(self.trainer.model, best)
+            strategy.states.load_weights(self.trainer.model, best)
             return
         logger.warning(
             "The best checkpoint %s is missing or damaged, so the last model is kept. With several "

@@ -150,7 +150,7 @@ class CheckpointSaver:
         if run is not None:
             may_write_later = not at_once and self._may_write_later(strategy)
             later = run.lightning_trainer.strategy.reduce_boolean_decision(may_write_later)
-        has_parts = later and strategy.saves_parts(checkpoint=True)
+        has_parts = later and strategy.states.saves_parts(checkpoint=True)
 
         # Nothing else is written meanwhile if this checkpoint is not copied. Parts of two
         # checkpoints would share process groups, and two checkpoints of one step a folder.
@@ -189,7 +189,7 @@ class CheckpointSaver:
 
             # The files. Overrides of the methods of the Trainer are called like our own.
             self._staging = str(folder)
-            self._expect_weights(is_spread=strategy.spread is not None)
+            self._expect_weights(is_spread=strategy.sharded_model is not None)
             writes: list[Callable[[], object]] = [
                 partial(trainer.save_model, str(folder), _internal_call=True)
             ]
@@ -348,7 +348,9 @@ class CheckpointSaver:
         if self.saves_training_state:
             states = list(getattr(self.trainer.optimizer, "state", {}).values())
         further = [self.callbacks.tensors(), self.lightning.checkpoint]
-        return strategy.bytes_to_save(states, further, processes=self.trainer.args.world_size)
+        return strategy.states.bytes_to_save(
+            states, further, processes=self.trainer.args.world_size
+        )
 
     def _may_write_later(self, strategy: Strategy) -> bool:
         """Return whether to write copies in a thread: nothing reads the files, and training
@@ -358,7 +360,7 @@ class CheckpointSaver:
         if (
             trainer.background_checkpoints is None
             or trainer.control.should_training_stop
-            or strategy.writes_itself
+            or strategy.states.engine_writes
         ):
             return False
         if trainer.args.push_to_hub:  # each checkpoint is uploaded
@@ -404,7 +406,7 @@ class CheckpointSaver:
         """Refuse parts of processes on several disks, which no process could read together."""
         args = self.trainer.args
         has_parts = self.saves_training_state and (
-            strategy.saves_parts(checkpoint=True) or strategy.writes_itself
+            strategy.states.saves_parts(checkpoint=True) or strategy.states.engine_writes
         )
         if has_parts and args.local_process_index == 0 and not args.should_save:
             checkpoints.require_visible(folder, final)
@@ -433,11 +435,11 @@ class CheckpointSaver:
         trainer = self.trainer
         saves = trainer.args.should_save
         in_checkpoint = internal and self.is_checkpoint(folder)
-        if strategy.saves_parts(checkpoint=in_checkpoint):
+        if strategy.states.saves_parts(checkpoint=in_checkpoint):
             # The collective write first: a rank that failed on the other files would leave the
             # others waiting.
             follow = internal and self.saves_training_state
-            strategy.save_weights(
+            strategy.states.save_weights(
                 folder,
                 files=self.files_of(folder),
                 step=trainer.state.global_step,
@@ -447,8 +449,8 @@ class CheckpointSaver:
                 write(folder, state_dict={})
             return
 
-        is_spread = strategy.spread is not None
-        weights = strategy.whole_weights(trainer.model, keep=saves) if is_spread else None
+        is_spread = strategy.sharded_model is not None
+        weights = strategy.states.whole_weights(trainer.model, keep=saves) if is_spread else None
         self._expect_weights(weights, is_spread=is_spread)
         if weights is None:
             weights = self.lightning.weights(run)

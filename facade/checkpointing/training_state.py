@@ -38,15 +38,15 @@ def load_optimizer_and_schedule(strategy: Strategy, schedule: Any, checkpoint: s
         schedule: of learning rates.
         checkpoint: the folder.
     """
-    if not strategy.load_optimizer(checkpoint):
+    if not strategy.states.load_optimizer(checkpoint):
         return
-    state = strategy.read_schedule(checkpoint)
+    state = strategy.states.read_schedule(checkpoint)
     if state is None:
         logger.warning("%s has no schedule: training goes on with a new one.", checkpoint)
         return
     with loading_schedule(schedule, state, os.path.join(checkpoint, SCHEDULER_NAME)):
         schedule.load_state_dict(state)
-    strategy.schedule_loaded()
+    strategy.states.schedule_loaded()
 
 
 def load_scaler(scaler: Any, checkpoint: str) -> None:
@@ -229,7 +229,7 @@ def _lightnings_own(run: TrainingRun) -> dict[str, Any]:
 
 def _weights_of(run: TrainingRun) -> dict[str, Any]:
     """Return the weights of the module; empty if sharded, where weight averaging is refused."""
-    return {} if run.strategy.spread is not None else run.module.state_dict()
+    return {} if run.strategy.sharded_model is not None else run.module.state_dict()
 
 
 def _without_function(state: Any) -> Any:

@@ -133,7 +133,7 @@ def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
             length.num_update_steps_per_epoch
         )
 
-    meets_each_time = trainer.plan.strategy.distributes or trainer.accelerator.sync_each_batch
+    meets_each_time = trainer.plan.strategy.configures_model or trainer.accelerator.sync_each_batch
     if meets_each_time and args.gradient_accumulation_steps > 1:
         steps[f"batches in an epoch ({remedy} dataloader_drop_last=True)"] = length.steps_in_epoch
     return steps
@@ -144,7 +144,7 @@ def _facts_of_model(trainer: Trainer) -> dict[str, str]:
     different parts.
     """
     model = trainer.model
-    if trainer.plan.strategy.distributes and trainer.model_wrapped is not model:
+    if trainer.plan.strategy.configures_model and trainer.model_wrapped is not model:
         return {}
 
     facts = {"model": type(model).__name__}

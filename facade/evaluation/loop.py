@@ -154,7 +154,7 @@ class Evaluation:
 
         # The strategy has set up the model by now.
         if self.steps == 0:
-            self.model = accelerator.strategy.evaluated
+            self.model = accelerator.strategy.evaluation_model
             self.columns = _keys_of(batch)
         if not self.expected:
             self.seen += find_batch_size(batch) or 0

@@ -252,7 +252,7 @@ class TFTrainer:
         module.train()
         labels = module.to_torch(labels)
         # Through the wrapper of the strategy, which exchanges gradients between the processes.
-        called = engine.accelerator.strategy.to_call(module)
+        called = engine.accelerator.strategy.forward_model_of(module)
         losses, _ = called(module.to_torch(features), labels)
         loss = summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch)
         self._backward_ran = True

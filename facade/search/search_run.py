@@ -444,7 +444,7 @@ class BestModel:
         if (
             not self._wanted
             or why_unusable(value, [self._direction])
-            or trainer.plan.strategy.distributes
+            or trainer.plan.strategy.configures_model
         ):
             return
         if self._value is None or self._sign * value > self._sign * self._value:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SingleDevice(Strategy):
     """One process on one device, with Lightning's default strategy."""
 
-    exchanges = False
+    synchronizes_gradients = False
 
     @classmethod
     def of(cls, args: TrainingArguments) -> Self:
@@ -87,28 +87,30 @@ class DDP(Strategy):
 
     def _wrap_trained(self, device: torch.device) -> None:
         """Wrap the model of the Trainer, unless it was passed to it in a wrapper."""
-        model = self.called
+        model = self.forward_model
         self._records_graph = bool(self.options.get("static_graph"))
         if not isinstance(model, DistributedDataParallel):
-            self._require_trainer().model_wrapped = self.wrap(model, device)
+            self.require_trainer().model_wrapped = self.wrap(model, device)
 
     def end_run(self) -> None:
         """See `Strategy.end_run`: the wrapper goes, as it holds a copy of all gradients."""
         super().end_run()
-        trainer = self._require_trainer()
+        trainer = self.require_trainer()
         if trainer.model_wrapped is not trainer.model:
             trainer.model_wrapped = _unwrapped(trainer.model_wrapped)
 
     @property
-    def evaluated(self) -> Any:
-        """See `Strategy.evaluated`: without gradients there is nothing to exchange."""
-        return _unwrapped(self.called)
+    def evaluation_model(self) -> Any:
+        """See `Strategy.evaluation_model`: without gradients there is nothing to exchange."""
+        return _unwrapped(self.forward_model)
 
-    def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
+    def micro_batch(
+        self, *, synchronize: bool, is_last: bool
+    ) -> contextlib.AbstractContextManager[Any]:
         """See `Strategy.micro_batch`."""
-        exchange = exchange or self._records_graph
+        synchronize = synchronize or self._records_graph
         self._records_graph = False
-        return super().micro_batch(exchange=exchange, steps=steps)
+        return super().micro_batch(synchronize=synchronize, is_last=is_last)
 
 
 def _unwrapped(model: Any) -> Any:

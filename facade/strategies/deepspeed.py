@@ -5,34 +5,27 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from ...lightning_modules.checkpoints import CheckpointFiles, tensor_bytes
-from ...lightning_modules.checkpoints.weight_formats import has_weights
 from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.seeding import host_rng_untouched
 from ...lightning_modules.common.suggestions import optimizer_name
 from ...lightning_modules.common.versions import installed, is_older
 from ...lightning_modules.distributed import deepspeed_engine
-from ...lightning_modules.distributed.zero_files import SavedStates, saved_schedule, saved_states
-from ...lightning_modules.distributed.zero_states import ZeroStates
-from ...lightning_modules.models import inspection
 from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
 from ..arguments.deepspeed_config import (
-    GATHER,
     fill_from_arguments,
     fill_from_run,
     load_deepspeed,
     open_keys,
     value_at,
 )
+from .deepspeed_states import DeepSpeedStates
 from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
 
 if TYPE_CHECKING:
@@ -63,10 +56,10 @@ class DeepSpeed(Strategy):
         should_log: whether this rank logs.
     """
 
-    distributes = True
+    configures_model = True
     scales_losses = True
-    restarts = False
-    steps_parameters = False
+    can_restart = False
+    optimizer_holds_parameters = False
     device = "cpu"
     processes_on_disk = 1
     should_log = True
@@ -114,11 +107,6 @@ class DeepSpeed(Strategy):
     def shards_weights(self) -> bool:
         """See `Strategy.shards_weights`."""
         return self.stage == 3
-
-    @property
-    def gathers_on_save(self) -> bool:
-        """See `Strategy.gathers_on_save`; in stage 3 the configuration can turn it off."""
-        return self.stage != 3 or value_at(self.options["config"], GATHER, True) is not False
 
     @property
     def open_keys(self) -> list[str]:
@@ -228,11 +216,11 @@ class DeepSpeed(Strategy):
         """The engine of a training, that of now or the last; None where the model is not trained
         by one.
         """
-        model = self.called
+        model = self.forward_model
         return model if deepspeed_engine.trains(model) else None
 
-    def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
-        """See `Strategy._distribute`; in a training the engine is made with the optimizer."""
+    def _distribute_model(self, model: nn.Module, module: Any) -> nn.Module:
+        """See `Strategy._distribute_model`; in a training the engine is made with the optimizer."""
         if module.trainer.training:
             return model
         if deepspeed_engine.is_engine(model):
@@ -241,10 +229,10 @@ class DeepSpeed(Strategy):
             return self.lightning.shard(model)
         return model.to(self.lightning.root_device)
 
-    def distribute(self, module: Any) -> nn.Module:
-        """See `Strategy.distribute`."""
-        model = super().distribute(module)
-        self.half_of_inputs = deepspeed_engine.half_of_inputs(model)
+    def distribute_model(self, module: Any) -> nn.Module:
+        """See `Strategy.distribute_model`."""
+        model = super().distribute_model(module)
+        self.input_dtype = deepspeed_engine.input_dtype(model)
         return model
 
     def parameters_beside_embeddings(self, model: Any) -> int:
@@ -256,50 +244,50 @@ class DeepSpeed(Strategy):
             return super().parameters_beside_embeddings(model)
         return count
 
-    def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
-        """Tell the engine whether this micro-batch is the last one before a step: it exchanges
-        gradients by that.
-        """
+    def micro_batch(
+        self, *, synchronize: bool, is_last: bool
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Tell the engine whether a step follows, which is when it exchanges gradients."""
         if self.engine is None:
-            return super().micro_batch(exchange=exchange, steps=steps)
-        self.engine.set_gradient_accumulation_boundary(steps)
+            return super().micro_batch(synchronize=synchronize, is_last=is_last)
+        self.engine.set_gradient_accumulation_boundary(is_last)
         return contextlib.nullcontext()
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """See `Strategy.no_sync`; in a run `micro_batch` tells the engine."""
-        if self.runs and self.is_trained(model):
+        if self.is_running and self.is_trained_model(model):
             return contextlib.nullcontext()
         return super().no_sync(model)
 
     @property
     def clips_in_step(self) -> bool:
         """See `Strategy.clips_in_step`."""
-        return deepspeed_engine.clips_gradients(self.called)
+        return deepspeed_engine.clips_gradients(self.forward_model)
 
-    def clip(
+    def clip_grad_norm(
         self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
     ) -> torch.Tensor:
-        """See `Strategy.clip`; where the engine clips, return the norm of the last step."""
+        """See `Strategy.clip_grad_norm`; an engine that clips tells the norm of the last step."""
         if not self.clips_in_step:
-            return super().clip(parameters, max_norm, norm_type)
+            return super().clip_grad_norm(parameters, max_norm, norm_type)
         device = parameters[0].device if parameters else None
-        return torch.as_tensor(self.norm_of_last_step(), device=device)
+        return torch.as_tensor(self.last_grad_norm(), device=device)
 
-    def clip_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
-        """See `Strategy.clip_values`."""
+    def clip_grad_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
+        """See `Strategy.clip_grad_values`."""
         raise NotImplementedError(
             "clip_grad_value_ is not there with DeepSpeed. Set max_grad_norm instead."
         )
 
-    def norm_of_last_step(self) -> torch.Tensor | float:
-        """See `Strategy.norm_of_last_step`."""
-        return deepspeed_engine.norm_of_last_step(self.called)
+    def last_grad_norm(self) -> torch.Tensor | float:
+        """See `Strategy.last_grad_norm`."""
+        return deepspeed_engine.last_grad_norm(self.forward_model)
 
     @property
     def step_was_skipped(self) -> bool | None:
         """See `Strategy.step_was_skipped`."""
-        if self.runs and self.clips_in_step:
-            return not self.called.was_step_applied()
+        if self.is_running and self.clips_in_step:
+            return not self.forward_model.was_step_applied()
         return None
 
     def make_optimizers(self, module: Any, steps: int) -> tuple[Any, Any]:
@@ -307,7 +295,7 @@ class DeepSpeed(Strategy):
         DeepSpeed's own.
         """
         self.require_filled()
-        trainer = self._require_trainer()
+        trainer = self.require_trainer()
         config = self.lightning.config
         makes_optimizer = bool(config.get("optimizer"))
         makes_schedule = bool(config.get("scheduler"))
@@ -324,7 +312,7 @@ class DeepSpeed(Strategy):
         if not makes_optimizer:
             self._check_made_optimizer(trainer)
             filled = [bool(group["params"]) for group in trainer.optimizer.param_groups]
-        engine = self.lightning.train(self.called, trainer.optimizer)
+        engine = self.lightning.train(self.forward_model, trainer.optimizer)
         trainer.optimizer = engine.basic_optimizer
 
         # The run steps the schedule, not the engine.
@@ -342,155 +330,16 @@ class DeepSpeed(Strategy):
         trainer.model_wrapped = engine
         trainer.deepspeed = engine
         module.model = engine
-        self.half_of_inputs = deepspeed_engine.half_of_inputs(engine)
+        self.input_dtype = deepspeed_engine.input_dtype(engine)
 
         if isinstance(trainer.lr_scheduler, LRScheduler):
             return trainer.optimizer, trainer.lr_scheduler
         return trainer.optimizer, None
 
     @property
-    def writes_itself(self) -> bool:
-        """See `Strategy.writes_itself`."""
-        return self.engine is not None
-
-    def saves_parts(self, *, checkpoint: bool) -> bool:
-        """See `Strategy.saves_parts`; models too where weights are not gathered: there are
-        DeepSpeed's states only.
-        """
-        return not self.gathers_on_save
-
-    def save_weights(
-        self, folder: str, *, files: CheckpointFiles, step: int, states_follow: bool
-    ) -> None:
-        """See `Strategy.save_weights`."""
-        # The states have the weights in them.
-        if states_follow:
-            return
-        setting = "stage3_gather_16bit_weights_on_model_save is False"
-        if self.engine is None:
-            raise ValueError(
-                f"{setting}, and the model was not trained by DeepSpeed: there is nothing to save."
-            )
-        if self.should_log:
-            logger.warning(
-                "%s, so %s gets the parts of all processes: zero_to_fp32.py joins them.",
-                setting,
-                folder,
-            )
-        self._save_states(folder, step)
-
-    def weights_are_in_parts(self, checkpoint: str) -> bool:
-        """See `Strategy.weights_are_in_parts`."""
-        if not os.path.isdir(checkpoint):
-            return False
-        return saved_states(checkpoint) is not None and not has_weights(Path(checkpoint))
-
-    def load_weights(self, model: nn.Module, checkpoint: str) -> None:
-        """See `Strategy.load_weights`; of parts the engine loads those of its process, once
-        there is one.
-        """
-        if not self.weights_are_in_parts(checkpoint):
-            super().load_weights(model, checkpoint)
-        elif self.runs and deepspeed_engine.trains(self.to_call(model)):
-            self._load_states(checkpoint)
-
-    def save_optimizer(
-        self, folder: str, *, files: CheckpointFiles, checkpoint: bool, step: int
-    ) -> None:
-        """See `Strategy.save_optimizer`."""
-        if self.engine is None:
-            super().save_optimizer(folder, files=files, checkpoint=checkpoint, step=step)
-        else:
-            self._save_states(folder, step)
-
-    def require_fitting(self, checkpoint: str) -> None:
-        """See `Strategy.require_fitting`: stage 0 goes with itself alone, others with each
-        other.
-        """
-        saved = saved_states(checkpoint)
-        if saved is None or self._is_as_before(saved):
-            return
-
-        stage_before = " or ".join(map(str, saved.stages))
-        if self.stage == 0 or 0 in saved.stages:
-            raise ValueError(
-                f"{checkpoint} was written with zero_optimization.stage {stage_before}, which "
-                f"stage {self.stage} cannot read. Set it to {stage_before}."
-            )
-
-        # Everything else is resharded, except for options that spread the states in another way.
-        for key, shards_otherwise in _SHARDED_OTHERWISE.items():
-            value = value_at(self.options["config"], key)
-            if shards_otherwise(value):
-                raise ValueError(
-                    f"{checkpoint} was written by {saved.processes} processes in stage "
-                    f"{stage_before}, and with {key}={value!r} it cannot be resharded. Leave that "
-                    "out."
-                )
-
-        # Raises if files are missing or damaged.
-        ZeroStates(checkpoint)
-
-    def load_optimizer(self, checkpoint: str) -> bool:
-        """See `Strategy.load_optimizer`."""
-        # Without a step left to take there is no engine.
-        if self.engine is None:
-            return False
-        if saved_states(checkpoint) is None:
-            logger.warning(
-                "%s has no states of DeepSpeed: training goes on with a new optimizer.", checkpoint
-            )
-            return False
-        self._load_states(checkpoint)
-        return True
-
-    def _load_states(self, checkpoint: str) -> None:
-        """Load them as DeepSpeed does, bit for bit; those of other world sizes or stages are
-        sharded anew.
-        """
-        strict = not self._has_adapter
-        saved = saved_states(checkpoint)
-        if saved is None or self._is_as_before(saved):
-            deepspeed_engine.load_states(self.engine, checkpoint, strict=strict)
-        else:
-            deepspeed_engine.load_whole_states(self.engine, ZeroStates(checkpoint), strict=strict)
-
-    def _is_as_before(self, saved: SavedStates) -> bool:
-        """Return whether states are sharded as they would be now."""
-        return self.stage in saved.stages and saved.processes in (None, self.processes_on_disk)
-
-    def read_schedule(self, checkpoint: str) -> dict[str, Any] | None:
-        """See `Strategy.read_schedule`; the reference leaves it to DeepSpeed where that makes
-        optimizer or schedule.
-        """
-        schedule = super().read_schedule(checkpoint)
-        if schedule is None:
-            return saved_schedule(checkpoint)
-        return schedule
-
-    def schedule_loaded(self) -> None:
-        """Set the rate of a schedule of DeepSpeed, which forgets the one that it has set."""
-        trainer = self._require_trainer()
-        if not isinstance(trainer.lr_scheduler, LRScheduler):
-            trainer.lr_scheduler._last_lr = [
-                group["lr"] for group in trainer.optimizer.param_groups
-            ]
-
-    def bytes_to_save(self, states: list[Any], further: list[Any], *, processes: int) -> int:
-        """See `Strategy.bytes_to_save`: weights twice, and weights in float32 beside the
-        optimizer's states.
-        """
-        if self.engine is None:
-            return super().bytes_to_save(states, further, processes=processes)
-        return 2 * tensor_bytes(states) * processes
-
-    def _save_states(self, folder: str, step: int) -> None:
-        deepspeed_engine.save_states(self.engine, folder, step, without_frozen=self._has_adapter)
-
-    @property
-    def _has_adapter(self) -> bool:
-        model = self._require_trainer().model
-        return inspection.base_of_adapter(model) is not inspection.unwrap_model(model)
+    def states(self) -> DeepSpeedStates:
+        """See `Strategy.states`."""
+        return DeepSpeedStates(self)
 
 
 def _leave_out_empty_groups(schedule: Any, filled: list[bool]) -> None:
@@ -512,17 +361,6 @@ def _without_open(config: Mapping[str, Any]) -> dict[str, Any]:
         elif value != "auto":
             closed[key] = value
     return closed
-
-
-_SHARDED_OTHERWISE: dict[str, Callable[[Any], bool]] = {
-    "zero_optimization.offload_optimizer.device": lambda device: device == "nvme",
-    "zero_optimization.offload_param.device": lambda device: device == "nvme",
-    "zero_optimization.elastic_checkpoint": bool,
-    "zero_optimization.mics_shard_size": lambda size: isinstance(size, int) and size > 0,
-}
-"""With these a process does not have the part of the states that its rank says, in memory, or
-not as usual.
-"""
 
 
 def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> None:

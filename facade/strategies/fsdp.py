@@ -30,8 +30,8 @@ class FSDP(Strategy):
     a gradient.
     """
 
-    distributes = replaces_parameters = True
-    restarts = False
+    configures_model = replaces_parameters = True
+    can_restart = False
 
     @classmethod
     def of(cls, args: TrainingArguments, settings: FSDPSettings, model: nn.Module | None) -> Self:
@@ -68,7 +68,8 @@ class FSDP(Strategy):
         return ModelFSDPStrategy(**self.keywords())
 
     @property
-    def _shards_checkpoints(self) -> bool:
+    def shards_checkpoints(self) -> bool:
+        """See `Strategy.shards_checkpoints`."""
         return self.options["state_dict_type"] == "sharded"
 
     def precision(self, name: Any, device: str) -> Any:
@@ -110,7 +111,7 @@ class FSDP(Strategy):
         prefetch = options["backward_prefetch"]
         options["backward_prefetch"] = None if prefetch is None else BackwardPrefetch[prefetch]
         options["auto_wrap_policy"] = wrap_policy(options["auto_wrap_policy"])
-        # `distribute` applies it: Lightning would choose modules by the sizes of their shards.
+        # `distribute_model` applies it: Lightning would choose modules by the sizes of their parts.
         del options["activation_checkpointing_policy"]
         return options
 
@@ -136,7 +137,7 @@ class FSDP(Strategy):
             ),
         ]
 
-    def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
+    def _distribute_model(self, model: nn.Module, module: Any) -> nn.Module:
         if sharding.is_sharded(model):
             return self.lightning.wrap(model, layers=[])
         options = self.options
@@ -146,19 +147,19 @@ class FSDP(Strategy):
             checkpointing=options["activation_checkpointing_policy"] is not None,
         )
 
-    def clip(
+    def clip_grad_norm(
         self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
     ) -> torch.Tensor:
-        """See `Strategy.clip`."""
-        wrapper = self._wrapper(self.called)
+        """See `Strategy.clip_grad_norm`."""
+        wrapper = self._wrapper(self.forward_model)
         if wrapper is None:
-            return super().clip(parameters, max_norm, norm_type)
+            return super().clip_grad_norm(parameters, max_norm, norm_type)
         return sharding.fsdp_wrapping().clip_gradients(wrapper, parameters, max_norm, norm_type)
 
-    def norm(self, model: nn.Module) -> torch.Tensor:
-        """See `Strategy.norm`."""
+    def grad_norm(self, model: nn.Module) -> torch.Tensor:
+        """See `Strategy.grad_norm`."""
         wrapper = self._wrapper(model)
-        return super().norm(model) if wrapper is None else wrapper.clip_grad_norm_(math.inf)
+        return super().grad_norm(model) if wrapper is None else wrapper.clip_grad_norm_(math.inf)
 
     def _wrapper(self, model: nn.Module | None) -> Any:
         return model if type(model).__name__ == "FullyShardedDataParallel" else None

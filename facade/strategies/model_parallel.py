@@ -56,8 +56,8 @@ class ModelParallel(Strategy):
     Of the ranks that shard it, neighbours may share sequences.
     """
 
-    distributes = replaces_parameters = shards_weights = True
-    restarts = False
+    configures_model = replaces_parameters = shards_weights = True
+    can_restart = False
 
     @classmethod
     def of(
@@ -121,7 +121,8 @@ class ModelParallel(Strategy):
         return "context_parallel_size" in self.options or "sequence_parallel_size" in self.options
 
     @property
-    def _shards_checkpoints(self) -> bool:
+    def shards_checkpoints(self) -> bool:
+        """See `Strategy.shards_checkpoints`."""
         return self.options["save_distributed_checkpoint"]
 
     @property
@@ -131,8 +132,8 @@ class ModelParallel(Strategy):
         """
         return (
             "shard" in self.options
-            and not self._shards_checkpoints
-            and checkpoints.is_peft_model(self.spread)
+            and not self.shards_checkpoints
+            and checkpoints.is_peft_model(self.sharded_model)
         )
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
@@ -172,7 +173,7 @@ class ModelParallel(Strategy):
             ),
         ]
 
-    def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
+    def _distribute_model(self, model: nn.Module, module: Any) -> nn.Module:
         mesh = module.device_mesh
         if not sharding.is_sharded(model):
             broadcast_weights(model, torch.device(mesh.device_type))
@@ -202,7 +203,7 @@ class ModelParallel(Strategy):
     @property
     def splits_sequences(self) -> bool:
         """See `Strategy.splits_sequences`."""
-        return self.runs and self._shares_sequences
+        return self.is_running and self._shares_sequences
 
     def split_sequences(
         self, buffers: Any, dims: Any, kept: Any

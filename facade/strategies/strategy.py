@@ -1,12 +1,9 @@
-"""The interface of all strategies: description, Lightning's strategy, model, gradients, and what
-is saved.
-"""
+"""The interface of all strategies: description, Lightning's strategy, model and gradients."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,19 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints.state_guards import loading_optimizer
 from ...lightning_modules.common.dtensor import own_part
-from ...lightning_modules.common.file_names import (
-    OPTIMIZER_NAME,
-    OPTIMIZER_NAME_BIN,
-    SCHEDULER_NAME,
-)
-from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.distributed import sharding, tensor_parallel
 from ...lightning_modules.models import inspection
 from ...lightning_modules.optim.gradient_norms import clip_gradients, total_norm
-from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_state
+from .states import ModelStates
 from .wrapping import check_processes
 
 if TYPE_CHECKING:
@@ -41,54 +30,66 @@ logger = logging.getLogger(__name__)
 
 
 class Strategy:
-    """How processes train a model together; one subclass and one module for each way that differs.
+    """How ranks train a model together; one subclass and one module for each way that differs.
 
-    It describes itself (`rows`), builds Lightning's strategy (`build`), and while Lightning runs,
-    and until the next run begins, answers for the model of the Trainer that it is bound to. The
-    base class serves ranks that have the whole model each.
+    A strategy describes itself (`rows`) and builds Lightning's strategy (`build`). While Lightning
+    runs, and until the next run begins, it answers for the model of the Trainer that it is bound
+    to: what a forward pass calls, when ranks exchange gradients, how long gradients are, what is
+    saved. The base class is for ranks that have the whole model each.
 
     Args:
         name: the class in Lightning, such as `DDPStrategy`.
-        options: plain values: what Lightning's strategy is built with, and what is done to the
+        options: plain values: the arguments of Lightning's strategy, and what is done to the
             model for it.
 
     Attributes:
-        exchanges: ranks exchange gradients, so that micro-batches are announced to the strategy.
-        accelerator: Lightning's accelerator, where the strategy works on no other; None where it
-            follows the device.
-        distributes: the model is spread over the ranks when Lightning configures it.
-        replaces_parameters: an optimizer that was made before holds parameters that are not used
-            any more.
-        restarts: a training can start again in the middle, as each rank has a whole copy of the
-            model.
-        manages_processes: the strategy finds ranks and devices itself, without a cluster
-            environment.
-        scales_losses: the strategy has a loss scaler of its own.
-        half_of_inputs: the format of inputs, where the model was cast to it; None where forward
-            passes are cast.
-        lightning: Lightning's strategy, while it runs; otherwise None.
+        lightning: Lightning's strategy during a run; otherwise None.
     """
 
-    exchanges = True
+    synchronizes_gradients = True
+    """Whether ranks exchange gradients, so that micro-batches are announced to the strategy."""
+
     accelerator: str | None = None
-    distributes = replaces_parameters = False
-    restarts = True
+    """Lightning's accelerator, if the strategy works on no other; None follows the device."""
+
+    configures_model = False
+    """Whether the model is sharded or wrapped in Lightning's hook `configure_model`."""
+
+    replaces_parameters = False
+    """Whether that replaces the parameters, so that an optimizer made before it is useless."""
+
+    can_restart = True
+    """Whether a training can start again in the middle, as each rank has a whole model."""
+
     manages_processes = False
+    """Whether it finds ranks and devices itself, without a cluster environment."""
+
     scales_losses = False
-    half_of_inputs: torch.dtype | None = None
+    """Whether it has its own loss scaler."""
+
+    input_dtype: torch.dtype | None = None
+    """The format of inputs if the model was cast to it; None where forward passes are cast."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name = name
         self.options = options
         self.lightning: Any = None
         self._trainer: Callable[[], Trainer | None] = lambda: None
-        # what is called, and whether it is
-        self._sharded: tuple[Callable[[], Any], bool] = lambda: None, False
+
+        # The model that was looked at last in this run, and whether it is sharded.
+        self._inspected_model: Callable[[], Any] = lambda: None
+        self._inspected_is_sharded = False
 
     def bind(self, trainer: Trainer) -> Self:
         """Answer for the model of a Trainer from now on; return the strategy."""
         self._trainer = weakref.ref(trainer)
         return self
+
+    def require_trainer(self) -> Trainer:
+        """Return the Trainer that the strategy is bound to."""
+        trainer = self._trainer()
+        assert trainer is not None, "the Trainer of this strategy does not exist any more"
+        return trainer
 
     def end_run(self) -> None:
         """Forget Lightning's strategy, whose run has ended."""
@@ -97,9 +98,7 @@ class Strategy:
     # Description, and Lightning's strategy.
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """Return (arguments, their name in Lightning, options) of what belongs together; one row
-        each.
-        """
+        """Return the rows of the plan as (arguments, their name in Lightning, options)."""
         return [("ddp_*", "Trainer(strategy=)", self.options)]
 
     def rows(self) -> list[Row]:
@@ -114,8 +113,8 @@ class Strategy:
         return rows
 
     shards_weights: Any = False
-    """Whether a rank holds only a part of the weights, so that all must run each forward pass
-    together.
+    """Whether a rank holds only a part of the weights, so that all ranks have to run each forward
+    pass together.
     """
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
@@ -132,18 +131,16 @@ class Strategy:
         """Make the strategy as Lightning takes it; `auto` where Lightning's default will do.
 
         Raises:
-            ImportError: it needs a package that is not there; says how to install it.
+            ImportError: a package is missing; says how to install it.
         """
         return "auto"
 
     def build_accelerator(self) -> Any:
-        """Make an accelerator as an object, where Lightning's own does not do; None where its
-        name will do.
-        """
+        """Make an accelerator that replaces Lightning's own; None keeps Lightning's."""
         return None
 
     def precision(self, name: str, device: str) -> Any:
-        """Make the precision plugin that the strategy insists on; None where any will do.
+        """Make the precision plugin that the strategy needs; None accepts any.
 
         Args:
             name: Lightning's name of the precision.
@@ -157,7 +154,7 @@ class Strategy:
         Raises:
             NotImplementedError: Lightning alone can spread the model.
         """
-        if self.distributes:
+        if self.configures_model:
             raise NotImplementedError(
                 f"accelerator.prepare cannot shard a model for an own loop: {self.name} shards "
                 "that of train(). Use train(), or prepare_model(model, evaluation_mode=True)."
@@ -167,135 +164,134 @@ class Strategy:
     # Forward pass.
 
     @property
-    def runs(self) -> bool:
-        """Return whether Lightning runs."""
+    def is_running(self) -> bool:
+        """Whether Lightning runs."""
         return self.lightning is not None
 
     @property
-    def called(self) -> Any:
-        """The callable of a forward pass: the model, the sharded one, or the engine around it;
-        None without one.
-        """
+    def forward_model(self) -> Any:
+        """What a forward pass in training calls: the model, its wrapper or engine; or None."""
         trainer = self._trainer()
-        return None if trainer is None else inspection.to_call(trainer.model, trainer.model_wrapped)
+        if trainer is None:
+            return None
+        return inspection.to_call(trainer.model, trainer.model_wrapped)
 
     @property
-    def evaluated(self) -> Any:
-        """The callable of a forward pass in an evaluation."""
-        return self.called
+    def evaluation_model(self) -> Any:
+        """What a forward pass in an evaluation calls."""
+        return self.forward_model
 
-    def is_trained(self, model: nn.Module) -> bool:
-        """Tell whether this is the model of the Trainer, or a wrapper of it."""
+    def is_trained_model(self, model: nn.Module) -> bool:
+        """Return whether this is the model of the Trainer, or a wrapper of it."""
         trainer = self._trainer()
-        return trainer is not None and inspection.unwrap_model(model) is inspection.unwrap_model(
-            trainer.model
-        )
+        if trainer is None:
+            return False
+        return inspection.unwrap_model(model) is inspection.unwrap_model(trainer.model)
 
-    def to_call(self, model: nn.Module) -> Any:
-        """Return what is called in the place of a model: see `called` for that of the Trainer;
-        others as they are.
-        """
+    def forward_model_of(self, model: nn.Module) -> Any:
+        """Return `forward_model` for the model of the Trainer; another model stays as it is."""
         trainer = self._trainer()
-        if trainer is None or not self.is_trained(model):
+        if trainer is None or not self.is_trained_model(model):
             return model
         return inspection.to_call(model, trainer.model_wrapped)
 
     @property
-    def spread(self) -> nn.Module | None:
-        """The callable of a forward pass if this rank holds only parts of its weights; otherwise
-        None.
-        """
-        called = self.called
-        if called is None or not self._is_sharded(called):
+    def sharded_model(self) -> nn.Module | None:
+        """The `forward_model` if this rank holds only parts of its weights; otherwise None."""
+        model = self.forward_model
+        if model is None or not self.is_sharded(model):
             return None
-        return called
+        return model
 
-    def _is_sharded(self, called: Any) -> bool:
-        """As `is_sharded`, which looks at each parameter; during a run the answer stays the
-        same.
-        """
-        if not self.runs:
-            return sharding.is_sharded(called)
-        if self._sharded[0]() is not called:
-            self._sharded = weakref.ref(called), sharding.is_sharded(called)
-        return self._sharded[1]
+    def is_sharded(self, model: Any) -> bool:
+        """Return whether this rank holds only parts of the weights of a model."""
+        # That looks at each parameter; during a run the answer stays the same.
+        if not self.is_running:
+            return sharding.is_sharded(model)
+        if self._inspected_model() is not model:
+            self._inspected_model = weakref.ref(model)
+            self._inspected_is_sharded = sharding.is_sharded(model)
+        return self._inspected_is_sharded
 
-    def distribute(self, module: Any) -> nn.Module:
-        """Spread the model over the processes; one that is spread already stays as it is.
+    def distribute_model(self, module: Any) -> nn.Module:
+        """Spread the model over the ranks; one that is spread already stays as it is.
 
         Args:
             module: the LightningModule, whose strategy is set up.
 
         Returns:
-            What to call in the place of the model.
+            What a forward pass calls from now on.
         """
-        trainer = self._require_trainer()
-        before = self.called
-        if self.replaces_parameters and not sharding.is_sharded(before):
-            trainer.optimizer = None  # made too early, of parameters that are about to be replaced
-        trainer.model_wrapped = self._distribute(before, module)
-        self._sharded = lambda: None, False
+        trainer = self.require_trainer()
+        model = self.forward_model
+
+        # An optimizer that exists by now holds parameters that are about to be replaced.
+        if self.replaces_parameters and not sharding.is_sharded(model):
+            trainer.optimizer = None
+
+        trainer.model_wrapped = self._distribute_model(model, module)
+        self._inspected_model = lambda: None
         return trainer.model_wrapped
 
-    def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
-        """Do to a model, or to what was called for it before, what `distribute` says."""
+    def _distribute_model(self, model: nn.Module, module: Any) -> nn.Module:
+        """Do the work of `distribute_model` for what a forward pass has called up to now."""
         return model
 
     def parameters_beside_embeddings(self, model: Any) -> int:
-        """Count the numbers of a model of `transformers`, but for those of embeddings."""
+        """Count the parameters of a model of `transformers`, except those of embeddings."""
         return model.num_parameters(exclude_embeddings=True)
 
     @property
     def device_mesh(self) -> Any:
-        """The processes as a grid; None where Lightning's strategy has none."""
-        with contextlib.suppress(RuntimeError):  # it is not set up yet
+        """The ranks as a grid; None where Lightning's strategy has no grid."""
+        # Lightning raises it before the strategy is set up.
+        with contextlib.suppress(RuntimeError):
             return getattr(self.lightning, "device_mesh", None)
         return None
 
     splits_sequences: Any = False
-    """Whether processes share sequences now."""
+    """Whether ranks share sequences now."""
 
     def split_sequences(
         self, buffers: Any, dims: Any, kept: Any
     ) -> contextlib.AbstractContextManager[Any]:
-        """Let each process have its part of tensors in the block; all of them where no sequences
-        are shared.
-        """
+        """Let each rank have its part of tensors in the block, if ranks share sequences."""
         return contextlib.nullcontext()
 
-    # Gradients: when processes exchange them, how long they are, and the step.
+    # Gradients: when ranks exchange them, and their norm.
 
-    def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
-        """Exchange gradients or not in the block, which has forward and backward pass of a
-        micro-batch of the model.
+    def micro_batch(
+        self, *, synchronize: bool, is_last: bool
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Exchange gradients or not in a block with the forward and backward pass of a batch.
 
         Args:
-            exchange: processes exchange the gradients now.
-            steps: the optimizer steps after it.
+            synchronize: ranks exchange the gradients now.
+            is_last: the optimizer steps after this micro-batch.
         """
-        return contextlib.nullcontext() if exchange else self.no_sync(self.called)
+        if synchronize:
+            return contextlib.nullcontext()
+        return self.no_sync(self.forward_model)
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """Keep the gradients of a model in this process during the backward passes of the block."""
-        return sharding.unsynchronised(self.to_call(model))
+        """Keep the gradients of a model in this rank during the backward passes of the block."""
+        return sharding.unsynchronised(self.forward_model_of(model))
 
     clips_in_step: Any = False
     """Whether gradients are clipped in the step, as no rank has all of them before."""
 
-    clip = staticmethod(clip_gradients)
-    """`(parameters, max_norm, norm_type)`: scale gradients down over all processes; return the
-    norm that they had.
+    clip_grad_norm = staticmethod(clip_gradients)
+    """`(parameters, max_norm, norm_type)`: scale gradients down over all ranks; return the norm
+    that they had.
     """
 
-    def norm(self, model: nn.Module) -> torch.Tensor:
-        """Measure the norm of the gradients of a model over all processes, all of which have to
-        call it.
-        """
+    def grad_norm(self, model: nn.Module) -> torch.Tensor:
+        """Return the norm of a model's gradients over all ranks, all of which have to call it."""
         return total_norm(
             parameter.grad for parameter in model.parameters() if parameter.grad is not None
         )
 
-    def clip_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
+    def clip_grad_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
         """Clamp the values of gradients to +-`limit`, in place.
 
         Raises:
@@ -305,9 +301,11 @@ class Strategy:
             if parameter.grad is not None:
                 own_part(parameter.grad).clamp_(-limit, limit)
 
-    def norm_of_last_step(self) -> torch.Tensor | float:
-        """Return the norm that gradients had before they were clipped, where the step does it."""
+    def last_grad_norm(self) -> torch.Tensor | float:
+        """Return the norm before clipping of the last step, where the step clips."""
         raise NotImplementedError("Gradients are clipped before the step.")
+
+    # Optimizer and step.
 
     def make_optimizers(self, module: Any, steps: int) -> tuple[Any, Any]:
         """Make optimizer and schedule of a training.
@@ -319,7 +317,7 @@ class Strategy:
         Returns:
             The optimizer, and the schedule if it is one of torch, for Lightning to know.
         """
-        trainer = self._require_trainer()
+        trainer = self.require_trainer()
         trainer.create_optimizer_and_scheduler(num_training_steps=steps)
         self._check_made_optimizer(trainer)
         return trainer.optimizer, trainer.lr_scheduler
@@ -338,234 +336,41 @@ class Strategy:
 
     def _check_made_optimizer(self, trainer: Trainer) -> None:
         """Check the optimizer of the Trainer, whose class only `create_optimizer` tells."""
-        argument = (
-            "create_optimizer"
-            if trainer.optimizer_cls_and_kwargs is None
-            else "optimizer_cls_and_kwargs"
-        )
-        kind = type(trainer.optimizer)
-        names = " ".join(cls.__name__ for cls in kind.__mro__)
-        self.check_optimizer(trainer.args, f"The optimizer {kind.__name__} ({argument})", names)
+        argument = "optimizer_cls_and_kwargs"
+        if trainer.optimizer_cls_and_kwargs is None:
+            argument = "create_optimizer"
+        optimizer_class = type(trainer.optimizer)
+        names = " ".join(cls.__name__ for cls in optimizer_class.__mro__)
+        description = f"The optimizer {optimizer_class.__name__} ({argument})"
+        self.check_optimizer(trainer.args, description, names)
 
-    steps_parameters: Any = True
-    """Whether the optimizer holds the parameters of the model, and not parts of its own in their
-    place.
-    """
+    optimizer_holds_parameters: Any = True
+    """Whether the optimizer steps the parameters of the model, not copies of its own."""
 
     def step_context(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-        """Return the context of an optimizer step: one of its own where parameters are partly
-        sharded.
-        """
-        return (
-            contextlib.nullcontext
-            if self.spread is None
-            else tensor_parallel.step_context(self.spread)
-        )
+        """Return the context of an optimizer step, which partly sharded parameters need."""
+        sharded_model = self.sharded_model
+        if sharded_model is None:
+            return contextlib.nullcontext
+        return tensor_parallel.step_context(sharded_model)
 
     step_was_skipped: Any = None
-    """Whether an engine has left out its last step; None where the loss scaler knows."""
+    """Whether an engine has skipped its last step; None where the loss scaler knows."""
 
-    # Saving and loading. A checkpoint may get parts of all processes, other folders get whole
-    # weights.
+    # Saving and loading.
 
-    writes_itself: Any = False
-    """Whether an engine writes checkpoints, at once."""
-
-    _shards_checkpoints: Any = False
+    shards_checkpoints: Any = False
     """Whether the arguments ask for checkpoints that have the part of each rank."""
-
-    gathers_on_save: Any = True
-    """Whether a saved model has whole weights; otherwise `save_weights` writes what there is."""
-
-    def saves_parts(self, *, checkpoint: bool) -> bool:
-        """Tell whether `save_weights` and `save_optimizer` write the part of each process.
-
-        Args:
-            checkpoint: it is a checkpoint that is written, not a model.
-        """
-        return checkpoint and self._shards_checkpoints and self.spread is not None
 
     @property
     def saves_by_name(self) -> bool:
-        """Return whether `save_optimizer` writes trained weights and states by name into whole
-        checkpoints.
-        """
+        """Whether whole checkpoints get trained weights and optimizer states by name, too."""
         return False
 
-    def whole_weights(self, model: nn.Module, *, keep: bool) -> dict[str, Any] | None:
-        """Gather the weights of a model that is spread, in host memory; None for others, which have
-        them themselves.
-
-        Args:
-            model: all processes have to call this with it.
-            keep: whether this process wants them; otherwise it only helps, and gets an empty dict.
-        """
-        called = self.to_call(model)
-        if not self._is_sharded(called):
-            return None
-        return sharding.whole_state_dict(called, keep=keep)
-
-    def whole_view(self, model: nn.Module) -> Any:
-        """Return the user's model, which if it is spread over processes appears as if it were
-        not.
-        """
-        called = self.to_call(model)
-        return (
-            sharding.WholeModel(called)
-            if sharding.is_sharded(called)
-            else inspection.unwrap_model(model)
-        )
-
-    def save_weights(
-        self, folder: str, *, files: checkpoints.CheckpointFiles, step: int, states_follow: bool
-    ) -> None:
-        """Write the part that each process has of the weights; all have to call it.
-
-        Args:
-            folder: where to.
-            files: says whether to write at once.
-            step: optimizer steps taken.
-            states_follow: `save_optimizer` is about to write to the same folder.
-        """
-        spread = self.spread
-        assert spread is not None
-        checkpoints.save_model_parts(spread, folder, files)
-
-    def weights_are_in_parts(self, checkpoint: str) -> bool:
-        """Return whether the weights of a checkpoint are in the files of DeepSpeed only, and can
-        be read from them.
-        """
-        return False
-
-    def load_weights(self, model: nn.Module, checkpoint: str) -> None:
-        """Fill a model from a checkpoint."""
-        checkpoints.load_weights(self.whole_view(model), checkpoint)
-
-    def save_optimizer(
-        self, folder: str, *, files: checkpoints.CheckpointFiles, checkpoint: bool, step: int
-    ) -> None:
-        """Write the state of the optimizer; all processes have to call it.
-
-        Args:
-            folder: where to.
-            files: writes it, or says whether to write parts at once.
-            checkpoint: see `saves_parts`.
-            step: optimizer steps taken.
-        """
-        spread = self.spread
-        trainer = self._require_trainer()
-        optimizer = trainer.optimizer
-        write = None
-        if trainer.args.should_save:
-            write = files.write_tensors
-
-        # The part of each process.
-        if spread is not None and self.saves_parts(checkpoint=checkpoint):
-            checkpoints.save_optimizer_parts(spread, optimizer, folder, files)
-            return
-
-        # All of it, by the names of parameters.
-        if spread is not None and checkpoint and self.saves_by_name:
-            for name, named in checkpoints.gather_states_by_name(spread, optimizer).items():
-                if write is not None:
-                    write(named, os.path.join(folder, name))
-            return
-
-        # All of it, in the form of torch.
-        state = {}
-        if spread is not None:
-            state = sharding.whole_optimizer_state(spread, optimizer, keep=write is not None)
-        elif write is not None:
-            state = optimizer.state_dict()
-        if write is not None:
-            write(state, os.path.join(folder, OPTIMIZER_NAME))
-
-    def require_fitting(self, checkpoint: str) -> None:
-        """Check that this training can resume from the states in a checkpoint, before anything is
-        changed.
-
-        Raises:
-            ValueError: it cannot; says why.
-        """
-
-    def load_optimizer(self, checkpoint: str) -> bool:
-        """Load the state of the optimizer; returns False, with a warning, where there is none, or
-        no schedule.
-
-        Raises:
-            ValueError: it does not fit the optimizer.
-        """
-        # The file of states by name is of a model that FSDP shards.
-        file = os.path.join(checkpoint, OPTIMIZER_NAME)
-        by_names = os.path.join(checkpoint, OPTIMIZER_NAME_BIN)
-        if os.path.isfile(by_names) and not os.path.isfile(file):
-            file = by_names
-
-        schedule = os.path.join(checkpoint, SCHEDULER_NAME)
-        parts = checkpoints.has_optimizer_parts(checkpoint)
-        if not (parts or os.path.isfile(file)) or not os.path.isfile(schedule):
-            logger.warning(
-                "%s has no optimizer or schedule: training goes on with new ones.", checkpoint
-            )
-            return False
-
-        spread = self.spread
-        trainer = self._require_trainer()
-        optimizer = trainer.optimizer
-        with loading_optimizer(optimizer, file):
-            if parts:
-                model = trainer.model if spread is None else spread
-                checkpoints.load_optimizer_parts(
-                    model, optimizer, checkpoint, together=spread is not None
-                )
-            elif spread is not None:
-                sharding.load_whole_optimizer_state(
-                    spread, optimizer, checkpoints.load_torch(file), file=file
-                )
-            else:
-                state = checkpoints.load_torch(file)
-                require_fitting_optimizer_state(optimizer, state, file, model=trainer.model)
-                optimizer.load_state_dict(state)
-        return True
-
-    def read_schedule(self, checkpoint: str) -> dict[str, Any] | None:
-        """Return the state of the schedule; None where there is none."""
-        path = os.path.join(checkpoint, SCHEDULER_NAME)
-        return checkpoints.load_torch(path) if os.path.isfile(path) else None
-
-    def schedule_loaded(self) -> None:
-        """Repair a schedule after its state was loaded."""
-
-    def bytes_to_save(self, states: list[Any], further: list[Any], *, processes: int) -> int:
-        """Count the bytes of a checkpoint.
-
-        Args:
-            states: those of the optimizer.
-            further: what else is written by the process that saves.
-            processes: how many there are.
-        """
-        model = self._require_trainer().model
-        spread = self.spread
-        named = dict([*model.named_parameters(), *model.named_buffers()])
-        weights = list(named.values())
-        if spread is None or not self.saves_parts(checkpoint=True):
-            weights = checkpoints.saved_weights(model, named)
-        if spread is None:
-            return checkpoints.tensor_bytes([weights, states, *further])
-
-        # States by name are beside a second copy of the trained weights.
-        again: list[torch.Tensor] = []
-        if self.saves_by_name:
-            again = [weight for weight in named.values() if weight.requires_grad]
-
-        # Parts of about the same size: only all processes together could say it exactly.
-        parts = map_nested(sharding.own_part, [*weights, *again, *states])
-        return checkpoints.tensor_bytes(parts) * processes
-
-    def _require_trainer(self) -> Trainer:
-        trainer = self._trainer()
-        assert trainer is not None, "its Trainer is gone"
-        return trainer
+    @property
+    def states(self) -> ModelStates:
+        """Writes and reads the weights and the state of the optimizer."""
+        return ModelStates(self)
 
 
 def shown(value: Any) -> str:
@@ -588,9 +393,7 @@ PROCESS_GROUP_OPTIONS = ("process_group_backend", "timeout")
 
 
 def process_group(args: TrainingArguments) -> dict[str, Any]:
-    """Return the options about the process group, which all strategies of several processes
-    have.
-    """
+    """Return the options about the process group, for all strategies of several ranks."""
     options: dict[str, Any] = {}
     if args.ddp_backend is not None:
         options["process_group_backend"] = args.ddp_backend
@@ -599,5 +402,5 @@ def process_group(args: TrainingArguments) -> dict[str, Any]:
 
 
 def picked(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Pick those of the options that are there, in the order of `names`."""
+    """Return the options with these names, in their order; names without an option are skipped."""
     return {name: options[name] for name in names if name in options}

@@ -28,7 +28,7 @@ class XLA(Strategy):
 
     accelerator = "tpu"  # Lightning's name, also for other devices of PJRT
     manages_processes = True
-    restarts = False
+    can_restart = False
 
     @classmethod
     def of(

@@ -121,7 +121,7 @@ class BatchSizeFinder:
 
     def _require_whole_models(self) -> None:
         strategy = self.trainer.plan.strategy
-        if not strategy.restarts:
+        if not strategy.can_restart:
             said = "auto_find_batch_size=True needs a whole copy of the model in each process"
             raise ValueError(f"{said}, but the arguments ask for {strategy.name}. Leave it out.")
 

@@ -169,11 +169,11 @@ def distribute(trainer: Trainer, module: EvaluationModule) -> None:
     strategy = trainer._strategy
 
     def spread(module: EvaluationModule) -> nn.Module:
-        if strategy.spread is None and hasattr(trainer.model, "num_parameters"):
+        if strategy.sharded_model is None and hasattr(trainer.model, "num_parameters"):
             trainer._parameter_counter.count()  # before it is sharded
-        return strategy.distribute(module)
+        return strategy.distribute_model(module)
 
-    if strategy.distributes:
+    if strategy.configures_model:
         module.distribute(spread)
 
 

@@ -67,7 +67,7 @@ class ModelPreparation:
 
         # What cannot work, or has no effect.
         # sharded weights may be half
-        if args.mixed_precision == "fp16" and trainer._strategy.spread is None:
+        if args.mixed_precision == "fp16" and trainer._strategy.sharded_model is None:
             _require_scalable_weights(model)
         if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
             logger.warning(

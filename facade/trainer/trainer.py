@@ -836,7 +836,7 @@ class Trainer:
         else:
             config: Any = self.args.accelerator_config
             data = to_device(data, device, config.non_blocking)
-        half = self.accelerator.strategy.half_of_inputs
+        half = self.accelerator.strategy.input_dtype
         return data if half is None else steps.to_half(data, half)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -908,7 +908,7 @@ class Trainer:
         if grad_norm is not None:
             return grad_norm
         self.accelerator.unscale_gradients()
-        return self.accelerator.strategy.norm(model)
+        return self.accelerator.strategy.grad_norm(model)
 
     # Evaluation.
 
@@ -1131,7 +1131,7 @@ class Trainer:
         """Write both; all processes have to call it."""
         files = self._checkpoints.files_of(output_dir)
         in_checkpoint = self._checkpoints.is_checkpoint(output_dir)
-        self._strategy.save_optimizer(
+        self._strategy.states.save_optimizer(
             output_dir, files=files, checkpoint=in_checkpoint, step=self.state.global_step
         )
         if self.args.should_save and self.lr_scheduler is not None:
@@ -1149,7 +1149,9 @@ class Trainer:
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
         """Fill the model, or another one, with the weights of a checkpoint."""
-        self._strategy.load_weights(self.model if model is None else model, resume_from_checkpoint)
+        self._strategy.states.load_weights(
+            self.model if model is None else model, resume_from_checkpoint
+        )
 
     def _load_best_model(self) -> None:
         """Fill the model with the weights of the best checkpoint."""

@@ -134,7 +134,7 @@ class TrainerModule(EvaluationModule):
         trainer._training_mode.begin_epoch()
         grad_norm, learning_rate = run.of_last_step if run.windows.is_at_end else (None, None)
         run.epoch = Epoch(
-            model=strategy.called,
+            model=strategy.forward_model,
             optimizer=fast_path.optimizer_of(lightning_trainer),
             step_context=strategy.step_context(),
             clips_in_step=strategy.clips_in_step,
@@ -203,9 +203,9 @@ class TrainerModule(EvaluationModule):
             trainer.accelerator.gradient_state.sync_gradients = is_last
             exchanging: AbstractContextManager[Any] = nullcontext()
             # where memory is shared, `settle` exchanges, once no process has failed
-            if strategy.exchanges:
+            if strategy.synchronizes_gradients:
                 exchange = (is_last or trainer.accelerator.sync_each_batch) and not memory.is_shared
-                exchanging = strategy.micro_batch(exchange=exchange, steps=is_last)
+                exchanging = strategy.micro_batch(synchronize=exchange, is_last=is_last)
 
             # Forward and backward.
             with exchanging:
@@ -238,7 +238,7 @@ class TrainerModule(EvaluationModule):
             memory.settle()
         if epoch.clips_in_step:
             epoch.grad_norm = trainer._get_grad_norm(
-                epoch.model, grad_norm=strategy.norm_of_last_step()
+                epoch.model, grad_norm=strategy.last_grad_norm()
             )
         trainer.control = handler.on_optimizer_step(args, state, trainer.control)
 
@@ -347,9 +347,9 @@ class TrainerModule(EvaluationModule):
 
         made = run.strategy.make_optimizers(self, run.length.max_steps)
         optimization.check_rules(trainer.args, trainer.optimizer)
-        if run.strategy.steps_parameters:
+        if run.strategy.optimizer_holds_parameters:
             left_out = optimization.check_trains(
-                trainer.optimizer, trainer.model, run.strategy.called
+                trainer.optimizer, trainer.model, run.strategy.forward_model
             )
             if trainer.accelerator.scaler is not None:
                 trainer.accelerator.scaler.others = left_out

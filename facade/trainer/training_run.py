@@ -217,7 +217,7 @@ class TrainingRun:
             check_training(
                 trainer._lightning_callbacks,
                 trainer.model,
-                sharded=trainer.plan.strategy.distributes,
+                sharded=trainer.plan.strategy.configures_model,
                 resumed=self.checkpoint is not None,
             )
             distribute(trainer, module)

@@ -65,13 +65,13 @@ def clips_gradients(model: Any) -> bool:
     return is_engine(model) and not isinstance(model.optimizer, torch.optim.Optimizer)
 
 
-def norm_of_last_step(engine: Any) -> torch.Tensor | float:
+def last_grad_norm(engine: Any) -> torch.Tensor | float:
     """Return the norm of the gradients before clipping."""
     norm = engine.get_global_grad_norm()
     return math.nan if norm is None else norm
 
 
-def half_of_inputs(model: Any) -> torch.dtype | None:
+def input_dtype(model: Any) -> torch.dtype | None:
     """Return the half-precision dtype of an engine's model, for its inputs; None for float32."""
     if not is_engine(model):
         return None

@@ -124,7 +124,7 @@ def test_plan_and_strategy_are_made_once_a_run(tmp_path):
     seen = []
 
     def look(of, state, control):
-        seen.append((of.plan, of.accelerator.strategy, of.accelerator.strategy.runs))
+        seen.append((of.plan, of.accelerator.strategy, of.accelerator.strategy.is_running))
         of.args.bf16 = not of.args.bf16
 
     made = told(trainer(tmp_path, max_steps=3, callbacks=[At("on_step_end", look)]))
