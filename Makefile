@@ -15,8 +15,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+# The extras that each group of developers' packages in pyproject.toml goes with.
+EXTRAS_test := tensorboard,loggers,plot,memory,rich,cli,search,cmaes,keras
+EXTRAS_bench := memory,plot
 # Which versions of a range, lowest-direct or highest: uv works them out and installs them, in an environment of its own.
 RESOLUTION ?=
+comma := ,
 UV_INDEXES := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX) --index-strategy unsafe-best-match)
 ifneq ($(RESOLUTION),)
 PIP_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint $(CONSTRAINTS) $(UV_INDEXES)
@@ -188,27 +192,35 @@ clean:  ## remove everything that these targets made
 .venv-oldest/constraints.txt .venv-newest/constraints.txt: pyproject.toml
 	@test -x $(@D)/bin/pip || { echo "making $(@D)"; $(PYTHON) -m venv $(@D); }
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check uv
-	@echo '$(TORCH:%=torch==%)' | $(@D)/bin/uv pip compile --quiet --upgrade --resolution $(RESOLUTION) --extra test \
+	@echo '$(TORCH:%=torch==%)' | $(@D)/bin/uv pip compile --quiet --upgrade --resolution $(RESOLUTION) --group test \
+	$(addprefix --extra ,$(subst $(comma), ,$(EXTRAS_test))) \
 	--only-binary botocore --no-annotate --python $(@D)/bin/python --output-file $@ $(UV_INDEXES) pyproject.toml -
 
 # torch comes first and pinned, so that no other package can pull in another build of it.
 $(VENV)/.torch: $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit("Python >= 3.11 is needed, set PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/pip || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@# pip knows groups of dependencies from 25.1 on
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
 	@echo "installing torch"
 	@$(PIP_INSTALL) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	@touch $@
 
-# One stamp per extra of pyproject.toml.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.libraries $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml $(CONSTRAINTS)
-	@echo "installing lightrainer[$*]"
-	@$(PIP_INSTALL) --editable ".[$*]"
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml $(CONSTRAINTS)
+	@echo "installing lightrainer[tensorboard,plot]"
+	@$(PIP_INSTALL) --editable ".[tensorboard,plot]"
+	@touch $@
+
+# One stamp per group of pyproject.toml.
+$(VENV)/.test $(VENV)/.bench $(VENV)/.libraries $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml $(CONSTRAINTS)
+	@echo "installing lightrainer and the group $*"
+	@$(PIP_INSTALL) --editable ".$(if $(EXTRAS_$*),[$(EXTRAS_$*)])" --group $*
 	@touch $@
 
 # What builds the package, and a small training to try it with.
 $(VENV)/.dist: $(VENV)/.test
-	@echo "installing lightrainer[dist]"
-	@$(PIP_INSTALL) --editable ".[dist]"
+	@echo "installing the group dist"
+	@$(PIP_INSTALL) --group dist
 	@touch $@
 
 # Type checkers and editors do not follow the import hook of an editable install. They look into a folder of stubs first,
@@ -268,6 +280,6 @@ $(VENV)/.tf: $(VENV)/.test Makefile
 
 # pyright follows imports, so it also needs what the tests import.
 $(VENV)/.lint: $(VENV)/.test
-	@echo "installing lightrainer[lint]"
-	@$(PIP_INSTALL) --editable ".[lint]"
+	@echo "installing the group lint"
+	@$(PIP_INSTALL) --group lint
 	@touch $@

@@ -1,17 +1,21 @@
-"""The description of the package on an index: the README without what only leads somewhere in a
-checkout.
-"""
+"""The description of the package on an index: the README, with links to the repository."""
 
 import re
+import tomllib
 from pathlib import Path
 
 from setuptools import setup
 
-README = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
-PICTURE = re.compile(r"^!\[[^\]]*\]\((?!https?:)[^)]*\)\n*", re.MULTILINE)
-LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]*\)")
+ROOT = Path(__file__).parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FILES = f"{PROJECT['urls']['Repository']}/blob/main"
+PICTURES = f"{PROJECT['urls']['Repository']}/raw/main"
+
+description = re.sub(r"(!\[[^\]]*\])\((?!https?:)", rf"\1({PICTURES}/", README)
+description = re.sub(r"(?<!!)(\[[^\]]+\])\((?!https?:)", rf"\1({FILES}/", description)
 
 setup(
-    long_description=LINK.sub(r"\1", PICTURE.sub("", README)),
+    long_description=description,
     long_description_content_type="text/markdown",
 )

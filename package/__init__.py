@@ -6,7 +6,7 @@ The public names, in one explicit list. They are imported when they are first us
 
 import lazy_loader
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # The names are listed in the stub beside this file, which type checkers read too.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -23,22 +23,36 @@ def bounds() -> dict[str, str]:
     """Return the lower bound of each package that is needed, and of those that the tests need
     beyond.
     """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = "\n".join(_requirements(project, "test"))
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = configuration["project"]
+    requirements = [*project["dependencies"], *configuration["dependency-groups"]["test"]]
+    for extra in test_extras():
+        requirements += requirements_of(project, extra)
     return {
         _known(name): bound
-        for name, bound in re.findall(r"^([\w-]+)\S*?[>=]=([\d.]+)", lines, re.MULTILINE)
+        for name, bound in re.findall(
+            r"^([\w-]+)\S*?[>=]=([\d.]+)", "\n".join(requirements), re.MULTILINE
+        )
     }
 
 
-def _requirements(project: dict[str, Any], extra: str) -> Iterator[str]:
-    yield from project["dependencies"] if extra == "test" else ()
+def test_extras() -> list[str]:
+    """Return the extras that the tests are run with, from the Makefile."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    line = re.search(r"^EXTRAS_test := (.*)$", makefile, re.MULTILINE)
+    assert line is not None
+    return line[1].split(",")
+
+
+def requirements_of(project: dict[str, Any], extra: str) -> Iterator[str]:
+    """Yield the requirements of an extra, and of the extras that it brings."""
     for requirement in project["optional-dependencies"][extra]:
-        if inner := re.match(rf"{project['name']}\[(.+)\]", requirement):
-            for name in inner[1].split(","):
-                yield from _requirements(project, name)
-        else:
+        inner = re.match(rf"{project['name']}\[(.+)\]", requirement)
+        if inner is None:
             yield requirement
+            continue
+        for name in inner[1].split(","):
+            yield from requirements_of(project, name)
 
 
 def pins(path: Path) -> dict[str, str]:

@@ -4,12 +4,25 @@ the links.
 
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
 
 import lightrainer
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+
+
+def script(name: str) -> ModuleType:
+    """Return a script of docs/scripts, imported."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_the_navigation_lists_every_page():
@@ -28,11 +41,7 @@ def test_every_public_name_is_in_the_reference():
 
 
 def test_the_page_of_commands_is_up_to_date():
-    spec = importlib.util.spec_from_file_location(
-        "command_line_page", DOCS / "scripts" / "command_line_page.py"
-    )
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
+    tool = script("command_line_page")
     assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), (
         "run python docs/scripts/command_line_page.py"
     )
@@ -46,3 +55,17 @@ def test_pictures_are_small_and_shown():
     assert len(pictures) >= 4
     assert sum(picture.stat().st_size for picture in pictures) < 400_000
     assert [picture.name for picture in pictures if picture.name not in text] == []
+
+
+@pytest.mark.parametrize("name", ["CITATION.cff", "SECURITY.md", "mkdocs.yml"])
+def test_files_have_the_address_of_the_project(name):
+    tool = script("address")
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert tool.with_address(name) == text, "run python docs/scripts/address.py"
+    assert tool.address() in text
+
+
+def test_versions_are_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert project["version"] == str(citation["version"]) == lightrainer.__version__
