@@ -27,7 +27,7 @@ from ...lightning_modules.data.batch_samplers import rounds_filled
 from ...lightning_modules.data.loaders import loader_after
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.evaluation.collecting import cut_objects, join_objects
-from ...lightning_modules.internals.precision import HALF, LossScaler, cast_for_good, uncast
+from ...lightning_modules.internals.precision import HALF, LossScaler, start_casting, stop_casting
 from ...lightning_modules.models import inspection
 from ...lightning_modules.optim import steps_in_backward
 from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
@@ -599,7 +599,7 @@ class Accelerator(Processes):
 
         # Precision.
         if self.native_amp:
-            cast_for_good(model, self.autocast)
+            start_casting(model, self.autocast)
 
         # Exchange of gradients.
         is_trained = not evaluation_mode and any(
@@ -750,7 +750,7 @@ class Accelerator(Processes):
         """
         inner = inspection.unwrap_model(model)
         if not keep_fp32_wrapper:
-            uncast(inner)
+            stop_casting(inner)
         if inspection.inside_compiled(model) is None or not keep_torch_compile:
             return inner
 

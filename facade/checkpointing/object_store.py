@@ -24,7 +24,7 @@ from ...lightning_modules import checkpoints
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.local_paths import address_of, local_folder
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ..distributed.collectives import from_first_process
+from ..distributed.collectives import broadcast_from_rank_zero
 from ..hub.errors import describe
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ class ObjectStore:
             return
         names: list[str] = []
         self._together(lambda: names.extend(store.there()), runs=args.process_index == 0)
-        for name in reversed(from_first_process(names, args.world_size)):
+        for name in reversed(broadcast_from_rank_zero(names, args.world_size)):
             first_of_machine = args.local_process_index == 0
             self._together(partial(store.fetch, name), runs=first_of_machine)
             damaged = first_of_machine and bool(

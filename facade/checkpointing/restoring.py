@@ -19,7 +19,7 @@ from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ..distributed.collectives import from_first_process
+from ..distributed.collectives import broadcast_from_rank_zero
 from ..hub.session import HubSession
 from .object_store import ObjectStore
 from .saving import CheckpointSaver
@@ -85,7 +85,7 @@ class CheckpointRestorer:
             self.store.fetch_newest()
         own = self._newest(choose=owners.is_of_this_training)
         if not self._on_several_machines:
-            own = from_first_process(own, self.trainer.args.world_size)
+            own = broadcast_from_rank_zero(own, self.trainer.args.world_size)
         if wanted is False:
             return None
         if own is not None:

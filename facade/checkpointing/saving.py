@@ -29,7 +29,7 @@ from ...lightning_modules.common.file_names import (
 from ...lightning_modules.common.torch_files import torch_bytes
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
-from ..distributed.collectives import from_first_process
+from ..distributed.collectives import broadcast_from_rank_zero
 from .object_store import ObjectStore
 from .signals import SignalListening
 from .training_state import CallbackStates, LightningCallbackStates
@@ -140,7 +140,9 @@ class CheckpointSaver:
         # A thread may write there after a change of the working folder.
         place = os.path.join(self._origin, run_dir)
         final = Path(place) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
-        owner = self._owner or from_first_process(checkpoints.process_token(), args.world_size)
+        owner = self._owner or broadcast_from_rank_zero(
+            checkpoints.process_token(), args.world_size
+        )
         folder = checkpoints.staging_path(final, owner)
 
         # A thread writes copies while the training continues, unless the files are read right
@@ -519,7 +521,7 @@ class CheckpointSaver:
         """Return the newest checkpoint of this training, on all processes, once it is written."""
         self.finish_writing()
         newest = None if self._written is None else str(self._written.folder)
-        return from_first_process(newest, self.trainer.args.world_size)
+        return broadcast_from_rank_zero(newest, self.trainer.args.world_size)
 
     def finish_writing(self, *, flushed: bool = False) -> None:
         """Wait on all processes until the checkpoints are written; a full disk only warns.
@@ -596,7 +598,7 @@ class CheckpointSaver:
         self._bests = []
         self._has_spared = False
         self._flushed_at = time.monotonic()
-        self._owner = from_first_process(checkpoints.process_token(), args.world_size)
+        self._owner = broadcast_from_rank_zero(checkpoints.process_token(), args.world_size)
         with contextlib.suppress(FileNotFoundError):  # it may have been deleted
             self._origin = os.getcwd()
         if not args.should_save or args.save_strategy == "no":

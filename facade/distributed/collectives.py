@@ -47,7 +47,7 @@ def all_gather(leaf: Any, every: int = 1) -> torch.Tensor:
     return torch.cat(parts[::every])
 
 
-def from_first_process(value: Value, processes: int) -> Value:
+def broadcast_from_rank_zero(value: Value, processes: int) -> Value:
     """Broadcast a picklable value from rank 0.
 
     Args:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from ...lightning_modules.common.redaction import bare, chain, without
+from ...lightning_modules.common.redaction import error_chain, replace_token, strip_token
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +58,13 @@ def is_passing(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return status in _PASSING
-    return any(_is_transport_error(one) for one in chain(error))
+    return any(_is_transport_error(one) for one in error_chain(error))
 
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of an error or its causes; None if the server did not answer."""
     statuses = (
-        getattr(getattr(one, "response", None), "status_code", None) for one in chain(error)
+        getattr(getattr(one, "response", None), "status_code", None) for one in error_chain(error)
     )
     return next((status for status in statuses if status is not None), None)
 
@@ -82,7 +82,7 @@ def explained(error: Exception, repository: str, token: str | None = None) -> Ex
     """
     remedy = _REMEDIES.get(status_of(error) or 0)
     note = f"\nThis was about the repository {repository!r}. {remedy or ''}".rstrip()
-    bare(error, token)
+    strip_token(error, token)
     first, *rest = error.args or ("",)
     if not isinstance(first, int) and note not in str(first):  # an int is the errno of an OSError
         error.args = (f"{first}{note}", *rest)
@@ -97,7 +97,7 @@ def describe(error: BaseException, token: str | None = None) -> str:
         if one
     ]
     texts = [text if len(text) <= _LENGTH else f"{text[:_LENGTH]} ..." for text in said]
-    return without(" From ".join(texts), token)
+    return replace_token(" From ".join(texts), token)
 
 
 def _is_transport_error(error: BaseException) -> bool:

@@ -18,7 +18,7 @@ from ...lightning_modules.common.redaction import secret
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..arguments.enums import HubStrategy
-from ..distributed.collectives import from_first_process
+from ..distributed.collectives import broadcast_from_rank_zero
 from .facts import as_list, facts_of, size_of
 from .model_card import MARKER, ModelCard
 from .pushing import (
@@ -257,7 +257,9 @@ class HubSession:
         step = state.global_step
         if self.trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
             step = _step_of(state.best_model_checkpoint, -1)
-        return from_first_process(self.pusher.newest_step != step, self.trainer.args.world_size)
+        return broadcast_from_rank_zero(
+            self.pusher.newest_step != step, self.trainer.args.world_size
+        )
 
     # --- checkpoints to go on from
 
@@ -280,7 +282,7 @@ class HubSession:
                 place = self._place_of(name)
             except Exception as error:
                 problem = error
-        place = from_first_process(place, args.world_size)
+        place = broadcast_from_rank_zero(place, args.world_size)
         if problem is not None:
             raise problem
         if isinstance(place, tuple):

@@ -189,7 +189,7 @@ class ModelParallel(Strategy):
     def _shard(self, model: nn.Module, mesh: Any) -> nn.Module:
         options = self.options
         dtype = getattr(torch, options["param_dtype"])
-        return sharding.fully_sharded(
+        return sharding.shard_fully(
             model,
             _rows(mesh, copies=options["replicate_size"]),
             layers=layers_of(options["layers"], model),
@@ -216,13 +216,13 @@ class ModelParallel(Strategy):
 
 def _rows(mesh: Any, *, copies: int) -> Any:
     """Return the mesh of the ranks to shard over: in a row, or copies of rows."""
-    from ...lightning_modules.distributed.device_meshes import kept_device_mesh
+    from ...lightning_modules.distributed.device_meshes import cached_device_mesh
 
     row = mesh["data_parallel"]
     if copies == 1:
         return row
     sizes = (copies, row.size() // copies)
-    return kept_device_mesh(row.device_type, sizes, mesh_dim_names=("replicate", "shard"))
+    return cached_device_mesh(row.device_type, sizes, mesh_dim_names=("replicate", "shard"))
 
 
 def _sharding(

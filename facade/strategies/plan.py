@@ -73,7 +73,7 @@ class RunPlan:
         return [
             ("use_cpu", "Trainer(accelerator=)", self.accelerator),
             ("launcher", "Trainer(devices=, num_nodes=)", f"{self.devices}, {self.num_nodes}"),
-            ("launcher", "Trainer(plugins=)", "GivenEnvironment"),
+            ("launcher", "Trainer(plugins=)", "FixedRankEnvironment"),
             *self.strategy.rows(),
             ("bf16, fp16", "Trainer(precision=)", self.precision),
             *self.further,

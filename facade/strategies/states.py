@@ -233,5 +233,5 @@ class ModelStates:
             trained_weights = [w for w in tensors_by_name.values() if w.requires_grad]
 
         # The parts of the ranks are about the same size; asking all of them would take an exchange.
-        own_parts = map_nested(sharding.own_part, [*weights, *trained_weights, *optimizer_states])
+        own_parts = map_nested(sharding.local_part, [*weights, *trained_weights, *optimizer_states])
         return checkpoints.tensor_bytes(own_parts) * processes

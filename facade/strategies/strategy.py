@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...lightning_modules.common.dtensor import own_part
+from ...lightning_modules.common.dtensor import local_part
 from ...lightning_modules.distributed import sharding, tensor_parallel
 from ...lightning_modules.models import inspection
 from ...lightning_modules.optim.gradient_norms import clip_gradients, total_norm
@@ -299,7 +299,7 @@ class Strategy:
         """
         for parameter in parameters:
             if parameter.grad is not None:
-                own_part(parameter.grad).clamp_(-limit, limit)
+                local_part(parameter.grad).clamp_(-limit, limit)
 
     def last_grad_norm(self) -> torch.Tensor | float:
         """Return the norm before clipping of the last step, where the step clips."""

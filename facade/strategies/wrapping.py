@@ -13,7 +13,7 @@ from torch import nn
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.distributed.sequence_sharding import model_faults
 from ...lightning_modules.distributed.sharding import is_sharded, modules_by_class, modules_by_size
-from ...lightning_modules.distributed.tensor_parallel import plan_of, split_faults
+from ...lightning_modules.distributed.tensor_parallel import split_faults, tensor_parallel_plan
 from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
 from ..arguments.parallelism import groups_of
 from ..distributed.launchers import find_launch
@@ -135,7 +135,7 @@ def split_option(model: nn.Module | None) -> Any:
         return "parallelize(mesh) of the model"
     return {
         name: style if isinstance(style, str) else type(style).__name__
-        for name, style in plan_of(model).items()
+        for name, style in tensor_parallel_plan(model).items()
     }
 
 

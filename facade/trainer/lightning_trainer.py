@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ...lightning_modules.distributed.cluster_environments import GivenEnvironment
+from ...lightning_modules.distributed.cluster_environments import FixedRankEnvironment
 from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.internals.lightning_import import Logger, Precision, callbacks_of
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
@@ -63,16 +63,16 @@ def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer
         lightning_internals.without_advice_on_devices(),
     ):
         lightning_trainer = LightningTrainer(**(parameters | kwargs))
-    lightning_internals.leave_signals_alone(lightning_trainer)
-    fast_path.step_lightly(lightning_trainer)
+    lightning_internals.keep_signal_handlers(lightning_trainer)
+    fast_path.use_fast_loops(lightning_trainer)
     return lightning_trainer
 
 
-def _environment(process: ProcessEnvironment) -> GivenEnvironment:
+def _environment(process: ProcessEnvironment) -> FixedRankEnvironment:
     """Tell Lightning the place of this process, so that it neither detects a cluster nor starts
     processes.
     """
-    return GivenEnvironment(
+    return FixedRankEnvironment(
         rank=process.rank,
         local_rank=process.local_rank,
         world_size=process.world_size,

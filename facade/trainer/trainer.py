@@ -31,7 +31,10 @@ from ...lightning_modules.common.redaction import secret
 from ...lightning_modules.common.torch_files import save_torch
 from ...lightning_modules.data.collators import RemoveColumnsCollator, remove_unused
 from ...lightning_modules.distributed.health import name_first_error
-from ...lightning_modules.internals.compiler import build_optimizers_plainly, step_plainly
+from ...lightning_modules.internals.compiler import (
+    build_optimizers_without_compiler,
+    step_without_compiler,
+)
 from ...lightning_modules.internals.lightning_version import require_lightning
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.outputs import CACHES, losses_beside, read_loss, split_outputs
@@ -526,10 +529,10 @@ class Trainer:
             num_training_steps: optimizer steps of the whole training.
         """
         self._training_steps = num_training_steps
-        build_optimizers_plainly()  # an override of `create_optimizer` makes its own
+        build_optimizers_without_compiler()  # an override of `create_optimizer` makes its own
         self.create_optimizer()
         optimization.complete_optimizer(self.optimizer)
-        step_plainly(self.optimizer)
+        step_without_compiler(self.optimizer)
         self.create_scheduler(num_training_steps=num_training_steps)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:

@@ -12,7 +12,7 @@ from ..common.file_names import OPTIMIZER_NAME
 from ..common.local_paths import require_local
 from ..common.torch_files import load_torch
 from ..internals.lightning_import import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
-from ..internals.loop_states import current_loop_position, take_loader_states
+from ..internals.loop_states import current_loop_position, pop_loader_states
 from ..models.inspection import inside_compiled
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import manifest, staging
@@ -180,7 +180,7 @@ class FolderReader(TorchCheckpointIO):
         safely.
         """
         if "optimizer_states" not in checkpoint and "loops" in checkpoint:
-            take_loader_states(checkpoint)
+            pop_loader_states(checkpoint)
         super().save_checkpoint(checkpoint, path, storage_options)
 
     def load_checkpoint(

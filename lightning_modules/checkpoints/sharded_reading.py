@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from ..common.torch_files import kind_of, load_torch_bytes
+from ..common.torch_files import describe_value, load_torch_bytes
 from .weight_formats import PARTS_TABLE_NAME, lies_beside
 
 _DESCRIBED = "torch.distributed.checkpoint.metadata"
@@ -127,10 +127,10 @@ def require_same_kinds(own: Any, read: Any, path: Path, name: str = "") -> None:
             format.
     """
     if isinstance(own, torch.Tensor) or isinstance(read, torch.Tensor):
-        if kind_of(own) != kind_of(read):
-            raise ValueError(
-                f"{path} holds {name} as {kind_of(read)}, but it is {kind_of(own)} here."
-            )
+        expected = describe_value(own)
+        actual = describe_value(read)
+        if actual != expected:
+            raise ValueError(f"{path} holds {name} as {actual}, but it is {expected} here.")
     elif isinstance(own, Mapping) and isinstance(read, Mapping):
         for key, value in read.items():
             require_same_kinds(own.get(key), value, path, f"{name}.{key}" if name else str(key))

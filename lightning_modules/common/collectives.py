@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 
-def from_first_process(value: torch.Tensor) -> torch.Tensor:
+def broadcast_from_rank_zero(value: torch.Tensor) -> torch.Tensor:
     """Return the tensor of rank 0 on every process; without a process group, this process's own.
 
     Args:

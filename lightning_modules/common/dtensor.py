@@ -3,62 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.placement_types import Placement
 
-def is_part(tensor: Any) -> bool:
-    """Return whether a tensor is a DTensor."""
+
+def is_dtensor(value: Any) -> bool:
+    """Return whether a value is a DTensor."""
     # By its attribute, since the import of torch.distributed.tensor is slow.
-    return isinstance(tensor, torch.Tensor) and hasattr(tensor, "full_tensor")
+    return isinstance(value, torch.Tensor) and hasattr(value, "full_tensor")
 
 
-def whole(tensor: Any) -> Any:
+def gather_dtensor(value: Any) -> Any:
     """Gather a DTensor, collectively; return another value unchanged."""
-    return tensor.full_tensor() if is_part(tensor) else tensor
+    if is_dtensor(value):
+        return value.full_tensor()
+    return value
 
 
-def own_part(tensor: Any) -> Any:
+def local_part(value: Any) -> Any:
     """Return this process's shard of a DTensor; return another value unchanged."""
-    return tensor.to_local() if is_part(tensor) else tensor
+    if is_dtensor(value):
+        return value.to_local()
+    return value
 
 
-def part_like(value: Any, like: Any) -> Any:
+def shard_like(value: Any, like: Any) -> Any:
     """Shard a whole tensor as `like`; return a value of another shape unchanged.
 
     Every process has the whole tensor, so that nothing is communicated.
     """
-    if not is_part(like) or not isinstance(value, torch.Tensor) or value.shape != like.shape:
+    if not is_dtensor(like) or not isinstance(value, torch.Tensor) or value.shape != like.shape:
         return value
     from torch.distributed.tensor import DTensor
 
-    mesh, placements, local = like.device_mesh, like.placements, value
-    steps = list(enumerate(placements))
-    # the last dimension split first
-    if any(type(placed).__name__ == "_StridedShard" for placed in placements):
-        steps.reverse()
-    for dimension, placed in steps:
-        if hasattr(placed, "dim"):
-            chunks = local.chunk(mesh.size(dimension), placed.dim)
-            mine = mesh.get_local_rank(dimension)
-            local = chunks[mine] if mine < len(chunks) else local.narrow(placed.dim, 0, 0)
-    local = local.to(like.device).contiguous()
+    mesh = like.device_mesh
+    placements: tuple[Placement, ...] = like.placements
+
+    # `_StridedShard` means that the last dimension of the mesh was split first.
+    dimensions = list(range(len(placements)))
+    if any(type(placement).__name__ == "_StridedShard" for placement in placements):
+        dimensions.reverse()
+
+    local = value
+    for dimension in dimensions:
+        placement = placements[dimension]
+        if hasattr(placement, "dim"):
+            shard = cast("Shard", placement)
+            index = mesh.get_local_rank(dimension)
+            local = _chunk(local, shard.dim, index, mesh.size(dimension))
+
     return DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=value.shape, stride=value.stride()
+        local.to(like.device).contiguous(),
+        mesh,
+        placements,
+        run_check=False,
+        shape=value.shape,
+        stride=value.stride(),
     )
 
 
-def without_values(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return tensors of the same whole shapes and dtypes on the meta device; tied tensors stay
-    tied.
+def _chunk(tensor: torch.Tensor, dim: int, index: int, count: int) -> torch.Tensor:
+    """Return one of `count` chunks of a tensor.
+
+    torch makes fewer of a short one; the others are empty.
     """
-    made: dict[int, torch.Tensor] = {}
-    found: dict[str, torch.Tensor] = {}
+    chunks = tensor.chunk(count, dim)
+    if index < len(chunks):
+        return chunks[index]
+    return tensor.narrow(dim, 0, 0)
+
+
+def meta_tensors(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Return tensors of the same whole shapes and dtypes on the meta device.
+
+    Tied tensors stay tied.
+    """
+    by_identity: dict[int, torch.Tensor] = {}
+    by_name: dict[str, torch.Tensor] = {}
     for name, tensor in named:
-        # DeepSpeed's sharded parameters are empty
+        # DeepSpeed's sharded parameters are empty, and have their whole shape as an attribute.
         shape = getattr(tensor, "ds_shape", tensor.shape)
-        if id(tensor) not in made:
-            made[id(tensor)] = torch.empty(shape, dtype=tensor.dtype, device="meta")
-        found[name] = made[id(tensor)]
-    return found
+        if id(tensor) not in by_identity:
+            by_identity[id(tensor)] = torch.empty(shape, dtype=tensor.dtype, device="meta")
+        by_name[name] = by_identity[id(tensor)]
+    return by_name

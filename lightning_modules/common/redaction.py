@@ -29,7 +29,7 @@ class Secret(str):
 
 
 class SecretThing:
-    """Stand-in for a secret that is no text, such as bytes or a list.
+    """Stand-in for a secret that is not text, such as bytes or a list.
 
     Args:
         value: not kept, only its type.
@@ -43,12 +43,15 @@ class SecretThing:
 
 
 def secret(value: Any) -> Any:
-    """Wrap a value so that its `repr` does not show it; None, True and False are returned
-    unchanged.
+    """Wrap a value so that its `repr` does not show it.
+
+    None, True and False are returned unchanged.
     """
     if value is None or isinstance(value, (bool, Secret, SecretThing)):
         return value
-    return Secret(value) if isinstance(value, str) else SecretThing(value)
+    if isinstance(value, str):
+        return Secret(value)
+    return SecretThing(value)
 
 
 def is_secret_name(name: str) -> bool:
@@ -56,28 +59,33 @@ def is_secret_name(name: str) -> bool:
     return name.lower().replace("-", "_") in _NAMES
 
 
-def secret_values(given: Mapping[str, Any]) -> dict[str, Any]:
+def secret_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments with tokens wrapped, found by the argument's name or by their form."""
-    return {name: _guarded(str(name), value) for name, value in given.items()}
+    return {name: _wrap_token(str(name), value) for name, value in arguments.items()}
 
 
 def secret_words(words: Sequence[str]) -> list[str]:
     """Wrap the tokens in the words of a command line: `--hub_token hf_...` and
     `--hub_token=hf_...`.
     """
-    found = []
-    expected = False
+    wrapped: list[str] = []
+    is_token_expected = False
     for word in words:
         name, sign, _ = word.partition("=")
         is_option = word.startswith("-")
-        hides = (expected and not is_option) or _HUB_TOKEN.search(word)
-        found.append(
-            Secret(word)
-            if hides or (is_option and sign and is_secret_name(name.lstrip("-")))
-            else word
+        is_secret_option = is_option and is_secret_name(name.lstrip("-"))
+
+        # The value of the option before, the value after a sign, or text of the form of a token.
+        is_secret = (
+            (is_token_expected and not is_option)
+            or (is_secret_option and sign != "")
+            or _HUB_TOKEN.search(word) is not None
         )
-        expected = is_option and not sign and is_secret_name(word.lstrip("-"))
-    return found
+        if is_secret:
+            word = Secret(word)
+        wrapped.append(word)
+        is_token_expected = is_secret_option and sign == ""
+    return wrapped
 
 
 def redacted(text: str) -> str:
@@ -85,34 +93,39 @@ def redacted(text: str) -> str:
     return _HUB_TOKEN.sub(HIDDEN, text)
 
 
-def bare(error: BaseException, token: Any = None) -> None:
+def strip_token(error: BaseException, token: Any = None) -> None:
     """Remove a token from the texts of an error and of its causes, and drop their frames.
 
     The frames of an HTTP client hold its headers.
 
     Args:
         error: is changed.
-        token: the secret; whatever looks like one goes too.
+        token: the secret; whatever looks like one is removed too.
     """
-    for one in chain(error):
-        one.args = tuple(
-            without(part, token) if isinstance(part, str) else part for part in one.args
-        )
-        one.__traceback__ = None
+    for cause in error_chain(error):
+        parts: list[Any] = []
+        for part in cause.args:
+            if isinstance(part, str):
+                part = replace_token(part, token)
+            parts.append(part)
+        cause.args = tuple(parts)
+        cause.__traceback__ = None
 
 
-def chain(error: BaseException | None) -> Iterator[BaseException]:
+def error_chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the error and its causes."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 
 
-def without(text: str, token: Any = None) -> str:
-    """Return the text without this token, and without what looks like one of the Hub."""
-    return redacted(text.replace(token, HIDDEN) if token and isinstance(token, str) else text)
+def replace_token(text: str, token: object = None) -> str:
+    """Return the text with this token replaced, and with what looks like one of the Hub."""
+    if token and isinstance(token, str):
+        text = text.replace(token, HIDDEN)
+    return redacted(text)
 
 
 def shown_word(word: str) -> str:
@@ -120,22 +133,27 @@ def shown_word(word: str) -> str:
     if not isinstance(word, Secret):
         return word
     name, sign, _ = word.partition("=")
-    return f"{name}={HIDDEN}" if sign and name.startswith("-") else HIDDEN
+    if sign and name.startswith("-"):
+        return f"{name}={HIDDEN}"
+    return HIDDEN
 
 
 def option_names(words: Sequence[str]) -> str:
-    """Return the options among words of a command line, without values: a misspelt one may have
-    a secret.
+    """Return the options among words of a command line, without their values.
+
+    Even a misspelt option may be followed by a secret.
     """
     names = [word.partition("=")[0] for word in words if word.startswith("-")]
     text = ", ".join(names)
-    hidden = len(words) - len(names)
-    if hidden:
-        text = f"{text} (values that are not shown, as they may be secrets: {hidden})".lstrip()
+    hidden_count = len(words) - len(names)
+    if hidden_count:
+        note = f"(values that are not shown, as they may be secrets: {hidden_count})"
+        text = f"{text} {note}".lstrip()
     return text
 
 
-def _guarded(name: str, value: Any) -> Any:
-    if isinstance(value, str):
-        return Secret(value) if is_secret_name(name) or _HUB_TOKEN.search(value) else value
-    return secret(value) if name in _HUB_NAMES else value
+def _wrap_token(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return secret(value) if name in _HUB_NAMES else value
+    is_secret = is_secret_name(name) or _HUB_TOKEN.search(value) is not None
+    return Secret(value) if is_secret else value

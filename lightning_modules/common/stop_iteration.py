@@ -7,7 +7,7 @@ from contextlib import ContextDecorator
 from types import TracebackType
 
 
-def misplaced(error: StopIteration) -> RuntimeError:
+def stop_iteration_error(error: StopIteration) -> RuntimeError:
     """Return the error to raise `from` a `StopIteration` of user code; it names the function
     that let it out.
     """
@@ -40,7 +40,7 @@ class StopIterationSurfaces(ContextDecorator):
     ) -> None:
         """Raise the `RuntimeError` if needed."""
         if isinstance(error, StopIteration):
-            raise misplaced(error) from error
+            raise stop_iteration_error(error) from error
 
 
 stop_iteration_surfaces = StopIterationSurfaces()

@@ -128,7 +128,7 @@ def require_known_objects(path: StrPath, known: Collection[str] = ()) -> None:
         )
 
 
-def kind_of(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Return shape and dtype of a tensor, or the class of another value, in words."""
     import torch
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, MapDataPipe, get_worker_info
 
-from ..common.stop_iteration import misplaced, stop_iteration_surfaces
+from ..common.stop_iteration import stop_iteration_error, stop_iteration_surfaces
 
 
 class SurfacingCollate:
@@ -186,6 +186,6 @@ def _until_end(batches: Iterator[Any]) -> Iterator[Any]:
             batch = next(batches)
         except StopIteration as end:
             if end.args:
-                raise misplaced(end) from end
+                raise stop_iteration_error(end) from end
             return
         yield batch

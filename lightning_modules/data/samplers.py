@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, RandomSampler, Sampler, get_worker_info
 
-from ..common.collectives import from_first_process
+from ..common.collectives import broadcast_from_rank_zero
 from .batch_samplers import even_shares, share_of
 from .order import in_sequence, random_order
 
@@ -219,7 +219,7 @@ class SharedOrderSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         own = self.sampler.generator
         state = torch.get_rng_state() if own is None else own.get_state()
-        of_first_process = from_first_process(state)
+        of_first_process = broadcast_from_rank_zero(state)
         order = list(self.sampler)
 
         # The order of process 0; this process's generator has been advanced.

@@ -12,7 +12,7 @@ from ..internals.lightning_import import (
 )
 
 
-class GivenEnvironment(ClusterEnvironment):
+class FixedRankEnvironment(ClusterEnvironment):
     """As `LightningEnvironment`, but with given ranks, and without starting processes.
 
     Args:

@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..common.dtensor import without_values
+from ..common.dtensor import meta_tensors
 from ..common.local_paths import StrPath
 from ..optim.optimizer_fit import require_fitting_present_state
-from .zero_files import require_plain_states, saved_states, tag_of
+from .zero_files import require_plain_states, saved_states, states_folder_name
 from .zero_part import ZeroPart
 from .zero_states import ZeroStates
 
@@ -101,7 +101,7 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
 
 def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return each whole tensor by name, without values."""
-    return without_values(_own(model).state_dict(keep_vars=True).items())
+    return meta_tensors(_own(model).state_dict(keep_vars=True).items())
 
 
 def load_whole(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:
@@ -151,7 +151,9 @@ def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool
         step: optimizer steps taken.
         without_frozen: leave out parameters that are not trained.
     """
-    engine.save_checkpoint(str(folder), tag=tag_of(step), exclude_frozen_parameters=without_frozen)
+    engine.save_checkpoint(
+        str(folder), tag=states_folder_name(step), exclude_frozen_parameters=without_frozen
+    )
 
 
 def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:

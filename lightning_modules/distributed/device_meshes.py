@@ -18,7 +18,7 @@ _made: weakref.WeakKeyDictionary[Any, dict[Any, device_mesh.DeviceMesh]] = (
 """Meshes by their default process group: they are invalid once it is destroyed."""
 
 
-def kept_device_mesh(
+def cached_device_mesh(
     device_type: str, mesh_shape: tuple[int, ...], *, mesh_dim_names: tuple[str, ...] | None = None
 ) -> device_mesh.DeviceMesh:
     """As `torch.distributed.init_device_mesh`, but returns the same mesh for the same arguments.
@@ -46,7 +46,7 @@ class ModelParallelStrategy(strategies.ModelParallelStrategy):
 def _kept_for_lightning() -> Iterator[None]:
     """Replace torch's function, which Lightning imports at the call, by the one of this module."""
     place: Any = device_mesh
-    before, place.init_device_mesh = place.init_device_mesh, kept_device_mesh
+    before, place.init_device_mesh = place.init_device_mesh, cached_device_mesh
     try:
         yield
     finally:

@@ -26,14 +26,14 @@ from torch.distributed.fsdp import (
 )
 
 from ..common.collectives import broadcast_weights
-from ..common.dtensor import without_values
+from ..common.dtensor import meta_tensors
 from ..common.nested import map_nested
 from ..internals.lightning_import import FSDPPrecision, FSDPStrategy
 from ..internals.precision import HALF, ForwardCasting
 from ..models.activation_checkpointing import checkpoint_layers
 from ..optim import gradient_norms
 from ..optim.optimizer_fit import ParameterShape, require_fitting_optimizer_state
-from .device_meshes import kept_device_mesh
+from .device_meshes import cached_device_mesh
 
 _JOINED = "_flat_param"
 _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -49,7 +49,7 @@ class ModelFSDPStrategy(FSDPStrategy):
         sizes = self.kwargs.pop("device_mesh", None)
         super().setup_environment()
         if sizes is not None:
-            self.kwargs["device_mesh"] = kept_device_mesh(self.root_device.type, tuple(sizes))
+            self.kwargs["device_mesh"] = cached_device_mesh(self.root_device.type, tuple(sizes))
 
     def wrap(
         self, model: nn.Module, *, layers: list[str], checkpointing: bool = False
@@ -148,7 +148,7 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, Any]:
 def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return each whole parameter and buffer, by its name in the model, without values."""
     with FullyShardedDataParallel.summon_full_params(model, writeback=False):
-        return without_values(_named_tensors(model))
+        return meta_tensors(_named_tensors(model))
 
 
 def load_whole(model: nn.Module, state_dict: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 
-from .device_meshes import ModelParallelStrategy, kept_device_mesh
+from .device_meshes import ModelParallelStrategy, cached_device_mesh
 
 
 @dataclass
@@ -130,7 +130,7 @@ class SharedSequencesStrategy(ModelParallelStrategy):
             self.device_mesh["tensor_parallel"].size(),
         )
         names = ("data", "context_parallel", "tensor_parallel")
-        mesh = kept_device_mesh(self.device_mesh.device_type, sizes, mesh_dim_names=names)
+        mesh = cached_device_mesh(self.device_mesh.device_type, sizes, mesh_dim_names=names)
         self._context_mesh = mesh["context_parallel"]
 
     @property

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..common.dtensor import is_part as _is_part
-from ..common.dtensor import own_part as own_part
-from ..common.dtensor import part_like, whole, without_values
+from ..common.dtensor import gather_dtensor, meta_tensors, shard_like
+from ..common.dtensor import is_dtensor as _is_part
+from ..common.dtensor import local_part as local_part
 from ..common.nested import map_nested
 from ..models.activation_checkpointing import checkpoint_layers
 from ..models.inspection import own_attribute, unwrap_model, without_inner_wrappers
@@ -80,7 +80,7 @@ def tied_modules(model: nn.Module) -> set[nn.Module]:
     return tied
 
 
-def fully_sharded(
+def shard_fully(
     model: nn.Module,
     mesh: DeviceMesh,
     *,
@@ -232,7 +232,7 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
     state: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in gathered:
-            whole_tensor = whole(tensor).detach()
+            whole_tensor = gather_dtensor(tensor).detach()
             gathered[id(tensor)] = whole_tensor.cpu() if keep else tensor
         state[name] = gathered[id(tensor)]
     return state if keep else {}
@@ -261,7 +261,7 @@ class WholeModel:
         library = _library_of(self.sharded)
         if library is not None:
             return library.whole_shapes(self.sharded)
-        return without_values(self.sharded.state_dict(keep_vars=True).items())
+        return meta_tensors(self.sharded.state_dict(keep_vars=True).items())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         """As `nn.Module.load_state_dict`, from whole tensors.
@@ -287,7 +287,7 @@ class WholeModel:
             return differences
         targets = self.sharded.state_dict(keep_vars=True)
         parts = {
-            name: part_like(value, targets[name])
+            name: shard_like(value, targets[name])
             for name, value in state_dict.items()
             if name in targets
         }
@@ -346,7 +346,7 @@ def whole_optimizer_state(
     def gather(leaf: Any) -> Any:
         if not _is_part(leaf):
             return leaf
-        gathered = whole(leaf)
+        gathered = gather_dtensor(leaf)
         # A copy, as `torch.save` would write all of the padded memory in which the parts were
         # gathered.
         return gathered.to("cpu", copy=True) if keep else None
@@ -378,7 +378,7 @@ def load_whole_optimizer_state(
             if number in state["state"]:
                 values = state["state"][number]
                 parts[number] = {
-                    name: part_like(value, parameter) for name, value in values.items()
+                    name: shard_like(value, parameter) for name, value in values.items()
                 }
     optimizer.load_state_dict({**state, "state": parts})
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def plan_of(model: nn.Module) -> dict[str, Any]:
+def tensor_parallel_plan(model: nn.Module) -> dict[str, Any]:
     """Return a model's plan: its `tp_plan`, or those of `transformers`, `_tp_plan` and that of
     the configuration.
     """
@@ -57,7 +57,7 @@ def split_faults(model: nn.Module, size: int) -> list[str]:
     if callable(getattr(model, "parallelize", None)):
         return []
     kind = type(model).__name__
-    plan = plan_of(model)
+    plan = tensor_parallel_plan(model)
     if not plan:
         remedy = (
             "Give it a tp_plan, such as {'layers.*.up': 'colwise'}, or a method parallelize(mesh)"
@@ -189,7 +189,7 @@ def _styles(model: nn.Module) -> dict[str, Style]:
     sharded alike.
     """
     styles: dict[str, Style] = {}
-    for pattern, style in plan_of(model).items():
+    for pattern, style in tensor_parallel_plan(model).items():
         for name in _matching(model, pattern):
             styles[name] = as_style(style)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..common.local_paths import StrPath
-from ..common.torch_files import kind_of, load_torch, require_known_objects
+from ..common.torch_files import describe_value, load_torch, require_known_objects
 
 _STATES = "global_step"
 """Prefix of DeepSpeed's folder in a checkpoint, before the step."""
 
-OF_ALL = "mp_rank_00_model_states.pt"
+WHOLE_MODEL_NAME = "mp_rank_00_model_states.pt"
 
 
 class SavedStates(NamedTuple):
@@ -28,7 +28,7 @@ class SavedStates(NamedTuple):
     """Number of processes that wrote it; None if it does not matter."""
 
 
-def tag_of(step: int) -> str:
+def states_folder_name(step: int) -> str:
     """Return the name of DeepSpeed's folder in a checkpoint."""
     return f"{_STATES}{step}"
 
@@ -52,7 +52,7 @@ def saved_states(folder: StrPath) -> SavedStates | None:
     parts = len(list((folder / tag).glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")))
     if not parts:
         return SavedStates(tag, (0,), None)
-    whole = (folder / tag / OF_ALL).is_file()
+    whole = (folder / tag / WHOLE_MODEL_NAME).is_file()
     return SavedStates(tag, (1, 2) if whole else (3,), parts)
 
 
@@ -114,5 +114,5 @@ def load_file(path: Path) -> Mapping[str, Any]:
     require_known_objects(path, _STAND_INS)
     content = load_torch(path, mmap=True, known=_STAND_INS)
     if not isinstance(content, Mapping):
-        raise ValueError(f"{path} is not what DeepSpeed writes, but {kind_of(content)}.")
+        raise ValueError(f"{path} is not what DeepSpeed writes, but {describe_value(content)}.")
     return content

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..common.torch_files import kind_of
+from ..common.torch_files import describe_value
 
 
 class Piece(NamedTuple):
@@ -145,8 +145,8 @@ class ZeroPart:
                 continue
             if isinstance(value, torch.Tensor) and value.numel() != 1:
                 raise ValueError(
-                    f"{kind_of(value)} as {entry}, which is of that process alone; start as many "
-                    "processes as wrote it"
+                    f"{describe_value(value)} as {entry}, which is of that process alone; start as "
+                    "many processes as wrote it"
                 )
             numbers[entry] = value
         return numbers

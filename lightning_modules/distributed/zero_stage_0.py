@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..common.local_paths import StrPath
-from .zero_files import OF_ALL, load_file, saved_states
+from .zero_files import WHOLE_MODEL_NAME, load_file, saved_states
 
 
 class ReplicatedStates:
@@ -42,7 +42,7 @@ class ReplicatedStates:
         if saved is None or saved.processes is not None:
             raise ValueError(f"{folder} has no states of DeepSpeed's stage 0.")
         self.folder = Path(folder, saved.tag)
-        content = load_file(self.folder / OF_ALL)
+        content = load_file(self.folder / WHOLE_MODEL_NAME)
         module = content.get("module")
         optimizer = content.get("optimizer")
         if not isinstance(module, Mapping) or not isinstance(optimizer, Mapping):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..common.local_paths import StrPath
-from .zero_files import OF_ALL, StandIn, load_file, saved_states
+from .zero_files import WHOLE_MODEL_NAME, StandIn, load_file, saved_states
 from .zero_part import ZeroPart
 
 
@@ -59,8 +59,8 @@ class ZeroStates:
 
     def _read_models(self, ranks: int) -> None:
         """Open the files with the weights, of which stages 1 and 2 write one for all ranks."""
-        in_stage_3 = not (self.folder / OF_ALL).is_file()
-        files = self._files("model", ranks) if in_stage_3 else [self.folder / OF_ALL]
+        in_stage_3 = not (self.folder / WHOLE_MODEL_NAME).is_file()
+        files = self._files("model", ranks) if in_stage_3 else [self.folder / WHOLE_MODEL_NAME]
         self._models = [load_file(path) for path in files]
         self._model = self._models[0]
 

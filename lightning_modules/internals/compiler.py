@@ -33,7 +33,7 @@ def disable_dynamo(function: Any = None, recursive: bool = True, **_: Any) -> An
     return disabled
 
 
-def build_optimizers_plainly() -> None:
+def build_optimizers_without_compiler() -> None:
     """Make, read and load torch's optimizers without loading the compiler."""
     for name in _METHODS:
         method = getattr(Optimizer, name)
@@ -41,7 +41,7 @@ def build_optimizers_plainly() -> None:
             _call_plainly(method)
 
 
-def step_plainly(optimizer: Any) -> None:
+def step_without_compiler(optimizer: Any) -> None:
     """Make the steps of one of torch's optimizers without loading the compiler; others are not
     changed.
 

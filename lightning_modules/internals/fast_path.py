@@ -27,7 +27,7 @@ from .lightning_import import (
 from .precision import ForwardCasting
 
 
-def step_lightly(trainer: Trainer) -> None:
+def use_fast_loops(trainer: Trainer) -> None:
     """Run training and evaluation of a `FastModule` by `run_epoch` and `EvaluationLoop`."""
     fit_loop: Any = trainer.fit_loop
     trainer.validate_loop = evaluation_loop(trainer, TrainerFn.VALIDATING)

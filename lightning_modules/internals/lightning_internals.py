@@ -55,7 +55,7 @@ def _entry_points(group: str) -> list[EntryPoint]:
     return [one for one in entry_points(group=group) if one.name != "lightrainer"]
 
 
-def leave_signals_alone(trainer: Trainer) -> None:
+def keep_signal_handlers(trainer: Trainer) -> None:
     """Keep the signal handlers of the script.
 
     Lightning would turn a SIGTERM into a normal exit, and ask all processes for one at every step
@@ -87,7 +87,7 @@ def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> 
     epoch_loop._restarting = window > 0
 
 
-def made_by_cli() -> bool:
+def is_made_by_cli() -> bool:
     """Return whether `LightningCLI` is making a module, whose hyperparameters are saved as plain
     values.
     """

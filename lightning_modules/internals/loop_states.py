@@ -108,11 +108,11 @@ def current_loop_position(trainer: Trainer) -> LoopPosition:
     return loop_position_of(states)
 
 
-def settle(fit_loop: dict[str, Any], loop_position: LoopPosition) -> None:
+def settle_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) -> None:
     """Write the counters anew, so that Lightning takes them as they are.
 
     It guesses from how they differ at which hook they were written, and leaves out validations,
-    ends of epochs, or whole epochs. `go_on_inside` sees to what is left to do.
+    ends of epochs, or whole epochs. `resume_inside_epoch` sees to what is left to do.
 
     Args:
         fit_loop: what a checkpoint holds of the fit loop.
@@ -142,7 +142,7 @@ def settle(fit_loop: dict[str, Any], loop_position: LoopPosition) -> None:
         }
 
 
-def take_loader_states(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
+def pop_loader_states(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
     """Take the states of train loaders out of a checkpoint, and return them.
 
     Lightning is about to write it, and those of an `EpochLoader` may hold arrays, while it reads
@@ -322,7 +322,7 @@ def _both(counts: dict[str, int]) -> dict[str, dict[str, int]]:
     return {"total": dict(counts), "current": dict(counts)}
 
 
-def begin_reading_anew(trainer: Trainer) -> None:
+def restart_loaders(trainer: Trainer) -> None:
     """Begin the iteration of the train loaders once more: Lightning did before it called a hook,
     and may have read.
     """
@@ -338,7 +338,7 @@ def count_read_ahead(trainer: Trainer) -> int:
     return len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
 
 
-def go_on_inside(trainer: Trainer, loop_position: LoopPosition) -> None:
+def resume_inside_epoch(trainer: Trainer, loop_position: LoopPosition) -> None:
     """Start the fit loop in the middle of an epoch: with the end of the last batch, or with the
     next one.
 

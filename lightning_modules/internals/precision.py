@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..common.dtensor import own_part
+from ..common.dtensor import local_part
 from ..common.nested import map_nested
 
 HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
@@ -71,7 +71,7 @@ class LossScaler(torch.amp.GradScaler):
         ]
         worst = found_inf.clone()
         with torch.no_grad():
-            for gradient in map(own_part, gradients):
+            for gradient in map(local_part, gradients):
                 worst = worst.maximum(gradient.isfinite().all().logical_not().to(worst))
                 gradient.mul_(inv_scale.to(gradient.device))
         dist.all_reduce(worst, op=dist.ReduceOp.MAX)
@@ -151,17 +151,17 @@ def casting(
         _restore(model, own)
 
 
-def cast_for_good(
+def start_casting(
     model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]
 ) -> None:
-    """As `casting`, until `uncast`; a model that is cast so already stays as it is."""
+    """As `casting`, until `stop_casting`; a model that is cast so already stays as it is."""
     if _BEFORE not in vars(model):
         vars(model)[_BEFORE] = vars(model).get("forward")
         model.forward = MethodType(_cast(model, context), model)
 
 
-def uncast(model: nn.Module) -> None:
-    """Undo `cast_for_good`; other models stay as they are."""
+def stop_casting(model: nn.Module) -> None:
+    """Undo `start_casting`; other models stay as they are."""
     if _BEFORE in vars(model):
         _restore(model, vars(model).pop(_BEFORE))
 

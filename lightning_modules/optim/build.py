@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..common.suggestions import MUON, OptimizerNames, optimizer_name
-from ..internals.compiler import build_optimizers_plainly, step_plainly
+from ..internals.compiler import build_optimizers_without_compiler, step_without_compiler
 from ..internals.torch_names import mark_as_stepped
 from . import libraries, low_rank, muon
 from .adafactor import Adafactor
@@ -147,7 +147,7 @@ def build_optimizer(
         model: the model.
         groups: the usual parameter groups.
     """
-    build_optimizers_plainly()
+    build_optimizers_without_compiler()
     kind = optimizer_class if isinstance(optimizer_class, type) else type(optimizer_class)
     if issubclass(kind, (Optimizer, OptimizerFunction)):
         others = _without_kernel(kwargs, model)
@@ -160,7 +160,7 @@ def build_optimizer(
             )
     else:
         optimizer = optimizer_class()(model, **kwargs)
-    step_plainly(optimizer)
+    step_without_compiler(optimizer)
     libraries.keep_embeddings_whole(optimizer_class, kwargs, model)
     let_backward_step(optimizer)
     save_state_of_groups(optimizer)

@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..common.dtensor import own_part, whole
+from ..common.dtensor import gather_dtensor, local_part
 
 
 def total_norm(gradients: Iterable[torch.Tensor], norm_type: float = 2.0) -> torch.Tensor:
     """As `torch.nn.utils.get_total_norm`, of whole gradients; collective."""
     groups = _by_processes(gradients)
     if len(groups) <= 1:
-        return whole(nn.utils.get_total_norm([one for group in groups for one in group], norm_type))
-    norms = [whole(nn.utils.get_total_norm(group, norm_type)) for group in groups]
+        return gather_dtensor(
+            nn.utils.get_total_norm([one for group in groups for one in group], norm_type)
+        )
+    norms = [gather_dtensor(nn.utils.get_total_norm(group, norm_type)) for group in groups]
     device = norms[0].device
     return torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms]), norm_type)
 
@@ -34,7 +36,7 @@ def clip_gradients(
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     with torch.no_grad():
         for gradient in gradients:
-            own_part(gradient).mul_(scale.to(gradient.device))
+            local_part(gradient).mul_(scale.to(gradient.device))
     return norm
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from ..common.suggestions import MUON
-from ..internals.compiler import step_plainly
+from ..internals.compiler import step_without_compiler
 
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|classifier|score|qa_outputs|cls)\.")
 
@@ -95,7 +95,7 @@ class MuonWithAdamW(Optimizer):
     def _share(self) -> None:
         groups = iter(self.param_groups)
         for part in self._parts:
-            step_plainly(part)
+            step_without_compiler(part)
             part.__setstate__(
                 {"state": self.state, "param_groups": list(islice(groups, len(part.param_groups)))}
             )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..common.local_paths import StrPath
-from ..common.torch_files import kind_of
+from ..common.torch_files import describe_value
 
 _COUNTERS = {"step", "mu_product", "eta", "mu"}
 """Entries that are numbers, which some optimizers keep in tensors."""
@@ -104,7 +104,9 @@ def require_fitting_optimizer_state(
     if reads_own_form and not (is_mapping and "param_groups" in state):
         return
     if not is_mapping:
-        raise ValueError(f"{file} does not hold the state of an optimizer, but {kind_of(state)}.")
+        raise ValueError(
+            f"{file} does not hold the state of an optimizer, but {describe_value(state)}."
+        )
 
     if groups is None:
         groups = _own_groups(optimizer, model)
@@ -187,7 +189,7 @@ def _problem_of_groups(
                 return f"{problem} as {name} of group {index}, not a number"
         for number, parameter in zip(numbers, expected, strict=True):
             if not isinstance(number, (int, str)):
-                return f"{kind_of(number)} as the number of a parameter"
+                return f"{describe_value(number)} as the number of a parameter"
             owners[number] = _Owner(parameter, group)
 
         # GrokAdamW keeps states in a group, by the place of the parameter.
@@ -216,7 +218,7 @@ def _problem_of_option(value: Any, own: Any) -> str | None:
     for tensor in _tensors(value):
         has_present_form = isinstance(own, Tensor) and own.shape == tensor.shape
         if not has_present_form and not _is_number(tensor):
-            return kind_of(tensor)
+            return describe_value(tensor)
     return None
 
 
@@ -224,7 +226,7 @@ def _problem_of_state(optimizer: Any, values: Any, owner: _Owner) -> str | None:
     """Compare the state of one parameter with it."""
     parameter = owner.parameter
     if not isinstance(values, Mapping):
-        return f"{kind_of(values)} as the state of {parameter.name}"
+        return f"{describe_value(values)} as the state of {parameter.name}"
     if type(optimizer).__name__ == "LBFGS":  # its state belongs to no single parameter
         return None
 
@@ -233,11 +235,11 @@ def _problem_of_state(optimizer: Any, values: Any, owner: _Owner) -> str | None:
         where = f"{name} of {parameter.name}"
         if not isinstance(value, Tensor):
             if package in _NATIVE and name in _LIKE_PARAMETER and value is not None:
-                return f"{kind_of(value)} as {where}"
+                return f"{describe_value(value)} as {where}"
             continue
         if name in _COUNTERS:
             if not _is_number(value):
-                return f"{kind_of(value)} as {where}, not a number"
+                return f"{describe_value(value)} as {where}, not a number"
             continue
 
         shapes = _shapes_of(optimizer, package, name, owner)
@@ -245,17 +247,17 @@ def _problem_of_state(optimizer: Any, values: Any, owner: _Owner) -> str | None:
             continue
         if tuple(value.shape) not in shapes:
             sizes = " or ".join(map(str, shapes))
-            return f"{kind_of(value)} as {where}, whose shape has to be {sizes}"
+            return f"{describe_value(value)} as {where}, whose shape has to be {sizes}"
         if not _is_dense(value):
             return f"a tensor as {where} whose elements do not lie one after the other"
         if package == _BITSANDBYTES:
             if name in ("absmax1", "absmax2", "qmap1", "qmap2") and value.dtype != torch.float32:
-                return f"{kind_of(value)} as {where}, which has to be float32"
+                return f"{describe_value(value)} as {where}, which has to be float32"
         elif package in _NATIVE:
             own = parameter.dtype
             kind = (value.dtype.is_floating_point, value.dtype.is_complex)
             if kind != (own.is_floating_point, own.is_complex):
-                return f"{kind_of(value)} as {where}, which is {own}"
+                return f"{describe_value(value)} as {where}, which is {own}"
     return None
 
 

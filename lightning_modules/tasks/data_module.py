@@ -23,7 +23,7 @@ from ..data.lengths import column_lengths, is_table, sample_lengths
 from ..data.loaders import build_loader
 from ..internals.lightning_import import BatchSizeFinder, LightningDataModule, callbacks_of
 from ..internals.lightning_internals import (
-    made_by_cli,
+    is_made_by_cli,
     use_distributed_samplers,
     uses_distributed_samplers,
 )
@@ -145,7 +145,7 @@ class DataModule(LightningDataModule):
         self.prefetch_factor = prefetch_factor
         self.dispatch_batches = dispatch_batches
         self.split_batches = split_batches
-        if made_by_cli():
+        if is_made_by_cli():
             self.save_hyperparameters()
         else:
             self.save_hyperparameters({name: getattr(self, name) for name in _PLAIN.split()})

@@ -19,11 +19,11 @@ from ..data.loader_state import before_epoch, position_at, with_other_batches
 from ..internals.lightning_import import Trainer
 from ..internals.loop_states import (
     LoopPosition,
-    begin_reading_anew,
     count_read_ahead,
     current_loop_position,
     ends_with_shortest_loader,
     loaders_used_up,
+    restart_loaders,
     set_batches_done,
     set_loaders_used_up,
     train_loaders,
@@ -280,7 +280,7 @@ def _resume_loaders(
         elif state is not None and not is_next_epoch and _is_stateful(loader):
             loader.load_state_dict(state)
     if not is_next_epoch:
-        begin_reading_anew(trainer)
+        restart_loaders(trainer)
 
 
 def _resume_other_loaders(
@@ -323,7 +323,7 @@ def _resume_other_loaders(
         loader.load_state_dict(state)
 
     if not is_next_epoch:
-        begin_reading_anew(trainer)
+        restart_loaders(trainer)
         return
     # This iteration is of the epoch that is complete, so that the next one is of the next epoch.
     for loader in stateful:

@@ -11,9 +11,9 @@ from torch import nn
 
 from ..checkpoints import save_weights
 from ..common.class_paths import build_described, is_description, resolve
-from ..common.dtensor import is_part
+from ..common.dtensor import is_dtensor
 from ..common.local_paths import require_local
-from ..internals.lightning_internals import made_by_cli
+from ..internals.lightning_internals import is_made_by_cli
 from ..models.inspection import base_of_adapter, signature_columns, unwrap_model
 from ..models.neftune import neftune_hook
 from ..optim.module_optimizers import to_plain_setting
@@ -183,7 +183,7 @@ class ModelModule(HookedModule):
         Args:
             values: optimizers and schedules in any form, a description of the model, plain values.
         """
-        if made_by_cli():
+        if is_made_by_cli():
             self.save_hyperparameters()
             return
         source = {"model": self.model_source} if is_description(self.model_source) else {}
@@ -217,7 +217,7 @@ class ModelModule(HookedModule):
         parallelism is the user's.
         """
         from ..common.collectives import broadcast_tensors
-        from ..distributed.sharding import fully_sharded, is_fully_sharded, modules_by_class
+        from ..distributed.sharding import is_fully_sharded, modules_by_class, shard_fully
 
         replicas = _dimension(mesh, "data_parallel")
         parts = _dimension(mesh, "tensor_parallel")
@@ -237,12 +237,14 @@ class ModelModule(HookedModule):
         ):
             return
 
-        whole = [tensor for tensor in (*parameters, *self.model.buffers()) if not is_part(tensor)]
+        whole = [
+            tensor for tensor in (*parameters, *self.model.buffers()) if not is_dtensor(tensor)
+        ]
         if not any(tensor.is_meta for tensor in whole):
             broadcast_tensors(whole)
         if replicas.size() > 1 or not is_split:
             names = self.shard_layers or getattr(self.model, "_no_split_modules", None) or []
-            fully_sharded(self.model, replicas, layers=modules_by_class(self.model, set(names)))
+            shard_fully(self.model, replicas, layers=modules_by_class(self.model, set(names)))
 
     def _end_fit(self) -> None:
         noise = self._noise
@@ -270,7 +272,7 @@ def _dimension(mesh: DeviceMesh, name: str) -> DeviceMesh:
 
 def _is_over(tensor: Any, name: str) -> bool:
     """Return whether a tensor is a DTensor on a mesh with this dimension."""
-    return is_part(tensor) and name in (tensor.device_mesh.mesh_dim_names or ())
+    return is_dtensor(tensor) and name in (tensor.device_mesh.mesh_dim_names or ())
 
 
 def _require_own_way(module: ModelModule, given: Any) -> None:

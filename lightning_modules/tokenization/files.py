@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ..common.json_files import read_object
-from ..common.redaction import bare, is_secret_name, secret
+from ..common.redaction import is_secret_name, secret, strip_token
 from .names import (
     ADDED_TOKENS_FILE,
     CHAT_TEMPLATE_FILE,
@@ -145,7 +145,7 @@ def _download(
             f"{name!r} is neither a file nor a folder, nor can it be a repository on the Hub."
         ) from error
     except Exception as error:
-        bare(error, token)
+        strip_token(error, token)
         raise OSError(f"The tokenizer {name!r} cannot be had from the Hub: {error}") from error
     return Path(folder)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from ..common.seeding import capture_host_rng, restore_host_rng
-from ..common.stop_iteration import misplaced
+from ..common.stop_iteration import stop_iteration_error
 from ..data.epoch_loader import EpochLoader
 from ..data.iteration import iterate
 from ..data.loader_state import RereadLoader, before_epoch, skip_items
@@ -191,7 +191,7 @@ class WindowLoader:
             try:
                 micro_batches, items = self.read_window(batches, self._next_window_size())
             except StopIteration as error:
-                raise misplaced(error) from error
+                raise stop_iteration_error(error) from error
             window = Window(micro_batches)
             window.items = items
 

@@ -263,7 +263,7 @@ def sharded_model(version):
             tiny(), device_id=torch.device("cpu"), use_orig_params=True
         )
     else:
-        model = sharding.fully_sharded(tiny(), init_device_mesh("cpu", (1,)), layers=["first"])
+        model = sharding.shard_fully(tiny(), init_device_mesh("cpu", (1,)), layers=["first"])
     return model, torch.optim.AdamW(model.parameters(), fused=version == 2)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from cpu_rings import allow_rings_on_cpu
-from short_runs import NUMBERS_OF, ON_CPU, StopAt, own_part, short_arguments, train_cases, write
+from short_runs import NUMBERS_OF, ON_CPU, StopAt, local_part, short_arguments, train_cases, write
 from torch import nn
 from torch.nn import functional
 
@@ -267,7 +267,7 @@ def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
         "batch": trainer.get_total_train_batch_size(trainer.args),
         "sizes": [trainer.get_cp_size(), trainer.get_sp_size()],
         "local_numel": sum(
-            own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()
+            local_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()
         ),
         "attention": functional.scaled_dot_product_attention is ATTENTION,
     }

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import lightrainer
-from lightrainer.lightning_modules.distributed.sharding import own_part
+from lightrainer.lightning_modules.distributed.sharding import local_part
 
 CONFIG = {
     "hidden_size": 32,
@@ -68,7 +68,7 @@ SMALL = 64  # numbers: norms, losses, sums over the rows of a batch
 
 
 def size(tensors: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in map(own_part, tensors))
+    return sum(tensor.numel() * tensor.element_size() for tensor in map(local_part, tensors))
 
 
 def collectives(prof: profile) -> dict[str, int]:

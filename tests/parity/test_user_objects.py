@@ -40,7 +40,7 @@ class Calls:
         return result
 
 
-def kind_of(value):
+def describe_value(value):
     """The kind of an argument: numbers and None as they are, classes of either library under one
     name.
     """
@@ -65,9 +65,9 @@ def noting(calls, owner, name, original):
         thread = threading.get_ident()
         if depths[thread] == 0:
             # None is the default of every parameter that gets it.
-            positional = tuple(kind_of(value) for value in args if value is not None)
+            positional = tuple(describe_value(value) for value in args if value is not None)
             named = tuple(
-                (key, kind_of(value)) for key, value in kwargs.items() if value is not None
+                (key, describe_value(value)) for key, value in kwargs.items() if value is not None
             )
             calls.noted.append((f"{owner}.{name}", positional, named))
         depths[thread] += 1

@@ -185,7 +185,7 @@ def test_a_process_that_saves_on_another_machine_shares_the_folder_of_the_first(
     """
     made = trainer(tmp_path, save_strategy="steps", save_steps=2, save_on_each_node=True)
     monkeypatch.setattr(
-        saving, "from_first_process", lambda token, processes: "other-host-1234-5678"
+        saving, "broadcast_from_rank_zero", lambda token, processes: "other-host-1234-5678"
     )
     made.train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-4"]

@@ -12,8 +12,8 @@ from torch import nn
 from lightrainer.facade.strategies.plan import translate
 from lightrainer.lightning_modules.distributed.tensor_parallel import (
     _styles,
-    plan_of,
     split_faults,
+    tensor_parallel_plan,
 )
 from lightrainer.lightning_modules.distributed.tensor_parallel_styles import STYLES
 
@@ -112,7 +112,7 @@ class TestModelsOfTransformers:
     def test_their_plans_are_understood(self, name):
         model = self.of(name)
         assert split_faults(model, 2) == []
-        assert plan_of(model) == model.tp_plan
+        assert tensor_parallel_plan(model) == model.tp_plan
 
     def test_heads_have_to_be_shared_out_evenly(self):
         assert (

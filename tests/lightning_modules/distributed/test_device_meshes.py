@@ -11,7 +11,7 @@ from module_world import make_trainer
 
 from lightrainer.lightning_modules.distributed.device_meshes import (
     ModelParallelStrategy,
-    kept_device_mesh,
+    cached_device_mesh,
 )
 
 
@@ -36,12 +36,12 @@ def join():
 
 def test_a_grid_is_kept_while_its_group_is_there(join):
     join()
-    grid = kept_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
-    assert kept_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b")) is grid
-    assert kept_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "c")) is not grid
-    assert kept_device_mesh("cpu", (1,)) is kept_device_mesh("cpu", (1,))
+    grid = cached_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
+    assert cached_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b")) is grid
+    assert cached_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "c")) is not grid
+    assert cached_device_mesh("cpu", (1,)) is cached_device_mesh("cpu", (1,))
     join()
-    assert kept_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b")) is not grid
+    assert cached_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b")) is not grid
 
 
 class Module(lightning.LightningModule):

@@ -84,7 +84,7 @@ def test_layers_compute_their_activations_again():
 def test_a_model_in_one_piece_is_not_sharded():
     assert not sharding.is_sharded(Tied())
     tensor = torch.ones(2)
-    assert sharding.whole(tensor) is sharding.own_part(tensor) is tensor
+    assert sharding.gather_dtensor(tensor) is sharding.local_part(tensor) is tensor
 
 
 def test_what_does_not_fit_is_refused():

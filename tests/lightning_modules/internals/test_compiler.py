@@ -86,7 +86,7 @@ def trained(optimizer_class, plainly):
     trained_model, seen = model(), []
     optimizer = optimizer_class(trained_model.parameters(), lr=0.1)
     if plainly:
-        compiler.step_plainly(optimizer)
+        compiler.step_without_compiler(optimizer)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     rates = optimizer.param_groups[0]
     optimizer.register_step_post_hook(
@@ -114,7 +114,7 @@ def test_plain_steps_give_the_same_weights(name, unloaded, breaks):
 def test_the_surroundings_of_a_step_get_their_gradients_back(unloaded, breaks):
     parameter = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([parameter], lr=1.0)
-    compiler.step_plainly(optimizer)
+    compiler.step_without_compiler(optimizer)
     optimizer.step(lambda: parameter.sum().backward())
     assert (parameter.tolist(), torch.is_grad_enabled(), breaks) == ([0.0, 0.0], True, [])
 
@@ -130,7 +130,7 @@ def test_other_optimizers_stay_as_they_are(unloaded):
         torch.optim.LBFGS(model().parameters()),
         differentiable,
     ):
-        compiler.step_plainly(optimizer)
+        compiler.step_without_compiler(optimizer)
         assert "step" not in vars(optimizer)
 
 

@@ -66,7 +66,7 @@ class Hooks(Callback):
 def evaluated(stage, light, callbacks=()):
     trainer = make_trainer(inference_mode=False, plugins=[Precision()], callbacks=list(callbacks))
     if light:
-        fast_path.step_lightly(trainer)
+        fast_path.use_fast_loops(trainer)
     module = Noting()
     results = getattr(trainer, stage)(
         module,

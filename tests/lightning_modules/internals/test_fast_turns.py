@@ -123,7 +123,7 @@ def lean_trainer(callbacks=None, **options):
     trainer = make_trainer(
         callbacks=callbacks, plugins=[Precision()], limit_val_batches=0, **options
     )
-    fast_path.step_lightly(trainer)
+    fast_path.use_fast_loops(trainer)
     return trainer
 
 

@@ -14,7 +14,7 @@ from lightrainer.lightning_modules.internals import lightning_internals
 class Asked(LightningModule):
     def __init__(self, size: int = 1):
         super().__init__()
-        self.asked = lightning_internals.made_by_cli()
+        self.asked = lightning_internals.is_made_by_cli()
         self.layer = torch.nn.Linear(size, size)
 
 
@@ -26,7 +26,7 @@ def test_the_cli_is_known(monkeypatch):
     cli = LightningCLI(Asked, args=["--model.size=2"], **options)
     assert cli.model.asked
     assert not Asked().asked
-    assert not lightning_internals.made_by_cli()
+    assert not lightning_internals.is_made_by_cli()
 
 
 @pytest.mark.parametrize("active", [True, False])

@@ -16,7 +16,7 @@ def test_handlers_during_a_run(verb, alone):
     """They are the script's own, where Lightning would put its own in the place of SIGTERM's."""
     trainer, seen = make_trainer(), []
     if alone:
-        lightning_internals.leave_signals_alone(trainer)
+        lightning_internals.keep_signal_handlers(trainer)
     before = signal.getsignal(signal.SIGTERM)
     run(trainer, Model(lambda: seen.append(signal.getsignal(signal.SIGTERM))), verb)
     assert seen
@@ -32,6 +32,6 @@ def test_processes_do_not_ask_each_other_for_signals(monkeypatch, alone):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "broadcast", lambda *args, **kwargs: asked.append(args))
     if alone:
-        lightning_internals.leave_signals_alone(trainer)
+        lightning_internals.keep_signal_handlers(trainer)
     run(trainer, Model())
     assert len(asked) == (0 if alone else 2)

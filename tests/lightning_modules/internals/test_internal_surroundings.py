@@ -139,6 +139,6 @@ def test_modes_are_left_to_light_steps(recwarn, light):
     module.model = torch.nn.Linear(1, 1).eval()
     trainer = make_trainer()
     if light:
-        fast_path.step_lightly(trainer)
+        fast_path.use_fast_loops(trainer)
     run(trainer, module)
     assert any("in eval mode at the start" in str(one.message) for one in recwarn.list) is not light

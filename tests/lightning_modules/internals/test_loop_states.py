@@ -17,7 +17,7 @@ from lightrainer.lightning_modules.internals.loop_states import (
     loop_position_of,
     loops_at,
     place_from_state,
-    settle,
+    settle_counters,
 )
 
 
@@ -148,7 +148,7 @@ def test_reading_begins_anew():
     class Begins(Linear):
         def on_train_start(self):
             assert loader.read == [0]
-            loop_states.begin_reading_anew(self.trainer)
+            loop_states.restart_loaders(self.trainer)
             assert loader.read == [0, 0]
 
     loader = Counting()
@@ -174,11 +174,11 @@ class GoingOn(Linear):
     def on_load_checkpoint(self, checkpoint):
         fit_loop = checkpoint["loops"]["fit_loop"]
         self.loop_position = loop_position_of(fit_loop)
-        settle(fit_loop, self.loop_position)
+        settle_counters(fit_loop, self.loop_position)
 
     def on_train_start(self):
         if self.loop_position is not None:
-            loop_states.go_on_inside(self.trainer, self.loop_position)
+            loop_states.resume_inside_epoch(self.trainer, self.loop_position)
 
     def on_train_batch_start(self, batch, batch_idx):
         self.seen.append(batch_idx)
