@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 from .state import TrainerState
 
@@ -13,54 +13,62 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def going_on(owner: Any, what: str) -> Iterator[None]:
-    """Turn exceptions inside the block into warnings: a display that fails must not end the
-    training.
+def failures_as_warnings(callback: object, action: str) -> Iterator[None]:
+    """Turn exceptions inside the block into warnings: a failing display must not end the training.
 
     Args:
-        owner: the callback; it warns once of each `what`.
-        what: the thing that is written or shown, for the message.
+        callback: the callback, which warns once about each action.
+        action: the action in the block, for the message.
     """
     try:
         yield
     except Exception as error:
-        warned: set[str] = owner.__dict__.setdefault("_warned_of", set())
-        if what not in warned:
-            warned.add(what)
+        failed_actions: set[str] = callback.__dict__.setdefault("_failed_actions", set())
+        if action not in failed_actions:
+            failed_actions.add(action)
             logger.warning(
-                "%s failed; training continues: %s: %.300s", what, type(error).__name__, error
+                "%s failed; training continues: %s: %.300s", action, type(error).__name__, error
             )
 
 
 def number_of(value: Any) -> float | None:
-    """Return a logged value as a number, NumPy and torch scalars included; None for everything
-    else.
+    """Return a logged value as a number; None for everything else.
+
+    Scalars of NumPy and torch are numbers, booleans are not.
     """
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         value = value.item()
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value
 
 
 def numbers_in(log_history: Iterable[dict[str, Any]]) -> Iterator[tuple[float, dict[str, float]]]:
-    """Yield the step of each entry with its numbers by name; entries without a step are left
-    out.
-    """
+    """Yield the step of each entry with its numbers by name; entries without a step are skipped."""
     for entry in log_history:
         step = number_of(entry.get("step"))
-        if step is not None:
-            found = {name: number_of(value) for name, value in entry.items() if name != "step"}
-            yield step, {name: value for name, value in found.items() if value is not None}
+        if step is None:
+            continue
+        numbers: dict[str, float] = {}
+        for name, value in entry.items():
+            number = number_of(value)
+            if name != "step" and number is not None:
+                numbers[name] = number
+        yield step, numbers
 
 
-def shortened(value: Any, most: int = 200) -> str:
-    """Return a value as text, cut where it is long."""
+def shortened(value: object, max_length: int = 200) -> str:
+    """Return a value as text, truncated to `max_length` characters."""
     text = str(value)
-    return text if len(text) <= most else f"{text[:most]}…"
+    if len(text) <= max_length:
+        return text
+    return f"{text[:max_length]}…"
 
 
-def is_training_log(logs: Any) -> bool:
-    """Return whether these are logs of training steps, and not of an evaluation, of the end, or
-    of a script.
+def is_training_log(logs: Mapping[str, Any] | None) -> TypeGuard[dict[str, Any]]:
+    """Return whether these are the logs of training steps.
+
+    Logs of an evaluation, of the end of the training, or of the user's script are not.
     """
     return bool(logs) and "loss" in logs
 
@@ -68,37 +76,47 @@ def is_training_log(logs: Any) -> bool:
 def split_history(
     log_history: Iterable[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Split the logs of a training from those of evaluations after its end, which may measure
-    another model.
+    """Split the logs of a training from those of evaluations after its end.
+
+    The latter may have measured another model.
 
     Args:
         log_history: of a `TrainerState`. A training ends with the entry that has `train_runtime`;
-            steps that are logged after it are those of one that was resumed.
+            steps logged after it belong to a training that was resumed.
 
     Returns:
         The entries of the training, and those after it.
     """
-    training: list[dict[str, Any]] = []
-    after: list[dict[str, Any]] = []
-    ended = False
+    of_training: list[dict[str, Any]] = []
+    after_training: list[dict[str, Any]] = []
+    has_ended = False
     for entry in log_history:
-        ended = (ended or "train_runtime" in entry) and "loss" not in entry
-        (after if ended and "train_runtime" not in entry else training).append(entry)
-    return training, after
+        is_summary = "train_runtime" in entry
+        is_step = "loss" in entry
+        if is_step:
+            has_ended = False
+        elif is_summary:
+            has_ended = True
+
+        if has_ended and not is_summary:
+            after_training.append(entry)
+        else:
+            of_training.append(entry)
+    return of_training, after_training
 
 
 def add_to_logs(logs: dict[str, Any], state: TrainerState, values: dict[str, float]) -> None:
-    """Add values to the logs of an `on_log`: for the callbacks that come later, and in the history.
+    """Add values to the logs of an `on_log`: for the callbacks after this one, and in the history.
 
-    Such a callback sets `adds_to_logs = True`, so that the handler calls it before those that only
-    read.
+    The callback has to set `adds_to_logs = True`, so that the handler calls it before those that
+    only read.
 
     Args:
-        logs: what `on_log` was given.
-        state: its `log_history` ends with these logs, where they are recorded at all.
-        values: what to add.
+        logs: the logs that `on_log` was called with.
+        state: its `log_history` ends with these logs, if they are recorded at all.
+        values: the values to add.
     """
     logs.update(values)
-    latest = state.log_history[-1] if state.log_history else {}
-    if latest.get("step") == state.global_step and "loss" in latest:
-        latest.update(values)
+    latest_entry = state.log_history[-1] if state.log_history else {}
+    if latest_entry.get("step") == state.global_step and "loss" in latest_entry:
+        latest_entry.update(values)

@@ -1,92 +1,120 @@
-"""Agree across ranks on a signal or an elapsed time limit, without synchronizing the
-accelerator.
-"""
+"""Agree across ranks on a signal or an elapsed time limit, without synchronizing the device."""
 
 from __future__ import annotations
 
 import sys
 import time
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
 
 
 class SignalExchange:
     """Shares a signal among all ranks with asynchronous all-reduces over gloo.
 
     All ranks call `exchange` at the same places; a value sent in one call is received in the next.
-    An exchange takes some tenths of a millisecond, so short steps skip it: each exchange also
-    agrees on the call that does the next one.
+    An exchange takes some tenths of a millisecond, so it is skipped where steps are short: in each
+    exchange the ranks also agree on the number of calls until the next one.
+
+    Attributes:
+        agreed_signal: the largest signal number that any rank has sent; 0 before.
     """
 
-    seconds = 0.025
+    interval_seconds = 0.025
     """The time between two exchanges, where steps are shorter."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
 
+        self.agreed_signal = 0
+        # Typed as Any: torch declares an int too, which it returns to ranks outside of the group.
         self._group: Any = dist.new_group(backend="gloo")
-        self._under_way: Any = None
-        self._values: Any = None
-        self._calls = self._sent_at = self._next = 0
-        self._interval = 1
-        self._clock = time.perf_counter()
-        self.agreed = 0
 
-    def exchange(self, number: int, now: bool) -> int:
-        """Send this rank's signal, 0 for none, and return the one agreed on last time, or with
-        `now` this time.
+        # The exchange that is in progress: its handle, and the tensor that it reduces.
+        self._pending: dist.Work | None = None
+        self._reduced: torch.Tensor | None = None
+
+        # Calls so far, the call of the last exchange, and the call of the next one.
+        self._calls = 0
+        self._last_exchange = 0
+        self._next_exchange = 0
+        self._calls_between = 1
+        self._last_exchange_time = time.perf_counter()
+
+    def exchange(self, signal_number: int, wait: bool) -> int:
+        """Send this rank's signal, and return the one that the ranks have agreed on.
+
+        Args:
+            signal_number: of this rank; 0 for none.
+            wait: wait for the result. Otherwise the result is that of the previous exchange.
         """
-        if self.agreed:
-            return self.agreed
+        if self.agreed_signal:
+            return self.agreed_signal
+
         self._calls += 1
         self._receive()
-        if not self.agreed and (now or self._calls >= self._next):
-            self._send(number)
-            if now:
+        is_due = wait or self._calls >= self._next_exchange
+        if is_due and not self.agreed_signal:
+            self._send(signal_number)
+            if wait:
                 self._receive()
-        return self.agreed
+        return self.agreed_signal
 
-    def leave(self) -> None:
-        """Destroy the process group, unless the other ranks do not answer any more."""
+    def close(self) -> None:
+        """Destroy the process group, unless the other ranks no longer answer."""
         import torch.distributed as dist
 
-        under_way = self._under_way
-        self._under_way = None
+        pending = self._pending
+        self._pending = None
         try:
-            if under_way is not None:
-                under_way.wait(timedelta(seconds=2))
+            if pending is not None:
+                pending.wait(timedelta(seconds=2))
         except RuntimeError:
             return
         if dist.is_initialized():
             dist.destroy_process_group(self._group)
 
-    def _send(self, number: int) -> None:
+    def _send(self, signal_number: int) -> None:
         import torch
         import torch.distributed as dist
 
-        clock = time.perf_counter()
-        each = (clock - self._clock) / max(self._calls - self._sent_at, 1)
-        # the first steps may not be like others
-        wanted = int(min(self.seconds / max(each, 1e-9), 2 * self._interval))
-        self._clock = clock
-        self._sent_at = self._calls
-        self._values = torch.tensor([number, -max(wanted, 1)], dtype=torch.int32, device="cpu")
-        self._under_way = dist.all_reduce(
-            self._values, dist.ReduceOp.MAX, group=self._group, async_op=True
+        now = time.perf_counter()
+        calls = max(self._calls - self._last_exchange, 1)
+        seconds_per_call = (now - self._last_exchange_time) / calls
+        self._last_exchange_time = now
+        self._last_exchange = self._calls
+
+        # At most twice as many calls as last time, since the first steps may take longer or
+        # shorter than the others.
+        calls_between = int(
+            min(self.interval_seconds / max(seconds_per_call, 1e-9), 2 * self._calls_between)
+        )
+
+        # The maximum of the negative numbers is the smallest number of calls of all ranks.
+        self._reduced = torch.tensor(
+            [signal_number, -max(calls_between, 1)], dtype=torch.int32, device="cpu"
+        )
+        self._pending = dist.all_reduce(
+            self._reduced, dist.ReduceOp.MAX, group=self._group, async_op=True
         )
 
     def _receive(self) -> None:
-        under_way = self._under_way
-        self._under_way = None
-        if under_way is not None:
-            under_way.wait()
-            self.agreed, longest = self._values.tolist()
-            self._interval = -longest
-            self._next = self._sent_at + self._interval
+        pending = self._pending
+        self._pending = None
+        if pending is None or self._reduced is None:
+            return
+        pending.wait()
+        self.agreed_signal, negative_calls = self._reduced.tolist()
+        self._calls_between = -negative_calls
+        self._next_exchange = self._last_exchange + self._calls_between
 
 
-def processes() -> int:
-    """Return the world size; 1 where torch.distributed is not initialized."""
+def world_size() -> int:
+    """Return the number of processes; 1 if torch.distributed is not initialized."""
+    # Looked up in sys.modules, so that torch is not imported.
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 1

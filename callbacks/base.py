@@ -26,8 +26,9 @@ EVENTS = (
     "on_push_begin",
 )
 """The names of all events."""
-Reply: TypeAlias = "TrainerControl | None"
-"""The result of an event: a control in the place of the present one, or None to keep that."""
+
+EventResult: TypeAlias = "TrainerControl | None"
+"""What an event returns: a control that replaces the current one, or None to keep that."""
 
 
 class TrainerCallback:
@@ -39,19 +40,19 @@ class TrainerCallback:
     - `args`: the `TrainingArguments`, to read.
     - `state`: the `TrainerState`, to read.
     - `control`: the `TrainerControl`, whose switches an event may set, in place or on an object
-      that it returns. Returning `None` keeps the present one.
+      that it returns. Returning `None` keeps the current one.
     - `kwargs`: always `model`, `processing_class`, `optimizer`, `lr_scheduler`, `train_dataloader`
       and `eval_dataloader`, each possibly `None`; `metrics` in `on_evaluate` and `on_predict`,
       `logs` in `on_log`. Name those you need in the signature and end it with `**kwargs`.
 
     The order of a run: `on_init_end`, once; `on_train_begin`; per epoch `on_epoch_begin`, the
     steps, `on_epoch_end`; `on_train_end`. A step: `on_step_begin`, `on_substep_end` after each
-    micro-batch but the last, `on_pre_optimizer_step`, `on_optimizer_step`, `on_step_end`. After
-    `on_step_end` and `on_epoch_end` the switches are looked at, which gives `on_log`, `on_evaluate`
-    and `on_save`, in this order.
+    micro-batch except the last, `on_pre_optimizer_step`, `on_optimizer_step`, `on_step_end`. After
+    `on_step_end` and `on_epoch_end` the Trainer reads the switches and fires `on_log`,
+    `on_evaluate` and `on_save`, in this order.
 
-    Beyond the reference: a class that changes `logs` in `on_log` may say `adds_to_logs = True`, and
-    is then called before those that only read them. One that has `state_dict()` and
+    Not in transformers: a class that changes `logs` in `on_log` may set `adds_to_logs = True`, and
+    is then called before those that only read them. A class with `state_dict()` and
     `load_state_dict(state_dict)`, of tensors and plain values, gets its state back when a training
     resumes from a checkpoint.
     """
@@ -61,94 +62,98 @@ class TrainerCallback:
         record(values)
 
     def __getattr__(self, name: str) -> Any:
-        """Name `LightningBridge` where a plain `lightning.Trainer` looks for one of its hooks."""
-        kind = type(self).__name__
+        """Raise an error that recommends `LightningBridge` if `name` is a hook of Lightning."""
+        class_name = type(self).__name__
         advice = ""
         if name in ("setup", "teardown", "state_key") or name.startswith("on_"):
-            advice = f". To a lightning.Trainer pass callbacks=[LightningBridge({kind}())]"
+            advice = f". To a lightning.Trainer pass callbacks=[LightningBridge({class_name}())]"
         raise AttributeError(
-            f"{kind!r} object has no attribute {name!r}{advice}", name=name, obj=self
+            f"{class_name!r} object has no attribute {name!r}{advice}", name=name, obj=self
         )
 
     def on_init_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
-        """Fire once, when the trainer has been constructed; no optimizer or dataloader exists
-        yet.
+    ) -> EventResult:
+        """Fire once, when the Trainer has been constructed.
+
+        No optimizer or dataloader exists yet.
         """
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
-        """Fire before the first step of a run, with optimizer, scheduler and dataloader made and a
-        resume loaded.
+    ) -> EventResult:
+        """Fire before the first step of a run.
 
-        `should_training_stop` has just been taken down.
+        Optimizer, scheduler and dataloader exist, and the checkpoint of a resumed run is loaded.
+        `should_training_stop` has just been reset.
         """
 
     def on_train_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
-        """Fire after the last step, when the final logs are out and the best model, if asked
-        for, is loaded.
+    ) -> EventResult:
+        """Fire after the last step and the final logs.
+
+        With `load_best_model_at_end` the best model is loaded.
         """
 
     def on_epoch_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
-        """Fire before the first batch of an epoch is drawn; `should_epoch_stop` has just been
-        taken down.
+    ) -> EventResult:
+        """Fire before the first batch of an epoch is read.
+
+        `should_epoch_stop` has just been reset.
         """
 
     def on_epoch_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
+    ) -> EventResult:
         """Fire after the last step of an epoch.
 
-        May raise `should_log`, `should_evaluate` and `should_save`, which are obeyed at once, and
+        May set `should_log`, `should_evaluate` and `should_save`, which take effect at once, and
         `should_training_stop`.
         """
 
     def on_step_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
+    ) -> EventResult:
         """Fire before the first micro-batch of a step.
 
-        `should_log`, `should_evaluate` and `should_save` have just been taken down.
+        `should_log`, `should_evaluate` and `should_save` have just been reset.
         """
 
     def on_pre_optimizer_step(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
-        """Fire when the gradients are summed and clipped and the weights are still the old ones."""
+    ) -> EventResult:
+        """Fire after the gradients are summed and clipped, before the weights change."""
 
     def on_optimizer_step(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
-        """Fire when the weights are new and the gradients are still there."""
+    ) -> EventResult:
+        """Fire after the weights have changed, before the gradients are dropped."""
 
     def on_substep_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
-        """Fire after a micro-batch that is not the last of its step; never without gradient
-        accumulation.
+    ) -> EventResult:
+        """Fire after each micro-batch that is not the last of its step.
+
+        Without gradient accumulation there are none.
         """
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
+    ) -> EventResult:
         """Fire after each step; `state.global_step` and `state.epoch` already count it.
 
-        May raise `should_log`, `should_evaluate` and `should_save`, which are obeyed at once, and
+        May set `should_log`, `should_evaluate` and `should_save`, which take effect at once, and
         `should_epoch_stop` and `should_training_stop`.
         """
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
+    ) -> EventResult:
         """Fire after an evaluation, with its `metrics`; with several evaluation sets, after each.
 
-        `state.best_metric` does not yet count this evaluation. May raise `should_training_stop`.
+        `state.best_metric` does not include this evaluation yet. May set `should_training_stop`.
         """
 
     def on_predict(
@@ -158,44 +163,49 @@ class TrainerCallback:
         control: TrainerControl,
         metrics: dict[str, float],
         **kwargs: Any,
-    ) -> Reply:
+    ) -> EventResult:
         """Fire after `predict`, with its `metrics`."""
 
     def on_save(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
+    ) -> EventResult:
         """Fire after a checkpoint was written, in every process.
 
-        A class that overrides this without looking at the files may say
-        `reads_checkpoints = False`: then they may still be on their way to the disk when it is
-        called.
+        A class that overrides this and does not read the files may set
+        `reads_checkpoints = False`: the event may then fire before all files are on the disk.
         """
 
     def on_log(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
-        """Fire after `logs` were added to `state.log_history`; what is changed in `logs` is seen
-        by later callbacks.
+    ) -> EventResult:
+        """Fire after `logs` were added to `state.log_history`.
+
+        Later callbacks see changes that are made to `logs`.
         """
 
     def on_prediction_step(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
+    ) -> EventResult:
         """Fire after each batch of an evaluation or a prediction."""
 
     def on_push_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
+    ) -> EventResult:
         """Fire before a model is pushed to a hub."""
 
 
 def reads_checkpoints(callback: Any) -> bool:
     """Return whether a callback may read the files of a checkpoint in `on_save`.
 
-    True for any callback that overrides `on_save`, unless its class says
+    True for any callback that overrides `on_save`, unless its class sets
     `reads_checkpoints = False`.
     """
     on_save = getattr(callback, "on_save", None)
-    if on_save is None or getattr(on_save, "__qualname__", "") == "TrainerCallback.on_save":
+    if on_save is None:
+        return False
+
+    # Compared by name, as the callback may be derived from the TrainerCallback of transformers.
+    is_overridden = getattr(on_save, "__qualname__", "") != "TrainerCallback.on_save"
+    if not is_overridden:
         return False
     return getattr(callback, "reads_checkpoints", True)

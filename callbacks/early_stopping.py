@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .base import TrainerCallback
 from .state import ExportableState, TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from .arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +42,11 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         self.early_stopping_patience_counter = 0
 
     def check_metric_value(
-        self, args: Any, state: TrainerState, control: TrainerControl, metric_value: float
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metric_value: float,
     ) -> None:
         """Compare with the best value so far and count the evaluations without improvement.
 
@@ -53,7 +60,11 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             self.early_stopping_patience_counter += 1
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Check that there is a metric and that it will be computed.
 
@@ -77,11 +88,11 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def on_evaluate(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        metrics: Any = None,
-        **kwargs: Any,
+        metrics: dict[str, float] | None = None,
+        **kwargs: object,
     ) -> None:
         """Count this evaluation, and stop training when patience has run out."""
         name = args.metric_for_best_model

@@ -7,11 +7,16 @@ import logging
 import os
 import pickle
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 from .tensor_states import CALLBACK_STATES_NAME
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -71,11 +76,11 @@ class EMACallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: Any = None,
-        **kwargs: Any,
+        model: nn.Module | None = None,
+        **kwargs: object,
     ) -> None:
         """Begin with the weights as they are, or with the average of the checkpoint."""
         self._end_swapping()
@@ -93,7 +98,11 @@ class EMACallback(TrainerCallback):
             self._swap = _Swap(model, self._weights, self.averages)
 
     def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Update the average."""
         if not self.averages or state.global_step % self.update_every:
@@ -111,7 +120,11 @@ class EMACallback(TrainerCallback):
             self._swap.forget()
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Give the average to the model, if that is asked for."""
         self._end_swapping()
@@ -201,7 +214,7 @@ class EMACallback(TrainerCallback):
         for name, average in self.averages.items():
             average.copy_(stored[name])
 
-    def _take_best(self, args: Any, state: TrainerState) -> None:
+    def _take_best(self, args: CallbackArguments, state: TrainerState) -> None:
         """Take the average of the best checkpoint, where that is what the model is set back to."""
         best = (
             state.best_model_checkpoint if getattr(args, "load_best_model_at_end", False) else None
@@ -279,14 +292,14 @@ class _Swap:
             hook.remove()
         self._hooks = []
 
-    def _before(self, module: Any, args: Any) -> None:
+    def _before(self, module: Any, args: CallbackArguments) -> None:
         if module is self._model and not module.training:
             self._depth += 1
             if self._depth == 1:
                 self.is_used = True
                 self.change()
 
-    def _after(self, module: Any, args: Any, output: Any) -> None:
+    def _after(self, module: Any, args: CallbackArguments, output: Any) -> None:
         if module is self._model and self._depth:
             self._depth -= 1
             if self._depth == 0:

@@ -1,54 +1,68 @@
-"""The callback that sets the flags of the control by the intervals of the arguments."""
+"""The callback that sets the switches of the control by the intervals of the arguments."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..lightning_modules.common.followed import followed
-from .base import Reply, TrainerCallback
+from .base import EventResult, TrainerCallback
 from .state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from .arguments import CallbackArguments
 
 
 class DefaultFlowCallback(TrainerCallback):
     """As `transformers.DefaultFlowCallback`: decides when to log, evaluate, save and stop.
 
-    It reads the strategies from the arguments and the intervals from the state. It only sets flags,
-    and clears none.
+    It reads the strategies from the arguments and the intervals from the state. It only sets
+    switches, and resets none.
     """
 
     def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
-        """Set the flags that are due by steps; stop, and with `save_strategy="steps"` save, at
-        the last step.
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> EventResult:
+        """Set the switches that are due by steps.
+
+        At the last step, stop the training, and save with `save_strategy="steps"`.
         """
         step = state.global_step
-        is_last = step >= state.max_steps
-        saves_by_steps = args.save_strategy == "steps"
-        if (step == 1 and args.logging_first_step) or (
-            args.logging_strategy == "steps" and _is_due(step, state.logging_steps)
-        ):
+        is_last_step = step >= state.max_steps
+
+        if step == 1 and args.logging_first_step:
             control.should_log = True
-        ends = is_last and followed().evaluates_last_step
-        if (
-            args.eval_strategy == "steps"
-            and args.eval_delay <= step
-            and (ends or _is_due(step, state.eval_steps))
-        ):
-            control.should_evaluate = True
-        if saves_by_steps and (is_last or _is_due(step, state.save_steps)):
+        if args.logging_strategy == "steps" and _is_due(step, state.logging_steps):
+            control.should_log = True
+
+        # Some versions of transformers also evaluate at the last step.
+        if args.eval_strategy == "steps" and step >= args.eval_delay:
+            is_last_evaluation = is_last_step and followed().evaluates_last_step
+            if is_last_evaluation or _is_due(step, state.eval_steps):
+                control.should_evaluate = True
+
+        is_save_due = is_last_step or _is_due(step, state.save_steps)
+        if args.save_strategy == "steps" and is_save_due:
             control.should_save = True
-        if is_last:
+
+        if is_last_step:
             control.should_training_stop = True
         return control
 
     def on_epoch_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Reply:
-        """Set the flags that are due by epochs."""
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> EventResult:
+        """Set the switches that are due by epochs."""
         if args.logging_strategy == "epoch":
             control.should_log = True
-        if args.eval_strategy == "epoch" and args.eval_delay <= state.epoch:
+        if args.eval_strategy == "epoch" and state.epoch >= args.eval_delay:
             control.should_evaluate = True
         if args.save_strategy == "epoch":
             control.should_save = True

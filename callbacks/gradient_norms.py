@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._log_values import add_to_logs, is_training_log
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .arguments import CallbackArguments
 
 _LAYER = re.compile(r"^(.*?\.?\d+)(?:\.|$)")
 
@@ -38,18 +43,22 @@ class GradientNormCallback(TrainerCallback):
         self._step = -1
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Forget the norms of an earlier training."""
         self._norms = None
 
     def on_pre_optimizer_step(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: Any = None,
-        **kwargs: Any,
+        model: nn.Module | None = None,
+        **kwargs: object,
     ) -> None:
         """Compute the norm of each gradient, if this step is going to be logged."""
         if model is None or not _may_be_logged(args, state, control):
@@ -69,11 +78,11 @@ class GradientNormCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        logs: Any = None,
-        **kwargs: Any,
+        logs: dict[str, Any] | None = None,
+        **kwargs: object,
     ) -> None:
         """Add the norms of the layers."""
         if is_training_log(logs) and self._norms and self._step == state.global_step:
@@ -98,7 +107,7 @@ def layer_name(parameter: str) -> str:
     return numbered.group(1) if numbered else parameter.rpartition(".")[0] or parameter
 
 
-def _may_be_logged(args: Any, state: TrainerState, control: TrainerControl) -> bool:
+def _may_be_logged(args: CallbackArguments, state: TrainerState, control: TrainerControl) -> bool:
     """Return whether a log may be due after the coming step; only logs by interval are known in
     advance.
     """

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from itertools import islice
 from types import FunctionType
 from typing import Any
 
@@ -23,15 +22,17 @@ _EVENTS = frozenset(EVENTS)
 _NOT_OVERRIDDEN = {getattr(TrainerCallback, event) for event in EVENTS}
 
 
-def _forwarded(event: str, *cleared: str) -> Any:
-    """Return a method of the handler that clears switches of the control and forwards an event
-    to all callbacks.
-    """
+def _forwarded(event: str, *switches_to_reset: str) -> Any:
+    """Return a method that resets switches of the control, and then calls an event."""
 
     def forward(
-        self: Any, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self: CallbackHandler,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> TrainerControl:
-        for switch in cleared:
+        for switch in switches_to_reset:
             setattr(control, switch, False)
         return self.call_event(event, args, state, control, **kwargs)
 
@@ -41,24 +42,27 @@ def _forwarded(event: str, *cleared: str) -> Any:
 
 
 class CallbackHandler(TrainerCallback):
-    """As `transformers.CallbackHandler`, but events that a callback does not override are not
-    called.
+    """As `transformers.CallbackHandler`, but events that a callback does not override are skipped.
+
+    All events go through `call_event`. The attributes can be replaced at any time, and callbacks
+    may be appended to `callbacks`.
 
     Args:
-        callbacks: instances, or classes that can be constructed without arguments. An object that
-            is no `TrainerCallback` but has some of its events may be given, too.
+        callbacks: instances, or classes that can be constructed without arguments. Any object with
+            a method for at least one event is accepted, also if it is not a `TrainerCallback`.
         model: passed to every event, as are the next three.
         processing_class: the tokenizer or other processor.
         optimizer: may be `None` until training begins.
         lr_scheduler: may be `None` until training begins.
 
-    All of these are attributes that can be replaced at any time, as are `train_dataloader` and
-    `eval_dataloader`; callbacks may also be appended to `callbacks`. All events go through
-    `call_event`. `unlisted` maps events to methods of the Trainer itself, which are called after
-    the callbacks. `setters`, where there is one, notes which callback sets a switch of the control.
+    Attributes:
+        train_dataloader: passed to every event.
+        eval_dataloader: passed to every event.
+        final_listeners: methods of the Trainer by event, which are called after all callbacks.
+        switch_setters: records which callback sets a switch of the control; `None` for no record.
     """
 
-    setters: SwitchSetters | None = None
+    switch_setters: SwitchSetters | None = None
 
     def __init__(
         self,
@@ -69,16 +73,18 @@ class CallbackHandler(TrainerCallback):
         lr_scheduler: Any,
     ) -> None:
         self.callbacks: list[Any] = []
-        self.unlisted: dict[str, Any] = {}
+        self.final_listeners: dict[str, Callable[..., object]] = {}
         for callback in callbacks:
             self.add_callback(callback)
+
         self.model = model
         self.processing_class = processing_class
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         self.train_dataloader: Any = None
         self.eval_dataloader: Any = None
-        if not any(isinstance(cb, DefaultFlowCallback) for cb in self.callbacks):
+
+        if not any(isinstance(callback, DefaultFlowCallback) for callback in self.callbacks):
             logger.warning(
                 "DefaultFlowCallback is missing: the logging, evaluation and save intervals have "
                 "no effect unless another callback applies them. The callbacks are: %s",
@@ -88,31 +94,32 @@ class CallbackHandler(TrainerCallback):
     def add_callback(self, callback: Any) -> None:
         """Append a callback, or an instance of a callback class.
 
-        Warns if there is one of the same class already, and of a method whose name is nearly that
-        of an event.
+        Warns if a callback of the same class is present, and about methods whose names look like
+        misspelt events. Callbacks of the classes in its attribute `replaces` are removed.
 
         Raises:
             TypeError: it has none of the events, or it is a callback of Lightning.
         """
-        added = callback() if isinstance(callback, type) else callback
-        _check_is_callback(added)
-        _warn_of_misspelt_events(type(added))
-        if any(type(present) is type(added) for present in self.callbacks):
+        new_callback = callback() if isinstance(callback, type) else callback
+        _check_is_callback(new_callback)
+        _warn_of_misspelt_events(type(new_callback))
+
+        if any(type(present) is type(new_callback) for present in self.callbacks):
             logger.warning(
-                "There is already one %s: both will be called. There were: %s",
-                type(added),
+                "There is already one %s: both will be called. The callbacks are: %s",
+                type(new_callback),
                 self._names(),
             )
-        replaced = getattr(added, "takes_place_of", ())
+
+        replaced_classes = getattr(new_callback, "replaces", ())
         self.callbacks[:] = [
-            present for present in self.callbacks if not isinstance(present, replaced)
+            present for present in self.callbacks if not isinstance(present, replaced_classes)
         ]
-        place = (
-            self._first_reader_of_logs()
-            if getattr(added, "adds_to_logs", False)
-            else len(self.callbacks)
-        )
-        self.callbacks.insert(place, added)
+
+        position = len(self.callbacks)
+        if getattr(new_callback, "adds_to_logs", False):
+            position = self._first_reader_of_logs()
+        self.callbacks.insert(position, new_callback)
 
     def pop_callback(self, callback: Any) -> Any | None:
         """Remove a callback and return it; `None` if it is not in the list.
@@ -120,20 +127,25 @@ class CallbackHandler(TrainerCallback):
         A class stands for the first callback of that class or of a subclass.
         """
         for index, present in enumerate(self.callbacks):
-            if isinstance(present, callback) if isinstance(callback, type) else present == callback:
+            if isinstance(callback, type):
+                is_match = isinstance(present, callback)
+            else:
+                is_match = present == callback
+            if is_match:
                 return self.callbacks.pop(index)
         return None
 
     def remove_callback(self, callback: Any) -> None:
         """Remove a callback.
 
-        A class stands for the first callback of that class or of a subclass; without one nothing
-        happens, so that a default callback can be removed without asking whether it is in use.
+        A class stands for the first callback of that class or of a subclass. A class without such a
+        callback is ignored, so a default callback can be removed without asking whether it is used.
 
         Raises:
             ValueError: this instance is not in the list.
         """
-        if self.pop_callback(callback) is None and not isinstance(callback, type):
+        removed = self.pop_callback(callback)
+        if removed is None and not isinstance(callback, type):
             raise ValueError(
                 f"{callback!r} is not among the callbacks: {self._names()}. Pass one of them, or "
                 "its class."
@@ -142,61 +154,67 @@ class CallbackHandler(TrainerCallback):
     @property
     def callback_list(self) -> str:
         """The class names of the callbacks, one per line."""
-        return "\n".join(type(cb).__name__ for cb in self.callbacks)
+        return "\n".join(type(callback).__name__ for callback in self.callbacks)
 
     def call_event(
         self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Call `event` on each callback that overrides it, in order, and return the last control.
 
-        A callback added meanwhile is called as well; one removed meanwhile is not.
+        A callback that another one adds during the event is called too; one that is removed before
+        its turn is not.
 
         Raises:
-            AttributeError: neither is `event` one of the events nor does any callback define it.
+            AttributeError: `event` is not one of the events, and no callback defines it.
             TypeError: a callback returned something other than a control or `None`.
         """
         if event not in _EVENTS:
             self._check_is_defined(event)
-        if self.setters is not None:
-            self.setters.note(control, None, event)
-        callbacks = self.callbacks
-        start = 0
-        while True:
-            for index, callback in enumerate(islice(callbacks, start, None), start):
-                method = getattr(callback, event, None)
-                if method is None or getattr(method, "__func__", None) in _NOT_OVERRIDDEN:
-                    continue
-                returned = method(
-                    args,
-                    state,
-                    control,
-                    model=self.model,
-                    processing_class=self.processing_class,
-                    optimizer=self.optimizer,
-                    lr_scheduler=self.lr_scheduler,
-                    train_dataloader=self.train_dataloader,
-                    eval_dataloader=self.eval_dataloader,
-                    **kwargs,
-                )
-                if returned is not None:
-                    if not hasattr(returned, "should_training_stop"):
-                        raise TypeError(
-                            f"{type(callback).__name__}.{event} returned {returned!r}, not the "
-                            "control or None."
-                        )
-                    control = returned
-                if self.setters is not None:
-                    self.setters.note(control, type(callback), event)
-                # it has changed the list
-                if index >= len(callbacks) or callbacks[index] is not callback:
-                    start = _index_after(callback, index, callbacks)
-                    break
-            else:
-                if event in self.unlisted:
-                    self.unlisted[event](args, state, control)
-                return control
+        if self.switch_setters is not None:
+            self.switch_setters.note(control, None, event)
 
-    # Typed as returning a control, which the methods of a callback need not.
+        callbacks = self.callbacks
+        index = 0
+        while index < len(callbacks):
+            callback = callbacks[index]
+
+            # Events that are inherited unchanged do nothing.
+            method = getattr(callback, event, None)
+            if method is None or getattr(method, "__func__", None) in _NOT_OVERRIDDEN:
+                index += 1
+                continue
+
+            returned = method(
+                args,
+                state,
+                control,
+                model=self.model,
+                processing_class=self.processing_class,
+                optimizer=self.optimizer,
+                lr_scheduler=self.lr_scheduler,
+                train_dataloader=self.train_dataloader,
+                eval_dataloader=self.eval_dataloader,
+                **kwargs,
+            )
+            if returned is not None:
+                if not hasattr(returned, "should_training_stop"):
+                    raise TypeError(
+                        f"{type(callback).__name__}.{event} returned {returned!r}, which is not a "
+                        "TrainerControl. Return the control, or None to keep it."
+                    )
+                control = returned
+            if self.switch_setters is not None:
+                self.switch_setters.note(control, type(callback), event)
+
+            # The callback may have added or removed callbacks, itself included.
+            is_in_place = index < len(callbacks) and callbacks[index] is callback
+            index = index + 1 if is_in_place else _index_after_change(callback, index, callbacks)
+
+        if event in self.final_listeners:
+            self.final_listeners[event](args, state, control)
+        return control
+
+    # Typed as Any: these return a control, while the methods of a callback may return None.
     on_init_end: Any = _forwarded("on_init_end")
     on_train_begin: Any = _forwarded("on_train_begin", "should_training_stop")
     on_train_end: Any = _forwarded("on_train_end")
@@ -216,15 +234,20 @@ class CallbackHandler(TrainerCallback):
         args: Any,
         state: TrainerState,
         control: TrainerControl,
-        metrics: Any = None,
+        metrics: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> TrainerControl:
-        """Clear `should_evaluate` and forward the event with the `metrics`."""
+        """Reset `should_evaluate` and forward the event with the `metrics`."""
         control.should_evaluate = False
         return self.call_event("on_evaluate", args, state, control, metrics=metrics, **kwargs)
 
     def on_predict(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
     ) -> TrainerControl:
         """Forward the event with the `metrics`."""
         return self.call_event("on_predict", args, state, control, metrics=metrics, **kwargs)
@@ -234,81 +257,101 @@ class CallbackHandler(TrainerCallback):
         args: Any,
         state: TrainerState,
         control: TrainerControl,
-        logs: Any = None,
+        logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> TrainerControl:
-        """Clear `should_log` and forward the event with the `logs`."""
+        """Reset `should_log` and forward the event with the `logs`."""
         control.should_log = False
         return self.call_event("on_log", args, state, control, logs=logs, **kwargs)
 
     def _names(self) -> str:
-        return ", ".join(type(cb).__name__ for cb in self.callbacks) or "none"
+        names = [type(callback).__name__ for callback in self.callbacks]
+        return ", ".join(names) or "none"
 
     def _first_reader_of_logs(self) -> int:
-        """Return the index before all callbacks that read the logs, for one that adds to them."""
-        for index, present in enumerate(self.callbacks):
-            function = getattr(getattr(present, "on_log", None), "__func__", None)
-            reads = function is not None and function is not TrainerCallback.on_log
-            if reads and not getattr(present, "adds_to_logs", False):
+        """Return the index of the first callback that only reads logs; the end if there is none."""
+        for index, callback in enumerate(self.callbacks):
+            on_log = getattr(getattr(callback, "on_log", None), "__func__", None)
+            is_overridden = on_log is not None and on_log is not TrainerCallback.on_log
+            if is_overridden and not getattr(callback, "adds_to_logs", False):
                 return index
         return len(self.callbacks)
 
     def _check_is_defined(self, event: str) -> None:
-        if not any(hasattr(cb, event) for cb in self.callbacks):
+        if not any(hasattr(callback, event) for callback in self.callbacks):
             raise AttributeError(
                 f"No callback defines the event {event!r}.{did_you_mean(event, EVENTS)}"
             )
 
 
-def _index_after(callback: Any, index: int, callbacks: list[Any]) -> int:
-    """Return the next index after `callback`, called at `index`, which may have changed the
-    list.
+def _index_after_change(callback: object, index: int, callbacks: list[Any]) -> int:
+    """Return the index of the callback to call next, after `callback` has changed the list.
+
+    Args:
+        callback: the callback that was called.
+        index: its index before the call.
+        callbacks: the list after the call.
     """
-    if index < len(callbacks) and callbacks[index] is callback:
-        return index + 1
-    moved = [place for place, present in enumerate(callbacks) if present is callback]
-    return moved[-1] + 1 if moved else index  # one that removed itself has made room for the next
+    new_indices = [i for i, present in enumerate(callbacks) if present is callback]
+    if new_indices:
+        return new_indices[-1] + 1
+    # It has removed itself, so the next callback has moved to its index.
+    return index
 
 
-def _check_is_callback(candidate: Any) -> None:
-    """Refuse objects that could never be called, or would be called with the wrong arguments."""
+def _check_is_callback(candidate: object) -> None:
+    """Raise `TypeError` for objects whose events could not be called.
+
+    These are callbacks of Lightning, whose hooks have other arguments, and objects without events.
+    """
     if isinstance(candidate, TrainerCallback):
         return
+
+    # Looked up in sys.modules, so that Lightning is not imported.
     for package in ("lightning.pytorch", "pytorch_lightning"):
-        theirs = getattr(sys.modules.get(package), "Callback", None)
-        if theirs is not None and isinstance(candidate, theirs):
+        lightning_callback = getattr(sys.modules.get(package), "Callback", None)
+        if lightning_callback is not None and isinstance(candidate, lightning_callback):
             raise TypeError(
                 f"{type(candidate).__name__} is a callback of Lightning: pass it in `callbacks` of "
                 "the Trainer."
             )
+
     if not any(hasattr(candidate, event) for event in EVENTS):
         raise TypeError(
             f"{candidate!r} is not a callback: it has none of the events {', '.join(EVENTS)}."
         )
 
 
-@functools.lru_cache(maxsize=256)  # once for each class
-def _warn_of_misspelt_events(kind: type) -> None:
-    """Warn of methods that look like misspelt events and are never called."""
-    if any("lightning" in base.__module__ and base.__name__ == "Callback" for base in kind.__mro__):
-        return  # its other `on_` methods may be hooks of Lightning
-    own = [base for base in kind.__mro__ if base not in (TrainerCallback, object)]
-    methods = [
-        name for base in own for name, part in vars(base).items() if isinstance(part, FunctionType)
-    ]
-    for name in dict.fromkeys(methods):
-        near = None if name in _EVENTS else _event_like(name)
-        if near is not None and name.startswith("on"):
+@functools.lru_cache(maxsize=256)  # one warning for each class
+def _warn_of_misspelt_events(callback_class: type) -> None:
+    """Warn about methods whose names look like misspelt events, as these are never called."""
+    for base in callback_class.__mro__:
+        if base.__name__ == "Callback" and "lightning" in base.__module__:
+            return  # its other `on_` methods may be hooks of Lightning
+
+    methods: dict[str, None] = {}
+    for base in callback_class.__mro__:
+        if base in (TrainerCallback, object):
+            continue
+        for name, attribute in vars(base).items():
+            if isinstance(attribute, FunctionType):
+                methods[name] = None
+
+    for name in methods:
+        if name in _EVENTS or not name.startswith("on"):
+            continue
+        event = _event_like(name)
+        if event is not None:
             logger.warning(
-                "%s.%s is never called: it is not an event. Did you mean %r? If it is a method of "
-                "your own, give it a name that does not begin with 'on_'.",
-                kind.__name__,
+                "%s.%s is never called: it is not an event. Did you mean %r? If it is not meant to "
+                "be an event, give it a name that does not begin with 'on_'.",
+                callback_class.__name__,
                 name,
-                near,
+                event,
             )
 
 
-_OTHER_WORDS = (
+_SYNONYMS = (
     ("train_epoch", "epoch"),
     ("train_batch", "step"),
     ("batch", "step"),
@@ -316,14 +359,14 @@ _OTHER_WORDS = (
     ("validation", "evaluate"),
     ("evaluation", "evaluate"),
 )
-"""Words of other libraries, each with its equivalent here."""
+"""Words in the event names of other libraries, each with the one that is used here."""
 
 
 def _event_like(name: str) -> str | None:
-    """Return the event that has nearly this name; None where none has."""
-    written = name.lower()
-    for other, ours in _OTHER_WORDS:
-        written = written.replace(other, ours)
-    known = {event.replace("_", ""): event for event in EVENTS}
-    near = get_close_matches(written.replace("_", ""), known, n=1, cutoff=0.8)
-    return known[near[0]] if near else None
+    """Return the event whose name is close to `name`; `None` if there is none."""
+    translated = name.lower()
+    for foreign_word, our_word in _SYNONYMS:
+        translated = translated.replace(foreign_word, our_word)
+    events = {event.replace("_", ""): event for event in EVENTS}
+    matches = get_close_matches(translated.replace("_", ""), events, n=1, cutoff=0.8)
+    return events[matches[0]] if matches else None

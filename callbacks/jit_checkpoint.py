@@ -10,26 +10,36 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, cast
 
-from ._signal_exchange import SignalExchange, processes
+from ._signal_exchange import SignalExchange, world_size
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState, ends_epoch
 
+if TYPE_CHECKING:
+    from .arguments import CallbackArguments
+
 logger = logging.getLogger(__name__)
 
-_DEFAULT: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
+_SignalHandler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
+"""A handler as `signal.signal` accepts and returns it."""
+
+_DEFAULT_HANDLERS: dict[int, _SignalHandler] = {signal.SIGINT: signal.default_int_handler}
+"""Handlers that Python installs itself; for all other signals it is `SIG_DFL`."""
+
 _INTERRUPTED = b"\nInterrupted. Saving a checkpoint; press Ctrl-C again to stop immediately.\n"
-_REQUEST = 1 << 16
-"""In the place of a signal: the script asks for a checkpoint and the end of the training."""
+
+_REQUESTED_BY_SCRIPT = 1 << 16
+"""Stands for a signal where the user's script has requested a checkpoint. Larger than all signals.
+"""
 
 
 class CheckpointManager:
-    """As `transformers.trainer_jit_checkpoint.CheckpointManager`: asks for a checkpoint,
-    `kill_wait` after a SIGTERM.
+    """As `transformers.trainer_jit_checkpoint.CheckpointManager`.
 
-    A manager that a script puts into `jit_manager` replaces the listening of the callback, which is
-    its own manager otherwise.
+    Requests a checkpoint `kill_wait` seconds after a SIGTERM. `JITCheckpointCallback` is its own
+    manager; a manager that a script assigns to `jit_manager` replaces its signal handling.
 
     Args:
         trainer: the Trainer whose state is written.
@@ -40,18 +50,18 @@ class CheckpointManager:
         self.trainer = trainer
         self.is_checkpoint_requested = False
         self.kill_wait = kill_wait
-        self._original_sigterm_handler: Any = None
+        self._original_sigterm_handler: _SignalHandler = None
 
     def setup_signal_handler(self) -> None:
-        """Listen to SIGTERM from now on."""
+        """Handle SIGTERM from now on."""
         self._original_sigterm_handler = signal.signal(signal.SIGTERM, self._sigterm_handler)
 
     def execute_jit_checkpoint(self) -> None:
-        """Write a checkpoint of the present state."""
+        """Write a checkpoint of the current state."""
         self.is_checkpoint_requested = False
         self.trainer._save_checkpoint(self.trainer.model, trial=None)
 
-    def _sigterm_handler(self, signum: int, frame: Any) -> None:
+    def _sigterm_handler(self, signum: int, frame: FrameType | None) -> None:
         if not self.is_checkpoint_requested:
             threading.Timer(self.kill_wait, self._enable_checkpoint).start()
 
@@ -60,33 +70,33 @@ class CheckpointManager:
 
 
 class JITCheckpointCallback(TrainerCallback):
-    """As the class of that name in `transformers`, but a run stopped by a signal does not end like
-    a finished one.
+    """As the class of that name in `transformers`, but a run stopped by a signal can be resumed.
 
-    From `on_train_begin` on, a signal asks for a checkpoint at the end of the step: one with
-    everything that is due at that step, so that a resumed run has the numbers of one that was never
-    stopped. Then training stops. It does not wait first (the reference waits three seconds); a
-    second SIGINT (Ctrl-C) interrupts at once, other signals are ignored; and the previous handlers
-    are restored after the training, however it ends.
+    From `on_train_begin` on, a signal requests a checkpoint at the end of the step. Everything that
+    is due at that step still happens, so a resumed run has the numbers of an uninterrupted one.
+    Then training stops. There is no wait before the checkpoint (transformers waits three seconds).
+    A second SIGINT (Ctrl-C) interrupts at once, a second signal of another kind is ignored. The
+    previous handlers are restored after the training, however it ends.
 
-    With several processes it does not matter which of them gets the signal. All exchange signals at
-    every step or, where steps are short, every few milliseconds, and get the result at the next
-    step. So all of them stop at the same one, a step or a few later.
+    With several processes any of them may get the signal. They exchange signals at every step or,
+    where steps are short, every few milliseconds, and get the result at the next step, so all of
+    them stop at the same step.
 
     The callback itself sets `should_save` and `should_training_stop`, so it works with any loop
-    that has these events. `Trainer.train` does two things more: it calls `stop_listening`, and
-    `pass_on` at the very end.
+    that fires these events. `Trainer.train` also calls `stop_listening` and, at the very end,
+    `raise_received_signal`.
 
     Args:
-        signals: what to listen to, SIGTERM by default. Python handles signals in the main thread
-            only, so in a training in another thread nothing is listened to.
-        save: writes a checkpoint of the present state. With it, a signal in the middle of an
-            evaluation saves at once, and once more after the evaluation; and one after the last
-            step saves what would be lost otherwise.
-        insisted_on: those among `signals` that were asked for by name, by default all. They are
-            handled although the process ignores them, and if they cannot be, a warning says so; the
-            others stay ignored.
-        on_change: called with whether signals are listened to, when that changes.
+        signals: the signals to handle, SIGTERM by default. Python handles signals in the main
+            thread only, so a training in another thread handles none.
+        save: writes a checkpoint of the current state. With it, a signal during an evaluation saves
+            at once, and again after the evaluation; a signal after the last step saves what would
+            be lost otherwise.
+        required_signals: those among `signals` that the user has named, by default all. They are
+            handled even if the process ignores them, and a warning reports if that is impossible.
+            The others stay ignored.
+        on_change: called with True when signals are handled from now on, and with False when they
+            no longer are.
     """
 
     reads_checkpoints = False
@@ -96,40 +106,43 @@ class JITCheckpointCallback(TrainerCallback):
         signals: Iterable[int] = (signal.SIGTERM,),
         *,
         save: Callable[[], None] | None = None,
-        insisted_on: Iterable[int] | None = None,
+        required_signals: Iterable[int] | None = None,
         on_change: Callable[[bool], None] | None = None,
     ) -> None:
         self.signals = tuple(signals)
         self.save = save
-        self.insisted_on = self.signals if insisted_on is None else tuple(insisted_on)
-        self.on_change = on_change or (lambda listening: None)
-        self.leaving = False
-        """True while this callback stops the training, or saves in the middle of it."""
-        self.told = False
-        """True once the first process has logged that this callback stops the present or the
-        last training.
-        """
-        self.received: int | None = None
-        """The signal that this process, or with several of them any process, got, or `_REQUEST`."""
-        self._previous: dict[int, Any] = {}
-        self._listening_in: int | None = None
-        self._interrupted = False
-        self._speaks = True
-        self._exchange: SignalExchange | None = None
-        self._saved: tuple[int, bool] | None = None
-        self._at_epoch_end = False
-        self._left_at = 0
+        self.required_signals = self.signals
+        if required_signals is not None:
+            self.required_signals = tuple(required_signals)
+        self.on_change = on_change
+
         self.trainer: Any = None
         """The Trainer, once `set_trainer` was called."""
         self.jit_manager: CheckpointManager | JITCheckpointCallback | None = None
-        """As in the reference, set by `set_trainer` where `enable_jit_checkpoint` is set: the
-        callback itself.
+        """As in transformers: the callback itself, set by `set_trainer` with
+        `enable_jit_checkpoint`. A script may assign its own manager.
         """
 
+        # What this training is doing because of a signal.
+        self.received_signal: int | None = None
+        """The signal that any process has received, or `_REQUESTED_BY_SCRIPT`."""
+        self.is_stopping = False
+        """True while this callback stops the training, or saves in the middle of it."""
+        self.has_announced_stop = False
+        """True once this process has logged that this callback stops the training."""
+        self._stopped_at = 0  # the step at which `is_stopping` became True
+        self._last_save: tuple[int, bool] | None = None  # its step; whether by an event of it
+        self._is_after_epoch_end = False  # between `on_epoch_end` and the next epoch
+
+        # The signal handling of this process.
+        self._listening_pid: int | None = None  # a forked process is not listening
+        self._previous_handlers: dict[int, _SignalHandler] = {}
+        self._has_received_sigint = False
+        self._writes_to_terminal = True
+        self._exchange: SignalExchange | None = None
+
     def set_trainer(self, trainer: Any) -> None:
-        """As in the reference: called by the Trainer that listens with this callback, before a
-        training.
-        """
+        """As in transformers: called by the Trainer that uses this callback, before a training."""
         self.trainer = trainer
         if not trainer.args.enable_jit_checkpoint:
             return
@@ -139,297 +152,380 @@ class JITCheckpointCallback(TrainerCallback):
 
     @property
     def is_checkpoint_requested(self) -> bool:
-        """True after a signal. Setting it to True requests a checkpoint too, but `train` then
-        returns normally.
+        """True after a signal.
+
+        Setting it to True requests a checkpoint too, but `train` then returns normally.
         """
-        return self.received is not None
+        return self.received_signal is not None
 
     @is_checkpoint_requested.setter
     def is_checkpoint_requested(self, requested: bool) -> None:
         if not requested:
-            self.received = None
-        elif self.received is None:
-            self.received = _REQUEST
+            self.received_signal = None
+        elif self.received_signal is None:
+            self.received_signal = _REQUESTED_BY_SCRIPT
 
     def setup_signal_handler(self) -> None:
-        """Listen from now on, and not from `on_train_begin` on."""
+        """Handle signals from now on, before `on_train_begin`."""
         if not self.is_listening:
             self.start_listening()
 
     def execute_jit_checkpoint(self) -> None:
-        """Write a checkpoint of the present state."""
+        """Write a checkpoint of the current state."""
         self.save_now(self.trainer.state)
 
     @property
     def is_listening(self) -> bool:
         """Return whether this callback handles the signals of this process."""
-        return self._listening_in == os.getpid()
+        return self._listening_pid == os.getpid()
+
+    # The events.
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Begin to listen; a training that starts over keeps listening."""
-        if not self.is_listening and self._foreign_manager() is None:
-            self.leaving = False
-            self.told = False
-            self.received = None
-            self._saved = None
-            self._interrupted = False
-            self._speaks = state.is_world_process_zero
-            self.start_listening()
+        """Start to handle signals; a training that starts over keeps its handlers."""
+        if self.is_listening or self._manager_of_script() is not None:
+            return
+        self.received_signal = None
+        self.is_stopping = False
+        self.has_announced_stop = False
+        self._last_save = None
+        self._has_received_sigint = False
+        self._writes_to_terminal = state.is_world_process_zero
+        self.start_listening()
 
     def on_epoch_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Note that the end of the epoch before is over."""
-        self._at_epoch_end = False
+        """Record that a new epoch has begun."""
+        self._is_after_epoch_end = False
 
     def on_step_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Save and stop, where a manager of the script's own asks for it."""
-        self._obey(control)
+        """Save and stop if the script's own manager requests it."""
+        self._apply_manager_of_script(control)
 
     on_pre_optimizer_step = on_step_begin
 
     def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Save and stop, unless the epoch ends here as well: then that has to come first."""
-        if self._obey(control):
+        """Save and stop, except at the end of an epoch, where `on_epoch_end` does."""
+        if self._apply_manager_of_script(control):
             control.should_save = False
-        elif self._asked() and (self.leaving or not ends_epoch(state, control)):
-            self._leave(state, control)
+            return
+        # Always asked first, since all ranks have to take part in the exchange.
+        if not self._is_stop_requested():
+            return
+        if self.is_stopping or not ends_epoch(state, control):
+            self._stop_training(state, control)
 
     def on_epoch_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Save and stop; after a stop in the middle of the epoch, nothing is due here."""
-        self._at_epoch_end = True
-        asked = self._asked()
-        if self._obey(control):
+        self._is_after_epoch_end = True
+        is_stop_requested = self._is_stop_requested()
+        if self._apply_manager_of_script(control):
             control.should_save = False
-        elif self.leaving:
-            control.should_log = control.should_evaluate = control.should_save = False
-        elif asked:
-            self._leave(state, control)
+        elif self.is_stopping:
+            control.should_log = False
+            control.should_evaluate = False
+            control.should_save = False
+        elif is_stop_requested:
+            self._stop_training(state, control)
 
     def on_prediction_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Save at once, as an evaluation may take longer than there is time; then let it continue.
+        """Save at once, since the evaluation may take longer than the time that is left.
 
-        Ctrl-C interrupts the evaluation after saving; a resumed training starts with that
-        evaluation.
+        After that the evaluation continues, except after Ctrl-C; a resumed training then repeats
+        the evaluation.
 
         Raises:
-            KeyboardInterrupt: see above.
+            KeyboardInterrupt: after Ctrl-C.
         """
-        if not self._asked():
+        if not self._is_stop_requested():
             return
-        if self._saved is None or self._saved[0] != state.global_step:
+        if self._last_save is None or self._last_save[0] != state.global_step:
             self.save_now(state)
-        if self.received == signal.SIGINT and self.save is not None:
-            handler = self._previous.get(signal.SIGINT, signal.default_int_handler)
-            if handler is signal.default_int_handler:
-                self._warn(state)
-                self._give_up()
-                raise KeyboardInterrupt
+
+        if self.received_signal != signal.SIGINT or self.save is None:
+            return
+        previous_handler = self._previous_handlers.get(signal.SIGINT, signal.default_int_handler)
+        if previous_handler is signal.default_int_handler:
+            self._announce_stop(state)
+            self._drop_signal()
+            raise KeyboardInterrupt
 
     def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Save and stop, with the evaluation done."""
-        if self._asked():
-            self._leave(state, control)
+        """Save and stop after the evaluation."""
+        if self._is_stop_requested():
+            self._stop_training(state, control)
 
     def on_save(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Stop after a checkpoint that was written anyway."""
-        if getattr(args, "save_only_model", False) and not self.leaving:
+        """Stop after a checkpoint that was due anyway."""
+        is_incomplete = getattr(args, "save_only_model", False)
+        if is_incomplete and not self.is_stopping:
             return
-        self._saved = (state.global_step, True)
-        if (
-            self._asked()
-            and not self.leaving
-            and (self._at_epoch_end or not ends_epoch(state, control))
-        ):
-            self._warn(state)
-            self.leaving = control.should_training_stop = True
+        self._last_save = (state.global_step, True)
+
+        # Always asked first, since all ranks have to take part in the exchange.
+        if not self._is_stop_requested() or self.is_stopping:
+            return
+        if self._is_after_epoch_end or not ends_epoch(state, control):
+            self._announce_stop(state)
+            self.is_stopping = True
+            control.should_training_stop = True
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Stop listening; a signal that came after the last step still gets its checkpoint."""
-        manager = self._foreign_manager()
+        """Stop handling signals; save for a signal that came after the last step."""
+        manager = self._manager_of_script()
         if manager is not None and manager._original_sigterm_handler is not None:
             signal.signal(signal.SIGTERM, manager._original_sigterm_handler)
+
         if not self.is_listening:
             return
-        if self._asked(now=True) and not self.leaving:
-            self.leaving = True
-            if self._saved != (state.global_step, True):
-                self._warn(state)
+        if self._is_stop_requested(wait=True) and not self.is_stopping:
+            self.is_stopping = True
+            is_saved = self._last_save == (state.global_step, True)
+            if not is_saved:
+                self._announce_stop(state)
                 self.save_now(state)
         self.stop_listening()
 
+    # Signal handlers.
+
     def start_listening(self) -> None:
-        """Take the signals over; in the main thread only, and only from handlers that can be put
-        back.
+        """Install the signal handlers.
+
+        Only in the main thread, and only in place of handlers that can be restored.
         """
-        level = logging.WARNING if self.insisted_on else logging.DEBUG
+        level = logging.WARNING if self.required_signals else logging.DEBUG
         try:
-            self._exchange = SignalExchange() if processes() > 1 else None
+            self._exchange = SignalExchange() if world_size() > 1 else None
         except RuntimeError as error:
             logger.warning(
-                "Signals are not listened to, as the processes cannot tell each other over "
-                "gloo: %s",
-                error,
+                "Signals are not handled, since the ranks cannot exchange them over gloo: %s", error
             )
             return
-        self._listening_in = os.getpid()
+
+        self._listening_pid = os.getpid()
         if threading.current_thread() is not threading.main_thread():
             logger.log(
-                level,
-                "Signals are not listened to, as training is not in the main thread of the "
-                "process.",
+                level, "Signals are not handled, since training does not run in the main thread."
             )
             return
+
         for number in self.signals:
             handler = signal.getsignal(number)
+            # Python does not know handlers that were installed from C, and cannot restore them.
             if handler is None:
                 logger.log(
                     level,
                     "%s is not handled: a library has installed its own handler.",
-                    _name(number),
+                    _signal_name(number),
                 )
-            elif handler != signal.SIG_IGN or number in self.insisted_on:
-                self._previous[number] = signal.signal(number, self._receive)
-        self.on_change(True)
+                continue
+            is_ignored = handler == signal.SIG_IGN
+            if not is_ignored or number in self.required_signals:
+                self._previous_handlers[number] = signal.signal(number, self._receive)
+        self._notify(True)
 
     def stop_listening(self) -> None:
-        """Put back the handlers that were there, where they have not been replaced since; twice
-        is fine.
-        """
-        self._let_go()
+        """Restore the previous handlers, unless they were replaced since; may be called twice."""
+        self._restore_handlers()
         if self._exchange is not None:
-            self._exchange.leave()
+            self._exchange.close()
             self._exchange = None
 
-    def pass_on(self) -> None:
-        """Pass a signal that stopped the training on to its previous handler.
+    def raise_received_signal(self) -> None:
+        """Raise the signal that stopped the training again, for its previous handler.
 
-        That is the handler that was there before; where there was none, so that the signal would
-        have ended the process, the interpreter exits with 128 plus the number of the signal, by way
-        of a `SystemExit`.
+        If the signal has no handler, so that it would have ended the process, the interpreter exits
+        with 128 plus the number of the signal, by a `SystemExit`.
 
         Raises:
             SystemExit: see above.
         """
-        number = self.received
-        stopped_training = self.leaving
-        self.received = None
-        self.leaving = False
-        if number is None or number == _REQUEST or not stopped_training:
+        number = self.received_signal
+        has_stopped_training = self.is_stopping
+        self.received_signal = None
+        self.is_stopping = False
+        if number is None or number == _REQUESTED_BY_SCRIPT or not has_stopped_training:
             return
         if signal.getsignal(number) == signal.SIG_DFL:
             sys.exit(128 + number)
         if threading.current_thread() is threading.main_thread():
             signal.raise_signal(number)
 
-    def _receive(self, number: int, frame: Any) -> None:
-        """Record the signal only: a handler runs between arbitrary instructions of the training."""
-        # a process that was forked off, which is to end as any other
-        if self._listening_in != os.getpid():
-            signal.signal(number, self._previous.get(number, _DEFAULT.get(number, signal.SIG_DFL)))
-            signal.raise_signal(number)
-        elif number == signal.SIGINT and self._interrupted:
-            self._give_up()
-            signal.raise_signal(number)
-        else:
-            self.received = number if self.received is None else self.received
-            if number == signal.SIGINT:
-                self._interrupted = True
-                if self._speaks and logger.isEnabledFor(logging.WARNING):
-                    # On file descriptor 2, as the buffer of `sys.stderr` may be in the middle of a
-                    # line.
-                    with contextlib.suppress(OSError):
-                        os.write(2, _INTERRUPTED)
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        """Record the signal, as its handler.
 
-    def _give_up(self) -> None:
-        """Restore the previous handlers, without a checkpoint for this signal."""
-        self.received = None
-        self.leaving = False
-        self._let_go()
+        Nothing else: a handler runs between arbitrary instructions of the training.
+        """
+        # A forked process, such as a worker of a dataloader, ends as it would without this.
+        if self._listening_pid != os.getpid():
+            default_handler = _DEFAULT_HANDLERS.get(number, signal.SIG_DFL)
+            signal.signal(number, self._previous_handlers.get(number, default_handler))
+            signal.raise_signal(number)
+            return
 
-    def _let_go(self) -> None:
-        self._listening_in = None
-        previous = self._previous
-        self._previous = {}
-        for number, handler in previous.items():
+        # The second Ctrl-C.
+        if number == signal.SIGINT and self._has_received_sigint:
+            self._drop_signal()
+            signal.raise_signal(number)
+            return
+
+        if self.received_signal is None:
+            self.received_signal = number
+        if number == signal.SIGINT:
+            self._has_received_sigint = True
+            if self._writes_to_terminal and logger.isEnabledFor(logging.WARNING):
+                # To file descriptor 2, since the handler may have interrupted a write to
+                # `sys.stderr`.
+                with contextlib.suppress(OSError):
+                    os.write(2, _INTERRUPTED)
+
+    def _drop_signal(self) -> None:
+        """Restore the previous handlers, and write no checkpoint for this signal."""
+        self.received_signal = None
+        self.is_stopping = False
+        self._restore_handlers()
+
+    def _restore_handlers(self) -> None:
+        self._listening_pid = None
+        previous_handlers = self._previous_handlers
+        self._previous_handlers = {}
+        for number, handler in previous_handlers.items():
             if signal.getsignal(number) == self._receive:
                 signal.signal(number, handler)
-        if previous:
-            self.on_change(False)
+        if previous_handlers:
+            self._notify(False)
 
-    def _foreign_manager(self) -> Any:
-        """Return the manager that the script has put into `jit_manager`."""
-        return None if self.jit_manager is self else self.jit_manager
+    def _notify(self, is_listening: bool) -> None:
+        if self.on_change is not None:
+            self.on_change(is_listening)
 
-    def _obey(self, control: TrainerControl) -> bool:
-        """Save and stop at once where the script's own manager requests it, as the reference
-        does.
+    # Save and stop.
+
+    def save_now(self, state: TrainerState) -> None:
+        """Write a checkpoint with `save`, in the middle of something else."""
+        self._last_save = (state.global_step, False)
+        was_stopping = self.is_stopping
+        self.is_stopping = True
+        if self.save is not None:
+            self.save()
+        self.is_stopping = was_stopping
+
+    def _manager_of_script(self) -> CheckpointManager | None:
+        """Return the manager that the script has assigned to `jit_manager`; None if it has not."""
+        if self.jit_manager is self:
+            return None
+        return cast("CheckpointManager | None", self.jit_manager)
+
+    def _apply_manager_of_script(self, control: TrainerControl) -> bool:
+        """Save and stop at once if the script's own manager requests it, as in transformers.
+
+        Returns:
+            Whether it requests it.
         """
-        manager = self._foreign_manager()
+        manager = self._manager_of_script()
         if manager is None or not manager.is_checkpoint_requested:
             return False
         control.should_training_stop = True
         manager.execute_jit_checkpoint()
         return True
 
-    def _asked(self, now: bool = False) -> bool:
-        """Return whether to stop; all ranks call it at the same places and get the same answer."""
-        if self._exchange is None:
-            return self.received is not None and self.is_listening
+    def _is_stop_requested(self, wait: bool = False) -> bool:
+        """Return whether a signal was received.
+
+        All ranks call it at the same places and get the same result.
+
+        Args:
+            wait: for the signals that the ranks send now. Otherwise those of the previous call.
+        """
         if not self.is_listening:
             return False
-        agreed = self._exchange.exchange(self.received or 0, now)
-        self.received = agreed or self.received
-        return agreed > 0
+        if self._exchange is None:
+            return self.received_signal is not None
 
-    def _leave(self, state: TrainerState, control: TrainerControl) -> None:
+        agreed_signal = self._exchange.exchange(self.received_signal or 0, wait)
+        if agreed_signal:
+            self.received_signal = agreed_signal
+        return agreed_signal > 0
+
+    def _stop_training(self, state: TrainerState, control: TrainerControl) -> None:
+        """Set the switches for a checkpoint and the end of the training."""
         control.should_training_stop = True
-        # Lightning goes on up to `min_epochs` and `min_steps`
-        if self.leaving and state.global_step > self._left_at:
+
+        # Lightning continues up to `min_epochs` and `min_steps`: save only once.
+        if self.is_stopping and state.global_step > self._stopped_at:
             return
-        if not self.leaving:
-            self._warn(state)
-            self._left_at = state.global_step
-        self.leaving = True
+
+        if not self.is_stopping:
+            self._announce_stop(state)
+            self._stopped_at = state.global_step
+        self.is_stopping = True
         control.should_save = True
 
-    def save_now(self, state: TrainerState) -> None:
-        """Write a checkpoint in the middle of something else, with `save`."""
-        self._saved = (state.global_step, False)
-        leaving = self.leaving
-        self.leaving = True
-        if self.save is not None:
-            self.save()
-        self.leaving = leaving
-
-    def _warn(self, state: TrainerState) -> None:
+    def _announce_stop(self, state: TrainerState) -> None:
         if state.is_world_process_zero:
-            self.told = True
+            self.has_announced_stop = True
             logger.warning(
                 "%s: training stops at step %s, with a checkpoint to resume from.",
-                _name(self.received),
+                _signal_name(self.received_signal),
                 state.global_step,
             )
 
 
 def _save(trainer: Any) -> None:
-    """Write a checkpoint; a training of the Trainer here waits until it is on the disk."""
+    """Write a checkpoint; a training of the Trainer of this package waits until it is on disk."""
     run = getattr(trainer, "_run", None)
     if run is None:
         trainer._save_checkpoint(trainer.model, None)
@@ -437,7 +533,7 @@ def _save(trainer: Any) -> None:
         run._save_at_once()
 
 
-def _name(number: int | None) -> str:
-    if number is None or number == _REQUEST:
-        return "The script"
+def _signal_name(number: int | None) -> str:
+    if number is None or number == _REQUESTED_BY_SCRIPT:
+        return "Requested by the script"
     return signal.Signals(number).name

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..lightning_modules.common.libraries import is_installed
 from ._log_values import add_to_logs, is_training_log
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from .arguments import CallbackArguments
 
 _GIB = 2**30
 
@@ -40,11 +43,11 @@ class MemoryCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        logs: Any = None,
-        **kwargs: Any,
+        logs: dict[str, Any] | None = None,
+        **kwargs: object,
     ) -> None:
         """Add the memory in use."""
         if is_training_log(logs):

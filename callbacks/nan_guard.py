@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ._signal_exchange import processes
-from ._work import is_compiled
+from ._signal_exchange import world_size
+from ._speed_meter import is_compiled
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
@@ -16,12 +17,17 @@ if TYPE_CHECKING:
     import torch
     from lightning.fabric.utilities.spike import SpikeDetection
     from torch import nn
+    from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
+
+    from .arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
 Action = Literal["stop", "raise", "skip", "go_back"]
-_NAMED = 5
+
+_MAX_NAMED_PARAMETERS = 5
+"""The number of parameters that a message names."""
 
 
 class NaNGuardError(FloatingPointError):
@@ -29,34 +35,32 @@ class NaNGuardError(FloatingPointError):
 
 
 class NaNGuardCallback(TrainerCallback):
-    """No counterpart in transformers: leaves out an optimizer step whose loss or gradients are NaN
-    or infinite.
+    """Skips optimizer steps whose loss or gradients are NaN or infinite. Not in transformers.
 
     Checks the gradients as the optimizer would get them, summed over the micro-batches, and the
     losses that the model returned; all ranks decide the same. A skipped step counts in
     `global_step` and for the schedule, but weights, optimizer state and running statistics (those
-    of batch norm) are unchanged, bit for bit. A warning names each one, with losses and parameters;
-    clipping by norm has spread one NaN to all of them by then.
+    of batch norm) are unchanged, bit for bit. A warning reports each skipped step, with its losses
+    and the parameters with bad gradients; after clipping by norm these are all parameters.
 
-    Under fp16, infinite gradients adjust the loss scale, and the scaler skips such steps anyway:
-    there only the losses count.
+    Under fp16, infinite gradients adjust the loss scale, and the scaler skips such steps itself, so
+    only the losses are checked.
 
-    This reads all gradients once, and synchronizes the device once a step. It has to be every step:
-    one later, the weights are NaN.
+    The check reads all gradients once, and synchronizes the device once a step. It cannot be done
+    less often: one step later, the weights are NaN.
 
     Args:
         action: "stop" ends the training normally, "raise" with an error, "skip" continues with the
             next step, "go_back" too, but with weights and optimizer of the newest checkpoint of
             this training, as if all steps since then had been skipped.
-        patience: with both, steps in a row that may be skipped before the training ends; None for
-            any number.
-        spikes: `SpikeDetection` of `lightning.pytorch.callbacks`, of which the settings count:
-            steps whose loss, the mean that the model returns over micro-batches and ranks, is a
-            spike by them count as bad, too. No file is written; the window of losses is in
-            checkpoints.
+        patience: with "skip" and "go_back", the number of consecutive skipped steps at which the
+            training ends; None for no limit.
+        spikes: settings of a `SpikeDetection` of `lightning.pytorch.callbacks`. A step is bad too
+            if its loss, the mean over micro-batches and ranks, is a spike by these settings. No
+            file is written; the window of losses is saved in checkpoints.
 
     Attributes:
-        skipped: the skipped steps of this training, the one that ended it included.
+        skipped: the skipped steps of this training, including the one that ended it.
 
     Raises:
         ValueError: `action` is unknown, `patience` is not positive, with `spikes` the model returns
@@ -70,176 +74,209 @@ class NaNGuardCallback(TrainerCallback):
         spikes: SpikeDetection | None = None,
     ) -> None:
         if action not in get_args(Action):
-            raise ValueError(
-                f"action is {action!r}. It has to be one of "
-                f"{', '.join(map(repr, get_args(Action)))}."
-            )
+            valid_actions = ", ".join(repr(valid) for valid in get_args(Action))
+            raise ValueError(f"action is {action!r}. It must be one of {valid_actions}.")
         if patience is not None and patience < 1:
             raise ValueError(
-                f"patience is {patience}, but counts steps: give 1 or more, or None for no limit."
+                f"patience is {patience}, but it must be at least 1. Pass None for no limit."
             )
         self.action = action
         self.patience = patience
         self.spikes = spikes
         self.skipped: list[int] = []
-        self._window: deque[float] = deque(
-            maxlen=0 if spikes is None else spikes.running_mean.window
-        )
-        self._resumed = False
-        self._in_a_row = 0
+        self._consecutive_skips = 0
+
+        # The last losses that were no spikes.
+        window_size = 0 if spikes is None else spikes.running_mean.window
+        self._usual_losses: deque[float] = deque(maxlen=window_size)
+        self._has_loaded_losses = False
+
+        # The losses of the micro-batches of the current step, recorded by a forward hook.
         self._losses: list[torch.Tensor] = []
         self._hook: RemovableHandle | None = None
+
+        # Values to restore after a skipped step.
         self._statistics: list[torch.Tensor] = []
         self._statistics_before: list[torch.Tensor] = []
         self._groups_before: list[dict[str, Any]] = []
 
     def on_train_begin(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: Any = None,
-        **kwargs: Any,
+        model: nn.Module | None = None,
+        **kwargs: object,
     ) -> None:
         """Record the losses that the model returns from now on."""
-        self._let_go()
+        self._remove_hook()
         if self.action == "go_back":
             _require_checkpoints(args)
+
         self.skipped = []
-        self._in_a_row = 0
-        if not self._resumed:
-            self._window.clear()
-        self._resumed = False
+        self._consecutive_skips = 0
+        if not self._has_loaded_losses:
+            self._usual_losses.clear()
+        self._has_loaded_losses = False
+
         if model is None:
             return
         if not is_compiled(args, model):
-            self._hook = model.register_forward_hook(self._note_loss)
+            self._hook = model.register_forward_hook(self._record_loss)
         self._statistics = _running_statistics(model)
         self._statistics_before = [buffer.clone() for buffer in self._statistics]
 
     def on_step_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Copy the running statistics: the forward pass changes them before the loss is known."""
         self._losses = []
-        _copy(self._statistics_before, self._statistics)
+        _copy_values(self._statistics, self._statistics_before)
 
     def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        optimizer: Optimizer | None = None,
+        **kwargs: object,
     ) -> None:
-        """Check losses and gradients, and drop the gradients if any is bad, so that the optimizer
-        does nothing.
+        """Check losses and gradients, and drop the gradients of a bad step.
+
+        Without gradients the optimizer does nothing.
 
         Raises:
             NaNGuardError: with the action "raise".
         """
-        model = kwargs.get("model")
-        optimizer = kwargs.get("optimizer")
         parameters = _parameters(model, optimizer)
         has_loss_scaler = getattr(args, "fp16", False)
         losses = self._losses
         self._losses = []
 
-        # All ranks decide by the same values.
-        gradients = (
-            []
-            if has_loss_scaler
-            else [weight.grad for weight in parameters if weight.grad is not None]
-        )
-        is_bad = _is_bad(losses, gradients)
-        loss = 0.0 if self.spikes is None else _mean(losses)
-        if processes() > 1:
-            is_bad, loss = _over_ranks(is_bad, loss)
-        if not is_bad and not self._is_spike(loss):
-            self._in_a_row = 0
+        # Check this rank.
+        gradients: list[torch.Tensor] = []
+        if not has_loss_scaler:
+            gradients = [weight.grad for weight in parameters if weight.grad is not None]
+        is_bad = _has_bad_value(losses, gradients)
+        mean_loss = 0.0 if self.spikes is None else _mean_of_losses(losses)
+
+        # Let all ranks decide by the same values.
+        if world_size() > 1:
+            is_bad, mean_loss = _combine_ranks(is_bad, mean_loss)
+        if not is_bad and not self._is_spike(mean_loss):
+            self._consecutive_skips = 0
             return
 
-        # Without gradients the optimizer does nothing. A loss scaler skips the step itself where it
-        # sees bad ones.
-        names = _names_of_bad(model, parameters)
-        text = _description(state.global_step + 1, losses, names)
+        # Describe the step while its gradients still exist.
+        bad_names = _names_of_bad_gradients(model, parameters)
+        message = _description(state.global_step + 1, losses, bad_names)
         if not is_bad:
-            text += (
-                " That is a spike: the usual loss is "
-                f"{sum(self._window) / max(len(self._window), 1):.4g}."
-            )
-        if not (has_loss_scaler and names):
+            usual_loss = sum(self._usual_losses) / max(len(self._usual_losses), 1)
+            message += f" That is a spike: the usual loss is {usual_loss:.4g}."
+
+        # Undo the step. A loss scaler that sees bad gradients skips the step itself.
+        if not (has_loss_scaler and bad_names):
             for weight in parameters:
                 weight.grad = None
-        _copy(self._statistics, self._statistics_before)
+        _copy_values(self._statistics_before, self._statistics)
         self._groups_before = [dict(group) for group in getattr(optimizer, "param_groups", ())]
-        self._answer(text, state, control)
+
+        self._react(message, state, control)
 
     def on_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        optimizer: Optimizer | None = None,
+        **kwargs: object,
     ) -> None:
-        """Undo what an optimizer counted although it had no gradients."""
-        if not self._groups_before:
+        """Restore the options of the optimizer: some optimizers count steps there."""
+        if optimizer is None or not self._groups_before:
             return
-        for group, before in zip(
-            kwargs["optimizer"].param_groups, self._groups_before, strict=True
-        ):
+        for group, before in zip(optimizer.param_groups, self._groups_before, strict=True):
             group.update(before)
         self._groups_before = []
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Remove the forward hook."""
-        self._let_go()
+        self._remove_hook()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the losses in the window of `spikes`; nothing without it."""
-        return {"usual": list(self._window)} if self._window else {}
+        if not self._usual_losses:
+            return {}
+        return {"usual": list(self._usual_losses)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take them from a checkpoint."""
-        self._window.extend(state_dict["usual"])
-        self._resumed = True
+        """Load the losses of a checkpoint."""
+        self._usual_losses.extend(state_dict["usual"])
+        self._has_loaded_losses = True
 
     def _is_spike(self, loss: float) -> bool:
-        """Return whether a loss is a spike by the settings of `spikes`; otherwise it joins the
-        window.
+        """Return whether a loss is a spike by the settings of `spikes`.
+
+        A loss that is not a spike is added to the window.
         """
         if self.spikes is None:
             return False
-        is_spike = len(self._window) >= self.spikes.warmup and _is_above(
-            self._window, loss, self.spikes
-        )
+        has_warmed_up = len(self._usual_losses) >= self.spikes.warmup
+        is_spike = has_warmed_up and _detect_spike(loss, self._usual_losses, self.spikes)
         if not is_spike:
-            self._window.append(loss)
+            self._usual_losses.append(loss)
         return is_spike
 
-    def _answer(self, text: str, state: TrainerState, control: TrainerControl) -> None:
+    def _react(self, message: str, state: TrainerState, control: TrainerControl) -> None:
+        """Apply the action to a step that was found bad.
+
+        Args:
+            message: describes the step.
+            state: of the training.
+            control: its switches are set.
+        """
         self.skipped.append(state.global_step + 1)
-        self._in_a_row += 1
+        self._consecutive_skips += 1
         if self.action == "raise":
-            self._let_go()
-            raise NaNGuardError(f"{text} The weights are those before this step.")
+            self._remove_hook()
+            raise NaNGuardError(f"{message} The weights are those before this step.")
 
         continues = self.action != "stop"
-        if continues and self._in_a_row == self.patience:
+        if continues and self._consecutive_skips == self.patience:
             continues = False
-            text += (
-                f" That is {self._in_a_row} in a row, as many as patience={self.patience} allows."
+            message += (
+                f" {self.patience} steps in a row were bad, the limit of patience={self.patience}."
             )
+
         if continues:
-            text += " The step is left out."
+            message += " Skipping the step."
             if self.action == "go_back":
                 control.should_go_back = True
         else:
-            text += " Training stops, with the weights before this step."
+            message += " Training stops, with the weights before this step."
             control.should_training_stop = True
         if state.is_world_process_zero:
-            logger.warning("%s", text)
+            logger.warning("%s", message)
 
-    def _note_loss(self, module: nn.Module, inputs: Any, output: Any) -> None:
+    def _record_loss(self, module: nn.Module, inputs: object, output: object) -> None:
         """Record the loss, as a forward hook; it stays on the device."""
-        loss = _loss_of(output) if module.training else None
+        if not module.training:
+            return
+        loss = _loss_in(output)
         if loss is not None:
             self._losses.append(loss.detach())
 
-    def _let_go(self) -> None:
+    def _remove_hook(self) -> None:
         if self._hook is not None:
             self._hook.remove()
         self._hook = None
@@ -248,131 +285,165 @@ class NaNGuardCallback(TrainerCallback):
         self._statistics_before = []
 
 
-def _require_checkpoints(args: Any) -> None:
-    """Refuse to go back where no checkpoint has the optimizer."""
-    if not hasattr(args, "save_only_model"):
+def _require_checkpoints(args: CallbackArguments) -> None:
+    """Raise `ValueError` if no checkpoints with the optimizer are written, to go back to."""
+    save_only_model = getattr(args, "save_only_model", None)
+    if save_only_model is None:
         raise ValueError(
             "action='go_back' reads checkpoints of the Trainer, which a LightningBridge does not "
-            "write. Take action='skip' or 'stop', or train with lightrainer.Trainer."
+            "write. Use action='skip' or 'stop', or train with lightrainer.Trainer."
         )
-    if args.save_only_model or args.save_strategy == "no":
+    if save_only_model or args.save_strategy == "no":
         raise ValueError(
             "action='go_back' needs checkpoints of the Trainer with the optimizer, but "
             "save_strategy is 'no' or save_only_model=True. Set save_strategy='steps' and "
-            "save_only_model=False, or take action='skip'."
+            "save_only_model=False, or use action='skip'."
         )
 
 
-def _is_above(window: deque[float], loss: float, settings: SpikeDetection) -> bool:
+def _detect_spike(loss: float, usual_losses: Sequence[float], settings: SpikeDetection) -> bool:
     """Return whether a loss is a spike, as Lightning's `SpikeDetection` decides it.
 
     Args:
-        window: the last losses that were no spikes.
-        loss: the new one.
-        settings: which direction is better, and what may lie between the loss and the mean of the
-            window.
+        loss: the new loss.
+        usual_losses: the last losses that were no spikes.
+        settings: the direction that is better, and the tolerated distance between the loss and the
+            mean of `usual_losses`.
     """
     if settings.finite_only and not math.isfinite(loss):
         return True
-    change = loss - (window[-1] if window else 0.0)
-    if change == 0 or (change < 0) == (settings.mode == "min"):
+
+    # A change for the better is never a spike.
+    previous_loss = usual_losses[-1] if usual_losses else 0.0
+    change = loss - previous_loss
+    is_decrease = change < 0
+    if change == 0 or is_decrease == (settings.mode == "min"):
         return False
-    mean = sum(window) / len(window) if window else math.nan
+
+    mean = math.nan
+    if usual_losses:
+        mean = sum(usual_losses) / len(usual_losses)
     distance = abs(loss - mean)
     is_above_atol = settings.atol is None or distance >= abs(settings.atol)
     is_above_rtol = settings.rtol is None or distance >= abs(settings.rtol * mean)
     return is_above_atol and is_above_rtol
 
 
-def _is_bad(losses: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:
-    """Return whether a loss or gradient of this rank is NaN or infinite; synchronizes the device
-    once.
+def _has_bad_value(losses: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:
+    """Return whether a loss or gradient of this rank is NaN or infinite.
+
+    Synchronizes the device once.
     """
     import torch
 
-    parts = [_values(gradient) for gradient in gradients]
-    largest = torch.nn.utils.get_total_norm(
-        [part for part in parts if part.numel()], norm_type=float("inf")
-    )
-    bad = ~largest.isfinite()
+    # The largest absolute value of all gradients is NaN or infinite if any value is.
+    local_values = [_local_values(gradient) for gradient in gradients]
+    non_empty = [values for values in local_values if values.numel()]
+    largest = torch.nn.utils.get_total_norm(non_empty, norm_type=float("inf"))
+
+    is_bad = ~largest.isfinite()
     for loss in losses:
-        bad = bad | ~loss.isfinite().all().to(bad.device)
-    return bool(bad.item())
+        is_bad_loss = ~loss.isfinite().all()
+        is_bad = is_bad | is_bad_loss.to(is_bad.device)
+    return bool(is_bad.item())
 
 
-def _mean(losses: list[torch.Tensor]) -> float:
+def _mean_of_losses(losses: list[torch.Tensor]) -> float:
     """Return the mean of the losses of the micro-batches."""
     import torch
 
     if not losses:
         raise ValueError(
-            "NaNGuardCallback(spikes=...) reads the loss that the model returns, and found none."
+            "NaNGuardCallback(spikes=...) needs a model that returns its loss, but the model "
+            "returned none. Let forward return the loss, or leave spikes out."
         )
-    return torch.stack([loss.float().mean() for loss in losses]).mean().item()
+    means = [loss.float().mean() for loss in losses]
+    return torch.stack(means).mean().item()
 
 
-def _over_ranks(is_bad: bool, loss: float) -> tuple[bool, float]:
-    """Return whether a step is bad on any rank, and the mean loss of the ranks, the same on all
-    of them.
+def _combine_ranks(is_bad: bool, loss: float) -> tuple[bool, float]:
+    """Return whether a step is bad on any rank, and the mean loss of all ranks.
+
+    The result is the same on all ranks.
     """
     import torch.distributed as dist
 
-    ranks: list[tuple[bool, float]] = [(is_bad, loss)] * processes()
+    ranks: list[tuple[bool, float]] = [(is_bad, loss)] * world_size()
     dist.all_gather_object(ranks, (is_bad, loss))
-    return any(bad for bad, _ in ranks), sum(loss for _, loss in ranks) / len(ranks)
+    is_bad_on_any = any(is_bad_on_rank for is_bad_on_rank, _ in ranks)
+    mean_loss = sum(loss_of_rank for _, loss_of_rank in ranks) / len(ranks)
+    return is_bad_on_any, mean_loss
 
 
-def _values(tensor: Any) -> torch.Tensor:
-    """Return this rank's numbers of a tensor, which may be sparse or sharded."""
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.coalesce().values() if local.is_sparse else local
+def _local_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values of a tensor on this rank; the tensor may be sparse or sharded."""
+    to_local = getattr(tensor, "to_local", None)
+    local_tensor: torch.Tensor = tensor if to_local is None else to_local()
+    if local_tensor.is_sparse:
+        return local_tensor.coalesce().values()
+    return local_tensor
 
 
-def _parameters(model: Any, optimizer: Any) -> list[torch.nn.Parameter]:
-    """Return the parameters of the optimizer, or else of the model."""
+def _parameters(model: nn.Module | None, optimizer: Optimizer | None) -> list[torch.nn.Parameter]:
+    """Return the parameters of the optimizer; without param_groups those of the model."""
     groups = getattr(optimizer, "param_groups", None)
-    if groups is not None:
-        return [parameter for group in groups for parameter in group["params"]]
-    return [] if model is None else list(model.parameters())
+    if groups is None:
+        return [] if model is None else list(model.parameters())
+    parameters: list[torch.nn.Parameter] = []
+    for group in groups:
+        parameters.extend(group["params"])
+    return parameters
 
 
-def _names_of_bad(model: Any, parameters: list[torch.nn.Parameter]) -> list[str]:
+def _names_of_bad_gradients(
+    model: nn.Module | None, parameters: list[torch.nn.Parameter]
+) -> list[str]:
     """Return the names of the parameters whose gradients are bad on this rank."""
-    names = {} if model is None else {id(weight): name for name, weight in model.named_parameters()}
-    bad = []
+    names: dict[int, str] = {}
+    if model is not None:
+        names = {id(weight): name for name, weight in model.named_parameters()}
+
+    bad_names = []
     for index, weight in enumerate(parameters):
-        if weight.grad is not None and not _values(weight.grad).isfinite().all():
-            bad.append(names.get(id(weight), f"parameter {index} of the optimizer"))
-    return bad
+        if weight.grad is None or _local_values(weight.grad).isfinite().all():
+            continue
+        bad_names.append(names.get(id(weight), f"parameter {index} of the optimizer"))
+    return bad_names
 
 
-def _description(step: int, losses: list[torch.Tensor], names: list[str]) -> str:
+def _description(step: int, losses: list[torch.Tensor], bad_names: list[str]) -> str:
     """Describe the losses and the bad gradients of a step on this rank."""
     facts = []
     if losses:
-        facts.append(
-            f"the loss is {', '.join(f'{loss.float().mean().item():.4g}' for loss in losses)}"
-        )
-    if names:
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        facts.append(f"gradients are NaN or infinite in {', '.join(names[:_NAMED])}{more}")
-    return (
-        f"Step {step}: "
-        f"{' and '.join(facts) or 'another process has a loss that is NaN or infinite'}."
-    )
+        loss_values = [f"{loss.float().mean().item():.4g}" for loss in losses]
+        facts.append(f"the loss is {', '.join(loss_values)}")
+    if bad_names:
+        listed_names = ", ".join(bad_names[:_MAX_NAMED_PARAMETERS])
+        rest = len(bad_names) - _MAX_NAMED_PARAMETERS
+        if rest > 0:
+            listed_names += f" and {rest} more"
+        facts.append(f"gradients are NaN or infinite in {listed_names}")
+    if not facts:
+        facts.append("another process has a loss that is NaN or infinite")
+    return f"Step {step}: {' and '.join(facts)}."
 
 
-def _loss_of(output: Any) -> torch.Tensor | None:
-    """Return the loss in a model's output: in a mapping, an attribute, the first of a tuple, or
-    the output itself.
+def _loss_in(output: Any) -> torch.Tensor | None:
+    """Return the loss in a model's output; None if there is none.
+
+    It is the value `loss` of a mapping, the attribute `loss`, the first element of a tuple, or the
+    output itself. Of the latter two only scalars are losses.
     """
     import torch
 
-    found = output.get("loss") if hasattr(output, "get") else getattr(output, "loss", None)
-    if found is None:
-        found = output[0] if isinstance(output, (tuple, list)) and output else output
-        found = found if isinstance(found, torch.Tensor) and found.ndim == 0 else None
-    return found if isinstance(found, torch.Tensor) and found.is_floating_point() else None
+    loss = output.get("loss") if hasattr(output, "get") else getattr(output, "loss", None)
+    if loss is None:
+        loss = output[0] if isinstance(output, (tuple, list)) and output else output
+        if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
+            return None
+    if not isinstance(loss, torch.Tensor) or not loss.is_floating_point():
+        return None
+    return loss
 
 
 def _running_statistics(model: nn.Module) -> list[torch.Tensor]:
@@ -384,6 +455,6 @@ def _running_statistics(model: nn.Module) -> list[torch.Tensor]:
     return buffers
 
 
-def _copy(to: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    for target, value in zip(to, values, strict=True):
-        target.copy_(value)
+def _copy_values(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)

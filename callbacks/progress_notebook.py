@@ -4,225 +4,255 @@ from __future__ import annotations
 
 import time
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..lightning_modules.common.libraries import loaded
-from ._log_values import going_on, shortened
-from ._work import clock
-from .progress import ProgressCallback, beside_the_bar
+from ._log_values import failures_as_warnings, shortened
+from ._speed_meter import format_seconds
+from .progress import ProgressBar, ProgressCallback, values_beside_bar
 from .state import TrainerControl, TrainerState
 
+if TYPE_CHECKING:
+    from .arguments import CallbackArguments
+
 _SECONDS_BETWEEN_DRAWINGS = 0.2
-_MOST_ROWS = 200
-_NOT_SHOWN = (
+_MAX_ROWS = 200
+_HIDDEN_METRICS = (
     "runtime",
     "samples_per_second",
     "steps_per_second",
     "model_preparation_time",
     "jit_compilation_time",
 )
+"""Metrics whose names end with these are not in the table."""
 
 
 class NotebookProgressCallback(ProgressCallback):
-    """As `transformers.utils.notebook.NotebookProgressCallback`: a bar and a table of losses and
-    metrics.
+    """As `transformers.utils.notebook.NotebookProgressCallback`: a bar, and a table of metrics.
 
-    The Trainer uses it by itself in the kernel of a notebook. Above, a bar with steps, elapsed and
-    remaining time, epoch, last losses, learning rate and speed; below, a row for each evaluation,
-    with training loss, validation loss and metrics, or a row for each log where there are no
-    evaluations. Evaluations and predictions have a bar of their own. Nothing is shown under
-    `disable_tqdm`, nor in other processes than the first.
+    The Trainer uses it by default in the kernel of a notebook. The bar shows steps, elapsed and
+    remaining time, epoch, last losses, learning rate and speed. The table below has a row for each
+    evaluation, with training loss, validation loss and metrics, or a row for each log if there are
+    no evaluations. Evaluations and predictions have a second bar. Nothing is shown with
+    `disable_tqdm`, nor in processes other than process 0.
 
     Args:
-        max_str_len: a longer string is cut in the table.
+        max_str_len: a longer string is truncated in the table.
     """
 
-    takes_place_of = ProgressCallback
+    replaces = ProgressCallback
 
     def __init__(self, max_str_len: int = 100) -> None:
         super().__init__(max_str_len)
         self.table = _Table(max_str_len)
-        self._view: _View | None = None
+        self._output: _CellOutput | None = None
         self._has_ended = False
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Show a bar and, once there is something to put into it, a table."""
-        self._view = None
+        """Show a bar and, from the first row on, a table."""
+        self._output = None
         self._has_ended = False
         self.table = _Table(self.max_str_len)
         return super().on_train_begin(args, state, control, **kwargs)
 
     def on_log(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        logs: Any = None,
-        **kwargs: Any,
+        logs: dict[str, Any] | None = None,
+        train_dataloader: object = None,
+        **kwargs: object,
     ) -> None:
-        """Show the last values beside the bar, and add a row where there are no evaluations."""
+        """Show the last values beside the bar, and add a row if there are no evaluations."""
         if self.training_bar is None or not logs:
             return
-        with going_on(self, "Showing the logs"):
-            self._beside |= beside_the_bar(logs) | self._speed(
-                args, state, kwargs.get("train_dataloader")
-            )
+        with failures_as_warnings(self, "Showing the logs"):
+            self._shown_values |= values_beside_bar(logs)
+            self._shown_values |= self._speed(args, state, train_dataloader)
             if getattr(args, "eval_strategy", "no") == "no" and "loss" in logs:
                 self.table.add({"Step": state.global_step, "Training Loss": logs["loss"]})
-            self.training_bar.set_postfix(self._beside)
+            self.training_bar.set_postfix(self._shown_values)
 
     def on_evaluate(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        metrics: Any = None,
-        **kwargs: Any,
+        metrics: dict[str, float] | None = None,
+        **kwargs: object,
     ) -> None:
-        """Add a row, or in a row for the same step the metrics of another set."""
+        """Add a row, or the metrics of another set to the row of the same step."""
         if self._is_shown(args, state):
-            with going_on(self, "Showing the evaluation"):
-                by_epoch = getattr(args, "eval_strategy", "no") == "epoch"
-                place = (
-                    {"Epoch": f"{state.epoch or 0:.4g}"}
-                    if by_epoch
-                    else {"Step": state.global_step}
-                )
-                # the model may be another one by now: the best, or one that was loaded
-                if self._has_ended:
-                    self.table.rows.append(
-                        {next(iter(place)): "after training", **_titles(metrics or {})}
-                    )
-                else:
-                    # The last one, which may have been logged some steps before.
-                    loss = next(
-                        (entry["loss"] for entry in reversed(state.log_history) if "loss" in entry),
-                        "No log",
-                    )
-                    self.table.add({**place, "Training Loss": loss, **_titles(metrics or {})})
-                self._shown().draw()
-        # Afterwards, as this lets go of an output that has no training: the table would be drawn
-        # into another one.
+            with failures_as_warnings(self, "Showing the evaluation"):
+                self._add_evaluation(args, state, metrics or {})
+                self._get_output().draw()
+        # After drawing, since this drops the output if there is no training.
         super().on_evaluate(args, state, control, **kwargs)
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Leave bar and table in the notebook, as they are now."""
         if self._is_shown(args, state) and self.training_bar is not None:
-            self._shown().draw()
+            self._get_output().draw()
         super().on_train_end(args, state, control, **kwargs)
-        self._view = None
+        self._output = None
         self._has_ended = True
 
-    def _is_shown(self, args: Any, state: TrainerState) -> bool:
+    def _is_shown(self, args: CallbackArguments, state: TrainerState) -> bool:
         return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
 
-    def _bar(self, **options: Any) -> Any:
-        view = self._shown()
-        bar = _Bar(view, **options)
-        view.bars.append(bar)
-        view.draw()
+    def _add_evaluation(
+        self, args: CallbackArguments, state: TrainerState, metrics: dict[str, float]
+    ) -> None:
+        """Add an evaluation to the table."""
+        column = "Step"
+        position: object = state.global_step
+        if getattr(args, "eval_strategy", "no") == "epoch":
+            column = "Epoch"
+            position = f"{state.epoch or 0:.4g}"
+
+        # After the training, the model may be another one: the best, or one that was loaded.
+        if self._has_ended:
+            self.table.rows.append({column: "after training", **_metrics_by_title(metrics)})
+            return
+
+        row = {column: position, "Training Loss": _last_loss(state)}
+        self.table.add(row | _metrics_by_title(metrics))
+
+    def _make_bar(
+        self, name: str, *, total: int | None, initial: int = 0, leave: bool = True
+    ) -> ProgressBar:
+        output = self._get_output()
+        bar = _NotebookBar(output, total=total, initial=initial, leave=leave)
+        output.bars.append(bar)
+        output.draw()
         return bar
 
-    def _shown(self) -> _View:
-        if self._view is None:
-            self._view = _View(self.table)
-        return self._view
+    def _get_output(self) -> _CellOutput:
+        if self._output is None:
+            self._output = _CellOutput(self.table)
+        return self._output
 
     def _close_prediction_bar(self) -> None:
         super()._close_prediction_bar()
         if self.training_bar is None:
-            self._view = None
+            self._output = None
 
 
-class _View:
-    """An output of a cell, which is redrawn in its place."""
+class _CellOutput:
+    """The output of a cell, which is redrawn in place."""
 
     def __init__(self, table: _Table) -> None:
         self.table = table
-        self.bars: list[_Bar] = []
+        self.bars: list[_NotebookBar] = []
+        # A `DisplayHandle` of IPython, which is imported when something is drawn.
         self._handle: Any = None
-        self._not_before = 0.0
+        self._next_drawing = 0.0
 
     def draw(self, now: bool = True) -> None:
-        """Draw the output, if not `now` then only after a while: drawing takes longer than a
-        step may.
+        """Draw the bars and the table.
+
+        Args:
+            now: False skips drawings that are too frequent; drawing may take longer than a step.
         """
-        moment = time.monotonic()
-        if not now and moment < self._not_before:
+        current_time = time.monotonic()
+        if not now and current_time < self._next_drawing:
             return
-        self._not_before = moment + _SECONDS_BETWEEN_DRAWINGS
+        self._next_drawing = current_time + _SECONDS_BETWEEN_DRAWINGS
         from IPython.display import HTML, display
 
-        page = HTML("".join([*(bar.html() for bar in self.bars), self.table.html()]))
+        parts = [bar.html() for bar in self.bars]
+        parts.append(self.table.html())
+        page = HTML("".join(parts))
         if self._handle is None:
             self._handle = display(page, display_id=True)
         else:
             self._handle.update(page)
 
 
-class _Bar:
-    """One bar, with the methods of one of tqdm."""
+class _NotebookBar:
+    """One bar, with the methods of a `ProgressBar`."""
 
     def __init__(
-        self, view: _View, *, total: int | None, initial: int = 0, leave: bool = True
+        self, output: _CellOutput, *, total: int | None, initial: int, leave: bool
     ) -> None:
-        self.view = view
+        self.output = output
         self.total = total
         self.leave = leave
-        self.n = self.initial = initial
-        self.beside: dict[str, str] = {}
-        self._began = time.monotonic()
+        self.initial = initial
+        self.n = initial
+        self.values: dict[str, str] = {}
+        self._start_time = time.monotonic()
 
     def update(self, n: int) -> None:
-        """Move on by `n`."""
+        """Advance by `n`."""
         self.n += n
-        self.view.draw(now=self.n == self.total)
+        self.output.draw(now=self.n == self.total)
 
-    def set_postfix(self, beside: dict[str, str], refresh: bool = True) -> None:
-        """Show these beside the bar."""
-        self.beside = dict(beside)
-        self.view.draw()
+    def set_postfix(self, values: dict[str, str], refresh: bool = True) -> None:
+        """Show these values beside the bar."""
+        self.values = dict(values)
+        self.output.draw()
+
+    def write(self, text: str) -> None:
+        """Ignore the line: the table shows the logs."""
 
     def close(self) -> None:
-        """Leave it in the notebook or take it away."""
+        """Leave the bar in the notebook or remove it."""
         if not self.leave:
-            self.view.bars.remove(self)
-        self.view.draw()
+            self.output.bars.remove(self)
+        self.output.draw()
 
     def html(self) -> str:
         """Return the bar, with the values beside it in one line."""
-        elapsed = time.monotonic() - self._began
-        done = self.n - self.initial
-        left = (
-            float("nan")
-            if self.total is None or not done
-            else elapsed / done * (self.total - self.n)
-        )
-        of = "" if self.total is None else f"/{self.total}"
-        facts = [f"{self.n}{of}", f"{clock(elapsed)} &lt; {clock(left)}"]
-        facts += [f"{escape(name)} {escape(value)}" for name, value in self.beside.items()]
-        limits = "" if self.total is None else f' value="{self.n}" max="{max(self.total, 1)}"'
+        count = f"{self.n}"
+        limits = ""
+        if self.total is not None:
+            count = f"{self.n}/{self.total}"
+            limits = f' value="{self.n}" max="{max(self.total, 1)}"'
+
+        elapsed = time.monotonic() - self._start_time
+        steps_done = self.n - self.initial
+        remaining = float("nan")
+        if self.total is not None and steps_done:
+            remaining = elapsed / steps_done * (self.total - self.n)
+
+        texts = [count, f"{format_seconds(elapsed)} &lt; {format_seconds(remaining)}"]
+        for label, value in self.values.items():
+            texts.append(f"{escape(label)} {escape(value)}")
         return (
             f'<div style="font-variant-numeric: tabular-nums"><progress{limits} style="width: '
-            f'300px; height: 1.2em; vertical-align: middle"></progress> {" · ".join(facts)}</div>'
+            f'300px; height: 1.2em; vertical-align: middle"></progress> {" · ".join(texts)}</div>'
         )
 
 
 class _Table:
-    """Rows of values under named columns, which may become more."""
+    """Rows of values by column; later rows may add columns."""
 
     def __init__(self, max_str_len: int) -> None:
         self.max_str_len = max_str_len
         self.rows: list[dict[str, Any]] = []
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a row; one for the same step, or epoch, as the last is joined with that."""
-        place = next(iter(row))
-        if self.rows and self.rows[-1].get(place) == row[place]:
+        """Add a row, or merge it into the last row if that is of the same step or epoch.
+
+        Args:
+            row: values by column; the first column is the step or the epoch.
+        """
+        first_column = next(iter(row))
+        if self.rows and self.rows[-1].get(first_column) == row[first_column]:
             self.rows[-1].update(row)
         else:
             self.rows.append(row)
@@ -231,34 +261,47 @@ class _Table:
         """Return the last rows as a table, with the number of earlier ones."""
         if not self.rows:
             return ""
-        names = list(dict.fromkeys(name for row in self.rows for name in row))
-        head = "".join(f"<th>{escape(name)}</th>" for name in names)
+        columns: dict[str, None] = {}
+        for row in self.rows:
+            columns.update(dict.fromkeys(row))
+
+        head = "".join(f"<th>{escape(name)}</th>" for name in columns)
         lines = [f"<thead><tr>{head}</tr></thead>"]
-        if len(self.rows) > _MOST_ROWS:
-            lines.append(f"<tr><td>{len(self.rows) - _MOST_ROWS} earlier rows</td></tr>")
-        for row in self.rows[-_MOST_ROWS:]:
-            cells = "".join(f"<td>{self._text(row.get(name, ''))}</td>" for name in names)
+        if len(self.rows) > _MAX_ROWS:
+            lines.append(f"<tr><td>{len(self.rows) - _MAX_ROWS} earlier rows</td></tr>")
+        for row in self.rows[-_MAX_ROWS:]:
+            cells = "".join(f"<td>{self._text(row.get(name, ''))}</td>" for name in columns)
             lines.append(f"<tr>{cells}</tr>")
         return f'<table class="dataframe">{"".join(lines)}</table>'
 
     def _text(self, value: Any) -> str:
-        text = f"{value:.6f}" if isinstance(value, float) and abs(value) >= 1e-3 else value
-        return escape(shortened(text, self.max_str_len))
+        if isinstance(value, float) and abs(value) >= 1e-3:
+            value = f"{value:.6f}"
+        return escape(shortened(value, self.max_str_len))
 
 
-def _titles(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics of an evaluation under readable names, without times and speeds."""
-    shown = {}
+def _last_loss(state: TrainerState) -> object:
+    """Return the last logged training loss, which may be older than the current step."""
+    for entry in reversed(state.log_history):
+        if "loss" in entry:
+            return entry["loss"]
+    return "No log"
+
+
+def _metrics_by_title(metrics: dict[str, float]) -> dict[str, Any]:
+    """Return the metrics of an evaluation by readable titles, without times and speeds."""
+    by_title: dict[str, Any] = {}
     for name, value in metrics.items():
-        _, _, rest = str(name).partition("_")
-        if name == "epoch" or not rest or any(rest.endswith(end) for end in _NOT_SHOWN):
+        _, _, metric = str(name).partition("_")
+        if name == "epoch" or not metric or metric.endswith(_HIDDEN_METRICS):
             continue
-        shown["Validation Loss" if rest == "loss" else rest.replace("_", " ").title()] = value
-    return shown
+        title = "Validation Loss" if metric == "loss" else metric.replace("_", " ").title()
+        by_title[title] = value
+    return by_title
 
 
 def default_progress_callback() -> type[ProgressCallback]:
-    """Return `NotebookProgressCallback` in a notebook, elsewhere the bar of tqdm."""
+    """Return `NotebookProgressCallback` in a notebook, otherwise `ProgressCallback`."""
     return NotebookProgressCallback if is_in_notebook() else ProgressCallback
 
 

@@ -17,8 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class ExportableState:
-    """As `transformers.ExportableState`: mix it into a callback whose progress belongs in a
-    checkpoint.
+    """As `transformers.ExportableState`: a mixin for callbacks whose progress is checkpointed.
 
     `state()` returns `{"args": {...}, "attributes": {...}}`, both of plain JSON values: `args` are
     the arguments to construct the object again, `attributes` are set on it afterwards.
@@ -27,7 +26,7 @@ class ExportableState:
     def state(self) -> dict[str, Any]:
         """Return what is needed to build this object again; every subclass defines it."""
         raise NotImplementedError(
-            f"{type(self).__name__} needs a method `state` that returns args and attributes."
+            f"{type(self).__name__} must define `state()`, which returns its args and attributes."
         )
 
     @classmethod
@@ -41,43 +40,40 @@ class ExportableState:
 
 @dataclass
 class TrainerControl(ExportableState):
-    """As `transformers.TrainerControl`: callbacks raise these switches, the loop reads and
-    resets them.
-    """
+    """As `transformers.TrainerControl`: switches that callbacks set, and the loop resets."""
 
     should_training_stop: bool = False
-    """Leave training after the current step. Stays up until the next training begins."""
+    """Leave training after the current step. Reset when the next training begins."""
     should_epoch_stop: bool = False
-    """Leave the current epoch. Taken down when the next epoch begins."""
+    """Leave the current epoch. Reset when the next epoch begins."""
     should_save: bool = False
-    """Write a checkpoint at the end of this step. Taken down when the next step begins."""
+    """Write a checkpoint at the end of this step. Reset when the next step begins."""
     should_evaluate: bool = False
-    """Evaluate at the end of this step. Taken down when the next step begins."""
+    """Evaluate at the end of this step. Reset when the next step begins."""
     should_log: bool = False
-    """Report the logs at the end of this step. Taken down when the next step begins."""
+    """Report the logs at the end of this step. Reset when the next step begins."""
 
+    # Not a field, as a field would be a constructor argument that transformers does not have.
     should_go_back = False
-    """Load weights and optimizer of the newest checkpoint at the end of this step; not in the
-    reference.
-    """
+    """Load weights and optimizer of the newest checkpoint at the end of this step."""
 
     def state(self) -> dict[str, Any]:
-        """Return the five switches of the reference, which are constructor arguments."""
-        switches = {f.name: getattr(self, f.name) for f in dataclasses.fields(TrainerControl)}
+        """Return the five switches that are constructor arguments."""
+        switches = {}
+        for field in dataclasses.fields(TrainerControl):
+            switches[field.name] = getattr(self, field.name)
         return {"args": switches, "attributes": {}}
 
 
 def is_exportable(candidate: object) -> bool:
-    """Return whether `candidate` is an `ExportableState`: ours, or a class of that name from
-    another library.
-    """
+    """Return whether `candidate` is an `ExportableState`, of this package or of transformers."""
     return any(base.__name__ == ExportableState.__name__ for base in type(candidate).__mro__)
 
 
 def collect_states(candidates: Iterable[Any]) -> dict[str, Any]:
     """Return the states by class name, as a checkpoint stores them.
 
-    One object of a class is stored as its state, several as a list of states in the given order.
+    A single object of a class is stored as its state, several as a list of states in their order.
 
     Raises:
         TypeError: one of `candidates` is not an `ExportableState`.
@@ -86,17 +82,21 @@ def collect_states(candidates: Iterable[Any]) -> dict[str, Any]:
     for candidate in candidates:
         if not is_exportable(candidate):
             raise TypeError(
-                f"stateful_callbacks holds a {type(candidate).__name__}, which is no "
-                "ExportableState."
+                f"stateful_callbacks holds a {type(candidate).__name__}, which is not an "
+                "ExportableState. Derive its class from ExportableState, or leave it out."
             )
         states.setdefault(type(candidate).__name__, []).append(candidate.state())
-    return {name: found[0] if len(found) == 1 else found for name, found in states.items()}
+
+    collected: dict[str, Any] = {}
+    for class_name, states_of_class in states.items():
+        is_single = len(states_of_class) == 1
+        collected[class_name] = states_of_class[0] if is_single else states_of_class
+    return collected
 
 
 @dataclass
 class TrainerState:
-    """As `transformers.TrainerState`, with the same JSON file, which is written whole or not at
-    all.
+    """As `transformers.TrainerState`, with the same JSON file, but written atomically.
 
     One *step* is one update of the weights, however many micro-batches went into it.
     """
@@ -106,7 +106,7 @@ class TrainerState:
     global_step: int = 0
     """Steps done."""
     max_steps: int = 0
-    """Steps that this run is going to do in all."""
+    """Steps of the whole run."""
     logging_steps: int = 500
     """Steps between two logs."""
     eval_steps: int = 500
@@ -116,11 +116,11 @@ class TrainerState:
     train_batch_size: int | None = None
     """Samples in one micro-batch of one process."""
     num_train_epochs: int = 0
-    """Epochs that this run is going to do, the last of them perhaps in part."""
+    """Epochs of the whole run; the last one may be partial."""
     num_input_tokens_seen: int = 0
-    """Input tokens so far, where the arguments ask for counting them."""
+    """Input tokens so far, with `include_num_input_tokens_seen`."""
     total_flos: float = 0
-    """Floating point operations so far, where the model can tell."""
+    """Floating point operations so far, where the model estimates them."""
     log_history: list[dict[str, Any]] = None  # pyright: ignore[reportAssignmentType] - made in __post_init__
     """Every log of the run, oldest first."""
     best_metric: float | None = None
@@ -140,9 +140,7 @@ class TrainerState:
     trial_params: dict[str, Any] | None = None
     """The hyperparameters of that trial."""
     stateful_callbacks: dict[str, Any] = None  # pyright: ignore[reportAssignmentType] - made in __post_init__
-    """States of callbacks by class name; a list of `ExportableState` objects given here is
-    turned into that.
-    """
+    """States of callbacks by class name. A list of `ExportableState` objects is converted."""
 
     def __post_init__(self) -> None:
         if self.log_history is None:
@@ -153,14 +151,13 @@ class TrainerState:
             self.stateful_callbacks = collect_states(self.stateful_callbacks)
 
     def save_to_json(self, json_path: str | os.PathLike[str]) -> None:
-        """As `transformers.TrainerState.save_to_json`, but a kill in the middle leaves the old
-        file.
+        """As `transformers.TrainerState.save_to_json`, but a kill leaves the old file intact.
 
         NaN and infinity are written as Python's json module does (`NaN`, `Infinity`). Numbers and
         arrays of numpy and torch are written as plain numbers and lists.
 
         Raises:
-            TypeError: a value has no JSON form; nothing is written.
+            TypeError: a value cannot be converted to JSON; nothing is written.
         """
         write_whole(json_path, self.to_json())
 
@@ -168,7 +165,7 @@ class TrainerState:
         """Return the content of `trainer_state.json`.
 
         Raises:
-            TypeError: a value has no JSON form.
+            TypeError: a value cannot be converted to JSON.
         """
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         text = json.dumps(values, indent=2, sort_keys=True, default=_as_json)
@@ -178,43 +175,46 @@ class TrainerState:
     def load_from_json(cls, json_path: str | os.PathLike[str]) -> TrainerState:
         """As `transformers.TrainerState.load_from_json`, but also for files of other versions.
 
-        Entries that this version does not know are left out with a warning, missing entries take
-        their defaults.
+        Unknown entries are ignored with a warning, missing entries take their defaults.
 
         Raises:
             FileNotFoundError: the file does not exist.
-            ValueError: the file holds no trainer state; the message names the file and the reason.
+            ValueError: the file is not a trainer state; the message has the path and the reason.
         """
         entries = _read_entries(json_path)
-        known = {f.name for f in dataclasses.fields(cls)}
-        unknown = sorted(entries.keys() - known)
-        if unknown:
+        field_names = {field.name for field in dataclasses.fields(cls)}
+        unknown_names = sorted(entries.keys() - field_names)
+        if unknown_names:
             logger.warning(
-                "%s has unknown entries, which are left out: %s.",
+                "Ignoring unknown entries of %s: %s.",
                 os.fspath(json_path),
-                ", ".join(unknown),
+                ", ".join(unknown_names),
             )
-        return cls(**{name: value for name, value in entries.items() if name in known})
+        return cls(**{name: entries[name] for name in entries.keys() & field_names})
 
     def compute_steps(self, args: Any, max_steps: int) -> None:
-        """As `transformers.TrainerState.compute_steps`: take the three intervals from the
-        arguments.
+        """As `transformers.TrainerState.compute_steps`: set the three intervals.
 
         Args:
             args: has `logging_steps`, `eval_steps` and `save_steps`; below 1 they are fractions of
-                `max_steps`, and the number of steps is rounded up. `None` keeps what the state has.
+                `max_steps`, and the number of steps is rounded up. `None` leaves the interval
+                unchanged.
             max_steps: steps of the whole run.
         """
         for name in ("logging_steps", "eval_steps", "save_steps"):
             interval = getattr(args, name)
-            if interval is not None:
-                setattr(self, name, math.ceil(max_steps * interval) if interval < 1 else interval)
+            if interval is None:
+                continue
+            if interval < 1:
+                interval = math.ceil(max_steps * interval)
+            setattr(self, name, interval)
 
     def init_training_references(
         self, trainer: Any, max_steps: int, num_train_epochs: int, trial: Any
     ) -> None:
-        """As `transformers.TrainerState.init_training_references`: set the values known when
-        training begins.
+        """As `transformers.TrainerState.init_training_references`.
+
+        Sets the values that are known when training begins.
 
         Args:
             trainer: has `hp_name`, `_trial`, `is_local_process_zero()` and
@@ -225,7 +225,10 @@ class TrainerState:
         """
         if trainer.hp_name is not None and trainer._trial is not None:
             self.trial_name = trainer.hp_name(trainer._trial)
-        self.trial_params = trial if trial is None or isinstance(trial, dict) else trial.params
+        if trial is None or isinstance(trial, dict):
+            self.trial_params = trial
+        else:
+            self.trial_params = trial.params
         self.max_steps = max_steps
         self.num_train_epochs = num_train_epochs
         self.is_local_process_zero = trainer.is_local_process_zero()
@@ -233,32 +236,36 @@ class TrainerState:
 
 
 def ends_epoch(state: TrainerState, control: TrainerControl) -> bool:
-    """Return whether `on_epoch_end` follows this step, also in a run that is not interrupted
-    here.
-    """
-    return control.should_training_stop or control.should_epoch_stop or (state.epoch or 0) % 1 == 0
+    """Return whether `on_epoch_end` follows this step, whether or not the run is interrupted."""
+    is_last_step_of_epoch = (state.epoch or 0) % 1 == 0
+    return control.should_training_stop or control.should_epoch_stop or is_last_step_of_epoch
 
 
 def _as_json(value: Any) -> Any:
     """Convert arrays, tensors, dataclasses and paths to JSON values."""
-    to_plain = getattr(value, "tolist", None)  # numpy and torch, numbers and arrays
-    if to_plain is not None:
-        return to_plain()
+    # Numbers and arrays of numpy and torch.
+    tolist = getattr(value, "tolist", None)
+    if tolist is not None:
+        return tolist()
+
+    # The values of its fields are converted in turn, which dataclasses.asdict would copy.
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     raise TypeError(
-        f"{value!r} of type {type(value).__name__} has no JSON form. Convert it to a number or a "
-        "string."
+        f"{value!r} of type {type(value).__name__} cannot be converted to JSON. Convert it to a "
+        "number or a string."
     )
 
 
-_MUST_BE = {
+_ENTRY_TYPES = {
     "log_history": (list, "a list"),
     "stateful_callbacks": (dict, "an object"),
     "global_step": (int, "a number"),
 }
+"""The type of an entry of `trainer_state.json`, and its name in messages."""
 
 
 def _read_entries(json_path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -266,21 +273,24 @@ def _read_entries(json_path: str | os.PathLike[str]) -> dict[str, Any]:
     with open(json_path, "rb") as file:
         content = file.read()
 
-    def unusable(reason: str) -> ValueError:
-        advice = (
-            "The file is damaged or was not written by a Trainer: use the one of another "
-            "checkpoint."
-        )
-        return ValueError(f"{os.fspath(json_path)} holds no trainer state: {reason}. {advice}")
-
     try:
         entries = json.loads(content.decode("utf-8"))
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both ValueErrors
-        raise unusable(str(error) if content.strip() else "it is empty") from error
+        reason = str(error) if content.strip() else "it is empty"
+        raise _unusable(json_path, reason) from error
+
     if not isinstance(entries, dict):
-        raise unusable(f"it holds a JSON {type(entries).__name__}, not an object")
-    for name, (kind, description) in _MUST_BE.items():
+        raise _unusable(json_path, f"it holds a JSON {type(entries).__name__}, not an object")
+    for name, (expected_type, type_name) in _ENTRY_TYPES.items():
         value = entries.get(name)
-        if value is not None and not isinstance(value, kind):
-            raise unusable(f"its {name!r} is {value!r}, not {description}")
+        if value is not None and not isinstance(value, expected_type):
+            raise _unusable(json_path, f"its {name!r} is {value!r}, not {type_name}")
     return entries
+
+
+def _unusable(json_path: str | os.PathLike[str], reason: str) -> ValueError:
+    """Return the error for a file that is not a trainer state."""
+    return ValueError(
+        f"{os.fspath(json_path)} is not a trainer state: {reason}. The file is damaged or was not "
+        "written by a Trainer: use another checkpoint."
+    )

@@ -6,27 +6,28 @@ from collections.abc import Iterable
 from typing import Any
 
 CALLBACK_STATES_NAME = "callback_states.pt"
-"""The file of a checkpoint with the states of callbacks, by class name; the reference has none
-such.
+"""File of a checkpoint with the states of callbacks by class name. transformers has no such file.
 """
 
 
-def keeps_state(callback: Any) -> bool:
-    """Return whether a callback has `state_dict` and `load_state_dict`, and so a state for
-    checkpoints.
+def keeps_state(callback: object) -> bool:
+    """Return whether a callback has a state for checkpoints.
+
+    That is, whether it has both `state_dict` and `load_state_dict`.
     """
-    return all(
-        callable(getattr(callback, name, None)) for name in ("state_dict", "load_state_dict")
-    )
+    has_getter = callable(getattr(callback, "state_dict", None))
+    has_setter = callable(getattr(callback, "load_state_dict", None))
+    return has_getter and has_setter
 
 
 def state_dicts(callbacks: Iterable[Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the states of those callbacks that keep one, by the name of their class, in their
-    order.
-    """
+    """Return the non-empty states of callbacks by class name, in the order of the callbacks."""
     states: dict[str, list[dict[str, Any]]] = {}
     for callback in callbacks:
-        if keeps_state(callback) and (state := callback.state_dict()):
+        if not keeps_state(callback):
+            continue
+        state = callback.state_dict()
+        if state:
             states.setdefault(type(callback).__name__, []).append(state)
     return states
 
@@ -34,13 +35,14 @@ def state_dicts(callbacks: Iterable[Any]) -> dict[str, list[dict[str, Any]]]:
 def load_state_dicts(
     callbacks: Iterable[Any], states: dict[str, list[dict[str, Any]]]
 ) -> list[str]:
-    """Give each callback its state back.
+    """Load the state of each callback.
 
     Returns:
-        The names of classes of which a state is left over, as there are fewer callbacks now.
+        The names of the classes that have more states than there are callbacks now.
     """
-    left = {name: list(found) for name, found in states.items()}
+    remaining = {class_name: list(state_list) for class_name, state_list in states.items()}
     for callback in callbacks:
-        if keeps_state(callback) and left.get(type(callback).__name__):
-            callback.load_state_dict(left[type(callback).__name__].pop(0))
-    return [name for name, found in left.items() if found]
+        states_of_class = remaining.get(type(callback).__name__)
+        if states_of_class and keeps_state(callback):
+            callback.load_state_dict(states_of_class.pop(0))
+    return [class_name for class_name, state_list in remaining.items() if state_list]

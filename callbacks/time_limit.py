@@ -7,12 +7,15 @@ import math
 import re
 import time
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._signal_exchange import SignalExchange, processes
-from ._work import clock
+from ._signal_exchange import SignalExchange, world_size
+from ._speed_meter import format_seconds
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState, ends_epoch
+
+if TYPE_CHECKING:
+    from .arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +70,11 @@ class TimeLimitCallback(TrainerCallback):
         return self._this_run() + (self._before if self.over_all_runs else 0.0)
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Start the clock."""
         if state.global_step == 0:  # a training from scratch, also on the same object
@@ -75,11 +82,15 @@ class TimeLimitCallback(TrainerCallback):
         self.stopped = False
         self._leave_exchange()
         self._began = time.monotonic()
-        if processes() > 1:
+        if world_size() > 1:
             self._exchange = SignalExchange()
 
     def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Save and stop; at the last step of an epoch `on_epoch_end` does, after its logs and
         evaluations.
@@ -88,7 +99,11 @@ class TimeLimitCallback(TrainerCallback):
             self._stop(state, control)
 
     def on_epoch_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Save and stop; after a stop in the middle of the epoch, nothing is due here."""
         up = self._is_up()
@@ -98,7 +113,11 @@ class TimeLimitCallback(TrainerCallback):
             self._stop(state, control)
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Stop the clock."""
         self._ran = self._this_run()
@@ -119,7 +138,7 @@ class TimeLimitCallback(TrainerCallback):
     def _is_up(self) -> bool:
         """Return whether to stop; all ranks call it at the same places and get the same answer."""
         up = self._began is not None and self.elapsed >= self.limit
-        return up if self._exchange is None else self._exchange.exchange(int(up), now=False) > 0
+        return up if self._exchange is None else self._exchange.exchange(int(up), wait=False) > 0
 
     def _stop(self, state: TrainerState, control: TrainerControl) -> None:
         control.should_training_stop = True
@@ -130,7 +149,7 @@ class TimeLimitCallback(TrainerCallback):
         if state.is_world_process_zero:
             logger.warning(
                 "The time limit of %s is reached: training stops at step %s of %s%s.",
-                clock(self.limit),
+                format_seconds(self.limit),
                 state.global_step,
                 state.max_steps,
                 ", with a checkpoint to resume from" if self.save else "",
@@ -140,7 +159,7 @@ class TimeLimitCallback(TrainerCallback):
         exchange = self._exchange
         self._exchange = None
         if exchange is not None:
-            exchange.leave()
+            exchange.close()
 
 
 def seconds_of(limit: float | str | timedelta) -> float:

@@ -1,99 +1,99 @@
-"""Present the settings of a Lightning Trainer as `args` of callbacks, under the documented
-names.
-"""
+"""The settings of a Lightning Trainer as `args` of callbacks, under the documented names."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.metric_directions import known_direction
 from ...lightning_modules.common.suggestions import did_you_mean
-from .._work import is_compiled
-from .reports import as_metric_for_best_model
+from .._speed_meter import is_compiled
+from .logs import as_metric_for_best_model
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, Trainer
 
 
-def _epochs(trainer: Any) -> float:
-    return trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else 0
-
-
-def _batch_size(loader: Any) -> int | None:
-    return getattr(loader, "batch_size", None)
-
-
-def only_one(loaders: Any) -> Any:
+def only_loader(loaders: Any) -> Any:
     """Return the loader of a list of one, and anything else unchanged."""
-    return loaders[0] if isinstance(loaders, (list, tuple)) and len(loaders) == 1 else loaders
+    if isinstance(loaders, (list, tuple)) and len(loaders) == 1:
+        return loaders[0]
+    return loaders
 
 
-def _learning_rate(trainer: Any) -> float | None:
+def _batch_size(loaders: object) -> int | None:
+    return getattr(only_loader(loaders), "batch_size", None)
+
+
+def _num_train_epochs(trainer: Trainer) -> float:
+    return max(trainer.max_epochs or 0, 0)
+
+
+def _learning_rate(trainer: Trainer) -> float | None:
     if not trainer.optimizers:
         return None
     group = trainer.optimizers[0].param_groups[0]
     return float(group.get("initial_lr", group["lr"]))
 
 
-def _precision(name: str) -> Callable[[Any], bool]:
-    return lambda trainer: str(trainer.precision).startswith(name)
+def _output_dir(trainer: Trainer) -> str:
+    folder = getattr(trainer.checkpoint_callback, "dirpath", None)
+    return str(folder or trainer.default_root_dir)
 
 
-OF_THE_TRAINER: dict[str, Callable[[Any], Any]] = {
+def _eval_strategy(trainer: Trainer) -> str:
+    if not trainer.enable_validation:
+        return "no"
+    if trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch:
+        return "epoch"
+    return "steps"
+
+
+def _eval_steps(trainer: Trainer) -> int | None:
+    interval = trainer.val_check_interval
+    return interval if isinstance(interval, int) else None
+
+
+def _monitoring_callback(trainer: Trainer) -> Callback | None:
+    """Return the callback of Lightning that watches a metric; None if there is none."""
+    for callback in (trainer.checkpoint_callback, trainer.early_stopping_callback):
+        if getattr(callback, "monitor", None):
+            return callback
+    return None
+
+
+def _metric_for_best_model(trainer: Trainer) -> str | None:
+    callback = _monitoring_callback(trainer)
+    return as_metric_for_best_model(getattr(callback, "monitor", None))
+
+
+TRAINER_SETTINGS: dict[str, Callable[[Any], Any]] = {
     "max_steps": lambda trainer: trainer.max_steps,
-    "num_train_epochs": _epochs,
+    "num_train_epochs": _num_train_epochs,
     "gradient_accumulation_steps": lambda trainer: trainer.accumulate_grad_batches,
     "max_grad_norm": lambda trainer: trainer.gradient_clip_val or 0.0,
     "learning_rate": _learning_rate,
     "per_device_train_batch_size": lambda trainer: _batch_size(trainer.train_dataloader),
     "train_batch_size": lambda trainer: _batch_size(trainer.train_dataloader),
-    "per_device_eval_batch_size": lambda trainer: _batch_size(only_one(trainer.val_dataloaders)),
-    "eval_batch_size": lambda trainer: _batch_size(only_one(trainer.val_dataloaders)),
+    "per_device_eval_batch_size": lambda trainer: _batch_size(trainer.val_dataloaders),
+    "eval_batch_size": lambda trainer: _batch_size(trainer.val_dataloaders),
     "world_size": lambda trainer: trainer.world_size,
     "process_index": lambda trainer: trainer.global_rank,
     "local_process_index": lambda trainer: trainer.local_rank,
     "should_log": lambda trainer: trainer.is_global_zero,
     "should_save": lambda trainer: trainer.is_global_zero,
     "device": lambda trainer: trainer.strategy.root_device,
-    "fp16": _precision("16"),
-    "bf16": _precision("bf16"),
+    "fp16": lambda trainer: str(trainer.precision).startswith("16"),
+    "bf16": lambda trainer: str(trainer.precision).startswith("bf16"),
     "resume_from_checkpoint": lambda trainer: trainer.ckpt_path,
     "dataloader_num_workers": lambda trainer: getattr(trainer.train_dataloader, "num_workers", 0),
     "torch_compile": lambda trainer: is_compiled(None, trainer.lightning_module),
 }
-"""Settings that are the Lightning Trainer's alone."""
+"""Settings that are read from the Lightning Trainer, and cannot be given to the bridge."""
 
-
-def _output_dir(trainer: Any) -> str:
-    checkpoint = trainer.checkpoint_callback
-    return str(getattr(checkpoint, "dirpath", None) or trainer.default_root_dir)
-
-
-def _eval_strategy(trainer: Any) -> str:
-    if not trainer.enable_validation:
-        return "no"
-    return (
-        "epoch"
-        if trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch
-        else "steps"
-    )
-
-
-def _monitor(trainer: Any) -> Any:
-    watching = (trainer.checkpoint_callback, trainer.early_stopping_callback)
-    return next((one for one in watching if getattr(one, "monitor", None)), None)
-
-
-def _metric(trainer: Any) -> str | None:
-    return as_metric_for_best_model(getattr(_monitor(trainer), "monitor", None))
-
-
-def _eval_steps(trainer: Any) -> int | None:
-    interval = trainer.val_check_interval
-    return interval if isinstance(interval, int) else None
-
-
-SETTINGS: dict[str, Any] = {
+BRIDGE_SETTINGS: dict[str, Any] = {
     "output_dir": _output_dir,
     "logging_dir": None,
     "logging_strategy": lambda trainer: "steps" if trainer.log_every_n_steps else "no",
@@ -105,7 +105,7 @@ SETTINGS: dict[str, Any] = {
     "save_strategy": lambda trainer: "epoch" if trainer.checkpoint_callbacks else "no",
     "save_steps": 500,
     "save_total_limit": None,
-    "metric_for_best_model": _metric,
+    "metric_for_best_model": _metric_for_best_model,
     "greater_is_better": None,
     "load_best_model_at_end": False,
     "run_name": None,
@@ -120,102 +120,119 @@ SETTINGS: dict[str, Any] = {
     "include_num_input_tokens_seen": "no",
     "seed": lambda trainer: int(os.environ.get("PL_GLOBAL_SEED", 42)),
 }
-"""Settings that may be given to the bridge, with their values otherwise, or functions that read
-them.
+"""Settings that can be given to the bridge, with their defaults.
+
+A default is a value, or a function that reads it from the Lightning Trainer.
 """
 
-_KNOWN: dict[str, Any] = {**SETTINGS, **OF_THE_TRAINER}
+_ALL_SETTINGS: dict[str, Any] = {**BRIDGE_SETTINGS, **TRAINER_SETTINGS}
 
 
 class BridgeArguments:
-    """As `transformers.TrainingArguments` for callbacks that read them: documented names, to read
-    only.
+    """As `transformers.TrainingArguments` for callbacks that read them; they cannot be set.
 
-    Settings of Lightning are read from its Trainer at each access; the others are given to the
+    Settings of Lightning are read from its Trainer at each access, the others are given to the
     bridge.
 
     Args:
-        given: settings of the bridge's user; see `SETTINGS`.
+        settings: given by the user of the bridge; see `BRIDGE_SETTINGS`.
 
     Raises:
-        TypeError: a setting is the Lightning Trainer's, or unknown.
+        TypeError: a setting is unknown, or has to be set on the Lightning Trainer.
+
+    Attributes:
+        settings: those that were given.
+        trainer: the Lightning Trainer; None before the first run.
     """
 
     loads_models = False
-    """False: a Lightning Trainer loads no best model at the end, so callbacks do not advise on
-    it.
+    """A Lightning Trainer never loads the best model at the end, so callbacks do not recommend it.
     """
 
-    def __init__(self, **given: Any) -> None:
-        for name in given.keys() - SETTINGS.keys():
-            advice = " Set it on the Lightning Trainer." if name in OF_THE_TRAINER else _hint(name)
+    settings: dict[str, Any]
+    trainer: Trainer | None
+
+    def __init__(self, **settings: Any) -> None:
+        for name in settings.keys() - BRIDGE_SETTINGS.keys():
+            advice = " Set it on the Lightning Trainer."
+            if name not in TRAINER_SETTINGS:
+                advice = _advice_for_unknown(name)
             raise TypeError(f"LightningBridge has no setting {name!r}.{advice}")
-        if given.get("metric_for_best_model"):
-            given["metric_for_best_model"] = as_metric_for_best_model(
-                given["metric_for_best_model"]
-            )
-        object.__setattr__(self, "given", given)
+
+        metric = settings.get("metric_for_best_model")
+        if metric:
+            settings["metric_for_best_model"] = as_metric_for_best_model(metric)
+        object.__setattr__(self, "settings", settings)
         object.__setattr__(self, "trainer", None)
 
-    def of(self, trainer: Any) -> BridgeArguments:
-        """Read from this Lightning Trainer from now on; returns itself."""
+    def read_from(self, trainer: Trainer) -> None:
+        """Read from this Lightning Trainer from now on."""
         object.__setattr__(self, "trainer", trainer)
-        return self
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("given", "trainer"):
+        # Copies and pickles ask for these before `__init__`.
+        if name.startswith("__") or name in ("settings", "trainer"):
             raise AttributeError(name)
-        if name in self.given:
-            return self.given[name]
-        if name not in _KNOWN:
-            raise AttributeError(f"The args of a LightningBridge have no {name!r}.{_hint(name)}")
+
+        if name in self.settings:
+            return self.settings[name]
+        if name not in _ALL_SETTINGS:
+            raise AttributeError(
+                f"The args of a LightningBridge have no {name!r}.{_advice_for_unknown(name)}"
+            )
         if name == "greater_is_better":
             return self._greater_is_better()
-        setting = _KNOWN[name]
-        if not callable(setting):
-            return setting
-        return None if self.trainer is None else setting(self.trainer)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+        default = _ALL_SETTINGS[name]
+        if not callable(default):
+            return default
+        if self.trainer is None:
+            return None
+        return default(self.trainer)
+
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(
-            f"{name!r} of these args is the Lightning Trainer's: set it there, or on the bridge."
+            f"{name!r} cannot be set on these args: set it on the Lightning Trainer, or pass it to "
+            "LightningBridge."
         )
 
     def to_dict(self) -> dict[str, Any]:
         """As `transformers.TrainingArguments.to_dict`: all settings, devices as text."""
-        values = {name: getattr(self, name) for name in _KNOWN}
-        return {name: value if _is_plain(value) else str(value) for name, value in values.items()}
+        values: dict[str, Any] = {}
+        for name in _ALL_SETTINGS:
+            value = getattr(self, name)
+            is_plain = value is None or isinstance(value, (bool, int, float, str, list))
+            values[name] = value if is_plain else str(value)
+        return values
 
     def to_sanitized_dict(self) -> dict[str, Any]:
-        """As `transformers.TrainingArguments.to_sanitized_dict`: what hyperparameter tables
-        take, the rest as text.
+        """As `transformers.TrainingArguments.to_sanitized_dict`, for tables of hyperparameters.
+
+        Values other than numbers and strings are converted to text.
         """
-        values = self.to_dict()
-        return {
-            name: v if isinstance(v, (bool, int, float, str)) else str(v)
-            for name, v in values.items()
-        }
+        values: dict[str, Any] = {}
+        for name, value in self.to_dict().items():
+            is_number_or_text = isinstance(value, (bool, int, float, str))
+            values[name] = value if is_number_or_text else str(value)
+        return values
 
     def to_json_string(self) -> str:
         """As `transformers.TrainingArguments.to_json_string`."""
         return json.dumps(self.to_dict(), indent=2)
 
     def _greater_is_better(self) -> bool | None:
-        name = self.metric_for_best_model
-        if name is None or self.trainer is None:
+        metric = self.metric_for_best_model
+        if metric is None or self.trainer is None:
             return None
-        monitor = _monitor(self.trainer)
-        if "metric_for_best_model" not in self.given and getattr(monitor, "mode", None) in (
-            "min",
-            "max",
-        ):
-            return monitor.mode == "max"
-        return known_direction(name) != "minimize"
+
+        # A callback of Lightning that watches the metric has the direction.
+        if "metric_for_best_model" not in self.settings:
+            mode = getattr(_monitoring_callback(self.trainer), "mode", None)
+            if mode in ("min", "max"):
+                return mode == "max"
+        return known_direction(metric) != "minimize"
 
 
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str, list))
-
-
-def _hint(name: str) -> str:
-    return f"{did_you_mean(name, _KNOWN)} There are: {', '.join(_KNOWN)}."
+def _advice_for_unknown(name: str) -> str:
+    suggestion = did_you_mean(name, _ALL_SETTINGS)
+    return f"{suggestion} Valid settings: {', '.join(_ALL_SETTINGS)}."

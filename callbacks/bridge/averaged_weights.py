@@ -1,4 +1,4 @@
-"""Averaged weights in Lightning's checkpoints: a file holds those that its validation measured."""
+"""Averaged weights in Lightning's checkpoints: a file has the weights that were validated."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from ..ema import EMACallback
 def use_evaluated_weights(
     callbacks: Iterable[TrainerCallback], module: nn.Module, state_dict: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Replace the weights that a checkpoint is about to hold by the averages of an `EMACallback`.
+    """Replace weights in a state dict by the averages of an `EMACallback`.
 
     Args:
         callbacks: of the bridge.
         module: the LightningModule.
-        state_dict: of the module; changed.
+        state_dict: of the module, for a checkpoint; changed in place.
 
     Returns:
-        The weights that were trained, under their names in the module; empty without averages.
+        The trained weights that were replaced, under their names in the module.
     """
     averages = _averages_by_weight(callbacks)
-    trained: dict[str, Tensor] = {}
+
+    trained_weights: dict[str, Tensor] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
         average = averages.get(id(weight))
         if average is None or name not in state_dict:
             continue
-        trained[name] = state_dict[name]
+        trained_weights[name] = state_dict[name]
         state_dict[name] = average.to(weight.dtype)
-    return trained
+    return trained_weights
 
 
 def _averages_by_weight(callbacks: Iterable[TrainerCallback]) -> dict[int, Tensor]:
@@ -45,12 +46,12 @@ def _averages_by_weight(callbacks: Iterable[TrainerCallback]) -> dict[int, Tenso
     return averages
 
 
-def load_trained_weights(module: nn.Module, trained: Mapping[str, Tensor]) -> None:
+def load_trained_weights(module: nn.Module, trained_weights: Mapping[str, Tensor]) -> None:
     """Copy what `use_evaluated_weights` returned back into the module.
 
     Args:
         module: the LightningModule, which has the averages.
-        trained: weights by their names.
+        trained_weights: by their names.
     """
-    weights = {**module.state_dict(), **trained}
+    weights = {**module.state_dict(), **trained_weights}
     module.load_state_dict(weights)

@@ -1,159 +1,122 @@
-"""Fire the events from Lightning hooks, and carry out the switches of the control in Lightning."""
+"""What a `LightningBridge` does in the hooks: fire events, and apply the switches of the control.
+
+The hooks of a training, in the order in which Lightning calls them, with the events that fire in
+each. "module." marks a method of the LightningModule that is wrapped while the training runs.
+
+    setup                                   on_init_end, once per bridge
+    on_train_start                          on_train_begin
+      on_train_epoch_start                  on_epoch_begin
+        on_train_batch_start                on_step_begin, at the first micro-batch of a step
+        module.on_train_batch_start         - (returns -1 to leave the epoch)
+        on_before_optimizer_step            on_pre_optimizer_step, under manual optimization
+        module.configure_gradient_clipping  on_pre_optimizer_step, under automatic optimization
+        step hook of the optimizer          on_optimizer_step
+        on_train_batch_end                  on_substep_end, or on_step_end, on_log, on_save
+          on_validation_start               - (Lightning validates here if it is due or requested)
+          on_validation_batch_end           on_prediction_step
+          on_validation_end                 on_log, on_evaluate, on_save
+      on_train_epoch_end                    on_epoch_end, on_log, on_save
+    on_train_end                            on_log, on_train_end
+    teardown                                -
+
+A checkpoint that a ModelCheckpoint of Lightning writes fires `on_save` at the next of these hooks.
+An exception skips the rest: `on_exception` and `teardown` restore what was wrapped.
+
+`TrainingPhase` has the states between the hooks: which hook sets each of them, and which reads it.
+"""
 
 from __future__ import annotations
 
-import functools
-import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.stop_iteration import stop_iteration_surfaces
-from ..flow import DefaultFlowCallback
 from ..handler import CallbackHandler
 from ..state import TrainerControl, TrainerState
-from .arguments import BridgeArguments, only_one
-from .reports import (
-    BridgeCheckpoints,
-    Reports,
-    as_training,
-    epochs_done,
-    planned_epochs,
-    planned_steps,
-)
+from .arguments import BridgeArguments, only_loader
+from .checkpoints import BridgeCheckpoints
+from .flow import BridgeFlow
+from .interception import ValidationRequest, wrap_method
+from .lengths import epochs_done, is_last_step, planned_epochs, planned_steps
+from .logs import LogCollector, as_training
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
+    from torch import nn
+    from torch.optim import Optimizer
 
 
-class BridgeFlow(DefaultFlowCallback):
-    """As `DefaultFlowCallback`, but Lightning evaluates, saves and ends by itself: what was asked
-    for comes on top.
+@dataclass
+class TrainingPhase:
+    """Where a training is between two hooks.
 
-    A step may count for several where several optimizers step in it, so an interval is over when it
-    is passed.
-
-    Attributes:
-        is_last: whether Lightning ends after this step; the bridge sets it.
+    Each field names the hooks that set it (`set`), that set it back to its default (`reset`), and
+    that decide by it (`read`).
     """
 
-    def __init__(self) -> None:
-        self.is_last = False
-        self._before = 0
+    is_training: bool = False
+    """Set: on_train_start. Reset: on_train_end, on_exception, teardown.
 
-    def on_train_begin(
-        self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Count from here."""
-        self._before = state.global_step
-
-    def on_step_end(
-        self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Raise the switches that are due by steps."""
-        before = self._before
-        self._before = state.global_step
-        given = args.given
-        step = state.global_step
-        if args.logging_strategy == "steps" and _passed(before, step, state.logging_steps):
-            control.should_log = True
-        if args.logging_first_step and before == 0:
-            control.should_log = True
-        late_enough = step >= args.eval_delay
-        if (
-            given.get("eval_strategy") == "steps"
-            and late_enough
-            and _passed(before, step, state.eval_steps)
-        ):
-            control.should_evaluate = True
-        if given.get("save_strategy") == "steps" and (
-            self.is_last or _passed(before, step, state.save_steps)
-        ):
-            control.should_save = True
-        if self.is_last:
-            control.should_training_stop = True
-
-    def on_epoch_end(
-        self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Raise the switches that are due by epochs."""
-        if args.logging_strategy == "epoch":
-            control.should_log = True
-        if args.given.get("eval_strategy") == "epoch" and args.eval_delay <= state.epoch:
-            control.should_evaluate = True
-        if args.given.get("save_strategy") == "epoch":
-            control.should_save = True
-
-    def will_log(self, args: BridgeArguments, state: TrainerState, step: int) -> bool:
-        """Return whether the current step will be logged."""
-        first = args.logging_first_step and self._before == 0
-        return first or (
-            args.logging_strategy == "steps" and _passed(self._before, step, state.logging_steps)
-        )
-
-
-def _passed(before: int, step: int, interval: float) -> bool:
-    """Return whether a multiple of the interval lies after `before` and up to `step`."""
-    return interval > 0 and step // interval > before // interval
-
-
-def wrap_method(undo: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace a method of this one object by `around(original, *args, **kwargs)`, until `undo`
-    is closed.
+    Read: on_validation_end, since `trainer.validate` alone saves and stops nothing.
     """
-    original = getattr(owner, name)
-    before = vars(owner).get(name)
 
-    @functools.wraps(original)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
+    first_step: int = 0
+    """The value of `global_step` when the training began.
 
-    object.__setattr__(owner, name, method)
-    if before is None:
-        undo.callback(object.__delattr__, owner, name)
-    else:
-        undo.callback(object.__setattr__, owner, name, before)
+    Set: on_train_start. Read: on_train_batch_end, at the first step.
+    """
 
+    is_in_epoch: bool = False
+    """Whether `on_epoch_begin` was fired for the current epoch.
 
-class ValidationRequest:
-    """Makes Lightning validate after the current batch by changing its settings."""
+    Set: on_train_epoch_start. Reset: on_train_epoch_end. Read: on_train_batch_start, since a
+    training that resumes in mid-epoch has no on_train_epoch_start.
+    """
 
-    def __init__(self) -> None:
-        self._settings: tuple[Any, Any] | None = None
-        self._said = False
+    batches_done_in_epoch: int = 0
+    """Set: on_train_batch_end. Reset: on_train_epoch_start. Read: on_train_batch_start."""
 
-    def make(self, trainer: Any) -> bool:
-        """Request the validation; warn once and return False where Lightning has no validation
-        data.
-        """
-        possible = trainer.enable_validation and trainer.val_check_batch is not None
-        if not possible:
-            if not self._said:
-                why = (
-                    "an interval in time"
-                    if trainer.enable_validation
-                    else "no validation data or step"
-                )
-                logger.warning("A callback's should_evaluate has no effect: Lightning has %s.", why)
-            self._said = True
-            return False
-        if self._settings is None:
-            self._settings = (trainer.val_check_batch, trainer.check_val_every_n_epoch)
-        trainer.val_check_batch = 1
-        trainer.check_val_every_n_epoch = 1
-        return True
+    must_leave_epoch: bool = False
+    """Whether a callback has set `should_epoch_stop`.
 
-    def settle(self, trainer: Any) -> None:
-        """Put back the user's settings."""
-        if self._settings is not None:
-            trainer.val_check_batch, trainer.check_val_every_n_epoch = self._settings
-            self._settings = None
+    Set: on_train_batch_start. Reset: on_train_epoch_start. Read: module.on_train_batch_start.
+    """
+
+    is_in_step: bool = False
+    """Whether `on_step_begin` was fired for the current step, which may have several batches.
+
+    Set: on_train_batch_start. Reset: on_train_batch_end of the last micro-batch,
+    on_train_epoch_end. Read: on_train_batch_start, and the step hook of the optimizer.
+    """
+
+    global_step_before_batch: int = 0
+    """Lightning's count of optimizer steps before the current batch.
+
+    Set: on_train_batch_start. Read: on_train_batch_end, which sees by it whether a step was done.
+    """
+
+    awaits_pre_optimizer_step: bool = False
+    """Whether `on_pre_optimizer_step` has not been fired for the current batch.
+
+    Set: on_train_batch_start. Reset: when the event fires. Read: on_train_batch_end, which fires it
+    if an optimizer step was counted without it.
+    """
+
+    awaits_optimizer_step: bool = False
+    """The same for `on_optimizer_step`, which the scaler of fp16 may skip."""
+
+    last_evaluated_step: int = 0
+    """Set: on_validation_end. Read: on_train_epoch_end, which does not evaluate a step twice."""
+
+    evaluation_start_time: float = 0.0
+    """Set: on_validation_start. Read: on_validation_end, for `eval_runtime`."""
 
 
 class BridgeCore:
-    """What a `LightningBridge` does between the hooks: it holds the handler, the state and the
-    control.
-    """
+    """Base of `LightningBridge`: it has the handler, the state and the control."""
 
     def __init__(
         self, *callbacks: Any, model: Any = None, processing_class: Any = None, **settings: Any
@@ -166,49 +129,56 @@ class BridgeCore:
             [self._flow, *callbacks], model, processing_class, None, None
         )
         self._model = model
-        self._known = False
-        self._loaded = False
-        self._begin_anew()
+        self._has_fired_init_end = False
+        self._has_loaded_state = False  # the next training continues with this state
+        self._reset()
 
-    def _begin_anew(self) -> None:
-        self._reports = Reports()
+    def _reset(self) -> None:
+        """Set everything that belongs to one training to its initial value."""
+        self._phase = TrainingPhase()
+        self._logs = LogCollector()
         self._checkpoints = BridgeCheckpoints()
+        self._validation_request = ValidationRequest()
         self._interception = ExitStack()
-        self._validation = ValidationRequest()
 
-        # Between `on_train_start` and the end of the training.
-        self._fitting = False
-
-        # Between `on_epoch_begin` and `on_epoch_end`; batches of the epoch that are done.
-        self._in_epoch = False
-        self._batches_in_epoch = 0
-        self._leaves_epoch = False  # `should_epoch_stop`: the next hook of the module returns -1
-
-        # Between `on_step_begin` and `on_step_end`, over all micro-batches of a step.
-        self._in_step = False
-        self._steps_before = 0  # Lightning's count before the current batch
-        self._awaits_pre_step = False  # `on_pre_optimizer_step` is still to be fired for this batch
-        self._awaits_step = False  # and `on_optimizer_step`
-
-        self._evaluated_at = 0  # the step of the last evaluation
-        self._evaluation_started = 0.0
+    # Events.
 
     @stop_iteration_surfaces
-    def _tell(self, event: str) -> None:
-        self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control)
+    def _fire(self, event: str) -> None:
+        fire_event = getattr(self.callback_handler, event)
+        self.control = fire_event(self.args, self.state, self.control)
 
-    def _connect(self, trainer: Any, module: Any) -> None:
+    @stop_iteration_surfaces
+    def _log(self, logs: dict[str, Any]) -> None:
+        """Add logs to the history, and fire `on_log`."""
+        logs["epoch"] = self.state.epoch
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+
+    def _fire_unreported_save(self) -> None:
+        """Fire `on_save` for a checkpoint that Lightning has written since the last hook."""
+        if not self._checkpoints.has_unreported_write:
+            return
+        self._checkpoints.has_unreported_write = False
+        if self.args.trainer is not None:
+            self._update_best_checkpoint(self.args.trainer)
+        self._fire("on_save")
+
+    # The begin of a training.
+
+    def _update_handler(self, trainer: Trainer, module: LightningModule) -> None:
         """Set the objects that events are called with."""
-        self.args.of(trainer)
+        self.args.read_from(trainer)
         handler = self.callback_handler
         handler.model = _model_of(module) if self._model is None else self._model
-        handler.optimizer = trainer.optimizers[0] if trainer.optimizers else None
-        configs = trainer.lr_scheduler_configs
-        handler.lr_scheduler = configs[0].scheduler if configs else None
+        handler.optimizer = _first_optimizer(trainer)
+        schedules = trainer.lr_scheduler_configs
+        handler.lr_scheduler = schedules[0].scheduler if schedules else None
         handler.train_dataloader = trainer.train_dataloader
-        handler.eval_dataloader = only_one(trainer.val_dataloaders)
+        handler.eval_dataloader = only_loader(trainer.val_dataloaders)
 
-    def _apply_plan(self, trainer: Any) -> None:
+    def _initialize_state(self, trainer: Trainer) -> None:
+        """Set the values of the state that are known when a training begins."""
         state = self.state
         state.max_steps = planned_steps(trainer)
         state.num_train_epochs = planned_epochs(trainer, state.max_steps)
@@ -219,119 +189,149 @@ class BridgeCore:
         state.global_step = trainer.global_step
         state.is_local_process_zero = trainer.local_rank == 0
         state.is_world_process_zero = trainer.is_global_zero
-        self._reports.last_logged = self._first_step = trainer.global_step
+        self._phase.first_step = trainer.global_step
+        self._logs.last_logged_step = trainer.global_step
 
-    def _intercept(self, trainer: Any, module: Any) -> None:
-        wrap_method(self._interception, module, "on_train_batch_start", self._around_batch_start)
+    def _intercept(self, trainer: Trainer, module: LightningModule) -> None:
+        """Wrap what Lightning has no hook for, until the end of the training."""
+
+        def wrap(name: str, wrapper: Callable[..., Any]) -> None:
+            wrap_method(self._interception, module, name, wrapper)
+
+        wrap("on_train_batch_start", self._leave_epoch_if_requested)
         if module.automatic_optimization:
-            wrap_method(
-                self._interception, module, "configure_gradient_clipping", self._around_clipping
-            )
+            wrap("configure_gradient_clipping", self._clip_gradients)
+
         for optimizer in trainer.optimizers:
             if hasattr(optimizer, "register_step_post_hook"):
-                handle = optimizer.register_step_post_hook(
-                    lambda stepped, args, kwargs: self._stepped(stepped)
-                )
+                handle = optimizer.register_step_post_hook(self._after_optimizer_step)
                 self._interception.callback(handle.remove)
 
-    def _around_batch_start(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return -1, which makes Lightning leave the epoch, where a callback asked for it."""
-        return -1 if self._leaves_epoch else original(*args, **kwargs)
+    # Within a step.
 
-    def _around_clipping(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    def _leave_epoch_if_requested(
+        self, original: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """As `on_train_batch_start` of the module, but -1 lets Lightning leave the epoch."""
+        if self._phase.must_leave_epoch:
+            return -1
+        return original(*args, **kwargs)
+
+    def _clip_gradients(
+        self, original: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
+    ) -> None:
+        """As `configure_gradient_clipping` of the module, followed by an event."""
         original(optimizer, *args, **kwargs)
-        self._about_to_step(optimizer)
+        self._before_optimizer_step(optimizer)
 
-    def _about_to_step(self, optimizer: Any) -> None:
-        self._awaits_pre_step = False
+    def _before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Fire `on_pre_optimizer_step`."""
+        self._phase.awaits_pre_optimizer_step = False
+        # A LightningOptimizer has the optimizer of the user as its attribute.
         self.callback_handler.optimizer = getattr(optimizer, "optimizer", optimizer)
-        self._tell("on_pre_optimizer_step")
+        self._fire("on_pre_optimizer_step")
 
-    def _stepped(self, optimizer: Any) -> None:
-        if self._in_step:
-            self._awaits_step = False
-            self.callback_handler.optimizer = optimizer
-            self._reports.learning_rate = optimizer.param_groups[0]["lr"]
-            self._tell("on_optimizer_step")
+    def _after_optimizer_step(self, optimizer: Optimizer, *args: object) -> None:
+        """Fire `on_optimizer_step`; this is a hook of the optimizer."""
+        if not self._phase.is_in_step:
+            return
+        self._phase.awaits_optimizer_step = False
+        self.callback_handler.optimizer = optimizer
+        self._logs.learning_rate = optimizer.param_groups[0]["lr"]
+        self._fire("on_optimizer_step")
 
-    def _end_step(self, trainer: Any, batch_idx: int) -> None:
-        self._tell_of_skipped_step(trainer)
-        self._in_step = False
-        self._count_steps(trainer, batch_idx)
-        self._flow.is_last = is_last_step(trainer)
-        self.control.should_training_stop = self.control.should_training_stop or trainer.should_stop
-        self._tell("on_step_end")
-        self._log_if_asked(trainer)
-        if not self._validation_is_asked(trainer) and self.control.should_save:
+    # The end of a step.
+
+    def _end_step(self, trainer: Trainer, batch_idx: int) -> None:
+        """Fire `on_step_end`, and apply the switches of the control."""
+        self._fire_skipped_events(trainer)
+        self._phase.is_in_step = False
+        self._count_step(trainer, batch_idx)
+        self._flow.is_last_step = is_last_step(trainer)
+        if trainer.should_stop:
+            self.control.should_training_stop = True
+        self._fire("on_step_end")
+
+        self._log_if_due(trainer)
+        # A checkpoint waits for the validation of the same step, which Lightning runs after this.
+        validation_follows = self._request_validation_if_due(trainer)
+        if self.control.should_save and not validation_follows:
             self._save(trainer)
-        self._obey_stop(trainer)
+        self._apply_stop(trainer)
 
-    def _tell_of_skipped_step(self, trainer: Any) -> None:
-        """Fire the step events where the scaler skipped the step or the optimizer has no hooks."""
-        if self._awaits_pre_step:
-            self._tell("on_pre_optimizer_step")
-        if self._awaits_step:
-            self._stepped(self.callback_handler.optimizer or trainer.optimizers[0])
+    def _fire_skipped_events(self, trainer: Trainer) -> None:
+        """Fire the events around the optimizer step that no hook has fired.
 
-    def _count_steps(self, trainer: Any, batch_idx: int) -> None:
+        That is where the scaler of fp16 skipped the step, or the optimizer has no hooks.
+        """
+        if self._phase.awaits_pre_optimizer_step:
+            self._fire("on_pre_optimizer_step")
+        if self._phase.awaits_optimizer_step:
+            self._after_optimizer_step(self.callback_handler.optimizer or trainer.optimizers[0])
+
+    def _count_step(self, trainer: Trainer, batch_idx: int) -> None:
+        """Update step and epoch of the state."""
         state = self.state
-        at_once = trainer.global_step - self._steps_before
-        if state.global_step == self._first_step and at_once > 1 and trainer.max_steps == -1:
-            state.max_steps *= at_once  # several optimizers, each of whose steps Lightning counts
+        # Lightning counts the steps of each optimizer. The planned number has one step a batch,
+        # unless it is `max_steps` of the user.
+        is_first_step = state.global_step == self._phase.first_step
+        counted_steps = trainer.global_step - self._phase.global_step_before_batch
+        if is_first_step and counted_steps > 1 and trainer.max_steps == -1:
+            state.max_steps *= counted_steps
+
         state.global_step = trainer.global_step
         state.epoch = epochs_done(trainer, batch_idx + 1, state.max_steps)
-        self.callback_handler.optimizer = trainer.optimizers[0] if trainer.optimizers else None
+        self.callback_handler.optimizer = _first_optimizer(trainer)
 
-    def _log_if_asked(self, trainer: Any) -> None:
-        if self.control.should_log and self.state.global_step > self._reports.last_logged:
-            new = as_training(self._reports.changed(trainer.callback_metrics))
-            self._log(new | as_training(self._reports.of_training(trainer)))
-            self._reports.last_logged = self.state.global_step
+    def _log_if_due(self, trainer: Trainer) -> None:
+        """Log the loss, and the metrics that the module has logged since the last log."""
+        if not self._is_log_due():
+            return
+        logs = as_training(self._logs.new_metrics(trainer.callback_metrics))
+        logs |= as_training(self._logs.take_training_logs(trainer))
+        self._log(logs)
+        self._logs.last_logged_step = self.state.global_step
 
-    def _log_epoch(self, trainer: Any) -> None:
-        """Log the metrics that are only known at the end of an epoch, and the training loss if a
-        log is due.
+    def _is_log_due(self) -> bool:
+        return self.control.should_log and self.state.global_step > self._logs.last_logged_step
+
+    def _mark_metrics_of_last_batch(self, trainer: Trainer) -> None:
+        """Record the metrics after the last batch of an epoch.
+
+        Those that change after it are metrics of the epoch.
         """
-        metrics = self._reports.of_epoch(trainer.callback_metrics)
-        due = self.control.should_log and self.state.global_step > self._reports.last_logged
-        if due:
-            metrics |= as_training(self._reports.of_training(trainer))
-            self._reports.last_logged = self.state.global_step
-        if metrics:
-            self._log(metrics)
+        ends_epoch = trainer.is_last_batch or self.control.should_epoch_stop
+        ends_training = trainer.should_stop or is_last_step(trainer)
+        if ends_epoch or ends_training:
+            self._logs.mark_as_seen(trainer.callback_metrics)
 
-    def _look_at_metrics(self, trainer: Any) -> None:
-        """Record the metrics after the last batch of an epoch; those that change after it are
-        epoch metrics.
+    # The end of an epoch.
+
+    def _log_epoch(self, trainer: Trainer) -> None:
+        """Log the metrics that are only known at the end of an epoch.
+
+        If a log is due, the loss is logged with them.
         """
-        if (
-            trainer.is_last_batch
-            or trainer.should_stop
-            or self.control.should_epoch_stop
-            or is_last_step(trainer)
-        ):
-            self._reports.changed(trainer.callback_metrics)
+        logs = self._logs.epoch_metrics(trainer.callback_metrics)
+        if self._is_log_due():
+            logs |= as_training(self._logs.take_training_logs(trainer))
+            self._logs.last_logged_step = self.state.global_step
+        if logs:
+            self._log(logs)
 
-    @stop_iteration_surfaces
-    def _log(self, logs: dict[str, Any]) -> None:
-        logs["epoch"] = self.state.epoch
-        self.state.log_history.append({**logs, "step": self.state.global_step})
-        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+    # Evaluations.
 
-    def _validation_is_asked(self, trainer: Any) -> bool:
-        """Request the validation that a callback asked for; return whether Lightning will run it
-        after this batch.
-        """
+    def _request_validation_if_due(self, trainer: Trainer) -> bool:
+        """Return whether Lightning will run the validation that a callback has asked for."""
         if not self.control.should_evaluate:
             return False
-        self.control.should_evaluate = self._validation.make(trainer)
+        self.control.should_evaluate = self._validation_request.make(trainer)
         return self.control.should_evaluate
 
-    def _validate_now(self, trainer: Any) -> None:
-        """Run the validation loop directly: at the end of an epoch Lightning does not start one
-        any more.
-        """
-        if self._evaluated_at == self.state.global_step or not self._validation.make(trainer):
+    def _validate_now(self, trainer: Trainer) -> None:
+        """Run the validation loop: at the end of an epoch Lightning no longer starts one."""
+        is_evaluated = self._phase.last_evaluated_step == self.state.global_step
+        if is_evaluated or not self._validation_request.make(trainer):
             self.control.should_evaluate = False
             return
         trainer.validating = True
@@ -339,83 +339,84 @@ class BridgeCore:
             trainer.fit_loop.epoch_loop.val_loop.run()
         finally:
             trainer.training = True
-            self._validation.settle(trainer)
+            self._validation_request.restore(trainer)
 
-    def _evaluation_begins(self, trainer: Any, loaders: Any) -> None:
+    def _begin_evaluation(self, trainer: Trainer, loaders: Any) -> None:
+        """Start the clock, and exclude older metrics from those of the evaluation."""
         if trainer.sanity_checking:
             return
-        self._validation.settle(trainer)
-        self._catch_up()
-        self._reports.changed(trainer.callback_metrics)
-        self.callback_handler.eval_dataloader = only_one(loaders)
-        self._evaluation_started = time.perf_counter()
+        self._validation_request.restore(trainer)
+        self._fire_unreported_save()
+        self._logs.mark_as_seen(trainer.callback_metrics)
+        self.callback_handler.eval_dataloader = only_loader(loaders)
+        self._phase.evaluation_start_time = time.perf_counter()
 
-    def _note_best(self, metrics: dict[str, float]) -> None:
+    def _update_best_metric(self, metrics: dict[str, float]) -> None:
         value = metrics.get(self.args.metric_for_best_model or "")
-        if value is None or value != value:
+        is_nan = value != value
+        if value is None or is_nan:
             return
         best = self.state.best_metric
-        greater = self.args.greater_is_better
-        if best is None or (value > best if greater else value < best):
+        if best is None:
+            is_better = True
+        elif self.args.greater_is_better:
+            is_better = value > best
+        else:
+            is_better = value < best
+        if is_better:
             self.state.best_metric = value
             self.state.best_global_step = self.state.global_step
 
-    def _note_best_checkpoint(self, trainer: Any) -> None:
-        path = getattr(trainer.checkpoint_callback, "best_model_path", None)
-        if path and self.state.best_model_checkpoint not in self._checkpoints.written:
-            self.state.best_model_checkpoint = str(path)
+    # Checkpoints.
 
-    def _save(self, trainer: Any) -> None:
-        # before it is written, so that it is not asked for after a resumption
+    def _save(self, trainer: Trainer) -> None:
+        """Write a checkpoint, and fire `on_save`."""
+        # Reset before the checkpoint has it, so that a resumed training does not save again.
         self.control.should_save = False
         self._checkpoints.save(trainer, self.state, self.args)
-        self._tell("on_save")
+        self._fire("on_save")
 
-    def _catch_up(self) -> None:
-        """Fire `on_save` for a checkpoint that another callback has written since the last hook."""
-        if self._checkpoints.was_written_by_another:
-            self._checkpoints.was_written_by_another = False
-            if self.args.trainer is not None:
-                self._note_best_checkpoint(self.args.trainer)
-            self._tell("on_save")
+    def _update_best_checkpoint(self, trainer: Trainer) -> None:
+        """Take the best checkpoint of Lightning, unless the best one was written here."""
+        path = getattr(trainer.checkpoint_callback, "best_model_path", None)
+        if path and self.state.best_model_checkpoint not in self._checkpoints.paths:
+            self.state.best_model_checkpoint = str(path)
 
-    def _obey_stop(self, trainer: Any) -> None:
+    # The end of a training.
+
+    def _apply_stop(self, trainer: Trainer) -> None:
         if self.control.should_training_stop and not is_last_step(trainer):
             trainer.should_stop = True
 
-    def _agree_to_stop(self, trainer: Any) -> None:
-        """Stop all ranks where one asks to: metrics differ between ranks unless the module
-        reduces them.
+    def _share_stop(self, trainer: Trainer) -> None:
+        """Stop all ranks if one of them has to.
+
+        Metrics may differ between ranks, unless the module reduces them.
         """
         if trainer.world_size > 1:
-            wanted = self.control.should_training_stop
             self.control.should_training_stop = trainer.strategy.reduce_boolean_decision(
-                wanted, all=False
+                self.control.should_training_stop, all=False
             )
 
-    def _leave(self, trainer: Any) -> None:
-        self._validation.settle(trainer)
+    def _end_training(self, trainer: Trainer) -> None:
+        """Restore module and optimizers, and the settings of the Lightning Trainer."""
+        self._validation_request.restore(trainer)
         self._interception.close()
-        self._fitting = self._in_step = False
+        self._phase.is_training = False
+        self._phase.is_in_step = False
 
 
-def _model_of(module: Any) -> Any:
-    """Return the attribute `model` of the module if it holds all parameters, otherwise the
-    module.
-    """
+def _first_optimizer(trainer: Trainer) -> Optimizer | None:
+    return trainer.optimizers[0] if trainer.optimizers else None
+
+
+def _model_of(module: LightningModule) -> nn.Module:
+    """Return the attribute `model` if it has all parameters of the module, else the module."""
     from torch import nn
 
-    inner = getattr(module, "model", None)
-    if not isinstance(inner, nn.Module):
+    model = getattr(module, "model", None)
+    if not isinstance(model, nn.Module):
         return module
-    own = {id(parameter) for parameter in inner.parameters()}
-    return inner if all(id(parameter) in own for parameter in module.parameters()) else module
-
-
-def is_last_step(trainer: Any) -> bool:
-    """Return whether Lightning ends by itself after this step."""
-    by_steps = 0 < trainer.max_steps <= trainer.global_step
-    last_epoch = (
-        trainer.max_epochs is not None and 0 < trainer.max_epochs <= trainer.current_epoch + 1
-    )
-    return by_steps or (last_epoch and trainer.is_last_batch)
+    ids = {id(parameter) for parameter in model.parameters()}
+    has_all_parameters = all(id(parameter) in ids for parameter in module.parameters())
+    return model if has_all_parameters else module

@@ -6,13 +6,18 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...lightning_modules.common.libraries import is_instance
 from ..base import TrainerCallback
 from ..state import TrainerControl, TrainerState
 from .availability import AVAILABLE, require
 from .values import checkpoint_folder, number
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +101,13 @@ class LoggerCallback(TrainerCallback):
         own = type(self).on_save.__module__.startswith(__package__ or "")
         return self.uploads_checkpoints or not own
 
-    def setup(self, args: Any, state: TrainerState, model: Any = None, **kwargs: Any) -> None:
+    def setup(
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        model: nn.Module | None = None,
+        **kwargs: object,
+    ) -> None:
         """Open a run and describe it; override this to tell the tracker more."""
         if state.is_world_process_zero:
             try:
@@ -114,11 +125,11 @@ class LoggerCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: Any = None,
-        **kwargs: Any,
+        model: nn.Module | None = None,
+        **kwargs: object,
     ) -> None:
         """Open a run; each trial of a hyperparameter search has its own."""
         if state.is_hyper_param_search or self._over:
@@ -128,12 +139,12 @@ class LoggerCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: Any = None,
-        logs: Any = None,
-        **kwargs: Any,
+        model: nn.Module | None = None,
+        logs: dict[str, Any] | None = None,
+        **kwargs: object,
     ) -> None:
         """Send the logs."""
         if not logs:
@@ -145,7 +156,11 @@ class LoggerCallback(TrainerCallback):
                 self._report(args, state, logs)
 
     def on_save(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Upload the checkpoint, where that was asked for."""
         if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
@@ -153,7 +168,11 @@ class LoggerCallback(TrainerCallback):
                 self._upload(args, state, checkpoint_folder(args, state))
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Close the run where the platform has it so, and say what did not arrive."""
         if not self._initialized:
@@ -165,13 +184,13 @@ class LoggerCallback(TrainerCallback):
                     self._finish()
         self._warn_what_is_lost()
 
-    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         """Open a run, in the first process of all."""
 
-    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         """Send logs, in the first process of all."""
 
-    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
         """Send the checkpoint in `folder`, in the first process of all."""
 
     def _finish(self) -> None:
@@ -239,12 +258,12 @@ class PredictionLogger(LoggerCallback):
 
     def on_predict(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: Any,
-        model: Any = None,
-        **kwargs: Any,
+        model: nn.Module | None = None,
+        **kwargs: object,
     ) -> None:
         """Send the metrics of a prediction."""
         if not self._initialized:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..state import TrainerState
 from .availability import is_switched_on
 from .base import LoggerCallback
 from .values import SUMMARY, config_of, flattened
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..arguments import CallbackArguments
 
 _ONCE = (*SUMMARY, "epoch")
 
@@ -66,7 +71,7 @@ class ClearMLCallback(LoggerCallback):
         )
         return is_switched_on("CLEARML_LOG_MODEL", default=str(made_here))
 
-    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
         base = os.path.basename(folder)
         name = base + self._suffix
         model = self._clearml.OutputModel(task=self._clearml_task, name=name)
@@ -86,7 +91,7 @@ class ClearMLCallback(LoggerCallback):
                 raise_on_errors=True,
             )
 
-    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         self._checkpoints_saved = []
         task_class = self._clearml.Task
         self._clearml_task = task_class.current_task()
@@ -112,15 +117,15 @@ class ClearMLCallback(LoggerCallback):
             **more,
         )
 
-    def _connect_arguments(self, args: Any) -> None:
+    def _connect_arguments(self, args: CallbackArguments) -> None:
         section = f"Transformers{self._suffix}"
         if self._is_overridden(f"{section}/_ignore_hparams_ui_overrides_"):
             self._clearml_task.connect(args, section)
             return
-        names = [
-            item.name for item in fields(args) if item.init and not item.name.endswith("_token")
-        ]
-        values = {name: getattr(args, name) for name in names}
+        values: dict[str, Any] = {}
+        for field in fields(cast(Any, args)):  # TrainingArguments are a dataclass
+            if field.init and not field.name.endswith("_token"):
+                values[field.name] = getattr(args, field.name)
         plain = {f"{section}/{name}": str(value) for name, value in flattened(values, "/").items()}
         self._clearml_task.update_parameters(plain)
 
@@ -154,7 +159,7 @@ class ClearMLCallback(LoggerCallback):
         )
         return False
 
-    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         if self._over:
             task = self._make_task(state, continue_last_task=self._task_id)
             try:

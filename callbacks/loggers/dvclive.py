@@ -5,11 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..state import TrainerControl, TrainerState
 from .availability import is_switched_on
 from .base import LoggerCallback
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +57,15 @@ class DVCLiveCallback(LoggerCallback):
         """With `log_model="all"`."""
         return self._log_model == "all"
 
-    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
         self.live.log_artifact(str(args.output_dir))
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Keep the model with `log_model=True`; write the summary."""
         if self._initialized and self._log_model is True:
@@ -73,7 +82,7 @@ class DVCLiveCallback(LoggerCallback):
                 self.live.end()
         super().on_train_end(args, state, control, **kwargs)
 
-    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         if self.live is None:
             self.live = self._live_class(**self._options)
         self.live.log_params(args.to_dict())
@@ -82,7 +91,7 @@ class DVCLiveCallback(LoggerCallback):
         if self._own:
             self.live = None
 
-    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         could_log = import_module("dvclive.plots").Metric.could_log
         standardize_metric_name = import_module("dvclive.utils").standardize_metric_name
         for name, value in logs.items():

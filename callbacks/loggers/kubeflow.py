@@ -8,10 +8,13 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..base import TrainerCallback
 from ..state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from ..arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +50,11 @@ class KubeflowCallback(TrainerCallback):
         self._started = self._sent = 0.0
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Report 0 %."""
         self._metrics = {}
@@ -56,11 +63,11 @@ class KubeflowCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        logs: Any = None,
-        **kwargs: Any,
+        logs: dict[str, Any] | None = None,
+        **kwargs: object,
     ) -> None:
         """Keep the numbers for the next report."""
         self._metrics.update(
@@ -68,7 +75,11 @@ class KubeflowCallback(TrainerCallback):
         )
 
     def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Report how far the training is, if the last report is old enough."""
         if not state.max_steps or time.monotonic() - self._sent < INTERVAL:
@@ -83,7 +94,11 @@ class KubeflowCallback(TrainerCallback):
         self._report(state, min(int(100 * done), 99), left, {**self._metrics, **steps})
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Report 100 %."""
         self._report(state, 100, 0.0, self._metrics)

@@ -8,13 +8,18 @@ import os
 import re
 import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..state import TrainerControl, TrainerState
 from .availability import is_switched_on
 from .base import LoggerCallback
 from .values import config_of, flattened
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +68,12 @@ class MLflowCallback(LoggerCallback):
         """With `HF_MLFLOW_LOG_ARTIFACTS`."""
         return is_switched_on("HF_MLFLOW_LOG_ARTIFACTS")
 
-    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
         self._ml_flow.log_artifacts(
             folder, artifact_path=os.path.basename(folder), run_id=self.run_id
         )
 
-    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         self._auto_end_run = False
         self._enter_run(args, state)
         self.run_id = self._ml_flow.active_run().info.run_id
@@ -81,7 +86,7 @@ class MLflowCallback(LoggerCallback):
         if tags:
             self._ml_flow.set_tags(json.loads(tags))
 
-    def _enter_run(self, args: Any, state: TrainerState) -> None:
+    def _enter_run(self, args: CallbackArguments, state: TrainerState) -> None:
         mlflow = self._ml_flow
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if uri and not mlflow.is_tracking_uri_set():
@@ -130,7 +135,7 @@ class MLflowCallback(LoggerCallback):
                 dict(kept[start : start + self._most_params]), synchronous=False
             )
 
-    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         metrics = {
             re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII): it
             for name, it in self._numbers(logs).items()
@@ -179,7 +184,11 @@ class DagsHubCallback(MLflowCallback):
         self.repo: Any = None
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Close the run; with `HF_DAGSHUB_LOG_ARTIFACTS` upload the output folder."""
         if (
@@ -196,7 +205,7 @@ class DagsHubCallback(MLflowCallback):
                 self.repo.directory("artifacts").add_dir(str(args.output_dir))
         super().on_train_end(args, state, control, **kwargs)
 
-    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         owner, name = _repository(os.environ.get("MLFLOW_TRACKING_URI"))
         self.repo = self.Repo(owner=owner, name=name, branch=os.environ.get("BRANCH") or "main")
         super()._start(args, state, model)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 import os
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..state import TrainerControl, TrainerState
 from .availability import is_flyte_deck_standard_available, is_installed, is_switched_on
 from .base import LoggerCallback, PredictionLogger
 from .values import config_of, rewrite_logs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -38,19 +43,23 @@ class AzureMLCallback(LoggerCallback):
         self.azureml_run = azureml_run
 
     def on_init_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Find the run of the context."""
         self.setup(args, state)
 
-    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         if self.azureml_run is None:
             self.azureml_run = import_module("azureml.core.run").Run.get_context()
 
     def _leave(self, state: TrainerState) -> None:
         """Keep the run open: trials share the run of Azure."""
 
-    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         for name, value in self._numbers(logs).items():
             self.azureml_run.log(name, value, description=name)
 
@@ -89,7 +98,11 @@ class CodeCarbonCallback(LoggerCallback):
         self._measuring = False
 
     def on_init_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Make a tracker."""
         if self.tracker is None and state.is_local_process_zero:
@@ -97,11 +110,11 @@ class CodeCarbonCallback(LoggerCallback):
 
     def on_train_begin(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: Any = None,
-        **kwargs: Any,
+        model: nn.Module | None = None,
+        **kwargs: object,
     ) -> None:
         """Begin to measure."""
         if not state.is_local_process_zero or self._measuring:
@@ -113,12 +126,21 @@ class CodeCarbonCallback(LoggerCallback):
         self.tracker.start()
 
     def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, *more: Any, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *more: Any,
+        **kwargs: Any,
     ) -> None:
         """Do nothing: codecarbon measures by itself."""
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Stop, and write the figures."""
         if self._measuring:
@@ -127,7 +149,7 @@ class CodeCarbonCallback(LoggerCallback):
             with self._training_goes_on("the figures"):
                 self.tracker.stop()
 
-    def _make_tracker(self, args: Any) -> Any:
+    def _make_tracker(self, args: CallbackArguments) -> Any:
         os.makedirs(args.output_dir, exist_ok=True)
         if os.environ.get("CODECARBON_COUNTRY_ISO_CODE"):
             return self._codecarbon.OfflineEmissionsTracker(output_dir=str(args.output_dir))
@@ -169,7 +191,11 @@ class CometCallback(PredictionLogger):
         return None if self._experiment is None else self._experiment.get_key()
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Upload the output folder with `COMET_LOG_ASSETS`."""
         if (
@@ -184,7 +210,7 @@ class CometCallback(PredictionLogger):
                 )
         super().on_train_end(args, state, control, **kwargs)
 
-    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         mode = os.environ.get("COMET_MODE", "").lower() or None
         if mode is not None and mode not in _COMET_MODES:
             logger.warning(
@@ -213,7 +239,7 @@ class CometCallback(PredictionLogger):
                 optimization_id=state.trial_name, parameters=state.trial_params
             )
 
-    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         self._report_prediction(state, logs)
 
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
@@ -261,11 +287,15 @@ class FlyteCallback(LoggerCallback):
         """With `sync_checkpoints`."""
         return self.sync_checkpoints
 
-    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
         self.cp.save(folder)
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Show the logs as a table."""
         if self.save_log_history and state.is_world_process_zero:

@@ -7,11 +7,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..state import TrainerState
 from .base import PredictionLogger
 from .values import SUMMARY, description, parameter_count, rewrite_logs, without_summary
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +52,7 @@ class SwanLabCallback(PredictionLogger):
         super().__init__()
         self._swanlab: Any = import_module("swanlab")
 
-    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         if os.environ.get("SWANLAB_LOG_MODEL") is not None:
             logger.warning("SWANLAB_LOG_MODEL is set, but SwanLab does not keep models.")
         resumed = self._run_to_resume(state)
@@ -61,10 +66,12 @@ class SwanLabCallback(PredictionLogger):
         count = parameter_count(model)
         if count is not None:
             self._swanlab.config.update({"model_num_parameters": count})
-        if callable(getattr(model, "get_nb_trainable_parameters", None)):
-            trainable, everything = model.get_nb_trainable_parameters()
+        # Models of PEFT count their trainable parameters.
+        count_trainable: Any = getattr(model, "get_nb_trainable_parameters", None)
+        if count_trainable is not None:
+            trainable, total = count_trainable()
             self._swanlab.config.update(
-                {"peft_model_trainable_params": trainable, "peft_model_all_param": everything}
+                {"peft_model_trainable_params": trainable, "peft_model_all_param": total}
             )
 
     def _is_running(self) -> bool:
@@ -76,7 +83,7 @@ class SwanLabCallback(PredictionLogger):
         except RuntimeError:
             return False
 
-    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         for name in SUMMARY:
             if name in logs:
                 self._swanlab.log({f"single_value/{name}": logs[name]}, step=state.global_step)
@@ -105,7 +112,7 @@ def _without_variable(name: str) -> Iterator[None]:
             os.environ[name] = value
 
 
-def _naming(args: Any, state: TrainerState) -> dict[str, Any]:
+def _naming(args: CallbackArguments, state: TrainerState) -> dict[str, Any]:
     """Return project, name, id and resume mode of the experiment."""
     naming: dict[str, Any] = {"project": os.environ.get("SWANLAB_PROJECT")}
     name = "-".join(filter(None, (args.run_name, state.trial_name)))

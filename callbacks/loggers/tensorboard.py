@@ -8,13 +8,18 @@ import os
 import socket
 from datetime import datetime
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._files import trial_folder
 from ..state import TrainerControl, TrainerState
 from .availability import is_installed, is_tensorboard_available
 from .base import LoggerCallback
 from .values import number, rewrite_logs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +62,11 @@ class TensorBoardCallback(LoggerCallback):
 
     def on_train_begin(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: Any = None,
-        **kwargs: Any,
+        model: nn.Module | None = None,
+        **kwargs: object,
     ) -> None:
         """Open a writer and note the arguments, as text and as hyperparameters, and the model's
         configuration.
@@ -72,13 +77,17 @@ class TensorBoardCallback(LoggerCallback):
         self.setup(args, state, model, **kwargs)
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Close the writer; a later log opens one on the same directory."""
         self._finish()
         self._warn_what_is_lost()
 
-    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         writer = self._writer(args, state)
         writer.add_text("args", _as_text(args))
         config = getattr(model, "config", None)
@@ -87,7 +96,7 @@ class TensorBoardCallback(LoggerCallback):
         if hasattr(writer, "add_hparams"):
             _add_hparams(writer, args.to_sanitized_dict())
 
-    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         """Write numbers as scalars and strings as text, at `state.global_step`; warn about
         anything else.
         """
@@ -112,7 +121,7 @@ class TensorBoardCallback(LoggerCallback):
             self.tb_writer.close()
             self.tb_writer = self._given_writer
 
-    def _writer(self, args: Any, state: TrainerState) -> Any:
+    def _writer(self, args: CallbackArguments, state: TrainerState) -> Any:
         if self.tb_writer is None:
             resumed = self._run_to_resume(state)
             if self.logging_dir is None or resumed:
@@ -130,7 +139,7 @@ def _writer_class() -> Any:
     return SummaryWriter
 
 
-def _logging_dir(args: Any, state: TrainerState, resumed: str | None) -> str:
+def _logging_dir(args: CallbackArguments, state: TrainerState, resumed: str | None) -> str:
     asked = getattr(args, "logging_dir", None) or os.environ.get("TENSORBOARD_LOGGING_DIR")
     if asked:
         directory = os.path.expanduser(asked)

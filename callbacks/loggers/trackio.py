@@ -6,11 +6,16 @@ import logging
 import re
 import secrets
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..state import TrainerControl, TrainerState
 from .base import PredictionLogger
 from .values import description, parameter_count, rewrite_logs, without_summary
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +55,11 @@ class TrackioCallback(PredictionLogger):
 
     def on_push_begin(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: Any = None,
-        **kwargs: Any,
+        model: nn.Module | None = None,
+        **kwargs: object,
     ) -> None:
         """Upload a project that is kept on this machine as a static Space, and let the model's
         tags name it.
@@ -78,7 +83,7 @@ class TrackioCallback(PredictionLogger):
             )
             self._tag(model)
 
-    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         self._args = args
         self._model = model
         count = parameter_count(model)
@@ -86,7 +91,7 @@ class TrackioCallback(PredictionLogger):
         self._description = {**description(args, model), **counted}
         self._open(args, state.trial_name or args.run_name or self._run_to_resume(state))
 
-    def _open(self, args: Any, name: str | None) -> None:
+    def _open(self, args: CallbackArguments, name: str | None) -> None:
         more = {"resume": "allow", "private": args.hub_private_repo}
         if name != args.run_name and args.run_name:
             more["group"] = args.run_name
@@ -100,7 +105,7 @@ class TrackioCallback(PredictionLogger):
         # with the name of the user, if any
         self._space_id = self._trackio.context_vars.current_space_id.get()
 
-    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         self._send({**without_summary(logs), "train/global_step": state.global_step})
 
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:

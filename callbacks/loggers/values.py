@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..arguments import CallbackArguments
 
 SUMMARY = (
     "train_runtime",
@@ -48,7 +51,7 @@ def number(value: Any) -> float | int | None:
     return None
 
 
-def description(args: Any, model: Any) -> dict[str, Any]:
+def description(args: CallbackArguments, model: Any) -> dict[str, Any]:
     """Return the arguments of a run, without tokens, with the configurations of its model and
     adapters.
     """
@@ -87,7 +90,7 @@ def _leaves(values: Mapping[str, Any], prefix: str, separator: str) -> Iterator[
             yield f"{prefix}{name}", value
 
 
-def checkpoint_folder(args: Any, state: Any) -> str:
+def checkpoint_folder(args: CallbackArguments, state: Any) -> str:
     """Return the folder of the checkpoint just written, also in a trial of a search."""
     name = f"checkpoint-{state.global_step}"
     folder = os.path.join(args.output_dir, name)

@@ -8,12 +8,17 @@ import re
 import tempfile
 from enum import Enum
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..state import TrainerControl, TrainerState
 from .availability import is_switched_on
 from .base import PredictionLogger, write_architecture
 from .values import SUMMARY, config_of, description, parameter_count, rewrite_logs, without_summary
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +92,7 @@ class WandbCallback(PredictionLogger):
         """Return the id of the run."""
         return getattr(self._wandb.run, "id", None)
 
-    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
         artifact = self._artifact(
             args, {**self._summary(), "model/num_parameters": self._parameter_count()}
         )
@@ -97,12 +102,12 @@ class WandbCallback(PredictionLogger):
 
     def on_train_end(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        model: Any = None,
+        model: nn.Module | None = None,
         processing_class: Any = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Keep the model as an artifact, where `WANDB_LOG_MODEL` enables it."""
         if self._initialized and self._log_model.is_enabled:
@@ -121,7 +126,7 @@ class WandbCallback(PredictionLogger):
             self._wandb.finish()  # also one that the script began: the next trial needs its own
         self._initialized = False
 
-    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         resumed = self._run_to_resume(state)
         if self._wandb.run is None:
             naming = _naming(args, state) | (
@@ -143,7 +148,7 @@ class WandbCallback(PredictionLogger):
             with self._training_goes_on("the architecture of the model"):
                 self._describe_model(args, model)
 
-    def _describe_model(self, args: Any, model: Any) -> None:
+    def _describe_model(self, args: CallbackArguments, model: Any) -> None:
         config = config_of(model) or None
         metadata = {
             "model_config": config,
@@ -154,7 +159,7 @@ class WandbCallback(PredictionLogger):
             write_architecture(model, folder)
             self._send(self._artifact(args, metadata), folder, "base_model")
 
-    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         for name in SUMMARY:
             if name in logs:
                 self._wandb.run.summary[name] = logs[name]
@@ -163,7 +168,7 @@ class WandbCallback(PredictionLogger):
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
         self._wandb.log(rewrite_logs(metrics))
 
-    def _artifact(self, args: Any, metadata: dict[str, Any]) -> Any:
+    def _artifact(self, args: CallbackArguments, metadata: dict[str, Any]) -> Any:
         named = args.run_name is not None and args.run_name != args.output_dir
         name = self._wandb.run.name if named else self._wandb.run.id
         return self._wandb.Artifact(
@@ -181,7 +186,7 @@ class WandbCallback(PredictionLogger):
             k: v for k, v in newest.items() if isinstance(v, (int, float)) and not k.startswith("_")
         }
 
-    def _result(self, args: Any, state: TrainerState) -> dict[str, Any]:
+    def _result(self, args: CallbackArguments, state: TrainerState) -> dict[str, Any]:
         if not args.load_best_model_at_end:
             return self._summary()
         return {
@@ -194,7 +199,7 @@ class WandbCallback(PredictionLogger):
         return self._wandb.config.get("model/num_parameters")
 
 
-def _naming(args: Any, state: TrainerState) -> dict[str, Any]:
+def _naming(args: CallbackArguments, state: TrainerState) -> dict[str, Any]:
     """Return the options that name the run; the trials of a search share a group."""
     naming: dict[str, Any] = {"mode": "disabled"} if is_switched_on("WANDB_DISABLED") else {}
     if state.trial_name is not None:

@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._files import trial_folder, write_whole
-from .._log_values import add_to_logs, going_on, is_training_log
+from .._log_values import add_to_logs, failures_as_warnings, is_training_log
 from ..base import TrainerCallback
 from ..memory import memory_in_use
 from ..state import TrainerControl, TrainerState
@@ -18,12 +18,17 @@ from .curves import panels
 from .page import render_page
 from .pictures import check_matplotlib, draw, draw_loss_curve
 
-_SHARE = 0.02
-"""At most this part of the time goes into drawing during training."""
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..arguments import CallbackArguments
+
+_MAX_TIME_SHARE = 0.02
+"""The fraction of the training time that may be spent on drawing."""
 
 
 class _DrawingCallback(TrainerCallback):
-    """Base of callbacks that draw during a training, as often as costs at most 2 % of the time.
+    """Base of callbacks that draw during a training, for at most 2 % of its time.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -31,38 +36,45 @@ class _DrawingCallback(TrainerCallback):
 
     def __init__(self) -> None:
         check_matplotlib(type(self).__name__)
-        self._not_before = 0.0
+        self._next_drawing = 0.0
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Forget how long drawings took."""
-        self._not_before = 0.0
+        """Let the first drawing of this training happen at once."""
+        self._next_drawing = 0.0
 
     def _write_files(self, draw: Callable[[], dict[Path, bytes]]) -> None:
-        """Write what `draw` returns, unless the time for drawing is used up; a failure is logged
-        once.
+        """Write the files that `draw` returns, unless the time for drawing is used up.
+
+        A failure is logged once.
+
+        Args:
+            draw: returns the content of each file.
         """
         started = time.monotonic()
-        if started < self._not_before:
+        if started < self._next_drawing:
             return
-        with going_on(self, f"{type(self).__name__}: drawing"):
+        with failures_as_warnings(self, f"{type(self).__name__}: drawing"):
             for path, content in draw().items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(path, content)
         finished = time.monotonic()
-        self._not_before = finished + (finished - started) / _SHARE
+        self._next_drawing = finished + (finished - started) / _MAX_TIME_SHARE
 
 
 class LossCurveCallback(_DrawingCallback):
-    """No counterpart in transformers: draws training loss, evaluation losses and learning rate over
-    the steps.
+    """Draws training loss, evaluation losses and learning rate. Not in transformers.
 
-    The picture is drawn from `state.log_history` after evaluations, as often as costs at most 2 %
-    of the time, and when training ends. Only the first process of all draws.
+    The picture is drawn from `state.log_history`, after evaluations, for at most 2 % of the time,
+    and when training ends. Only process 0 draws.
 
     Args:
-        path: the PNG file; `loss_curve.png` in `output_dir` if not given.
+        path: the PNG file, by default `loss_curve.png` in `output_dir`.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -73,44 +85,53 @@ class LossCurveCallback(_DrawingCallback):
         self.path = path
 
     def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Draw what there is so far, unless the last drawing was too short a time ago."""
+        """Draw the logs so far, unless the last drawing was too recent."""
         if state.is_world_process_zero:
             self._write_files(lambda: self._draw(args, state))
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Draw the whole run."""
-        self._not_before = 0.0
+        self._next_drawing = 0.0
         self.on_evaluate(args, state, control)
 
-    def _draw(self, args: Any, state: TrainerState) -> dict[Path, bytes]:
-        path = Path(args.output_dir) / "loss_curve.png" if self.path is None else Path(self.path)
+    def _draw(self, args: CallbackArguments, state: TrainerState) -> dict[Path, bytes]:
         picture = draw_loss_curve(state.log_history)
-        return {} if picture is None else {path: picture}
+        if picture is None:
+            return {}
+        path = Path(self.path or Path(args.output_dir) / "loss_curve.png")
+        return {path: picture}
 
 
 class RunReportCallback(_DrawingCallback):
-    """No counterpart in transformers: writes `report.html` and `report.png` about the run into its
-    folder.
+    """Writes `report.html` and `report.png` about a run into its folder. Not in transformers.
 
-    The picture shows losses, metrics of evaluations, learning rate, gradient norm, throughput,
-    memory, and what a script logs of its own, over the steps: at most 40 charts. The page is a
-    single file with that picture and a table of the last logs. Both are written after evaluations
-    and checkpoints, as often as costs at most 2 % of the time, and when training ends, atomically,
-    by process 0. They show `state.log_history`, so a resumed training has the curves of the whole
-    one. Values that are not finite are marked and counted.
+    The picture has at most 40 charts over the steps: losses, metrics of evaluations, learning rate,
+    gradient norm, throughput, memory, and the values that the script logs. The page is a single
+    file with that picture and a table of the last logs. Both are written after evaluations and
+    checkpoints, for at most 2 % of the time, and when training ends, atomically, by process 0. They
+    show `state.log_history`, so a resumed training has the curves of the whole run. Values that are
+    not finite are marked and counted.
 
     Throughput and memory are added to the logs (`samples_per_second`, `tokens_per_second`,
     `steps_per_second`, `host_memory_gib`, `device_memory_peak_gib`) unless a `ThroughputCallback`
     or `MemoryCallback` does so. The device is not synchronized.
 
     Args:
-        folder: where the files go; `output_dir` if not given, in a search for hyperparameters a
-            subfolder of it with the name of the trial.
-        picture: write the PNG as a file, too.
+        folder: the folder of the files, by default `output_dir`; in a hyperparameter search its
+            subfolder with the name of the trial.
+        picture: whether to write the PNG as a file too.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -125,76 +146,103 @@ class RunReportCallback(_DrawingCallback):
         super().__init__()
         self.folder = folder
         self.picture = picture
-        self._speed = ThroughputCallback(flops=None)
+        self._throughput = ThroughputCallback(flops=None)
         self._status = "running"
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **kwargs: object,
     ) -> None:
-        """Begin to measure the speed."""
+        """Start to measure the speed."""
         super().on_train_begin(args, state, control)
         self._status = "running"
-        self._speed.on_train_begin(args, state, control, **kwargs)
+        self._throughput.on_train_begin(args, state, control, model)
 
     def on_log(
         self,
-        args: Any,
+        args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        logs: Any = None,
-        **kwargs: Any,
+        logs: dict[str, Any] | None = None,
+        model: nn.Module | None = None,
+        train_dataloader: object = None,
+        **kwargs: object,
     ) -> None:
         """Add speed and memory to the training logs, unless another callback has."""
         if not is_training_log(logs):
             return
-        present = dict(logs)
-        self._speed.on_log(args, state, control, logs=logs, **kwargs)
-        add_to_logs(logs, state, memory_in_use() | present)
+        logged_by_others = dict(logs)
+        self._throughput.on_log(args, state, control, logs, model, train_dataloader)
+        add_to_logs(logs, state, memory_in_use() | logged_by_others)
 
     def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Write what there is so far, unless the last time was too short a time ago; after the
-        training always.
-        """
+        """Write the report so far, unless the last one in this training was too recent."""
         if self._status != "running":
-            self._not_before = 0.0
+            self._next_drawing = 0.0
         self._write(args, state)
-        self._speed.on_evaluate(args, state, control, **kwargs)
+        self._throughput.on_evaluate(args, state, control)
 
     def on_predict(
-        self, args: Any, state: TrainerState, control: TrainerControl, *metrics: Any, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *metrics: object,
+        **kwargs: object,
     ) -> None:
-        """Keep the time for predicting out of the speed."""
-        self._speed.on_predict(args, state, control)
+        """Exclude the time for predicting from the speed."""
+        self._throughput.on_predict(args, state, control)
 
     def on_save(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Write what there is so far, unless the last time was too short a time ago."""
+        """Write the report so far, unless the last one was too recent."""
         self._write(args, state)
-        self._speed.on_save(args, state, control, **kwargs)
+        self._throughput.on_save(args, state, control)
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
-        """Write the report on the whole run."""
-        self._speed.on_train_end(args, state, control, **kwargs)
-        self._not_before = 0.0
+        """Write the report of the whole run."""
+        self._throughput.on_train_end(args, state, control)
+        self._next_drawing = 0.0
         self._status = "finished" if state.global_step >= state.max_steps else "stopped"
         self._write(args, state)
 
-    def _write(self, args: Any, state: TrainerState) -> None:
+    def _write(self, args: CallbackArguments, state: TrainerState) -> None:
         if state.is_world_process_zero:
             self._write_files(lambda: self._draw(args, state))
 
-    def _draw(self, args: Any, state: TrainerState) -> dict[Path, bytes]:
-        folder = Path(trial_folder(args.output_dir if self.folder is None else self.folder, state))
-        name = getattr(args, "run_name", None) or os.path.basename(os.path.abspath(args.output_dir))
+    def _draw(self, args: CallbackArguments, state: TrainerState) -> dict[Path, bytes]:
+        output_dir = args.output_dir
+        folder = Path(trial_folder(self.folder or output_dir, state))
+        name = getattr(args, "run_name", None) or os.path.basename(os.path.abspath(output_dir))
+
+        # Without any steps to do, there was no training but an evaluation.
         status = self._status if state.max_steps else "evaluated"
         charts = panels(state.log_history)
         picture = draw(charts, name) if charts else b""
-        files = {folder / "report.html": render_page(name, state, status, picture).encode()}
+
+        page = render_page(name, state, status, picture)
+        files = {folder / "report.html": page.encode()}
         if self.picture and picture:
             files[folder / "report.png"] = picture
         return files

@@ -56,7 +56,7 @@ class SignalListening:
         """Return whether a signal stops the training, so that a resumed training has to finish
         it.
         """
-        return any(callback.leaving for callback in self.listeners())
+        return any(callback.is_stopping for callback in self.listeners())
 
     @property
     def time_is_up(self) -> bool:
@@ -95,17 +95,19 @@ class SignalListening:
             yield
         finally:
             listeners, self._listener = self.listeners(), None
-            self.trainer.callback_handler.unlisted = {}
+            self.trainer.callback_handler.final_listeners = {}
             for callback in listeners:
                 callback.stop_listening()
-            if self.newest_checkpoint is not None and any(callback.told for callback in listeners):
+            if self.newest_checkpoint is not None and any(
+                callback.has_announced_stop for callback in listeners
+            ):
                 logger.warning(
                     "The checkpoint is %s. To go on from it: "
                     "trainer.train(resume_from_checkpoint=True)",
                     self.newest_checkpoint,
                 )
         for callback in listeners:
-            callback.pass_on()
+            callback.raise_received_signal()
 
     def begin_training(self, save: Callable[[], None]) -> None:
         """Install or remove listeners according to arguments and attributes.
@@ -124,10 +126,10 @@ class SignalListening:
             listener.signals, listener.save = signals, save
         else:
             quiet = JITCheckpointCallback(
-                signals, save=save, insisted_on=(), on_change=self._tell_workers
+                signals, save=save, required_signals=(), on_change=self._tell_workers
             )
             self._listener = quiet if signals else None
-            trainer.callback_handler.unlisted = _events(quiet) if signals else {}
+            trainer.callback_handler.final_listeners = _events(quiet) if signals else {}
 
     def add_listener(self) -> JITCheckpointCallback:
         """Add the callback of `enable_jit_checkpoint`, whose manager scripts set up before a
@@ -142,7 +144,7 @@ class SignalListening:
         self.shared_flag.fill_(listening)
 
 
-def _events(listener: JITCheckpointCallback) -> dict[str, object]:
+def _events(listener: JITCheckpointCallback) -> dict[str, Callable[..., object]]:
     """Return the methods of an unlisted listener by event, without those that only serve
     resource managers.
     """

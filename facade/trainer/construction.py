@@ -206,7 +206,7 @@ def display_callback(args: TrainingArguments, others: list[Any]) -> Any:
     """Return the callback that shows progress; None if another one replaces it."""
     if args.disable_tqdm:
         return PrinterCallback
-    replaced = any(getattr(callback, "takes_place_of", None) for callback in others)
+    replaced = any(getattr(callback, "replaces", None) for callback in others)
     return None if replaced else default_progress_callback()
 
 

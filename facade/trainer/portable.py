@@ -23,7 +23,7 @@ def portable(trainer: Trainer) -> Any:
     sent.callback_handler = copy.copy(trainer.callback_handler)
     kept = (one for one in trainer.callback_handler.callbacks if one not in trainer._signals.own())
     sent.callback_handler.callbacks = [copy.copy(one) for one in kept]
-    sent.callback_handler.unlisted = {}
+    sent.callback_handler.final_listeners = {}
     for callback in sent.callback_handler.callbacks:
         if isinstance(callback, LoggerCallback):
             callback.__dict__.pop("save_model", None)

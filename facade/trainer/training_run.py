@@ -397,7 +397,7 @@ class TrainingRun:
         args = self.trainer.args
         if args.world_size == 1:
             return None
-        setters = self.trainer.callback_handler.setters = SwitchSetters()
+        setters = self.trainer.callback_handler.switch_setters = SwitchSetters()
         return SharedDecisions(
             setters,
             rank=args.process_index,

@@ -44,7 +44,7 @@ def test_a_signal_asks_for_a_checkpoint_at_the_end_of_the_step(callback):
     ask()
     assert switches(at(callback, "on_step_begin", global_step=3)) == []
     assert switches(at(callback, "on_step_end", global_step=3, epoch=0.5)) == SAVE_AND_STOP
-    assert callback.leaving
+    assert callback.is_stopping
 
 
 def test_the_end_of_an_epoch_comes_before_the_checkpoint(callback):
@@ -97,13 +97,15 @@ def test_a_checkpoint_that_is_written_anyway_will_do(callback):
 
 def test_in_an_evaluation_it_saves_at_once_and_again_afterwards():
     saved = []
-    callback = JITCheckpointCallback([signal.SIGUSR1], save=lambda: saved.append(callback.leaving))
+    callback = JITCheckpointCallback(
+        [signal.SIGUSR1], save=lambda: saved.append(callback.is_stopping)
+    )
     at(callback, "on_train_begin")
     ask()
     for _ in range(3):
         assert switches(at(callback, "on_prediction_step", global_step=3)) == []
     assert saved == [True]
-    assert not callback.leaving
+    assert not callback.is_stopping
     assert switches(at(callback, "on_evaluate", global_step=3, epoch=0.5)) == SAVE_AND_STOP
     callback.stop_listening()
 
@@ -141,7 +143,7 @@ def test_a_second_ctrl_c_interrupts_at_once(capfd):
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert switches(at(callback, "on_step_end", global_step=3, epoch=0.5)) == []
-    callback.pass_on()
+    callback.raise_received_signal()
 
 
 TOGETHER = """
@@ -167,7 +169,7 @@ def trained(milliseconds, asked_at):
             signal.raise_signal(signal.SIGTERM)
         callback.on_step_end(None, state, control)
     callback.on_train_end(None, state, control)
-    return f"{state.global_step} {control.should_save} {callback.received}"
+    return f"{state.global_step} {control.should_save} {callback.received_signal}"
 
 text = "\\n".join(trained(*case) for case in ((32, 5), (1, 5), (1, 100)))
 (Path(sys.argv[1]) / f"{rank}.txt").write_text(text)
@@ -201,5 +203,5 @@ def test_a_script_that_asks_through_the_manager_stops_without_a_signal(callback)
     callback.jit_manager.is_checkpoint_requested = True
     assert switches(at(callback, "on_step_end", global_step=3, epoch=0.5)) == SAVE_AND_STOP
     at(callback, "on_train_end", global_step=3, epoch=0.5)
-    callback.pass_on()
+    callback.raise_received_signal()
     assert not callback.jit_manager.is_checkpoint_requested

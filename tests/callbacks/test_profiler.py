@@ -61,7 +61,7 @@ def test_the_parts_of_a_step_are_told_apart(tmp_path, capsys):
 class OnGPU(ProfilerCallback):
     def on_train_begin(self, *args, **kwargs):
         super().on_train_begin(*args, **kwargs)
-        self._on_device = "cuda"
+        self._accelerator = "cuda"
 
 
 def test_on_a_gpu_allocations_are_recorded_too(tmp_path, monkeypatch):

@@ -59,7 +59,7 @@ def test_loss_learning_rate_and_speed_stand_beside_the_bar(capsys):
 
 def test_speed_is_in_tokens_where_they_are_counted_and_leaves_out_pauses(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("lightrainer.callbacks._work.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("lightrainer.callbacks._speed_meter.time.perf_counter", lambda: now[0])
     callback, state = ProgressCallback(), TrainerState(max_steps=10)
     callback.on_train_begin(ARGS, state, CONTROL)
     now[0] += 100
@@ -105,14 +105,14 @@ def test_other_processes_show_nothing(capsys):
 def test_a_narrow_terminal_keeps_bar_steps_and_remaining_time(width, capsys, monkeypatch):
     """Values beside the bar are left out, the loss last."""
     callback, state = ProgressCallback(), TrainerState(max_steps=10_000, train_batch_size=4)
-    opened = callback._bar
+    make_bar = callback._make_bar
 
-    def bar_of_that_width(**options):
-        bar = opened(**options)
+    def bar_of_that_width(name, **options):
+        bar = make_bar(name, **options)
         bar.dynamic_ncols = lambda stream: (width, 25)
         return bar
 
-    monkeypatch.setattr(callback, "_bar", bar_of_that_width)
+    monkeypatch.setattr(callback, "_make_bar", bar_of_that_width)
     logs = {"loss": 1.23456789, "eval_loss": 2.5, "learning_rate": 5e-5, "epoch": 0.25}
     run(callback, state, logs=logs)
     line = str(callback.training_bar)

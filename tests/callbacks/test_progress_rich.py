@@ -98,7 +98,7 @@ def test_a_narrow_terminal_keeps_bar_steps_and_remaining_time(total):
     left out.
     """
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
-    bar = RichProgressCallback(console=console)._bar(total=total)
+    bar = RichProgressCallback(console=console)._make_bar("training", total=total)
     bar.update(3)
     beside = {
         "epoch": "0.25",

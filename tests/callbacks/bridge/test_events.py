@@ -142,10 +142,10 @@ class Infinite(Automatic):
 def test_each_event_comes_in_the_hooks_of_the_table(heard, event):
     """The table in the code is what happens."""
     names = {
-        hook: {"configure_gradient_clipping": "_around_clipping"}.get(hook, hook)
+        hook: {"configure_gradient_clipping": "_clip_gradients"}.get(hook, hook)
         for hook in HOOKS[event].plain
     }
-    names["Optimizer.register_step_post_hook"] = "_stepped"
+    names["Optimizer.register_step_post_hook"] = "_after_optimizer_step"
     carriers = {names[hook] for hook in HOOKS[event].plain}
     assert heard[event], "the event was never heard"
     assert all(callers & carriers for callers in heard[event])

@@ -1,0 +1,103 @@
+"""When a `LightningBridge` logs, evaluates and saves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from ..flow import DefaultFlowCallback
+from ..state import TrainerControl, TrainerState
+from .arguments import BridgeArguments
+
+if TYPE_CHECKING:
+    from ..arguments import CallbackArguments
+
+
+class BridgeFlow(DefaultFlowCallback):
+    """As `DefaultFlowCallback`, but in addition to what Lightning does by itself.
+
+    Evaluations and checkpoints are requested only by strategies that were given to the bridge.
+    Where several optimizers step in it, a step may count as several, so an interval is due as soon
+    as a multiple of it was reached or passed.
+
+    Attributes:
+        is_last_step: whether Lightning ends the training after this step; set by the bridge.
+    """
+
+    def __init__(self) -> None:
+        self.is_last_step = False
+        self._previous_step = 0
+
+    def on_train_begin(
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> None:
+        """Count from here."""
+        self._previous_step = state.global_step
+
+    def on_step_end(
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> None:
+        """Set the switches that are due by steps."""
+        settings = cast(BridgeArguments, args).settings
+        step = state.global_step
+        previous_step = self._previous_step
+        self._previous_step = step
+
+        if args.logging_first_step and previous_step == 0:
+            control.should_log = True
+        is_log_due = _is_due(previous_step, step, state.logging_steps)
+        if args.logging_strategy == "steps" and is_log_due:
+            control.should_log = True
+
+        is_after_delay = step >= args.eval_delay
+        is_evaluation_due = is_after_delay and _is_due(previous_step, step, state.eval_steps)
+        if settings.get("eval_strategy") == "steps" and is_evaluation_due:
+            control.should_evaluate = True
+
+        is_save_due = self.is_last_step or _is_due(previous_step, step, state.save_steps)
+        if settings.get("save_strategy") == "steps" and is_save_due:
+            control.should_save = True
+
+        if self.is_last_step:
+            control.should_training_stop = True
+
+    def on_epoch_end(
+        self,
+        args: CallbackArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> None:
+        """Set the switches that are due by epochs."""
+        settings = cast(BridgeArguments, args).settings
+        if args.logging_strategy == "epoch":
+            control.should_log = True
+        if settings.get("eval_strategy") == "epoch" and state.epoch >= args.eval_delay:
+            control.should_evaluate = True
+        if settings.get("save_strategy") == "epoch":
+            control.should_save = True
+
+    def will_log(self, args: BridgeArguments, state: TrainerState, step: int) -> bool:
+        """Return whether the current step will be logged.
+
+        Args:
+            args: of the bridge.
+            state: of the training.
+            step: the value of `state.global_step` when the current step is done.
+        """
+        if args.logging_first_step and self._previous_step == 0:
+            return True
+        is_log_due = _is_due(self._previous_step, step, state.logging_steps)
+        return args.logging_strategy == "steps" and is_log_due
+
+
+def _is_due(previous_step: int, step: int, interval: float) -> bool:
+    """Return whether a multiple of the interval lies after `previous_step` and up to `step`."""
+    return interval > 0 and step // interval > previous_step // interval

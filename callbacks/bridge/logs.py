@@ -1,0 +1,249 @@
+"""The values that a `LightningBridge` logs, under the documented names."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+
+_EVALUATION_PREFIX = re.compile(r"^(?:validation|valid|val|eval|test)[_/]")
+_TRAINING_PREFIX = re.compile(r"^(?:training|train)[_/]")
+
+_LOGGED_BY_STEP = ("loss", "grad_norm", "learning_rate")
+"""Names that the logs of steps have; a metric of an epoch gets another name."""
+
+_SHARDED_STRATEGIES = ("FSDPStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy")
+
+
+def as_evaluation(metrics: Mapping[str, Any], prefix: str = "eval") -> dict[str, float]:
+    """Rename `val_loss`, `val/loss` and `loss` to `eval_loss`; keep single numbers only."""
+    renamed = {}
+    for name, value in _without_duplicates(metrics).items():
+        metric = _EVALUATION_PREFIX.sub("", name)
+        renamed[f"{prefix}_{metric}"] = value
+    return _numbers(renamed)
+
+
+def as_training(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Rename `train_loss` and `train/loss` to `loss`; keep single numbers only."""
+    renamed = {}
+    for name, value in _without_duplicates(metrics).items():
+        renamed[_TRAINING_PREFIX.sub("", name)] = value
+    return _numbers(renamed)
+
+
+def as_metric_for_best_model(name: str | None) -> str | None:
+    """Rename a monitored metric: `val_loss` becomes `eval_loss`."""
+    if name is None:
+        return None
+    metric = _EVALUATION_PREFIX.sub("", name)
+    return f"eval_{metric}"
+
+
+def _without_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics without those that repeat another one.
+
+    Lightning stores a value that is logged for both step and epoch as `NAME`, `NAME_step` and
+    `NAME_epoch`.
+    """
+    unique: dict[str, Any] = {}
+    for name, value in metrics.items():
+        base_name, _, suffix = name.rpartition("_")
+        if suffix in ("step", "epoch") and base_name in metrics:
+            continue
+        unique[name] = value
+    return unique
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers and tensors of one element, as numbers; synchronizes the device."""
+    numbers = {}
+    for name, value in metrics.items():
+        if hasattr(value, "numel"):
+            if value.numel() != 1:
+                continue
+            value = value.item()
+        if isinstance(value, (int, float)):
+            numbers[name] = value
+    return numbers
+
+
+class _MeanLoss:
+    """The mean of losses, on their device."""
+
+    def __init__(self) -> None:
+        self._sum: torch.Tensor | None = None
+        self._count = 0
+
+    def add(self, loss: torch.Tensor) -> None:
+        self._sum = loss if self._sum is None else self._sum + loss
+        self._count += 1
+
+    def compute(self, trainer: Trainer) -> torch.Tensor | None:
+        """Return the mean over all processes; None without losses."""
+        if self._sum is None:
+            return None
+        mean = self._sum / self._count
+        if trainer.world_size > 1:
+            return trainer.strategy.reduce(mean, reduce_op="mean")
+        return mean
+
+    def reset(self) -> None:
+        self._sum = None
+        self._count = 0
+
+
+class LogCollector:
+    """Collects the values of logs, on the device, so that it is synchronized only for a log.
+
+    Attributes:
+        last_logged_step: the step of the last log.
+        grad_norm: the norm of all gradients, in a step that will be logged.
+        learning_rate: of the last optimizer step.
+    """
+
+    def __init__(self) -> None:
+        self.last_logged_step = 0
+        self.grad_norm: torch.Tensor | None = None
+        self.learning_rate: float | None = None
+        self._start_time = time.perf_counter()
+
+        # The losses of the micro-batches of a step that has not ended, and their means.
+        self._losses_of_step: list[torch.Tensor] = []
+        self._loss_since_log = _MeanLoss()
+        self._loss_of_training = _MeanLoss()
+
+        # The metrics that were logged before, and the names of those that are logged by epochs.
+        self._seen_metrics: dict[str, Any] = {}
+        self._epoch_metric_names: set[str] = set()
+
+    def add_loss(self, trainer: Trainer, module: LightningModule, outputs: object) -> None:
+        """Add the loss of a micro-batch.
+
+        Args:
+            trainer: Lightning's Trainer.
+            module: the LightningModule.
+            outputs: of `training_step`: the loss, a mapping with it, or None.
+        """
+        loss: Any = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is None or not hasattr(loss, "detach"):
+            return
+        loss = loss.detach().float()
+
+        # Lightning has divided the loss by the number of micro-batches.
+        if module.automatic_optimization and trainer.accumulate_grad_batches > 1:
+            loss = loss * trainer.accumulate_grad_batches
+        self._losses_of_step.append(loss)
+
+    def end_step(self, module: LightningModule) -> None:
+        """Count the losses of a step.
+
+        If the module weighs its micro-batches, so that it has a `loss_of_step`, that is the loss of
+        the step. Otherwise all micro-batches count the same.
+        """
+        loss_of_step = getattr(module, "loss_of_step", None)
+        if loss_of_step is not None and self._losses_of_step:
+            self._losses_of_step = [loss_of_step.detach().float()]
+        self._sum_up()
+
+    def record_grad_norm(self, trainer: Trainer, module: LightningModule) -> None:
+        """Record the norm of all gradients, unless gradients are sharded."""
+        from torch.nn.utils import get_total_norm
+
+        if type(trainer.strategy).__name__ in _SHARDED_STRATEGIES:
+            return
+        parameters = module.parameters()
+        gradients = [weight.grad for weight in parameters if weight.grad is not None]
+        norm: Any = get_total_norm(gradients)
+        # A DTensor, under tensor parallelism.
+        self.grad_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+    def take_training_logs(self, trainer: Trainer) -> dict[str, Any]:
+        """Return loss, norm and learning rate since the last log, and start again."""
+        self._sum_up()
+        logs = {
+            "loss": self._loss_since_log.compute(trainer),
+            "grad_norm": self.grad_norm,
+            "learning_rate": self.learning_rate,
+        }
+        self._loss_since_log.reset()
+        self.grad_norm = None
+        return {name: value for name, value in logs.items() if value is not None}
+
+    def summary(self, trainer: Trainer, steps: int) -> dict[str, Any]:
+        """Return time, speed and mean loss of the whole training."""
+        self._sum_up()
+        runtime = time.perf_counter() - self._start_time
+        logs = {
+            "train_runtime": round(runtime, 4),
+            "train_steps_per_second": round(steps / max(runtime, 1e-9), 3),
+        }
+        loss = self._loss_of_training.compute(trainer)
+        if loss is not None:
+            logs["train_loss"] = loss.item()
+        return logs
+
+    def mark_as_seen(self, metrics: Mapping[str, Any]) -> None:
+        """Exclude the current values of these metrics from the following logs."""
+        self._seen_metrics = dict(metrics)
+
+    def new_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metrics that were logged since the last call, except those of epochs.
+
+        Args:
+            metrics: all metrics of Lightning, which keeps old values as the same objects.
+        """
+        changed: dict[str, Any] = {}
+        for name, value in metrics.items():
+            is_changed = self._seen_metrics.get(name) is not value
+            if is_changed and name not in self._epoch_metric_names:
+                changed[name] = value
+        self.mark_as_seen(metrics)
+        return changed
+
+    def epoch_metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Return the metrics of the epoch: those that have changed after its last batch.
+
+        A metric with the name of a value that is logged by steps gets the suffix `_epoch`.
+
+        Args:
+            metrics: all metrics of Lightning.
+        """
+        for name, value in metrics.items():
+            if not _is_same(self._seen_metrics.get(name), value):
+                self._epoch_metric_names.add(name)
+        self.mark_as_seen(metrics)
+
+        of_epoch = {name: metrics[name] for name in metrics if name in self._epoch_metric_names}
+        logs: dict[str, float] = {}
+        for name, value in as_training(of_epoch).items():
+            if name in _LOGGED_BY_STEP:
+                name = f"{name}_epoch"
+            logs[name] = value
+        return logs
+
+    def _sum_up(self) -> None:
+        for loss in self._losses_of_step:
+            self._loss_since_log.add(loss)
+            self._loss_of_training.add(loss)
+        self._losses_of_step = []
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """Return whether two values are equal, NaN included.
+
+    Synchronizes the device, so it is called once an epoch.
+    """
+    if new is old:
+        return True
+    if old is None:
+        return False
+    old_number = float(old)
+    new_number = float(new)
+    are_both_nan = old_number != old_number and new_number != new_number
+    return old_number == new_number or are_both_nan
