@@ -135,7 +135,7 @@ def test_plan_and_strategy_are_made_once_a_run(tmp_path):
     assert len({id(plan) for plan in plans}) == len({id(strategy) for strategy in used}) == 2
     assert {plan.precision for plan in plans} == {"32-true"}
     assert all(running)
-    assert not used[-1].runs
+    assert not used[-1].is_running
 
 
 def test_models_that_checkpoint_their_activations_have_no_unused_parameters(tmp_path):
