@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -18,10 +18,7 @@ from ...lightning_modules.distributed.zero_files import SavedStates, saved_sched
 from ...lightning_modules.distributed.zero_states import ZeroStates
 from ...lightning_modules.models import inspection
 from ..arguments.deepspeed_config import GATHER, value_at
-from .states import ModelStates
-
-if TYPE_CHECKING:
-    from .deepspeed import DeepSpeed
+from .states import BoundStrategy, ModelStates
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +33,29 @@ states that its number tells, or not in memory.
 """
 
 
+class BoundDeepSpeed(BoundStrategy, Protocol):
+    """What the strategy `DeepSpeed` that is bound to a Trainer tells of its model."""
+
+    should_log: bool
+    processes_on_disk: int
+    options: dict[str, Any]
+
+    @property
+    def engine(self) -> Any:
+        """See `DeepSpeed`."""
+        ...
+
+    @property
+    def stage(self) -> int:
+        """See `DeepSpeed`."""
+        ...
+
+    @property
+    def is_running(self) -> bool:
+        """See `Strategy`."""
+        ...
+
+
 class DeepSpeedStates(ModelStates):
     """As `ModelStates`; where DeepSpeed trains the model, all ranks write the files of the engine.
 
@@ -43,7 +63,7 @@ class DeepSpeedStates(ModelStates):
         strategy: bound to the Trainer whose model and optimizer these are.
     """
 
-    strategy: DeepSpeed
+    strategy: BoundDeepSpeed
 
     @property
     def engine_writes(self) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from ...lightning_modules.common.suggestions import OptimizerNames, SchedulerType, optimizer_name
 from ...lightning_modules.optim import OptimizerConfig
 from . import Strategy, choose
@@ -85,6 +87,17 @@ class RunPlan:
         first = max(len(row[0]) for row in rows)
         second = max(len(row[1]) for row in rows)
         return "\n".join(f"{row[0]:<{first}}  {row[1]:<{second}}  {row[2]}" for row in rows)
+
+
+@dataclass
+class PlannedRun:
+    """The plan of a run of Lightning; the Trainer keeps it, inactive, until the next run."""
+
+    plan: RunPlan
+    device: torch.device
+    """The device of this process."""
+    is_active: bool = True
+    """Whether Lightning runs."""
 
 
 def _without_reseeding(strategy: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -22,9 +22,40 @@ from ...lightning_modules.models import inspection
 from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_state
 
 if TYPE_CHECKING:
-    from .strategy import Strategy
+    from .. import Trainer
 
 logger = logging.getLogger(__name__)
+
+
+class BoundStrategy(Protocol):
+    """What a `Strategy` that is bound to a Trainer tells of its model."""
+
+    @property
+    def shards_checkpoints(self) -> bool:
+        """See `Strategy`."""
+        ...
+
+    @property
+    def saves_by_name(self) -> bool:
+        """See `Strategy`."""
+        ...
+
+    @property
+    def sharded_model(self) -> nn.Module | None:
+        """See `Strategy`."""
+        ...
+
+    def is_sharded(self, model: Any) -> bool:
+        """See `Strategy`."""
+        ...
+
+    def forward_model_of(self, model: nn.Module) -> Any:
+        """See `Strategy`."""
+        ...
+
+    def require_trainer(self) -> Trainer:
+        """See `Strategy`."""
+        ...
 
 
 class ModelStates:
@@ -43,7 +74,7 @@ class ModelStates:
     gathers_on_save = True
     """Whether a saved model has whole weights; otherwise `save_weights` writes the parts."""
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: BoundStrategy) -> None:
         self.strategy = strategy
 
     # Weights.

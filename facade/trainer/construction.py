@@ -100,7 +100,7 @@ class AppliedArguments:
                 raise_for_problems(args)
                 self._checked = values
             trainer.plan.strategy.check(args, trainer.model)
-        trainer._last_strategy = None
+        trainer._planned_run = None
         changed = {name for name, value in self._seen.items() if getattr(args, name) != value}
         if changed & {"per_device_train_batch_size", "auto_find_batch_size"}:
             trainer._train_batch_size = args.train_batch_size

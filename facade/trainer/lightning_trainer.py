@@ -15,6 +15,7 @@ from ...lightning_modules.internals.lightning_import import Logger, Precision, c
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 from ...lightning_modules.internals.precision import casting
 from ..evaluation.module import EvaluationModule
+from ..strategies.plan import PlannedRun
 
 if TYPE_CHECKING:
     from torch import nn
@@ -145,14 +146,11 @@ def _log(trainer: Trainer, metrics: dict[str, Any]) -> None:
 
 @contextmanager
 def planned(trainer: Trainer) -> Iterator[Strategy]:
-    """Set plan and strategy of a run, and silence Lightning during it; the strategy stays until
-    the next run.
-    """
+    """Plan a run, and silence Lightning during it; the strategy stays until the next run."""
     plan = trainer.plan
     strategy = plan.strategy.bind(trainer)
-    trainer._run_plan = plan
-    trainer._last_strategy = strategy
-    trainer._run_device = trainer.args.device
+    run = PlannedRun(plan, trainer.args.device)
+    trainer._planned_run = run
     try:
         # Announcements of Lightning are shown at the level DEBUG only.
         with lightning_internals.quiet(
@@ -160,8 +158,7 @@ def planned(trainer: Trainer) -> Iterator[Strategy]:
         ):
             yield strategy
     finally:
-        trainer._run_plan = None
-        trainer._run_device = None
+        run.is_active = False
 
 
 def distribute(trainer: Trainer, module: EvaluationModule) -> None:

@@ -37,7 +37,7 @@ def portable(trainer: Trainer) -> Any:
         _memory_tracker=None,
     )
     sent.callback_handler.model = None
-    members.pop("_last_strategy", None)
+    members.pop("_planned_run", None)
     return sent
 
 

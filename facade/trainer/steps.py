@@ -129,7 +129,7 @@ def loss_and_outputs(
     trainer: Trainer, model: nn.Module, inputs: dict[str, Any]
 ) -> tuple[torch.Tensor, Any]:
     """Return the loss of `compute_loss` for an evaluated batch, and the outputs of the model."""
-    items = trainer._get_num_items_in_batch([inputs], trainer._run_device or trainer.args.device)
+    items = trainer._get_num_items_in_batch([inputs], trainer.args.device)
     kwargs = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
     with trainer.compute_loss_context_manager():
         loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True, **kwargs)

@@ -78,7 +78,7 @@ from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLengt
 from ..evaluation.sets import metrics_of
 from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
-from ..strategies.plan import RunPlan, optimizer_config
+from ..strategies.plan import PlannedRun, RunPlan, optimizer_config
 from ..strategies.strategy import Strategy
 from . import checks, construction, optimization, steps
 from .batch_size import BatchSizeFinder
@@ -230,9 +230,8 @@ class Trainer:
     """Gathers losses in place of `gather_function`."""
     _run: TrainingRun | None = None
     """The call of `train` that runs, with its state."""
-    _run_plan: RunPlan | None = None  # while Lightning runs
-    _run_device: torch.device | None = None  # likewise: looking it up at each batch takes long
-    _last_strategy: Strategy | None = None
+    _planned_run: PlannedRun | None = None
+    """The plan of this or the last run of Lightning."""
 
     # Components with a state of their own, made when first needed.
     _hub = cached_property(HubSession)
@@ -408,7 +407,10 @@ class Trainer:
     @property
     def plan(self) -> RunPlan:
         """The arguments in Lightning's terms; prints as a table."""
-        return construction.plan_of(self) if self._run_plan is None else self._run_plan
+        run = self._planned_run
+        if run is not None and run.is_active:
+            return run.plan
+        return construction.plan_of(self)
 
     @property
     def _fitting(self) -> TrainingRun | None:
@@ -418,7 +420,9 @@ class Trainer:
     @property
     def _strategy(self) -> Strategy:
         """The strategy of this or the last run; before any, of the arguments as they are now."""
-        return self._last_strategy or self.plan.strategy.bind(self)
+        if self._planned_run is not None:
+            return self._planned_run.plan.strategy
+        return self.plan.strategy.bind(self)
 
     # Data.
 
@@ -830,7 +834,9 @@ class Trainer:
 
     def _prepare_input(self, data: Any) -> Any:
         """Move a batch to the device, if its loader has not."""
-        device = self._run_device or self.args.device
+        # During a run the device is not looked up again at each batch.
+        run = self._planned_run
+        device = run.device if run is not None and run.is_active else self.args.device
         if device == _CPU and type(data) is dict and {*map(type, data.values())} == {torch.Tensor}:
             data = {
                 name: tensor if tensor.is_cpu else tensor.to(device)
