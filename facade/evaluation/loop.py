@@ -240,6 +240,11 @@ class Evaluation:
             and labels is not None
         ):
             self.metrics = compute(self._prediction(predictions, labels, inputs, losses))
+        if not isinstance(self.metrics, (Mapping, type(None))):
+            raise TypeError(
+                f"compute_metrics returned {type(self.metrics).__name__} ({self.metrics!r:.60}), "
+                "but has to return a dict of values by name, such as {'accuracy': 0.5}."
+            )
         metrics = self._recorded()
         metrics |= denumpify_detensorize(dict(self.metrics or {}))
 

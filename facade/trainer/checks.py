@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.data.lengths import has_length, is_table, why_without_length
 from ...lightning_modules.models.float8 import require_float8
+from ...lightning_modules.models.inspection import base_of_adapter, number_of_classes
 from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_names
 from ..arguments.old_names import advice
@@ -31,6 +32,7 @@ from .overrides import is_own
 if TYPE_CHECKING:
     from .. import Trainer
 
+_IGNORED_LABEL = -100
 _STEPS_OF_THE_REFERENCE = {
     "_build_accelerator_args": (
         "create_accelerator_and_postprocess is called, and may change trainer.accelerator"
@@ -116,7 +118,7 @@ def check_construction(
     """
     if not hasattr(args, "output_dir") or isinstance(args, type):
         raise TypeError(
-            f"args must be TrainingArguments, but is {_shown(args)}. The order is Trainer(model, "
+            f"args must be TrainingArguments, but is {describe(args)}. The order is Trainer(model, "
             "args, ...)."
         )
     _check_model(given["model"], given["model_init"])
@@ -184,12 +186,12 @@ def _check_model(model: Any, model_init: Any) -> None:
             "them."
         )
     if model is not None and not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, but is {_shown(model)}.")
+        raise TypeError(f"model must be a torch.nn.Module, but is {describe(model)}.")
 
 
 def _type_problems(given: Mapping[str, Any], callables: Collection[str]) -> list[str | None]:
     wrong = [name for name in callables if given[name] is not None and not callable(given[name])]
-    problems = [f"{name} must be callable, but is {_shown(given[name])}." for name in wrong]
+    problems = [f"{name} must be callable, but is {describe(given[name])}." for name in wrong]
     return [
         *problems,
         *map(
@@ -207,7 +209,7 @@ def _optimizer_class_problem(pair: Any) -> str | None:
         return None
     return (
         "optimizer_cls_and_kwargs must be a pair (optimizer class, dict of its arguments), but is "
-        f"{_shown(pair)}."
+        f"{describe(pair)}."
     )
 
 
@@ -216,7 +218,7 @@ def _container_problems(given: Mapping[str, Any]) -> list[str | None]:
     optimizer = given["optimizers"][0]
     if optimizer is not None and not hasattr(optimizer, "param_groups"):  # Keras's would never step
         problems.append(
-            f"optimizers[0] must be a torch.optim.Optimizer, but is {_shown(optimizer)}."
+            f"optimizers[0] must be a torch.optim.Optimizer, but is {describe(optimizer)}."
         )
     for name in ("train_dataset", "eval_dataset"):
         for key, dataset in _datasets(given[name]).items():
@@ -241,12 +243,12 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
     kind = "a dataset (with __getitem__ and __len__, or __iter__)"
     if hasattr(dataset, "__next__") and not hasattr(dataset, "__getitem__"):
         return (
-            f"{name} must be {kind}, but is {_shown(dataset)}, which can be read only once. Make a "
-            "list of it."
+            f"{name} must be {kind}, but is {describe(dataset)}, which can be read only once. Make "
+            "a list of it."
         )
     unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     if dataset is None or isinstance(dataset, str) or unusable:
-        return f"{name} must be {kind}, but is {_shown(dataset)}."
+        return f"{name} must be {kind}, but is {describe(dataset)}."
     # Only plain ones are looked into: a subclass may read a sample from elsewhere.
     if type(dataset) in (list, tuple) and any(map(_is_dataset, dataset[:1])):
         meant = "Pass a dict, {'first': ..., 'second': ...}, to evaluate each under its name"
@@ -277,9 +279,23 @@ def require_dataset(dataset: Any, name: str) -> None:
     Raises:
         TypeError: it is not a dataset.
     """
-    problem = dataset_problem(dataset, name, inner=True)
+    problem = _loader_problem(dataset, name) or dataset_problem(dataset, name, inner=True)
     if problem is not None:
         raise TypeError(problem)
+
+
+def _loader_problem(dataset: Any, name: str) -> str | None:
+    """Return the problem with a DataLoader that was passed as a dataset, or None."""
+    if not isinstance(dataset, DataLoader):
+        return None
+    size = "per_device_train_batch_size"
+    if name != "train_dataset":
+        size = "per_device_eval_batch_size"
+    return (
+        f"{name} is a DataLoader, which returns batches. Pass its dataset (loader.dataset), and "
+        f"set {size}={dataset.batch_size}; or override get_{name.removesuffix('set')}loader to "
+        "return the DataLoader."
+    )
 
 
 def _datasets(dataset: Any) -> dict[str, Any]:
@@ -376,10 +392,18 @@ def _check_optimizers(args: Any, given: Mapping[str, Any]) -> None:
 
 
 def require_training_data(trainer: Trainer) -> None:
-    """Refuse a training without data."""
+    """Refuse a training without data, or with DataLoaders instead of datasets."""
+    evaluates = trainer.args.eval_strategy != "no"
+    if evaluates and is_own(trainer, "get_eval_dataloader"):
+        for key, dataset in _datasets(trainer.eval_dataset).items():
+            if problem := _loader_problem(dataset, f"eval_dataset{key}"):
+                raise TypeError(problem)
+
     if not is_own(trainer, "get_train_dataloader"):
         return
     dataset = trainer.train_dataset
+    if problem := _loader_problem(dataset, "train_dataset"):
+        raise TypeError(problem)
     if dataset is None:
         raise ValueError("train() needs data: pass train_dataset=... to the Trainer.")
     if isinstance(dataset, dict):
@@ -391,6 +415,41 @@ def require_training_data(trainer: Trainer) -> None:
         raise ValueError(
             "train_dataset is empty: it has length 0, so there is nothing to train on."
         )
+
+
+def check_labels(trainer: Trainer, batch: Any) -> None:
+    """Compare the labels of the first batch with the number of classes of the model: on CUDA,
+    labels out of range end in an assert that names neither.
+
+    Does nothing where the number of classes is unknown, or where the loss is the user's own.
+
+    Args:
+        trainer: the Trainer.
+        batch: as the data_collator returned it.
+
+    Raises:
+        ValueError: a label is out of range.
+    """
+    if trainer.compute_loss_func is not None or not is_own(trainer, "compute_loss"):
+        return
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    classes = number_of_classes(trainer.model)
+    if classes is None or not isinstance(labels, torch.Tensor):
+        return
+    if labels.is_floating_point() or labels.dtype == torch.bool or labels.numel() == 0:
+        return
+
+    counted = labels[labels != _IGNORED_LABEL]
+    wrong = counted[(counted < 0) | (counted >= classes)]
+    if len(wrong) == 0:
+        return
+    name = type(base_of_adapter(trainer.model)).__name__
+    raise ValueError(
+        f"The first batch has the label {int(wrong[0])}, but {name} has {classes} classes: labels "
+        f"are 0 to {classes - 1}, or {_IGNORED_LABEL} where they do not count. Number the classes "
+        "from 0, and make the model with as many (num_labels; for tokens, "
+        "model.resize_token_embeddings(len(tokenizer)))."
+    )
 
 
 def require_new_models(trainer: Trainer) -> None:
@@ -412,5 +471,6 @@ def require_new_models(trainer: Trainer) -> None:
         raise RuntimeError(f"{said} {_INSTEAD_OF_OPTIMIZERS}")
 
 
-def _shown(value: Any) -> str:
+def describe(value: Any) -> str:
+    """Return type and value for a message; the value is cut."""
     return f"{type(value).__name__} ({value!r:.60})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from ...lightning_modules.common.device_copies import to_device_without_waiting
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import map_nested
+from ...lightning_modules.data.lengths import is_table
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.inspection import loss_shifts_labels, shifts_smoothed_labels
 from ...lightning_modules.models.liger import can_skip_logits
@@ -19,6 +20,7 @@ from ..arguments import TrainingArguments
 from ..arguments.parallelism import copies_of_batches, data_ranks, samples_of_rank
 from ..evaluation.metrics import metrics_of_runtime
 from ..evaluation.results import EvalLoopOutput
+from .checks import describe
 from .overrides import is_own
 
 if TYPE_CHECKING:
@@ -98,6 +100,78 @@ def require_batch(trainer: Trainer, inputs: Any) -> None:
         )
 
 
+def wrong_batch(trainer: Trainer, inputs: Any) -> TypeError:
+    """Return the error for a batch that is no mapping."""
+    model = inspection.base_of_adapter(trainer.model)
+    names = inspection.signature_columns(model, [])
+    return TypeError(
+        f"The batch is {describe(inputs)}, but the model is called with keyword arguments. "
+        f"Let the data_collator return a dict, with names that {type(model).__name__}.forward "
+        f"takes: {', '.join(names)}. To train on other batches override compute_loss, and "
+        "prediction_step for evaluations."
+    )
+
+
+def wrong_loss(source: str, loss: Any) -> TypeError:
+    """Return the error for a loss that is no tensor.
+
+    Args:
+        source: the function of the user that returned it.
+        loss: what it returned.
+    """
+    advice = "Return the loss, a tensor with gradients"
+    if isinstance(loss, tuple):
+        advice += "; outputs are returned beside it only with return_outputs=True"
+    return TypeError(f"{source} returned {describe(loss)}, not a loss. {advice}.")
+
+
+def why_no_loss(trainer: Trainer, model: nn.Module, inputs: Any) -> str:
+    """Explain which labels or columns a model lacks to compute its loss, and what to set.
+
+    Args:
+        trainer: the Trainer.
+        model: the model, in training or evaluation mode.
+        inputs: the batch.
+    """
+    name = type(inspection.base_of_adapter(trainer.model)).__name__
+    instead = "override compute_loss, or pass compute_loss_func"
+    if not trainer.label_names:
+        return f"{name}.forward takes no labels: {instead}."
+
+    missing = [label for label in trainer.label_names if inputs.get(label) is None]
+    if not missing:
+        return f"{name}.forward has to compute it; otherwise {instead}."
+
+    parts = [f"Missing: {', '.join(missing)} (label_names={trainer.label_names})."]
+    dropped = _dropped_columns(trainer, training=model.training)
+    if dropped:
+        parts.append(
+            f"Dropped from the dataset, as {name}.forward does not take them "
+            f"(remove_unused_columns=True): {', '.join(dropped)}. Rename the column with the "
+            f"labels to {missing[0]!r}."
+        )
+    else:
+        parts.append(f"Add a column {missing[0]!r} to the dataset.")
+    parts.append(f"Or {instead}.")
+    return " ".join(parts)
+
+
+def _dropped_columns(trainer: Trainer, *, training: bool) -> list[str]:
+    """Return the columns that no batch has, as the model does not take them; none where the
+    dataset does not tell its columns.
+    """
+    taken = trainer._signature_columns
+    if taken is None:
+        return []
+    dataset = trainer.train_dataset if training else trainer.eval_dataset
+    columns: Iterable[str] = ()
+    if is_table(dataset):
+        columns = dataset.column_names
+    elif isinstance(dataset, list) and dataset and isinstance(dataset[0], Mapping):
+        columns = dataset[0]
+    return [column for column in columns if column not in taken]
+
+
 def smoothed_loss(
     trainer: Trainer, model: nn.Module, outputs: Any, labels: Any, items: Any, *, split: bool
 ) -> Any:
@@ -132,7 +206,15 @@ def loss_and_outputs(
     items = trainer._get_num_items_in_batch([inputs], trainer.args.device)
     kwargs = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
     with trainer.compute_loss_context_manager():
-        loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True, **kwargs)
+        returned: Any = trainer.compute_loss(model, inputs, return_outputs=True, **kwargs)
+    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+        raise TypeError(
+            f"{type(trainer).__name__}.compute_loss returned {describe(returned)} with "
+            "return_outputs=True. Return the pair (loss, outputs) there."
+        )
+    loss, outputs = returned
+    if not isinstance(loss, torch.Tensor):
+        raise wrong_loss(f"{type(trainer).__name__}.compute_loss", loss)
 
     loss = loss.detach()
     if loss.dim() > 0:

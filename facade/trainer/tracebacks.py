@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from types import TracebackType
 from typing import Any
 
@@ -42,7 +41,7 @@ class ShortTraceback:
             return
 
         left_out = sum(_shorten(one) for one in _with_causes(error))
-        if left_out and sys.version_info >= (3, 11):
+        if left_out:
             error.add_note(
                 f"({left_out} frames of the training loop are left out; "
                 f"{FULL_TRACEBACK}=full shows them)"

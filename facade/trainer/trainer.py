@@ -681,6 +681,8 @@ class Trainer:
                 known = inspection.accepted_arguments(self.compute_loss, **known)
             with self.compute_loss_context_manager():
                 loss: Any = self.compute_loss(model, inputs, **known)
+            if not hasattr(loss, "backward"):
+                raise steps.wrong_loss(f"{type(self).__name__}.compute_loss", loss)
             if splits_sequences:
                 loss = self._context_parallel.loss_of_override(loss, model, num_items_in_batch)
             del inputs
@@ -717,6 +719,8 @@ class Trainer:
         Returns:
             The loss, or the loss and the model's outputs.
         """
+        if not isinstance(inputs, (dict, Mapping)):
+            raise steps.wrong_batch(self, inputs)
         labels = None
         split = self._context_parallel.targets is not None
         items = num_items_in_batch
@@ -739,12 +743,15 @@ class Trainer:
         # Loss.
         if self.compute_loss_func is not None:
             loss: Any = self.compute_loss_func(outputs, labels, num_items_in_batch=items)
+            if loss is None:
+                raise steps.wrong_loss("compute_loss_func", loss)
         elif labels is not None and self.label_smoother is not None:
             loss = steps.smoothed_loss(self, model, outputs, labels, items, split=split)
         else:
             loss = outputs.get("loss") if isinstance(outputs, dict) else None
             if not isinstance(loss, torch.Tensor):
-                loss = read_loss(outputs, inputs, first_of_vector=True)
+                why = partial(steps.why_no_loss, self, model, inputs)
+                loss = read_loss(outputs, inputs, why, first_of_vector=True)
 
         # Divided by the items of all processes, where gradients are averaged over the processes.
         divided_by_items = isinstance(items, NotedItems) and items.use.noted
@@ -1051,6 +1058,8 @@ class Trainer:
             prediction_loss_only: return nothing but the loss.
             ignore_keys: outputs of the model that are no predictions.
         """
+        if not isinstance(inputs, (dict, Mapping)):
+            raise steps.wrong_batch(self, inputs)
         with_loss = steps.has_loss(inputs, self.label_names, self.can_return_loss)
         inputs = self._prepare_inputs(inputs)
         labels = None

@@ -24,10 +24,12 @@ from ..evaluation.metrics import Moment
 from ..evaluation.module import EvaluationModule
 from ..evaluation.out_of_memory_advice import advice_for_training
 from . import optimization
+from .checks import check_labels
 from .epoch import Epoch
 from .lightning_callbacks import ReplacedSchedule
 from .overrides import is_own, mentions
 from .step_items import LossWeights
+from .steps import wrong_loss
 
 if TYPE_CHECKING:
     from .. import TrainingRun
@@ -169,6 +171,8 @@ class TrainerModule(EvaluationModule):
             run.windows.windows_done -= 1
             return -1
         run.epoch.windows += 1
+        if trainer.state.global_step == run.first_step:
+            check_labels(trainer, batch[0])
         trainer.control = trainer.callback_handler.on_step_begin(
             trainer.args, trainer.state, trainer.control
         )
@@ -378,6 +382,8 @@ class TrainerModule(EvaluationModule):
                 weighing = WeighsBackward(micro_batch)
             with weighing:
                 loss = trainer.training_step(epoch.model, inputs, **kwargs)
+            if loss is None:
+                raise wrong_loss(f"{type(trainer).__name__}.training_step", loss)
         except Exception as error:
             explain(error, lambda: advice_for_training(trainer.args, inputs))
             if not self.memory.keeps(error):

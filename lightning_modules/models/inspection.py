@@ -174,6 +174,31 @@ def can_return_loss(model_class: type) -> bool:
     return parameter is not None and parameter.default is True
 
 
+def number_of_classes(model: nn.Module) -> int | None:
+    """Return the number of classes that integer labels of a model of `transformers` name; None
+    where that is unknown.
+
+    For a classifier these are `config.num_labels`, for a language model the rows of its output
+    layer.
+    """
+    base = base_of_adapter(model)
+    name = type(base).__name__
+    config = getattr(base, "config", None)
+    if name.endswith("Classification"):
+        single_label = getattr(config, "problem_type", None) in (
+            None,
+            "single_label_classification",
+        )
+        classes = getattr(config, "num_labels", None)
+        # With one label the model is trained by regression.
+        return classes if single_label and isinstance(classes, int) and classes > 1 else None
+
+    is_language_model = name.endswith(("CausalLM", "LMHeadModel", "MaskedLM"))
+    if not is_language_model or not hasattr(base, "get_output_embeddings"):
+        return None
+    return getattr(base.get_output_embeddings(), "out_features", None)
+
+
 def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
     """Return those of `arguments` that `function` accepts, so that overrides with an older
     signature still work.

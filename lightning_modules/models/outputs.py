@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 CACHES = ("past_key_values", "cache")
 """Outputs of models of `transformers` before 5.24 and since, which are no predictions."""
-_ADVICE = "Otherwise override `compute_loss`, or pass `compute_loss_func`."
+_ADVICE = (
+    "Most models compute one only when they are given `labels`. Otherwise override "
+    "`compute_loss`, or pass `compute_loss_func`."
+)
 
 
 def read_loss(
     outputs: Any,
     inputs: Mapping[str, Any] | str | None = None,
-    advice: str = _ADVICE,
+    advice: str | Callable[[], str] = _ADVICE,
     *,
     first_of_vector: bool = False,
 ) -> torch.Tensor:
@@ -26,7 +29,7 @@ def read_loss(
         outputs: outputs of the model: a mapping with `loss`, a tuple or list that starts with the
             loss, an object with an attribute `loss`, or the loss itself.
         inputs: what the model was given, or a description of it, for the error message.
-        advice: what to do where the model is to return no loss, for the same.
+        advice: what is missing, or what to do, for the same; a function is called for the message.
         first_of_vector: take a tensor with one dimension as the reference does, for a list that
             starts with the loss.
 
@@ -45,7 +48,9 @@ def read_loss(
     )
     loss = outputs[0] if in_vector else find_loss(outputs)
     if loss is None:
-        raise ValueError(_no_loss_message(outputs, inputs, advice))
+        raise ValueError(
+            _no_loss_message(outputs, inputs, advice if isinstance(advice, str) else advice())
+        )
     if not isinstance(loss, torch.Tensor):
         raise TypeError(
             f"The loss of the model is a {type(loss).__name__} ({loss!r:.80}), not a torch.Tensor."
@@ -129,17 +134,27 @@ def _named(outputs: Any) -> Mapping[str, Any] | None:
 
 
 def _no_loss_message(outputs: Any, inputs: Mapping[str, Any] | str | None, advice: str) -> str:
+    given = ""
+    if inputs is not None:
+        names = inputs if isinstance(inputs, str) else ", ".join(map(str, inputs))
+        given = f" It was given: {names}."
+    return f"The model returned {_described(outputs)}.{given} {advice}"
+
+
+def _described(outputs: Any) -> str:
+    """Describe outputs without a loss, and where a loss is expected."""
+    kind = type(outputs).__name__
     named = _named(outputs)
-    returned = f"a {type(outputs).__name__}"
     if named is not None:
-        returned += f" with {', '.join(map(str, named)) or 'nothing in it'}"
-    elif isinstance(outputs, torch.Tensor):
-        returned += f" of shape {tuple(outputs.shape)}"
-    names = inputs if isinstance(inputs, str) else ", ".join(map(str, inputs or ()))
-    given = "" if inputs is None else f" It was given: {names}."
+        others = ", ".join(str(name) for name in named if name != "loss")
+        if "loss" in named or hasattr(outputs, "loss"):
+            return f"loss=None, in a {kind} with {others or 'nothing else'}"
+        return f"no `loss`, but a {kind} with {others or 'nothing in it'}"
+    if isinstance(outputs, (tuple, list)) and outputs:
+        return f"None instead of a loss, as the first of a {kind} of {len(outputs)}"
+
+    shape = f" of shape {tuple(outputs.shape)}" if isinstance(outputs, torch.Tensor) else ""
     return (
-        f"The model did not return a loss from the inputs: it returned {returned}.{given} Expected "
-        "is a mapping with the key `loss`, an object with the attribute `loss`, or a tuple that "
-        "starts with the loss; most models compute one only when they are given `labels`. "
-        f"{advice}"
+        f"no loss, but a {kind}{shape}. Expected is a mapping with the key `loss`, an object with "
+        "the attribute `loss`, or a tuple that starts with the loss"
     )

@@ -123,7 +123,8 @@ class LossModule(OptimizerModule):
     """
 
     _LOSS_ADVICE = (
-        "Otherwise pass `loss_fn`, such as nn.CrossEntropyLoss(), or override `compute_loss`."
+        "Most models compute one only when they are given `labels`. Otherwise pass `loss_fn`, "
+        "such as nn.CrossEntropyLoss(), or override `compute_loss`."
     )
 
     def __init__(

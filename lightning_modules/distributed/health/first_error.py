@@ -169,10 +169,8 @@ def _without_traceback(error: BaseException, first: Failure | None) -> BaseExcep
     """
     error.__cause__ = None
     error.__suppress_context__ = True
-    if hasattr(error, "__notes__"):
-        error.__notes__.clear()
-    same_as_first = not isinstance(error, OtherProcessError) and first is not None
-    if same_as_first and hasattr(error, "add_note"):
+    error.__notes__ = []
+    if first is not None and not isinstance(error, OtherProcessError):
         error.add_note(f"(as in process {first.rank} on {first.host}, which shows the traceback)")
     return error
 

@@ -3,11 +3,13 @@ only unusual works.
 """
 
 from collections import UserDict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from tiny import At, points, tiny, trainer, weights
+from tiny import At, Tiny, points, tiny, trainer, weights
+from torch.utils.data import DataLoader
 
 from lightrainer import DataCollatorWithPadding, Trainer, default_data_collator
 
@@ -102,6 +104,188 @@ def test_a_best_metric_that_is_no_number(tmp_path, value):
     )
     with pytest.raises(TypeError, match=r"metric_for_best_model='a' is .*number"):
         made.train()
+
+
+RETURNED_METRICS = [0.5, 0.0, np.float64(0.5), torch.ones(()), [0.5, 0.6], "0.5", [("a", 0.5)]]
+
+
+@pytest.mark.parametrize("value", RETURNED_METRICS, ids=repr)
+def test_metrics_that_are_no_dict(tmp_path, value):
+    made = trainer(tmp_path, compute_metrics=lambda _: value)
+    with pytest.raises(TypeError, match=r"compute_metrics returned .*has to return a dict"):
+        made.evaluate()
+
+
+class Unlabelled(Tiny):
+    """Returns a loss of None without labels."""
+
+    def forward(self, x, labels=None):
+        return {"loss": None, **super().forward(x, labels)}
+
+
+class Unsupervised(Tiny):
+    def forward(self, x):
+        return self.logits(x)
+
+
+def test_a_loss_of_none_names_missing_labels_and_dropped_columns(tmp_path):
+    renamed = [{"x": row["x"], "target": row["labels"]} for row in points(8)]
+    bare = [{"x": row["x"]} for row in points(8)]
+    expected = (
+        (
+            Unlabelled,
+            renamed,
+            r"loss=None, in a dict with logits.*Missing: labels.*Dropped.*target",
+        ),
+        (
+            Unlabelled,
+            bare,
+            r"loss=None, in a dict with logits.*Missing: labels.*Add a column 'labels'",
+        ),
+        (Tiny, bare, r"no `loss`, but a dict with logits.*Missing: labels.*Add a column 'labels'"),
+        (Unsupervised, bare, r"no loss, but a Tensor.*Unsupervised.forward takes no labels"),
+        (Unlabelled, bare, r"compute_loss_func"),
+    )
+    for model, data, match in expected:
+        refused(tmp_path, train, match, model=model(), train_dataset=data)
+
+
+class WithoutReturn(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        model(**inputs)
+
+
+class AlwaysWithOutputs(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        return outputs["loss"], outputs
+
+
+class NeverWithOutputs(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return model(**inputs)["loss"]
+
+
+class StepWithoutReturn(Trainer):
+    def training_step(self, *args, **kwargs):
+        super().training_step(*args, **kwargs)
+
+
+class NumberForLoss(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return model(**inputs)["loss"].item()
+
+
+LOSSES = [
+    (WithoutReturn, {}, r"WithoutReturn.compute_loss returned NoneType .*Return the loss"),
+    (AlwaysWithOutputs, {}, r"compute_loss returned tuple .*only with return_outputs=True"),
+    (NumberForLoss, {}, r"compute_loss returned float .*tensor with gradients"),
+    (StepWithoutReturn, {}, r"StepWithoutReturn.training_step returned NoneType"),
+    (
+        Trainer,
+        {"compute_loss_func": lambda *_, **__: None},
+        r"compute_loss_func returned NoneType",
+    ),
+]
+
+
+@pytest.mark.parametrize(("cls", "given", "match"), LOSSES)
+def test_losses_that_are_not_returned(tmp_path, cls, given, match):
+    for accumulation in (1, 2):
+        settings = {"gradient_accumulation_steps": accumulation, "cls": cls, **given}
+        refused(tmp_path, train, match, **settings)
+
+
+def test_outputs_that_are_not_returned_to_an_evaluation(tmp_path):
+    with pytest.raises(TypeError, match=r"compute_loss returned .*pair \(loss, outputs\)"):
+        trainer(tmp_path, NeverWithOutputs).evaluate()
+
+
+KINDS_OF_BATCHES = {
+    "list": lambda samples: samples,
+    "NoneType": lambda samples: None,
+    "Tensor": lambda samples: stacked(samples)["x"],
+    "tuple": lambda samples: tuple(stacked(samples).values()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_BATCHES)
+def test_batches_that_are_no_dict(tmp_path, kind):
+    match = rf"The batch is {kind} .*data_collator return a dict.*x, labels"
+    collator = KINDS_OF_BATCHES[kind]
+    refused(tmp_path, train, match, data_collator=collator)
+    refused(tmp_path, lambda made: made.evaluate(), match, data_collator=collator)
+
+
+def test_loaders_as_datasets(tmp_path):
+    loader = DataLoader(points(8), batch_size=2)
+    match = r"{} is a DataLoader.*loader.dataset.*batch_size=2; or override get_{}_dataloader"
+    train_match = match.format("train_dataset", "train")
+    refused(tmp_path, train, train_match, train_dataset=loader)
+    eval_match = match.format("eval_dataset", "eval")
+    refused(tmp_path, train, eval_match, eval_dataset=loader, **EPOCH)
+    refused(tmp_path, lambda made: made.evaluate(loader), eval_match)
+    test_match = match.format("test_dataset", "test")
+    refused(tmp_path, lambda made: made.predict(loader), test_match)
+
+
+def test_loaders_as_datasets_of_an_own_loader_method(tmp_path):
+    class Own(Trainer):
+        def get_train_dataloader(self):
+            return self.train_dataset
+
+    loader = DataLoader(points(8), batch_size=4, collate_fn=default_data_collator)
+    assert trainer(tmp_path, Own, train_dataset=loader).train().global_step == 2
+
+
+class TinyForSequenceClassification(Tiny):
+    """Named as a model of transformers is, with the number of its classes."""
+
+    def __init__(self, **settings):
+        super().__init__()
+        self.config = SimpleNamespace(**{"num_labels": 3, "problem_type": None, **settings})
+
+    def forward(self, x, labels=None):
+        kept = None if labels is None else labels.clamp(0, 2).long()
+        return super().forward(x, kept)
+
+
+class TinyForCausalLM(TinyForSequenceClassification):
+    def get_output_embeddings(self):
+        return self.second
+
+
+def labelled(label):
+    return [{"x": row["x"], "labels": label} for row in points(8)]
+
+
+@pytest.mark.parametrize("kind", [TinyForSequenceClassification, TinyForCausalLM])
+@pytest.mark.parametrize("label", [3, -1])
+def test_labels_out_of_range(tmp_path, kind, label):
+    match = rf"first batch has the label {label}, but {kind.__name__} has 3 classes: .*0 to 2"
+    refused(tmp_path, train, match, model=kind(), train_dataset=labelled(label))
+
+
+def test_labels_whose_range_is_unknown(tmp_path):
+    """Negative controls: nothing is compared where labels may be anything else than classes."""
+
+    class Own(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return model(**inputs)["loss"]
+
+    model = TinyForSequenceClassification
+    for cls, made, label in (
+        (Trainer, model(), -100),
+        (Trainer, model(), 2),
+        (Trainer, model(), 3.0),
+        (Trainer, model(num_labels=1), 3),
+        (Trainer, model(problem_type="regression"), 3),
+        (Own, model(), 3),
+    ):
+        assert (
+            trainer(tmp_path, cls, model=made, train_dataset=labelled(label)).train().global_step
+            == 2
+        )
 
 
 def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):

@@ -72,7 +72,7 @@ def test_a_vector_starts_with_the_loss_where_that_is_asked_for():
     assert read_loss(vector, first_of_vector=True) == 2.0
     assert split_outputs(vector, [], has_loss=True).tolist() == [3.0, 4.0]
     for outputs, first in ((vector, False), (vector[:0], True), (vector[:, None], True)):
-        with pytest.raises(ValueError, match="did not return a loss"):
+        with pytest.raises(ValueError, match="returned no loss, but a Tensor of shape"):
             read_loss(outputs, first_of_vector=first)
 
 
