@@ -7,16 +7,42 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TextIO
 
 from . import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; there is none in the reference.
+    """Run the command line, and end quietly where the reader of its output has closed it, as
+    `head` does. See `_run`.
+    """
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _is_closed(sys.stdout):
+            raise
+        # Python flushes the output again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _is_closed(stream: TextIO) -> bool:
+    """Return whether the other end of a pipe is closed, rather than that of another connection."""
+    ends = select.poll()
+    ends.register(stream.fileno(), 0)
+    return bool(ends.poll(0))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """Run the command line; transformers has no counterpart.
 
     Args:
         argv: The words after the program's name; by default those this program was started with.
@@ -51,6 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A parser of the command, which is only built for it, reads what follows.
     for name, (_, text) in _COMMANDS.items():
         commands.add_parser(name, add_help=False, help=text)
+    if words and not words[0].startswith("-") and words[0] not in _COMMANDS:
+        from .lightning_modules.common.suggestions import did_you_mean
+
+        parser.error(
+            f"{words[0]!r} is neither a command nor a script.{did_you_mean(words[0], _COMMANDS)} "
+            f"Commands: {', '.join(_COMMANDS)}."
+        )
     known, flags = parser.parse_known_args(words)
     return _start(known.command, flags)
 
@@ -67,11 +100,7 @@ def _names_a_script(word: str) -> bool:
             or word[:2] in ("-m", "-c")
             or (word not in ("-h", "--help") and is_option(word))
         )
-    if word in _COMMANDS:
-        return False
-    from .lightning_modules.common.suggestions import nearest
-
-    return "." in word or nearest(word, _COMMANDS) is None or os.path.exists(word)
+    return word not in _COMMANDS and ("." in word or os.path.exists(word))
 
 
 def _start(name: str, words: Sequence[str]) -> int:

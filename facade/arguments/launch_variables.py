@@ -215,13 +215,18 @@ def said(argument: str, version: int | None = None) -> dict[str, str]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def refusals() -> list[str]:
-    """Return one sentence for each variable with an unsupported value, with a remedy."""
-    return [
-        f"the environment variable {name}={value!r}: {row.refused}"
-        for name, row in VARIABLES.items()
-        if row.refused
-        and name in os.environ
-        and (value := asked(name)) is not None
-        and value.lower() not in row.fine
-    ]
+def refusals(sources: Mapping[str, str] | None = None) -> list[str]:
+    """Return one sentence for each variable with an unsupported value, with a remedy.
+
+    Args:
+        sources: what was given to a command that set variables, by their names, such as
+            `--mixed_precision fp9`.
+    """
+    found = []
+    for name, row in VARIABLES.items():
+        value = asked(name) if row.refused and name in os.environ else None
+        if value is None or value.lower() in row.fine:
+            continue
+        source = (sources or {}).get(name, f"the environment variable {name}={value!r}")
+        found.append(f"{source}: {row.refused}")
+    return found

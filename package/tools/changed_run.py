@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from argparse import REMAINDER
+from argparse import REMAINDER, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,24 @@ def add_script(parser: Any) -> None:
     parser.add_argument("words", metavar="ARGUMENTS", nargs=REMAINDER, help="those of the script")
 
 
+def note_options_of_script(command: str, given: Namespace) -> None:
+    """Report the words after the script that have the name of an option of the command.
+
+    Args:
+        command: its name.
+        given: its options, with those of `add_script`.
+    """
+    own = {f"--{name}" for name in vars(given)} - {"--checkpoint", "--script", "--words"}
+    meant = [word.partition("=")[0] for word in given.words]
+    taken = [name for name in meant if name in own]
+    if taken:
+        print(
+            f"lightrainer {command}: {', '.join(taken)} is passed to {given.script}, as it follows "
+            f"the script. Options of lightrainer {command} go before the script.",
+            file=sys.stderr,
+        )
+
+
 def run_changed(
     command: str, given: Any, arguments: dict[str, Any], **settings: Any
 ) -> dict[str, Any] | None:
@@ -58,6 +76,7 @@ def run_changed(
     """
     from ..interception import environment
 
+    note_options_of_script(command, given)
     variables = {**os.environ, environment.RECORDER: __file__}
     environment.switch_on(variables)
     environment.choose_keras_backend(variables)

@@ -38,7 +38,7 @@ def evaluate(words: Sequence[str]) -> int:
         "Example: lightrainer evaluate out/checkpoint-500 train.py --per_device_eval_batch_size 64",
         "lightrainer evaluate [options] CHECKPOINT SCRIPT [ARGUMENTS]",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON in the place of a table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder with the weights")
     add_script(parser)
     given = parser.parse_args(words)
@@ -64,14 +64,20 @@ def evaluate(words: Sequence[str]) -> int:
 
 def change(trainer_class: Any, settings: dict[str, Any]) -> None:
     """Let a class of Trainers evaluate the checkpoint of the settings instead of training."""
+    from ..callbacks import TrainerState
     from ..lightning_modules.checkpoints import load_weights
 
     original, loaded = trainer_class.evaluate, []
+    saved_state = os.path.join(settings["checkpoint"], "trainer_state.json")
 
     def load(trainer: Any) -> None:
         if trainer not in loaded:
             loaded.append(trainer)
             load_weights(trainer.model, settings["checkpoint"])
+            # The epoch is among the metrics; weights alone have none.
+            trainer.state.epoch = None
+            if os.path.isfile(saved_state):
+                trainer.state.epoch = TrainerState.load_from_json(saved_state).epoch
 
     def evaluate_loaded(trainer: Any, *args: Any, **kwargs: Any) -> Any:
         load(trainer)

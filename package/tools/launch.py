@@ -92,7 +92,8 @@ def launch(flags: Sequence[str]) -> int:
     given = parser.parse_own(flags, "Options of the script follow its name.")
     try:
         said = {key: value for key, value in vars(given).items() if value}
-        settings = read_settings(given.config_file or default_file(), vars(given))
+        file = given.config_file or default_file()
+        settings = read_settings(file, vars(given))
         if said.keys() & {"multi_gpu", *_KINDS.values()}:
             kinds = (*_KINDS.values(), "use_parallelism_config")
             settings = {key: value for key, value in settings.items() if key not in kinds}
@@ -100,7 +101,7 @@ def launch(flags: Sequence[str]) -> int:
             settings["num_processes"] = 1  # accelerate takes no notice of the number, either
         settings |= said
         os.environ.update(variables(settings))
-        if refused := refusals():
+        if refused := refusals(_sources(said, settings, file)):
             raise ValueError("; ".join(refused))
         command = _command(settings, given.script)
     except (OSError, ValueError) as error:
@@ -110,6 +111,28 @@ def launch(flags: Sequence[str]) -> int:
     environment.switch_on(os.environ)
     environment.choose_keras_backend(os.environ)
     return runner.become([*command, *given.arguments])
+
+
+def _sources(
+    said: Mapping[str, Any], settings: Mapping[str, Any], file: str | None
+) -> dict[str, str]:
+    """Return what set each variable, as the user wrote it: an option, or a key of the file.
+
+    Args:
+        said: values of options.
+        settings: of options and of the file.
+        file: path of the file.
+    """
+    from ..facade.arguments.launch_variables import VARIABLES
+
+    sources = {}
+    for name, row in VARIABLES.items():
+        value = said.get(row.option)
+        if value is not None:
+            sources[name] = f"--{row.option}" if row.flag else f"--{row.option} {value}"
+        elif settings.get(row.option) is not None:
+            sources[name] = f"{file}: {row.option}={settings[row.option]!r}"
+    return sources
 
 
 def default_file() -> str | None:

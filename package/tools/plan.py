@@ -36,9 +36,12 @@ def plan(flags: Sequence[str]) -> int:
     try:
         with on_paper():
             (args,) = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)
-        print(translate(args))
-        for problem in problems(args):
-            print(f"It cannot run on this machine: {problem}", file=sys.stderr)
+        table = str(translate(args))
+        found = problems(args)
     except (ValueError, TypeError, NotImplementedError, OSError) as error:
         parser.error(str(error))
+
+    print(table)
+    for problem in found:
+        print(f"It cannot run on this machine: {problem}", file=sys.stderr)
     return 0

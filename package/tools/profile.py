@@ -9,6 +9,7 @@ import sys
 from argparse import REMAINDER
 from collections.abc import Sequence
 
+from .changed_run import note_options_of_script
 from .command_line import CommandParser, whole
 
 
@@ -47,6 +48,7 @@ def profile(words: Sequence[str]) -> int:
     parser.add_argument("script", metavar="SCRIPT", help="the script, a Python file")
     parser.add_argument("words", metavar="ARGUMENTS", nargs=REMAINDER, help="those of the script")
     given = parser.parse_args(words)
+    note_options_of_script("profile", given)
     os.environ[PROFILE] = f"{given.wait},{given.warmup},{given.active}"
     switch_on(os.environ)
     return become([sys.executable, given.script, *given.words])

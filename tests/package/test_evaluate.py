@@ -75,6 +75,7 @@ def test_the_metrics_are_those_of_the_training_and_nothing_is_written(trained):
     found = json.loads(done.stdout)
     assert logged(trained, 2).items() <= found.items()
     assert len(logged(trained, 2)) == 6
+    assert found["epoch"] == pytest.approx(2 / 3)
     assert "the script speaks" in done.stderr
     done = command("evaluate", "out/checkpoint-4", "train.py", "out", 1, cwd=trained)
     table = dict(line.split() for line in done.stdout.splitlines())
@@ -88,6 +89,18 @@ def test_a_script_that_evaluates_gets_the_weights(trained):
         "evaluate", "--json", "out/checkpoint-2", "train.py", "out", 1, "only", cwd=trained
     )
     assert json.loads(done.stdout)["eval_loss"] == logged(trained, 2)["eval_b_loss"]
+    assert "is passed to train.py" not in done.stderr
+
+
+def test_options_after_the_script_and_weights_without_an_epoch(trained):
+    words = ["saved", "train.py", "out", 1, "only", "--json", "--launcher=sh", "--checkpoint"]
+    done = command("evaluate", *words, cwd=trained)
+    assert "eval_loss" in done.stdout
+    assert "epoch" not in done.stdout
+    assert (
+        "lightrainer evaluate: --json, --launcher is passed to train.py, as it follows"
+        in done.stderr
+    )
 
 
 def test_in_two_processes(trained):

@@ -212,7 +212,9 @@ def test_the_file_of_accelerate_config_is_the_default(started, tmp_path):
 
 REFUSED = [
     ("plain", {}, ["--num_proceses", "2"], "--num_proceses. Did you mean '--num_processes'"),
-    ("plain", {}, ["--mixed_precision", "fp8"], "ACCELERATE_MIXED_PRECISION='fp8': set it to"),
+    ("plain", {}, ["--mixed_precision", "fp8"], "error: --mixed_precision fp8: set it to"),
+    ("plain", {}, ["--use_megatron_lm"], "error: --use_megatron_lm: there is no Megatron-LM"),
+    ("plain", {"mixed_precision": "fp8"}, [], "launch.yaml: mixed_precision='fp8': set it to"),
     (
         "plain",
         {},
@@ -232,7 +234,12 @@ REFUSED = [
         "'num_procesess' is no known setting. Did you mean 'num_processes'",
     ),
     ("plain", {"distributed_type": "XLA"}, [], "distributed_type=XLA needs accelerate launch"),
-    ("plain", {"enable_cpu_affinity": True}, [], "leave enable_cpu_affinity out"),
+    (
+        "plain",
+        {"enable_cpu_affinity": True},
+        [],
+        "launch.yaml: enable_cpu_affinity=True: processes are not bound to cores",
+    ),
 ]
 
 

@@ -1,5 +1,7 @@
 """The command line of the package."""
 
+import contextlib
+import os
 import subprocess
 import sys
 
@@ -55,6 +57,31 @@ def test_a_plan_for_a_gpu_that_is_elsewhere(capsys, monkeypatch):
         lightrainer.TrainingArguments(bf16=True)
 
 
+@pytest.mark.parametrize(
+    "words", [["plan"], ["estimate", "--params", "1e9", "--compare"], ["--help"]]
+)
+def test_a_closed_pipe_ends_quietly(words, monkeypatch, capfd):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with open(write_end, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        with contextlib.suppress(SystemExit):
+            main(words)
+        closed.flush()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_broken_connection_is_an_error(monkeypatch):
+    """Negative control: another pipe than that of the output is broken."""
+    monkeypatch.setattr(lightrainer.__main__, "_run", broken_connection)
+    with pytest.raises(BrokenPipeError, match="of the database"):
+        main(["plan"])
+
+
+def broken_connection(argv):
+    raise BrokenPipeError("of the database")
+
+
 WORDS = [
     (["plan", "--learning_rte", "1"], "Did you mean 'learning_rate'"),
     (
@@ -62,7 +89,10 @@ WORDS = [
         "argument --max_steps/--max-steps: invalid int value: 'many'",
     ),
     (["plan", "--fsdp_config", "no.json"], "no.json"),
-    (["plann"], "invalid choice: 'plann'"),
+    (["plann"], "'plann' is neither a command nor a script. Did you mean 'plan'? Commands: run, "),
+    (["evalute", "x.py"], "Did you mean 'evaluate'?"),
+    (["lr_find", "x.py"], "Did you mean 'lr-find'?"),
+    (["trian"], "'trian' is neither a command nor a script. Commands: run, launch, "),
     ([], "the following arguments are required: COMMAND"),
 ]
 
