@@ -1,6 +1,6 @@
-"""Hyperparameter search: the study, the values of a trial, its folder, the result.
+"""Hyperparameter search: the study, the values and folders of trials, and the result.
 
-`hyperparameter_search` has what the Trainer calls; `search_run` runs the trials of one search,
-called by the backends (`optuna_backend`, `ray_backend`). Not here: casting values to the types of
-arguments (`facade/arguments/trial_values.py`).
+The Trainer calls `hyperparameter_search`. A backend (`optuna_backend`, `ray_backend`) calls
+`search_run` for each trial of a search. Values are cast to the types of arguments elsewhere
+(`facade/arguments/trial_values.py`).
 """

@@ -1,55 +1,68 @@
-"""Trials of an earlier study, as a beginning of a new one: its sampler and pruner know them from
-the start.
-"""
+"""Trials of an earlier study, added to a new one so that its sampler and pruner know them."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .storages import open_storage, shown
+from .storages import open_storage, without_password
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.trial import FrozenTrial
 
 ORIGIN = "lightrainer:origin"
-"""Attribute of a trial that was not run in this study: name of its study, and number there."""
+"""User attribute of a trial from an earlier study: the name of that study, and its number there."""
 
 
-def load_earlier(address: str) -> Any:
-    """Load a study to begin with.
+def load_earlier(address: str) -> Study:
+    """Load a study whose trials are added to a new one.
 
     Args:
-        address: a storage, and `#name` where there are several studies in it, or the folder of a
+        address: a storage, followed by `#name` if it holds several studies, or the folder of a
             sweep.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         StorageError: the storage cannot be reached.
-        ValueError: it has no such study, or several and none is named.
+        ValueError: the storage has no such study, or several and none is named.
     """
     import optuna
 
-    place, _, name = address.partition("#")
-    if os.path.isdir(place):
-        place = f"sqlite:///{os.path.join(place, 'study.db')}"
-    path = place.removeprefix("sqlite:///").removeprefix("journal://")
-    if "://" not in path and not os.path.isfile(path):  # opening it would make it
-        raise FileNotFoundError(f"begin_with={place}: there is no file {path}.")
-    storage = open_storage(place)
+    storage_address, _, name = address.partition("#")
+    if os.path.isdir(storage_address):
+        storage_address = f"sqlite:///{os.path.join(storage_address, 'study.db')}"
+
+    # Opening a missing file would create it.
+    path = storage_address.removeprefix("sqlite:///").removeprefix("journal://")
+    if "://" not in path and not os.path.isfile(path):
+        raise FileNotFoundError(f"begin_with={storage_address}: the file {path} does not exist.")
+
+    # The name may be left out if there is only one study.
+    storage = open_storage(storage_address)
     names = optuna.get_all_study_names(storage)
-    if (name or len(names) != 1) and name not in names:
+    if not name and len(names) == 1:
+        name = names[0]
+    if name not in names:
         raise ValueError(
-            f"begin_with={shown(place)}#{name}: name one of its studies: "
+            f"begin_with={without_password(storage_address)}#{name}: name one of its studies: "
             f"{', '.join(names) or 'none'}."
         )
-    return optuna.load_study(study_name=name or names[0], storage=storage)
+    return optuna.load_study(study_name=name, storage=storage)
 
 
 def require_comparable(earlier: Any, directions: Sequence[str], metrics: Sequence[str]) -> None:
-    """Refuse a study whose values cannot be compared with those of a new one.
+    """Refuse an earlier study whose values cannot be compared with those of the new one.
+
+    Args:
+        earlier: what the user passed as `begin_with`.
+        directions: of the new study.
+        metrics: of the new study; empty if the objectives have no names.
 
     Raises:
-        TypeError: it is no study.
+        TypeError: `earlier` is not a study.
         ValueError: it has other directions or metrics.
     """
     import optuna
@@ -59,86 +72,106 @@ def require_comparable(earlier: Any, directions: Sequence[str], metrics: Sequenc
             f"begin_with={earlier!r:.60} must be a study: optuna.load_study(study_name=..., "
             "storage=...)."
         )
-    theirs = [one.name.lower() for one in earlier.directions]
-    named = [short_name(name) for name in earlier.metric_names or metrics]
-    if theirs != list(directions) or named != [short_name(name) for name in metrics or named]:
-        has = (
-            f"begin_with: the study {earlier.study_name!r} has direction={theirs} and "
-            f"{', '.join(named)}"
-        )
-        raise ValueError(
-            f"{has}, and this search {list(directions)} and {', '.join(metrics)}. Search for the "
-            "same."
-        )
+    earlier_directions = [direction.name.lower() for direction in earlier.directions]
+    earlier_metrics = [short_name(name) for name in earlier.metric_names or metrics]
+
+    # Objectives without names are compared by their directions alone.
+    same_metrics = not metrics or earlier_metrics == [short_name(name) for name in metrics]
+    if earlier_directions == list(directions) and same_metrics:
+        return
+    raise ValueError(
+        f"begin_with: the study {earlier.study_name!r} has direction={earlier_directions} and "
+        f"metrics {', '.join(earlier_metrics) or 'without names'}, but this search has "
+        f"direction={list(directions)} and metrics {', '.join(metrics) or 'without names'}. "
+        "Search for the same metrics in the same directions."
+    )
 
 
-def begin_with(study: Any, earlier: Any, hp_space: Callable[[Any], Any]) -> tuple[int, int]:
+def add_earlier_trials(
+    study: Study, earlier: Study, hp_space: Callable[[Any], Any]
+) -> tuple[int, int]:
     """Add the completed and the pruned trials of an earlier study, each once.
 
     Args:
-        study: gets them.
-        earlier: the study that has them.
-        hp_space: suggests the values of a trial. One that could not have those of an earlier trial
-            leaves it out.
+        study: the new study.
+        earlier: the earlier study.
+        hp_space: suggests the values of a trial. An earlier trial whose values the space cannot
+            suggest is left out.
 
     Returns:
-        the number of trials added, and of those left out.
+        the number of trials that were added, and of those that were left out.
     """
     from optuna.trial import TrialState
 
-    known = {trial.user_attrs.get(ORIGIN) for trial in study.get_trials(deepcopy=False)}
+    present = {trial.user_attrs.get(ORIGIN) for trial in study.get_trials(deepcopy=False)}
     finished = earlier.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-    origins = {
-        one.user_attrs.get(ORIGIN, f"{earlier.study_name} {one.number}"): one for one in finished
-    }
-    added = [
-        _retold(trial, hp_space, origin) for origin, trial in origins.items() if origin not in known
-    ]
-    study.add_trials([trial for trial in added if trial is not None])
-    return len(added) - added.count(None), added.count(None)
+
+    # The earlier study may itself have trials from a study before it: they keep their origin.
+    by_origin: dict[str, FrozenTrial] = {}
+    for trial in finished:
+        default_origin = f"{earlier.study_name} {trial.number}"
+        by_origin[trial.user_attrs.get(ORIGIN, default_origin)] = trial
+
+    added = []
+    left_out = 0
+    for origin, trial in by_origin.items():
+        if origin in present:
+            continue
+        copied = _copy_for_space(trial, hp_space, origin)
+        if copied is None:
+            left_out += 1
+        else:
+            added.append(copied)
+    study.add_trials(added)
+    return len(added), left_out
 
 
-def suggested(hp_space: Callable[[Any], Any], values: dict[str, Any]) -> Any:
-    """Return a trial to which the space has suggested these values, and others where they leave
-    some out.
+def trial_with_values(hp_space: Callable[[Any], Any], values: dict[str, Any]) -> Trial:
+    """Return a trial to which a space has suggested given values.
+
+    Args:
+        hp_space: suggests the values of a trial.
+        values: by name; the space samples those that are missing.
 
     Raises:
-        ValueError: a value is none of the space.
+        ValueError: a value is not in the space.
     """
     import optuna
 
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler())
     study.enqueue_trial(values)
     trial = study.ask()
+
+    # Optuna warns of a value out of range, for which `create_trial` raises below.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of values out of range, which raise below
+        warnings.simplefilter("ignore", UserWarning)
         hp_space(trial)
     optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=0.0)
     return trial
 
 
 def short_name(metric: str) -> str:
-    """Return the name that `loss` and `eval_loss` have in common."""
+    """Return the name of a metric without `eval_`, so that `loss` and `eval_loss` are the same."""
     return metric.removeprefix("eval_")
 
 
-def _retold(trial: Any, hp_space: Callable[[Any], Any], origin: str) -> Any:
-    """Return a finished trial with the distributions of this space; None if the space has not
-    all of its values.
-    """
+def _copy_for_space(
+    trial: FrozenTrial, hp_space: Callable[[Any], Any], origin: str
+) -> FrozenTrial | None:
+    """Copy a finished trial with the distributions of a space; None if its values do not fit."""
     import optuna
 
     try:
-        told = suggested(hp_space, trial.params)
+        suggested = trial_with_values(hp_space, trial.params)
     except ValueError:
         return None
-    if told.params != trial.params:
+    if suggested.params != trial.params:
         return None
     return optuna.trial.create_trial(
         state=trial.state,
         values=trial.values,
         params=trial.params,
-        distributions=told.distributions,
+        distributions=suggested.distributions,
         user_attrs={**trial.user_attrs, ORIGIN: origin},
         intermediate_values=trial.intermediate_values,
     )

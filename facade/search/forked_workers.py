@@ -1,4 +1,4 @@
-"""`n_jobs`: trials side by side, in forked processes."""
+"""`n_jobs` of a search: trials in parallel, in forked processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import multiprocessing
 import os
 import pickle
 import tempfile
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,12 +17,22 @@ from .retries import is_persistent
 from .search_run import SearchRun, enqueue
 from .storages import disconnect, open_storage
 
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
 
-def check_jobs(jobs: int, trainer: Any) -> None:
-    """Refuse an impossible number of workers.
+    from .. import Trainer
+
+ObjectiveFactory = Callable[[SearchRun, Any, Channel], Callable[[Any], Any]]
+"""Takes the search, a study and a channel, and returns the function of a trial."""
+
+
+def check_jobs(jobs: int, trainer: Trainer) -> None:
+    """Check that a search can use this number of workers.
 
     Raises:
-        ValueError: says what to do instead.
+        ValueError: it cannot; the message says what to do instead.
     """
     if jobs == 0 or jobs < -1:
         raise ValueError(f"n_jobs={jobs!r} must be at least 1, or -1 for one for each core.")
@@ -29,48 +40,58 @@ def check_jobs(jobs: int, trainer: Any) -> None:
         return
     if trainer.args.world_size > 1:
         raise ValueError(
-            f"n_jobs={jobs}: several processes train each trial together already. Pass n_jobs=1."
+            f"n_jobs={jobs}: several processes already train each trial together. Pass n_jobs=1."
         )
-    if trainer.args.device.type != "cpu" or not hasattr(os, "fork"):
+    device_type = trainer.args.device.type
+    if device_type != "cpu" or not hasattr(os, "fork"):
         raise ValueError(
-            f"n_jobs={jobs}: on {trainer.args.device.type} this process cannot be forked into "
-            "workers. Start `python -m lightrainer sweep script.py --workers N` instead."
+            f"n_jobs={jobs}: on {device_type} this process cannot be forked into workers. Run "
+            "`python -m lightrainer sweep script.py --workers N` instead."
         )
 
 
 def optimize_in_workers(
-    search: SearchRun, study: Any, jobs: int, objective: Any, options: dict[str, Any]
+    search: SearchRun,
+    study: Study,
+    jobs: int,
+    make_objective: ObjectiveFactory,
+    options: dict[str, Any],
 ) -> None:
-    """As `Study.optimize` with `n_jobs`, but in processes: threads would share the random
-    generators of torch.
+    """As `Study.optimize` with `n_jobs`, but in processes.
 
-    The workers are forked, so that nothing has to be pickled. A study in main memory is kept in a
-    file meanwhile.
+    Threads would share torch's random generators. The workers are forked, so nothing has to be
+    pickled.
 
     Args:
         search: the search.
         study: its study.
         jobs: number of workers; -1 for one for each core.
-        objective: takes the search, a study and a channel, and returns the function of a trial.
+        make_objective: returns the function of a trial, in a worker.
         options: of `Study.optimize`.
     """
     import optuna
 
-    jobs = (os.cpu_count() or 1) if jobs == -1 else jobs
+    if jobs == -1:
+        jobs = os.cpu_count() or 1
     if is_persistent(study):
-        _Pool(search, study, jobs, objective, options).run()
+        _WorkerPool(search, study, jobs, make_objective, options).run()
         return
+
+    # Workers cannot share a study in main memory: they use a temporary copy of it in a file.
     with tempfile.TemporaryDirectory() as folder:
         storage = open_storage(os.path.join(folder, "study.log"))
         optuna.copy_study(
             from_study_name=study.study_name, from_storage=study._storage, to_storage=storage
         )
-        shared = _loaded(study, storage)
-        _Pool(search, shared, jobs, objective, options).run()
-        study.add_trials(shared.get_trials(deepcopy=False)[len(study.get_trials(deepcopy=False)) :])
+        shared_study = _load_from(storage, study)
+        _WorkerPool(search, shared_study, jobs, make_objective, options).run()
+
+        number_before = len(study.get_trials(deepcopy=False))
+        study.add_trials(shared_study.get_trials(deepcopy=False)[number_before:])
 
 
-def _loaded(study: Any, storage: Any) -> Any:
+def _load_from(storage: BaseStorage, study: Study) -> Study:
+    """Load a study from another storage, with the same sampler and pruner."""
     import optuna
 
     return optuna.load_study(
@@ -78,28 +99,36 @@ def _loaded(study: Any, storage: Any) -> Any:
     )
 
 
-class _Pool:
+class _WorkerPool:
     """Workers that take trials until there are enough, or one of them fails."""
 
     def __init__(
-        self, search: SearchRun, study: Any, jobs: int, objective: Any, options: dict[str, Any]
+        self,
+        search: SearchRun,
+        study: Study,
+        jobs: int,
+        make_objective: ObjectiveFactory,
+        options: dict[str, Any],
     ) -> None:
-        self.context: Any = multiprocessing.get_context("fork")
+        self.context = multiprocessing.get_context("fork")
         self.search = search
         self.study = study
         self.jobs = jobs
-        self.objective = objective
+        self.make_objective = make_objective
         self.options = options
-        self.left: Any = self.context.Value(
-            "l", -1 if options["n_trials"] is None else options["n_trials"]
-        )
-        self.failures: Any = self.context.SimpleQueue()
+
+        # The trials that may still start, shared by all workers; negative for any number.
+        n_trials = options["n_trials"]
+        self.trials_left = self.context.Value("l", -1 if n_trials is None else n_trials)
+        self.failures = self.context.SimpleQueue()
 
     def run(self) -> None:
         """Start the workers, wait for them, and raise the error of one that failed."""
         enqueue(self.study, self.search.options.enqueue)
-        # or the end of a worker would end the connection of this process
+
+        # Forked workers would share the connection, and close it when they exit.
         disconnect(self.study._storage)
+
         workers = [self.context.Process(target=self._work) for _ in range(self.jobs)]
         try:
             for worker in workers:
@@ -110,62 +139,76 @@ class _Pool:
             for worker in workers:
                 if worker.is_alive():
                     worker.terminate()
+
+        # An error of a worker, or else the exit code of one that was killed.
         if not self.failures.empty():
             error, message = self.failures.get()
             raise error or RuntimeError(message)
-        killed = [worker.exitcode for worker in workers if worker.exitcode != 0]
-        if killed:
+        exit_codes = [worker.exitcode for worker in workers if worker.exitcode != 0]
+        if exit_codes:
             raise RuntimeError(
-                f"{len(killed)} of {self.jobs} workers ended with exit code {killed[0]}."
+                f"{len(exit_codes)} of {self.jobs} workers exited with code {exit_codes[0]} and "
+                "reported no error; they were probably killed."
             )
 
     def _work(self) -> None:
+        """Train trials until none is left; the main function of a worker."""
         from ...lightning_modules.search.shared_study import optimize_together  # imports Lightning
 
-        torch.set_num_threads(1)  # the parent's threads are gone after a fork
-        if not self._take():
+        # The threads of the parent do not exist after a fork.
+        torch.set_num_threads(1)
+        if not self._take_trial():
             return
-        study = _loaded(self.study, _reopened(self.study._storage))
-        study.sampler.reseed_rng()
-        stopped_here = False
 
-        def stop_after_the_last(study: Any, trial: Any) -> None:
-            nonlocal stopped_here
-            if not self._take():
-                stopped_here = True
+        # Each worker needs its own connections and random numbers.
+        study = _load_from(_reopen(self.study._storage), self.study)
+        study.sampler.reseed_rng()
+        has_taken_all = False
+
+        def stop_after_last_trial(study: Study, trial: FrozenTrial) -> None:
+            nonlocal has_taken_all
+            if not self._take_trial():
+                has_taken_all = True
                 study.stop()
 
-        callbacks = [*(self.options.get("callbacks") or []), stop_after_the_last]
+        callbacks = [*(self.options.get("callbacks") or []), stop_after_last_trial]
         options = {**self.options, "n_trials": None, "callbacks": callbacks}
         try:
             channel = Channel()
-            optimize_together(
-                study, self.objective(self.search, study, channel), channel=channel, **options
-            )
+            objective = self.make_objective(self.search, study, channel)
+            optimize_together(study, objective, channel=channel, **options)
         except Exception as error:
             self.failures.put((_picklable(error), f"{type(error).__name__}: {error}"))
-        # an error, the timeout, or a callback ends the search: for all workers
-        if not stopped_here:
-            with self.left.get_lock():
-                self.left.value = 0
 
-    def _take(self) -> bool:
-        with self.left.get_lock():
-            if self.left.value > 0:
-                self.left.value -= 1
+        # An error, the timeout or a callback of the user ended the search: for all workers.
+        if not has_taken_all:
+            with self.trials_left.get_lock():
+                self.trials_left.value = 0
+
+    def _take_trial(self) -> bool:
+        """Return whether this worker may start another trial, and count it."""
+        with self.trials_left.get_lock():
+            if self.trials_left.value > 0:
+                self.trials_left.value -= 1
                 return True
-            return self.left.value < 0
+            return self.trials_left.value < 0
 
 
-def _reopened(storage: Any) -> Any:
-    """Return the storage with connections of its own, as those of the parent cannot be shared."""
-    address = getattr(getattr(storage, "_backend", storage), "url", None)
-    # A copy of a journal has an id of its own: with the same one, two workers would take the same
+def _reopen(storage: BaseStorage) -> BaseStorage:
+    """Return the storage with new connections; those of the parent cannot be shared."""
+    # A study wraps the storage of a database in a cache, whose `_backend` it is.
+    database = getattr(storage, "_backend", storage)
+    url = getattr(database, "url", None)
+    if url is not None:
+        return open_storage(str(url))
+
+    # A copy of a journal gets a new worker id. With the same id two workers would take the same
     # queued trial.
-    return copy.copy(storage) if address is None else open_storage(str(address))
+    return copy.copy(storage)
 
 
 def _picklable(error: Exception) -> Exception | None:
+    """Return an error if it can be sent to the parent; None if it cannot."""
     try:
         return pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,13 +1,11 @@
-"""Hyperparameter search of a Trainer: the entry point, and the calls that the Trainer makes
-around each trial.
-"""
+"""Hyperparameter search: its entry point, and the calls of the Trainer around each trial."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.suggestions import did_you_mean
@@ -16,42 +14,51 @@ from ..arguments.enums import HPSearchBackend
 from ..arguments.trial_values import apply
 from . import sweep_reports
 from .hyperparameters import default_compute_objective
-from .metric_objective import directions_of, metric_names, objective_from, report_position
-from .retries import failures, listed
-from .search_run import OPTIONS, SearchOptions, SearchRun, Transport, renew_accelerator
+from .metric_objective import metric_names, objective_from, report_position, usual_directions
+from .retries import failure_reasons, format_failures
+from .search_run import OPTIONS, SearchOptions, SearchRun, Transport, recreate_accelerator
 from .trial_folders import folder_name
 
 if TYPE_CHECKING:
+    from optuna import Trial
+
     from ...callbacks import TrainerState
+    from ...lightning_modules.search.shared_study import SharedTrial
     from .. import Trainer
     from .hyperparameters import BestRun
+    from .optuna_backend import OptunaBackend
+    from .ray_backend import RayBackend
+    from .search_run import OptunaTrial
+
+    AnyTrial = OptunaTrial | dict[str, Any] | None
+    """A trial of optuna, the values of one of Ray, or None outside of a search."""
 
 logger = logging.getLogger(__name__)
 
 _CHOICES = {"final_model": ("best", "retrain", "last"), "pruning_unit": ("steps", "epochs")}
 _DIRECTIONS = ("minimize", "maximize")
 _PACKAGES = {"optuna": "optuna", "ray": "'ray[tune]'"}
-_REFUSED = {
+_UNSUPPORTED = {
     "wandb": (
-        "a sweep of W&B is led by its server. To see trials there leave backend out and set "
-        "report_to='wandb'"
+        "the server of W&B controls its sweeps. To see the trials in W&B, leave backend out and "
+        "set report_to='wandb'"
     ),
     "sigopt": (
-        "the service was shut down, and later versions of the reference dropped it too. Leave "
+        "the service was shut down, and later versions of transformers dropped it too. Leave "
         "backend out"
     ),
 }
 
 
 class MissingBackendError(RuntimeError, ImportError):
-    """The library of a backend is not installed: a RuntimeError as in the reference, and an
-    ImportError.
+    """The library of a backend is not installed.
+
+    It is a RuntimeError because the reference raises one, and an ImportError because it is one.
     """
 
 
 class HyperparameterSearch:
-    """The search, or the sweep, that a Trainer takes part in; outside of both each method does
-    nothing.
+    """The search or the sweep that a Trainer is part of; outside of both, methods do nothing.
 
     Args:
         trainer: the Trainer.
@@ -67,61 +74,83 @@ class HyperparameterSearch:
 
     def run(
         self,
-        hp_space: Any,
-        compute_objective: Any,
-        number: Any,
-        direction: Any,
-        backend: Any,
-        hp_name: Any,
-        more: Any,
+        hp_space: Callable[[Any], dict[str, Any]] | None,
+        compute_objective: Callable[[dict[str, float]], Any] | str | list[str] | None,
+        n_trials: int | None,
+        direction: str | list[str] | None,
+        backend: str | HPSearchBackend | None,
+        hp_name: Callable[[Any], str] | None,
+        keywords: dict[str, Any],
     ) -> BestRun | list[BestRun]:
         """Search; the parameters are those of `Trainer.hyperparameter_search`."""
+        # Everything is checked before the Trainer is changed.
         trainer = self.trainer
-        chosen = make_backend(backend)
+        search_backend = make_backend(backend)
         objective = objective_from(compute_objective)
-        options = read_options(number, direction, more, metric_names(compute_objective))
-        chosen.check(trainer, options)
+        options = read_options(n_trials, direction, keywords, metric_names(compute_objective))
+        search_backend.check(trainer, options)
         _require_evaluation(trainer)
-        trainer.hp_space = chosen.default_hp_space if hp_space is None else hp_space
+
+        trainer.hp_space = search_backend.default_hp_space if hp_space is None else hp_space
         trainer.compute_objective = objective
         trainer.hp_name = hp_name
-        trainer.hp_search_backend = chosen.name
-        self.current = search = SearchRun(trainer, options, self.transport)
+        trainer.hp_search_backend = search_backend.name
+        search = SearchRun(trainer, options, self.transport)
+        self.current = search
         logger.info("Search: %s.", options.goal)
         try:
-            found = chosen.run(trainer, search)
-            search.given.restore()
-            search.install_final_model(found)
+            best = search_backend.run(trainer, search)
+            search.original_arguments.restore()
+            search.install_final_model(best)
         finally:
             search.end()
-            self.current = trainer.hp_search_backend = None
-        for best in found if isinstance(found, list) else [found]:
-            logger.info("Best (%s): trial %s with %s.", options.goal, best.run_id, best.objective)
-        failed = (
-            failures(trainer.study.get_trials(deepcopy=False)) if trainer.study is not None else {}
-        )
-        if failed:
-            logger.warning("Failed trials (%s):%s", len(failed), listed(failed))
+            self.current = None
+            trainer.hp_search_backend = None
+        self._log_result(best, options)
         self._write_report(options.report)
-        return found
+        return best
 
-    def apply(self, trial: Any) -> bool:
-        """Set the values of a trial on the arguments; return whether there were any."""
+    def _log_result(self, best: BestRun | list[BestRun], options: SearchOptions) -> None:
+        """Log the best trials, and warn of failed ones."""
+        best_runs = best if isinstance(best, list) else [best]
+        for run in best_runs:
+            logger.info("Best (%s): trial %s with %s.", options.goal, run.run_id, run.objective)
+
+        study = self.trainer.study
+        if study is None:
+            return
+        reasons = failure_reasons(study.get_trials(deepcopy=False))
+        if reasons:
+            logger.warning("Failed trials (%s):%s", len(reasons), format_failures(reasons))
+
+    def apply(self, trial: AnyTrial) -> bool:
+        """Set the values of a trial on the arguments; return whether there is a trial."""
         trainer = self.trainer
         if trainer.hp_search_backend is None or trial is None:
             return False
-        assert trainer.hp_space is not None
-        by_optuna = trainer.hp_search_backend == HPSearchBackend.OPTUNA
-        values = trainer.hp_space(trial) if by_optuna else dict(trial)
+
+        # Ray samples the values; for optuna the space suggests them.
+        if trainer.hp_search_backend == HPSearchBackend.OPTUNA:
+            assert trainer.hp_space is not None
+            values = trainer.hp_space(trial)
+        else:
+            values = dict(cast("dict[str, Any]", trial))
         apply(trainer.args, values)
         if self.current is not None:
             self.current.warn_of_batch_sizes(values)
         logger.info("Trial: %s", getattr(trial, "params", values))
-        renew_accelerator(trainer)
+
+        # The accelerator depends on arguments that may have changed.
+        recreate_accelerator(trainer)
         return True
 
-    def output_dir(self, folder: str, trial: Any) -> str:
-        """Return the folder of a trial in `output_dir`; `output_dir` itself outside of a search."""
+    def output_dir(self, folder: str, trial: AnyTrial) -> str:
+        """Return the folder of a trial.
+
+        Args:
+            folder: the `output_dir` of the arguments, which contains it.
+            trial: the trial; outside of a search `folder` itself is returned.
+        """
         trainer = self.trainer
         if trainer.hp_search_backend is None or trial is None:
             return folder
@@ -129,36 +158,39 @@ class HyperparameterSearch:
             return str(self.current.run_dir(trial))
 
         # `train(trial=...)` of a script with its own loop over trials.
-        return os.path.join(
-            folder, folder_name(trainer.hp_name, trial, getattr(trial, "number", 0))
-        )
+        number = getattr(trial, "number", 0)
+        return os.path.join(folder, folder_name(trainer.hp_name, trial, number))
 
     def count_training(self) -> None:
         """Number this call of `train` in a script that is a trial of a sweep."""
         sweep_reports.count_training()
 
-    def begin_training(self, state: TrainerState, trial: Any) -> None:
-        """Record the folder of the trial, in its state and in the study, before anything is
-        written into it.
+    def begin_training(self, state: TrainerState, trial: AnyTrial) -> None:
+        """Record the folder of the trial in the state and in the study.
+
+        Called before anything is written into the folder.
         """
         sweep_reports.begin_training(self.trainer)
         if self.current is not None and trial is not None:
-            state.trial_name = os.path.basename(
-                self.output_dir(str(self.trainer.args.output_dir), trial)
-            )
+            folder = self.output_dir(str(self.trainer.args.output_dir), trial)
+            state.trial_name = os.path.basename(folder)
             state.is_hyper_param_search = True
-            self.current.note_folder(trial)
+            self.current.record_folder(trial)
 
-    def note(self, metrics: dict[str, float], prefix: str) -> None:
-        """Write down the metrics of an evaluation in a script that is a trial of a sweep."""
+    def record_evaluation(self, metrics: dict[str, float], prefix: str) -> None:
+        """Write an evaluation into the result of a trial, in a script that a sweep runs.
+
+        Args:
+            metrics: of the evaluation.
+            prefix: of their names; only `eval` counts.
+        """
         if prefix == "eval":
-            sweep_reports.note(self.trainer, metrics)
+            sweep_reports.record_evaluation(self.trainer, metrics)
 
-    def report(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """Report an evaluation in the middle of a trial to the study, and end the trial if it is to
-        be pruned.
+    def report(self, trial: AnyTrial, step: int, metrics: dict[str, float]) -> None:
+        """Report an evaluation during a trial to the study, and end the trial if it is pruned.
 
-        With several objectives nothing is pruned: optuna compares single numbers only.
+        With several objectives nothing is pruned, because optuna compares single numbers only.
 
         Args:
             trial: the trial.
@@ -166,157 +198,198 @@ class HyperparameterSearch:
             metrics: of the evaluation.
 
         Raises:
-            optuna.TrialPruned: it is to be pruned; `on_train_end` was called, so that trackers
-                close their runs.
-            SystemExit: it is to be pruned, and is a trial of a sweep.
+            optuna.TrialPruned: the trial is pruned; `on_train_end` was called before, so that
+                trackers close their runs.
+            SystemExit: the trial is pruned, and belongs to a sweep.
         """
         trainer = self.trainer
         search = self.current
         sweep_reports.report(trainer, step, metrics)
         if trainer.hp_search_backend is None or trial is None:
             return
-        if search is None:  # a script with its own loop over trials
-            self._report_to_own_trial(trial, step, metrics)
+        if search is None:
+            self._report_to_script_trial(trial, step, metrics)
             return
+
+        # Also where nothing is reported: the objective of the last evaluation is that of the trial.
         value = search.judge(metrics)
         if search.is_over:
             return
-        if trainer.hp_search_backend == HPSearchBackend.RAY:
+        if isinstance(trial, dict):
             from .ray_backend import report as report_to_ray
 
             report_to_ray(trainer, metrics, value)
-        elif not search.options.several and hasattr(trial, "should_prune"):
-            self._report_to_optuna(search, trial, step, value)
+        elif not isinstance(value, list):
+            self._report_to_optuna(search, cast("Trial | SharedTrial", trial), step, value)
 
-    def _report_to_own_trial(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """Report to a trial of optuna that a script hands to `train`, as the reference does."""
-        import optuna
-
+    def _report_to_script_trial(
+        self, trial: AnyTrial, step: int, metrics: dict[str, float]
+    ) -> None:
+        """Report to a trial that a script with its own loop over trials passes to `train`."""
         trainer = self.trainer
         compute = trainer.compute_objective or default_compute_objective
         trainer.objective = compute(dict(metrics))
         if not hasattr(trial, "should_prune") or not isinstance(trainer.objective, (int, float)):
             return
-        trial.report(trainer.objective, step)
-        if trial.should_prune():
-            trainer.control = trainer.callback_handler.on_train_end(
-                trainer.args, trainer.state, trainer.control
-            )
-            raise optuna.TrialPruned
+        optuna_trial = cast("Trial", trial)
+        optuna_trial.report(trainer.objective, step)
+        if optuna_trial.should_prune():
+            self._prune(f"Pruned at step {step}.")
 
-    def _report_to_optuna(self, search: SearchRun, trial: Any, step: int, value: Any) -> None:
-        import optuna
-
-        trainer = self.trainer
+    def _report_to_optuna(
+        self, search: SearchRun, trial: Trial | SharedTrial, step: int, value: float
+    ) -> None:
+        """Report an objective, and end the trial if it is pruned."""
         unit = search.options.pruning_unit
-        position = report_position(trainer.state, step, unit)
+        position = report_position(self.trainer.state, step, unit)
         if position is None:
             return
-        if position not in search.reported:  # optuna keeps the first value, and would warn
+        # Optuna keeps the first value of a position, and warns of a second one.
+        if position not in search.reported:
             search.reported.add(position)
             trial.report(value, position)
         if trial.should_prune():
-            trainer.control = trainer.callback_handler.on_train_end(
-                trainer.args, trainer.state, trainer.control
-            )
-            raise optuna.TrialPruned(
-                f"Pruned at {unit[:-1]} {position}, with an objective of {value:.6g}."
+            self._prune(
+                f"Pruned at {unit.removesuffix('s')} {position}, with an objective of {value:.6g}."
             )
 
-    def _write_report(self, wanted: bool | str) -> None:
+    def _prune(self, message: str) -> NoReturn:
+        """End the training of a pruned trial."""
+        import optuna
+
         trainer = self.trainer
-        if wanted is False or trainer.study is None or not trainer.is_world_process_zero():
+        trainer.control = trainer.callback_handler.on_train_end(
+            trainer.args, trainer.state, trainer.control
+        )
+        raise optuna.TrialPruned(message)
+
+    def _write_report(self, report: bool | str) -> None:
+        """Write the report of the search, see `SearchOptions.report`."""
+        trainer = self.trainer
+        if report is False or trainer.study is None or not trainer.is_world_process_zero():
             return
         from .report import write_report
 
-        folder = os.path.join(str(trainer.args.output_dir), "search") if wanted is True else wanted
+        folder = report
+        if folder is True:
+            folder = os.path.join(str(trainer.args.output_dir), "search")
+        # A failure here must not lose the result of the search.
         try:
             write_report(trainer.study, folder)
-        except Exception as error:  # must not lose the result of the search
+        except Exception as error:
             logger.warning(
-                "The report of the search is not in %s: %s: %s",
+                "The report of the search could not be written to %s: %s: %s",
                 folder,
                 type(error).__name__,
                 error,
             )
 
 
-def make_backend(name: Any) -> Any:
-    """Make the backend of a name; optuna without one.
+def make_backend(backend: str | HPSearchBackend | None) -> OptunaBackend | RayBackend:
+    """Make the backend for the argument `backend`; None for optuna.
 
     Raises:
         ValueError: the name is unknown.
-        NotImplementedError: the backend is not supported; says why.
+        NotImplementedError: the backend is not supported; the message says why.
         MissingBackendError: its library is not installed.
     """
     from .optuna_backend import OptunaBackend
     from .ray_backend import RayBackend
 
-    word = "optuna" if name is None else str(getattr(name, "value", name))
-    if word in _REFUSED:
-        raise NotImplementedError(f"backend={word!r} is not supported: {_REFUSED[word]}.")
-    _require_choice("backend", word, list(_PACKAGES))
-    if not is_installed(word):
+    # Either enum, ours or that of transformers, has the name as its value.
+    name = "optuna" if backend is None else str(getattr(backend, "value", backend))
+    if name in _UNSUPPORTED:
+        raise NotImplementedError(f"backend={name!r} is not supported: {_UNSUPPORTED[name]}.")
+    _require_choice("backend", name, list(_PACKAGES))
+    if not is_installed(name):
         raise MissingBackendError(
-            f"backend={word!r} is not installed: pip install {_PACKAGES[word]}"
+            f"backend={name!r} is not installed: pip install {_PACKAGES[name]}"
         )
-    return OptunaBackend() if word == "optuna" else RayBackend()
+    if name == "ray":
+        return RayBackend()
+    return OptunaBackend()
 
 
 def read_options(
-    n_trials: int | None, direction: Any, keywords: dict[str, Any], metrics: Sequence[str] = ()
+    n_trials: int | None,
+    direction: str | Sequence[str] | None,
+    keywords: dict[str, Any],
+    metrics: Sequence[str] = (),
 ) -> SearchOptions:
-    """Sort the keywords of `hyperparameter_search`.
+    """Check the keywords of `hyperparameter_search`, and separate those of the backend.
 
     Args:
         n_trials: see `hyperparameter_search`.
-        direction: one word, or a list of them; None for that of the metrics, or else `minimize`.
+        direction: one word, or one for each objective; None for those that are usual for the
+            metrics, or for `minimize` without named metrics.
         keywords: the other keywords.
-        metrics: the names of the objectives, where they have any.
+        metrics: the names of the objectives, if they have names.
 
     Raises:
-        ValueError: an option has a value that is not known, or the search would never end.
+        ValueError: an option has an invalid value, or the search would never end.
     """
-    own = {name: keywords[name] for name in OPTIONS if name in keywords}
-    rest = {name: value for name, value in keywords.items() if name not in own}
-    if n_trials is None and rest.get("timeout") is None:
+    # Our options, and the backend's.
+    options = {name: keywords[name] for name in OPTIONS if name in keywords}
+    backend_options = {name: value for name, value in keywords.items() if name not in OPTIONS}
+    for name, choices in _CHOICES.items():
+        if name in options:
+            _require_choice(name, options[name], choices)
+
+    if n_trials is None and backend_options.get("timeout") is None:
         raise ValueError(
-            "n_trials is None and there is no timeout, so the search would never end. Pass one."
+            "n_trials=None and timeout=None: the search would never end. Pass at least one of them."
         )
     if n_trials is not None and n_trials < 1:
         raise ValueError(f"n_trials={n_trials!r} must be at least 1.")
-    for name in own.keys() & _CHOICES.keys():
-        _require_choice(name, own[name], _CHOICES[name])
-    implied = direction is None
-    if implied:
-        direction = (
-            directions_of(metrics, "direction", "compute_objective") if metrics else "minimize"
-        )
-    given = direction if isinstance(direction, (list, tuple)) else [direction]
-    directions = [str(getattr(word, "name", word)).lower() for word in given]
+
+    directions = _read_directions(direction, metrics)
+    return SearchOptions(
+        n_trials=n_trials,
+        directions=directions,
+        metrics=list(metrics),
+        is_direction_implied=direction is None,
+        backend=backend_options,
+        **options,
+    )
+
+
+def _read_directions(direction: str | Sequence[str] | None, metrics: Sequence[str]) -> list[str]:
+    """Return `minimize` or `maximize` for each objective; see `read_options`."""
+    if direction is None and metrics:
+        return usual_directions(metrics, "direction", "compute_objective")
+    if direction is None:
+        return ["minimize"]
+
+    # A direction may also be an optuna.study.StudyDirection.
+    words = direction if isinstance(direction, (list, tuple)) else [direction]
+    directions = [str(getattr(word, "name", word)).lower() for word in words]
     for word in directions:
         _require_choice("direction", word, _DIRECTIONS)
     if not directions or (metrics and len(metrics) != len(directions)):
         raise ValueError(
-            f"direction={direction!r} must have one word for each objective: {', '.join(metrics)}."
+            f"direction={direction!r} must have one word for each objective: "
+            f"{', '.join(metrics) or 'there is at least one'}."
         )
-    own |= {"metrics": list(metrics), "backend": rest}
-    return SearchOptions(n_trials=n_trials, directions=directions, implied=implied, **own)
+    return directions
 
 
-def _require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
-        near = did_you_mean(value, choices)
-        raise ValueError(f"{name}={value!r} is not known.{near} Choose from: {', '.join(choices)}.")
+        suggestion = did_you_mean(value, choices)
+        raise ValueError(
+            f"{name}={value!r} is not known.{suggestion} Choose from: {', '.join(choices)}."
+        )
 
 
 def _require_evaluation(trainer: Trainer) -> None:
-    package = __name__.partition(".search.")[0]
-    steps = (trainer.evaluate, trainer.get_eval_dataloader)
-    if trainer.eval_dataset is None and all(
-        getattr(step, "__module__", "").startswith(package) for step in steps
-    ):
-        raise ValueError(
-            "hyperparameter_search judges trials by an evaluation: pass eval_dataset=... to the "
-            "Trainer."
-        )
+    """Check that the Trainer can evaluate: it has a dataset, or overrides what uses it."""
+    if trainer.eval_dataset is not None:
+        return
+    facade_package = __name__.partition(".search.")[0]
+    for method in (trainer.evaluate, trainer.get_eval_dataloader):
+        if not getattr(method, "__module__", "").startswith(facade_package):
+            return
+    raise ValueError(
+        "hyperparameter_search judges trials by an evaluation, and eval_dataset is None: pass "
+        "eval_dataset=... to the Trainer."
+    )

@@ -1,11 +1,14 @@
-"""Defaults of a hyperparameter search: spaces, objective, and the type of its result."""
+"""Defaults of a hyperparameter search: spaces and objective; and the type of its result."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-_CLOCKS = ("_runtime", "_per_second", "_model_preparation_time")
+if TYPE_CHECKING:
+    from optuna import Trial
+
+_SPEED_SUFFIXES = ("_runtime", "_per_second", "_model_preparation_time")
 _BATCH_SIZES = [4, 8, 16, 32, 64]
 
 
@@ -13,36 +16,39 @@ class BestRun(NamedTuple):
     """As `transformers.trainer_utils.BestRun`: the result of `Trainer.hyperparameter_search`."""
 
     run_id: str
-    """The trial."""
+    """The number of the trial; with Ray its id."""
     objective: float | list[float]
-    """Its value; several numbers for several objectives."""
+    """The value of the trial; a list for several objectives."""
     hyperparameters: dict[str, Any]
-    """The values it was trained with."""
+    """The values it was trained with, by name."""
     run_summary: Any = None
-    """More from the backend; Ray has some."""
+    """With Ray its `ExperimentAnalysis`; otherwise None."""
 
 
 def default_compute_objective(metrics: dict[str, float]) -> float | None:
-    """As `transformers.trainer_utils.default_compute_objective`: the loss, or the sum of the other
-    metrics.
+    """As `transformers.trainer_utils.default_compute_objective`.
+
+    It is the sum of the metrics, or the loss if there are no metrics besides it.
 
     Args:
-        metrics: of an evaluation; speed and epoch do not count, nor do memory and the seconds of
-            the preparation, which the reference takes for metrics.
+        metrics: those of an evaluation. Speed and epoch are left out of the sum, and so are memory
+            and the seconds of the preparation, which the reference adds up too.
     """
-    measured = {
-        name: value
-        for name, value in metrics.items()
-        if name not in ("eval_loss", "epoch")
-        and not name.endswith(_CLOCKS)
-        and not name.startswith("eval_mem_")
-    }
-    return sum(measured.values()) if measured else metrics.get("eval_loss")
+    quality_metrics = []
+    for name, value in metrics.items():
+        is_speed = name.endswith(_SPEED_SUFFIXES)
+        is_memory = name.startswith("eval_mem_")
+        if name not in ("eval_loss", "epoch") and not is_speed and not is_memory:
+            quality_metrics.append(value)
+    if not quality_metrics:
+        return metrics.get("eval_loss")
+    return sum(quality_metrics)
 
 
-def default_hp_space_optuna(trial: Any) -> dict[str, Any]:
-    """As `transformers.trainer_utils.default_hp_space_optuna`: rate, epochs, seed and batch size
-    of a trial.
+def default_hp_space_optuna(trial: Trial) -> dict[str, Any]:
+    """As `transformers.trainer_utils.default_hp_space_optuna`.
+
+    The space has learning rate, number of epochs, seed and batch size.
     """
     return {
         "learning_rate": trial.suggest_float("learning_rate", 1e-6, 1e-4, log=True),
@@ -54,7 +60,7 @@ def default_hp_space_optuna(trial: Any) -> dict[str, Any]:
     }
 
 
-def default_hp_space_ray(trial: Any) -> dict[str, Any]:
+def default_hp_space_ray(trial: None) -> dict[str, Any]:
     """As `transformers.trainer_utils.default_hp_space_ray`.
 
     Raises:
@@ -69,8 +75,8 @@ def default_hp_space_ray(trial: Any) -> dict[str, Any]:
     }
 
 
-def default_hp_space_wandb(trial: Any) -> dict[str, Any]:
-    """As `transformers.trainer_utils.default_hp_space_wandb`: the settings of a sweep."""
+def default_hp_space_wandb(trial: None) -> dict[str, Any]:
+    """As `transformers.trainer_utils.default_hp_space_wandb`: the configuration of a sweep."""
     return {
         "method": "random",
         "metric": {"name": "objective", "goal": "minimize"},

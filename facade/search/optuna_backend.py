@@ -8,198 +8,237 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.search.channel import Channel
 from ..arguments.enums import HPSearchBackend
 from . import retries
-from .earlier_trials import begin_with, require_comparable, short_name, suggested
+from .earlier_trials import (
+    add_earlier_trials,
+    require_comparable,
+    short_name,
+    trial_with_values,
+)
 from .forked_workers import check_jobs, optimize_in_workers
 from .hyperparameters import BestRun, default_hp_space_optuna
-from .metric_objective import listed_metrics, why_unusable
+from .metric_objective import format_metrics, why_unusable
 from .report import require_plotly
 from .search_run import OPTIONS, SearchOptions, SearchRun, enqueue
 from .storages import (
     StorageError,
     open_storage,
-    shown,
-    until_unlocked,
+    retry_while_locked,
     without_experimental_warnings,
+    without_password,
 )
 
 if TYPE_CHECKING:
-    from optuna import Study
+    from optuna import Study, Trial
     from optuna.trial import FrozenTrial
+
+    from ...lightning_modules.search.shared_study import SharedTrial
+    from .. import Trainer
 
 logger = logging.getLogger(__name__)
 
 
 class OptunaBackend:
-    """Runs a study of optuna. With several processes the first one has it, and all train each
-    trial together.
+    """Runs a study of optuna.
+
+    With several processes, process 0 has the study, and all of them train each trial together.
     """
 
     name = HPSearchBackend.OPTUNA
     default_hp_space = staticmethod(default_hp_space_optuna)
 
-    def check(self, trainer: Any, options: SearchOptions) -> None:
-        """Sort the keywords between the study and its optimization.
+    def check(self, trainer: Trainer, options: SearchOptions) -> None:
+        """Check the keywords, and separate those of the study from those of its optimization.
 
         Raises:
-            TypeError: a keyword that neither takes.
-            ValueError: an impossible `n_jobs`.
-            ImportError: a report needs a library that is not installed.
+            TypeError: neither accepts a keyword.
+            ValueError: `n_jobs` is not possible here.
+            ImportError: the report needs a library that is not installed.
         """
         import optuna
 
-        of_study = set(inspect.signature(optuna.study.create_study).parameters) - {
-            "direction",
-            "directions",
-        }
-        of_optimization = set(inspect.signature(optuna.study.Study.optimize).parameters) - {
-            "self",
-            "func",
-            "n_trials",
-        }
+        study_parameters = set(inspect.signature(optuna.study.create_study).parameters)
+        study_parameters -= {"direction", "directions"}
+        optimize_parameters = set(inspect.signature(optuna.study.Study.optimize).parameters)
+        optimize_parameters -= {"self", "func", "n_trials"}
+
+        self._study_options: dict[str, Any] = {}
+        self._optimize_options: dict[str, Any] = {}
         for name, value in options.backend.items():
-            if name not in of_study | of_optimization:
-                known = sorted({*of_study, *of_optimization, *OPTIONS})
+            if name in study_parameters:
+                self._study_options[name] = value
+            elif name in optimize_parameters:
+                self._optimize_options[name] = value
+            else:
+                keywords = sorted({*study_parameters, *optimize_parameters, *OPTIONS})
                 raise TypeError(
-                    "hyperparameter_search does not know "
-                    f"{name}={value!r:.60}.{did_you_mean(name, known)} Further keywords are: "
-                    f"{', '.join(known)}."
+                    "hyperparameter_search has no parameter "
+                    f"{name}={value!r:.60}.{did_you_mean(name, keywords)} Its other keywords are: "
+                    f"{', '.join(keywords)}."
                 )
-        self._of_study = {
-            name: value for name, value in options.backend.items() if name in of_study
-        }
-        self._of_optimization = {
-            name: value for name, value in options.backend.items() if name in of_optimization
-        }
-        self._jobs = self._of_optimization.pop("n_jobs", 1)
+
+        self._jobs: int = self._optimize_options.pop("n_jobs", 1)
         check_jobs(self._jobs, trainer)
         if options.report:
             require_plotly()
 
-    def run(self, trainer: Any, search: SearchRun) -> BestRun | list[BestRun]:
+    def run(self, trainer: Trainer, search: SearchRun) -> BestRun | list[BestRun]:
         """Run all trials; every process gets the result."""
-        from optuna.pruners import NopPruner
-
         from ...lightning_modules.search.shared_study import optimize_together  # imports Lightning
 
-        options = {"n_trials": search.options.n_trials, **self._of_optimization}
+        optimize_options = {"n_trials": search.options.n_trials, **self._optimize_options}
         channel = Channel(seconds=float(trainer.args.ddp_timeout))
         try:
             channel.run_on_first(lambda: self._open_study(trainer, search.options))
-            study = trainer.study
-            if study is not None and not isinstance(study.pruner, NopPruner):
-                search.pruner = study.pruner
-                if search.options.several and self._of_study.get("pruner") is not None:
-                    logger.warning(
-                        "pruner=%s prunes nothing: there are several objectives, and optuna "
-                        "compares single numbers.",
-                        type(study.pruner).__name__,
-                    )
+            study: Study | None = trainer.study
+            if study is not None:
+                self._note_pruner(search, study)
+
+            # With several workers there is one process, so it has the study.
             if self._jobs != 1:
-                optimize_in_workers(search, study, self._jobs, OptunaObjective, options)
-                found, folders = _best_and_folders(study)
+                assert study is not None
+                optimize_in_workers(search, study, self._jobs, OptunaObjective, optimize_options)
+                best, folders = _best_and_folders(study)
             else:
-                objective = OptunaObjective(search, study, channel)
-                options |= {
-                    "channel": channel,
-                    "result": _best_and_folders,
-                    "completed": search.completed,
-                }
-                found, folders = optimize_together(study, objective, **options)
-            search.places.update(folders)
-            return found
+                best, folders = optimize_together(
+                    study,
+                    OptunaObjective(search, study, channel),
+                    channel=channel,
+                    result=_best_and_folders,
+                    completed=search.completed,
+                    **optimize_options,
+                )
+            search.folders.update(folders)
+            return best
         finally:
             channel.close()
 
-    def _open_study(self, trainer: Any, options: SearchOptions) -> None:
+    def _note_pruner(self, search: SearchRun, study: Study) -> None:
+        """Set the pruner of the search; warn if the user passed one that has no effect."""
+        from optuna.pruners import NopPruner
+
+        if isinstance(study.pruner, NopPruner):
+            return
+        search.pruner = study.pruner
+        is_from_user = self._study_options.get("pruner") is not None
+        if search.options.has_several_objectives and is_from_user:
+            logger.warning(
+                "pruner=%s prunes nothing: optuna compares single numbers, and the search has "
+                "several objectives.",
+                type(study.pruner).__name__,
+            )
+
+    def _open_study(self, trainer: Trainer, options: SearchOptions) -> None:
+        """Make the Trainer's study, and add the trials that it starts with."""
+        assert trainer.hp_space is not None
         check_enqueued(trainer.hp_space, options.enqueue)
-        if options.begin_with is not None:
-            require_comparable(options.begin_with, options.directions, options.metrics)
-        trainer.study = make_study(options.directions, self._of_study, options.metrics)
-        retries.give_up_dead(trainer.study)
-        if options.begin_with is not None:
-            added, left_out = begin_with(trainer.study, options.begin_with, trainer.hp_space)
+        earlier_study = options.begin_with
+        if earlier_study is not None:
+            require_comparable(earlier_study, options.directions, options.metrics)
+
+        trainer.study = make_study(options.directions, self._study_options, options.metrics)
+        retries.retry_killed_trials(trainer.study)
+        if earlier_study is not None:
+            added, left_out = add_earlier_trials(trainer.study, earlier_study, trainer.hp_space)
             logger.info(
-                "Trials of %s: %s added, %s not in hp_space.",
-                options.begin_with.study_name,
+                "Trials of %s: %s added, %s left out because hp_space cannot suggest their values.",
+                earlier_study.study_name,
                 added,
                 left_out,
             )
-        if self._jobs == 1:  # workers queue in the study that they share
+        # Several workers queue the trials in the study that they share.
+        if self._jobs == 1:
             enqueue(trainer.study, options.enqueue)
 
 
 def check_enqueued(hp_space: Callable[[Any], Any], points: list[dict[str, Any]]) -> None:
-    """Refuse values that the space does not have, which optuna would skip, or train with.
+    """Refuse queued values that the space does not suggest; optuna would ignore or accept them.
 
     Raises:
-        ValueError: names the value.
+        ValueError: the message names the value.
     """
     for point in points:
-        known = suggested(hp_space, point).params
-        for name in point.keys() - known.keys():
-            near = did_you_mean(name, known)
+        suggested = trial_with_values(hp_space, point).params
+        for name in point.keys() - suggested.keys():
             raise ValueError(
-                f"enqueue has {name}={point[name]!r}, and hp_space suggests no {name!r}.{near}"
+                f"enqueue has {name}={point[name]!r}, but hp_space does not suggest "
+                f"{name!r}.{did_you_mean(name, suggested)}"
             )
 
 
-def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[str] = ()) -> Any:
+def make_study(
+    directions: list[str], options: dict[str, Any], metrics: Sequence[str] = ()
+) -> Study:
     """As `optuna.create_study`, with the storage opened by `open_storage`.
 
     Args:
         directions: one for each objective.
-        given: its other keywords.
+        options: the other parameters of `optuna.create_study`.
         metrics: the names of the objectives, for optuna's plots and dashboard.
 
     Raises:
         StorageError: the storage cannot be reached.
         TypeError: the sampler or the pruner is not one of optuna.
         ValueError: the study in the storage has other metrics or directions.
-        optuna.exceptions.DuplicatedStudyError: it is there already.
+        optuna.exceptions.DuplicatedStudyError: the study exists already.
     """
     import optuna
 
-    keywords = {**given, "directions": directions}
-    for name, kind in (
-        ("sampler", optuna.samplers.BaseSampler),
-        ("pruner", optuna.pruners.BasePruner),
-    ):
-        if not isinstance(keywords.get(name), (kind, type(None))):
-            raise TypeError(
-                f"{name}={keywords[name]!r:.60} must be an object of a class in optuna.{name}s."
-            )
-    address = keywords.get("storage")
-    keywords["storage"] = open_storage(address)
-    where = shown(str(address)) if isinstance(address, str) else "the storage"
+    option_types = {"sampler": optuna.samplers.BaseSampler, "pruner": optuna.pruners.BasePruner}
+    for name, option_type in option_types.items():
+        value = options.get(name)
+        if value is not None and not isinstance(value, option_type):
+            raise TypeError(f"{name}={value!r:.60} must be an object of a class in optuna.{name}s.")
+
+    storage = options.get("storage")
+    keywords = {**options, "directions": directions, "storage": open_storage(storage)}
+    location = without_password(storage) if isinstance(storage, str) else "the storage"
     try:
-        study = until_unlocked(lambda: optuna.create_study(**keywords))
+        study = retry_while_locked(lambda: optuna.create_study(**keywords))
     except optuna.exceptions.StorageInternalError as error:
-        raise StorageError(f"storage={where}: {error.__cause__ or error}") from error
-    named = study.metric_names
-    if (
-        metrics
-        and named
-        and [short_name(name) for name in named] != [short_name(name) for name in metrics]
-    ):
-        has = f"The study {study.study_name!r} in {where} has values of {', '.join(named)}"
-        raise ValueError(
-            f"{has}, not of {', '.join(metrics)}. Search for those, or pass another study_name."
-        )
-    present = [one.name.lower() for one in study.directions]
-    if present != directions:
-        has = f"The study {study.study_name!r} in {where} has direction={present}, not {directions}"
-        raise ValueError(f"{has}. Pass the same, or another study_name.")
-    if metrics and named is None:
+        raise StorageError(f"storage={location}: {error.__cause__ or error}") from error
+
+    _require_same_objectives(study, location, directions, metrics)
+    if metrics and study.metric_names is None:
         with without_experimental_warnings():
             study.set_metric_names(list(metrics))
     return study
+
+
+def _require_same_objectives(
+    study: Study, location: str, directions: list[str], metrics: Sequence[str]
+) -> None:
+    """Refuse a study that was made for other objectives.
+
+    Args:
+        study: the study, new or loaded from its storage.
+        location: of the study, for the message.
+        directions: of the search.
+        metrics: of the search; empty if the objectives have no names.
+
+    Raises:
+        ValueError: it has other metrics or directions.
+    """
+    study_metrics = [short_name(name) for name in study.metric_names or []]
+    search_metrics = [short_name(name) for name in metrics]
+    if study_metrics and search_metrics and study_metrics != search_metrics:
+        raise ValueError(
+            f"The study {study.study_name!r} in {location} has values of "
+            f"{', '.join(study.metric_names or [])}, not of {', '.join(metrics)}. Search for the "
+            "same metrics, or pass another study_name."
+        )
+    study_directions = [direction.name.lower() for direction in study.directions]
+    if study_directions != directions:
+        raise ValueError(
+            f"The study {study.study_name!r} in {location} has direction={study_directions}, not "
+            f"{directions}. Pass the same directions, or another study_name."
+        )
 
 
 class OptunaObjective:
@@ -207,60 +246,68 @@ class OptunaObjective:
 
     Args:
         search: the search.
-        study: None in all processes but the first.
+        study: the study in process 0; None in the others.
         channel: connects the processes.
     """
 
-    def __init__(self, search: SearchRun, study: Any, channel: Channel) -> None:
+    def __init__(self, search: SearchRun, study: Study | None, channel: Channel) -> None:
         self.search = search
         self.study = study
         self.channel = channel
 
-    def __call__(self, trial: Any) -> float | list[float]:
-        """Train once."""
+    def __call__(self, trial: Trial | SharedTrial) -> float | list[float]:
+        """Train with the values of a trial, and return its objective; NaN if that is unusable."""
         start = self.channel.run_on_first(lambda: self._start(trial))
         try:
             value = self.search.run(trial, start)
             problem = why_unusable(value, self.search.options.directions)
-            if problem is not None:
-                metrics = listed_metrics(self.search.metrics)
-                logger.warning(
-                    "Trial %s fails: %s. The metrics are: %s.", trial.number, problem, metrics
-                )
-                self._note_failure(trial, problem)
-                return math.nan  # which optuna fails
-            return value
+            if problem is None:
+                return value
+            logger.warning(
+                "Trial %s fails: %s. The metrics are: %s.",
+                trial.number,
+                problem,
+                format_metrics(self.search.metrics),
+            )
+            self._record_failure(trial, problem)
+            return math.nan  # optuna marks the trial as failed
         except Exception as error:
             if type(error).__name__ != "TrialPruned":
-                self._note_failure(
-                    trial, f"{type(error).__name__}: {error}".strip().splitlines()[0]
-                )
+                message = f"{type(error).__name__}: {error}".strip()
+                self._record_failure(trial, message.splitlines()[0])
             raise
         except (KeyboardInterrupt, SystemExit) as interruption:
-            if self.study is not None and retries.is_persistent(self.study):
-                # The next search on this study retries the trial. After a KeyboardInterrupt optuna
-                # itself fails it.
-                by_optuna = isinstance(interruption, KeyboardInterrupt) and self.channel.alone
-                (retries.queue_again if by_optuna else retries.give_up)(self.study, trial.number)
+            self._queue_retry(trial, interruption)
             raise
 
-    def _note_failure(self, trial: Any, why: str) -> None:
+    def _record_failure(self, trial: Trial | SharedTrial, reason: str) -> None:
         if self.study is not None:
-            getattr(trial, "in_study", trial).set_user_attr(retries.FAILURE, why)
+            _trial_in_study(trial).set_user_attr(retries.FAILURE, reason)
 
-    def _start(self, trial: Any) -> retries.Start:
-        """Claim the trial for this process, which is the first one, and find what it begins
-        with.
-        """
+    def _queue_retry(self, trial: Trial | SharedTrial, interruption: BaseException) -> None:
+        """Let the next search on this study retry an interrupted trial."""
+        if self.study is None or not retries.is_persistent(self.study):
+            return
+        # Optuna marks the trial as failed after a KeyboardInterrupt that reaches it.
+        reaches_optuna = self.channel.is_single_process
+        if reaches_optuna and isinstance(interruption, KeyboardInterrupt):
+            retries.queue_retry(self.study, trial.number)
+        else:
+            retries.fail_and_retry(self.study, trial.number)
+
+    def _start(self, trial: Trial | SharedTrial) -> retries.Start:
+        """Claim the trial for this process, which is process 0, and find what it starts with."""
+        assert self.study is not None
         search = self.search
-        in_study = getattr(trial, "in_study", trial)
-        retries.note_worker(self.study, in_study)
+        in_study = _trial_in_study(trial)
+        retries.record_worker(self.study, in_study)
         origin = retries.origin_of(self.study, trial)
         reported = retries.reported_steps(self.study, trial.number)
         if origin == trial.number or not search.options.resume_trials:
-            return retries.Start(trial.number, retries.owner_of(in_study, renew=True), reported)
+            owner = retries.owner_of(in_study, renew=True)
+            return retries.Start(trial.number, owner, reported)
 
-        # The retry continues in the folder of the trial that was interrupted.
+        # A retry resumes in the folder of the trial that was interrupted.
         start = retries.Start(origin, retries.owner_of(in_study), reported)
         search.starts[trial.number] = start
         folder = search.run_dir(trial)
@@ -270,49 +317,58 @@ class OptunaObjective:
         return start._replace(checkpoint=checkpoint)
 
 
+def _trial_in_study(trial: Trial | SharedTrial) -> Trial:
+    """Return the trial of optuna that a trial stands for, in process 0."""
+    return cast("Trial", getattr(trial, "in_study", trial))
+
+
 def best_trials(study: Study) -> list[FrozenTrial]:
-    """Return the best trial, or for several objectives all that no other one beats.
+    """Return the best trial; with several objectives, the trials of the Pareto front.
 
     Raises:
-        ValueError: no trial was completed; says why.
+        ValueError: no trial completed; the message says why.
     """
     trials = study.get_trials(deepcopy=False)
     if not any(trial.state.name == "COMPLETE" for trial in trials):
-        raise ValueError(_none_completed(trials))
-    return study.best_trials if len(study.directions) > 1 else [study.best_trial]
+        raise ValueError(_why_none_completed(trials))
+    if len(study.directions) > 1:
+        return study.best_trials
+    return [study.best_trial]
 
 
 def best_runs(study: Study) -> BestRun | list[BestRun]:
-    """Return the best run, or for several objectives all runs that no other one beats; raises as
-    `best_trials`.
+    """Return the trials of `best_trials` as runs: one, or a list with several objectives.
+
+    Raises:
+        ValueError: no trial completed; the message says why.
     """
     best = best_trials(study)
     if len(study.directions) > 1:
-        return [
-            BestRun(str(trial.number), list(trial.values), dict(trial.params)) for trial in best
-        ]
-    return BestRun(str(best[0].number), best[0].values[0], dict(best[0].params))
+        return [_as_run(trial, list(trial.values)) for trial in best]
+    return _as_run(best[0], best[0].values[0])
 
 
-def _best_and_folders(study: Any) -> tuple[BestRun | list[BestRun], dict[int, Path]]:
+def _as_run(trial: FrozenTrial, objective: float | list[float]) -> BestRun:
+    return BestRun(str(trial.number), objective, dict(trial.params))
+
+
+def _best_and_folders(study: Study) -> tuple[BestRun | list[BestRun], dict[int, Path]]:
     """Return the best runs, and the folders of all trials by their numbers."""
-    attributes = {trial.number: trial.user_attrs for trial in study.get_trials(deepcopy=False)}
-    folders = {
-        number: Path(known[retries.FOLDER])
-        for number, known in attributes.items()
-        if retries.FOLDER in known
-    }
+    folders = {}
+    for trial in study.get_trials(deepcopy=False):
+        if retries.FOLDER in trial.user_attrs:
+            folders[trial.number] = Path(trial.user_attrs[retries.FOLDER])
     return best_runs(study), folders
 
 
-def _none_completed(trials: list[Any]) -> str:
+def _why_none_completed(trials: list[FrozenTrial]) -> str:
+    """Return the message for a study without a completed trial."""
     if not trials:
-        return "No trial was completed, as the timeout was up before one began."
-    retried = retries.interrupted(trials)
-    states = Counter(retries.state_of(trial, retried).lower() for trial in trials)
-    counts = ", ".join(f"{number} {state}" for state, number in states.items())
-    why = (
-        retries.listed(retries.failures(trials))
-        or " Let the pruner prune less, e.g. with n_warmup_steps."
-    )
-    return f"No trial was completed, so there is no best one: {counts}.{why}"
+        return "No trial completed: the timeout was reached before one started. Raise timeout."
+    interrupted = retries.interrupted(trials)
+    state_counts = Counter(retries.state_of(trial, interrupted).lower() for trial in trials)
+    counts = ", ".join(f"{number} {state}" for state, number in state_counts.items())
+    failures = retries.format_failures(retries.failure_reasons(trials))
+    if failures:
+        return f"No trial completed: {counts}.{failures}"
+    return f"No trial completed: {counts}. Let the pruner prune less, e.g. with n_warmup_steps."

@@ -1,15 +1,16 @@
-"""A search with Ray Tune, whose processes get a copy of the Trainer."""
+"""A search with Ray Tune, whose worker processes get a copy of the Trainer."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..arguments.enums import HPSearchBackend
 from .hyperparameters import BestRun, default_hp_space_ray
-from .search_run import SearchOptions, SearchRun
+from .search_run import SearchOptions, SearchOwner, SearchRun
 from .trial_folders import folder_name
 
 if TYPE_CHECKING:
@@ -22,100 +23,134 @@ class RayBackend:
     name = HPSearchBackend.RAY
     default_hp_space = staticmethod(default_hp_space_ray)
 
-    def check(self, trainer: Any, options: SearchOptions) -> None:
-        """Refuse options that Ray does not have.
+    def check(self, trainer: Trainer, options: SearchOptions) -> None:
+        """Refuse options that a search with Ray does not support.
 
         Raises:
-            ValueError: says what to do instead.
+            ValueError: lists all of them, each with what to do instead.
         """
         problems = []
         if trainer.args.world_size > 1:
+            problems.append("Ray starts processes itself: do not start this script with torchrun.")
+        if options.has_several_objectives:
             problems.append(
-                "Ray starts processes by itself: do not start this script with torchrun."
+                f"direction={options.directions}: Ray supports one objective. Pass one direction, "
+                "or backend='optuna'."
             )
-        if options.several:
-            problems.append("Ray has one objective: pass one direction, or backend='optuna'.")
         if options.report:
             problems.append(
-                "report is made of a study of optuna; Ray writes reports of its own, see "
-                "storage_path."
+                f"report={options.report!r} needs a study of optuna. Leave it out; Ray writes its "
+                "results to storage_path."
             )
         if options.enqueue or options.begin_with is not None:
             problems.append(
-                "enqueue and begin_with belong to optuna. Ray's search_alg takes "
-                "points_to_evaluate."
+                "enqueue and begin_with are options of optuna. Pass points_to_evaluate to Ray's "
+                "search_alg instead."
             )
         if options.backend.get("scheduler") is not None and trainer.args.eval_strategy == "no":
             problems.append(
-                "scheduler compares evaluations in the middle of a trial: set eval_strategy."
+                "scheduler compares evaluations during a trial, and eval_strategy is 'no'. Set "
+                "eval_strategy."
             )
         if problems:
             raise ValueError("\n".join(problems))
 
-    def run(self, trainer: Any, search: SearchRun) -> BestRun:
-        """Run all trials; `run_summary` of the result is that of `ray.tune.run`."""
+    def run(self, trainer: Trainer, search: SearchRun) -> BestRun:
+        """Run all trials; the result's `run_summary` is what `ray.tune.run` returned."""
         tune = import_module("ray.tune")
-        keywords = dict(search.options.backend)
-        direction = search.options.directions[0]
-        scope = keywords.pop("scope", "last")
-        keywords.setdefault(
-            "resources_per_trial", {"cpu": 1, **({"gpu": 1} if trainer.args.n_gpu > 0 else {})}
-        )
-        keywords.setdefault("progress_reporter", tune.CLIReporter(metric_columns=["objective"]))
+        assert trainer.hp_space is not None
         assert search.transport is not None
-        sent = search.transport.portable(trainer)
-        revive = search.transport.revive
-        trial = tune.with_parameters(
-            _train_once, portable=sent, revive=revive, options=search.options
+
+        # Defaults for what the user did not pass to `ray.tune.run`.
+        tune_options = dict(search.options.backend)
+        scope = tune_options.pop("scope", "last")
+        resources = {"cpu": 1}
+        if trainer.args.n_gpu > 0:
+            resources["gpu"] = 1
+        tune_options.setdefault("resources_per_trial", resources)
+        tune_options.setdefault("progress_reporter", tune.CLIReporter(metric_columns=["objective"]))
+
+        train_trial = tune.with_parameters(
+            _train_trial,
+            portable_trainer=search.transport.portable(trainer),
+            revive=search.transport.revive,
+            options=search.options,
         )
         analysis = tune.run(
-            trial,
+            train_trial,
             config=trainer.hp_space(None),
             num_samples=search.options.n_trials or -1,
-            **keywords,
+            **tune_options,
         )
-        best = analysis.get_best_trial(metric="objective", mode=direction[:3], scope=scope)
+
+        # Ray's modes are `min` and `max`.
+        mode = search.options.directions[0][:3]
+        best = analysis.get_best_trial(metric="objective", mode=mode, scope=scope)
         if best is None:
-            raise ValueError("No trial was completed: see what Ray says about each.")
+            raise ValueError("No trial completed: see the errors of the trials in Ray's output.")
         return BestRun(best.trial_id, best.last_result["objective"], dict(best.config), analysis)
 
 
-def _train_once(config: dict[str, Any], portable: Any, revive: Any, options: SearchOptions) -> None:
-    """Train one trial, in a process of Ray."""
+def _train_trial(
+    config: dict[str, Any],
+    portable_trainer: Any,
+    revive: Callable[[Any], tuple[Trainer, SearchOwner]],
+    options: SearchOptions,
+) -> None:
+    """Train one trial in a process of Ray.
+
+    Args:
+        config: the values of the trial.
+        portable_trainer: the Trainer as `Transport.portable` made it.
+        revive: see `Transport`.
+        options: of the search.
+    """
     tune = import_module("ray.tune")
-    trainer, of_trainer = revive(portable)
-    of_trainer.current = search = SearchRun(trainer, options)
-    search.folder = folder_name(
-        trainer.hp_name, dict(config), str(tune.get_context().get_trial_id())
-    )
+    trainer, search_owner = revive(portable_trainer)
+    search = SearchRun(trainer, options)
+    search_owner.current = search
+    trial_id = str(tune.get_context().get_trial_id())
+    search.folder = folder_name(trainer.hp_name, dict(config), trial_id)
     trainer.objective = None
-    checkpoint = tune.get_checkpoint()
+
+    # Ray may restart a trial, or copy the checkpoint of another one (population based training).
+    ray_checkpoint = tune.get_checkpoint()
     with tempfile.TemporaryDirectory() as folder:
-        start = None
-        if checkpoint is not None:
-            checkpoint.to_directory(folder)
-            start = str(next(Path(folder).glob("checkpoint-*")))
-        trainer.train(resume_from_checkpoint=start, trial=dict(config))
+        checkpoint = None
+        if ray_checkpoint is not None:
+            ray_checkpoint.to_directory(folder)
+            checkpoint = str(next(Path(folder).glob("checkpoint-*")))
+        trainer.train(resume_from_checkpoint=checkpoint, trial=dict(config))
+
+    # A training without evaluations is judged at its end.
     if trainer.objective is None:
         metrics = trainer.evaluate()
         report(trainer, metrics, search.judge(metrics))
 
 
-def report(host: Trainer, metrics: dict[str, float], value: Any) -> None:
-    """Report an evaluation to Ray, with a checkpoint where one is due."""
+def report(trainer: Trainer, metrics: dict[str, float], objective: float | list[float]) -> None:
+    """Report an evaluation to Ray, with a checkpoint where one is due.
+
+    Args:
+        trainer: the Trainer that evaluated.
+        metrics: of the evaluation.
+        objective: computed from the metrics.
+    """
     tune = import_module("ray.tune")
-    reported = {**metrics, "objective": value}
-    if not host.control.should_save:
+    reported = {**metrics, "objective": objective}
+    if not trainer.control.should_save:
         tune.report(reported)
         return
+
+    # The checkpoint is for Ray only: it is written outside the folder of the trial.
     with tempfile.TemporaryDirectory() as folder:
-        output = host.args.output_dir
-        host.args.output_dir = folder
-        backend = host.hp_search_backend
-        host.hp_search_backend = None  # a checkpoint outside of any trial
+        output_dir = trainer.args.output_dir
+        backend = trainer.hp_search_backend
+        trainer.args.output_dir = folder
+        trainer.hp_search_backend = None
         try:
-            host._save_checkpoint(host.model, None)
+            trainer._save_checkpoint(trainer.model, None)
         finally:
-            host.args.output_dir = output
-            host.hp_search_backend = backend
+            trainer.args.output_dir = output_dir
+            trainer.hp_search_backend = backend
         tune.report(reported, checkpoint=tune.Checkpoint.from_directory(folder))

@@ -1,14 +1,13 @@
-"""Interrupted and failed trials of a study: find them, queue them again, and resume them from
-their checkpoints.
-"""
+"""Interrupted and failed trials of a study: find them, queue them again, and resume them."""
 
 from __future__ import annotations
 
 import logging
 import math
 import uuid
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...lightning_modules.common.process_identity import process_state, process_token
 from ...lightning_modules.search.channel import FAILURE
@@ -18,51 +17,57 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.trial import FrozenTrial
 
+    from ...lightning_modules.search.shared_study import SharedTrial
+
 logger = logging.getLogger(__name__)
 
 WORKER = "lightrainer:worker"
-"""Attribute of a trial: its number, and the process that runs it."""
+"""User attribute of a trial: its number, and the process that runs it."""
 FOLDER = "lightrainer:folder"
-"""Attribute of a trial: where it writes; a retry has the folder of the trial that it retries."""
+"""User attribute of a trial: its folder; a retry has the folder of the trial that it retries."""
 LOG = "lightrainer:log"
-"""Attribute of a trial of a sweep: the output of its script."""
+"""User attribute of a trial of a sweep: the file with the output of its script."""
 COMMAND = "lightrainer:command"
-"""Attribute of a trial of a sweep: the command that trains it again."""
+"""User attribute of a trial of a sweep: the command that trains it again."""
 _OWNER = "lightrainer:owner"
-"""Attribute of a trial: the owner of its folder, see `claim_folder`."""
+"""User attribute of a trial: the owner of its folder, see `claim_folder`."""
 _REPEATS = "lightrainer:repeats"
-"""Attribute of a trial: the number of the failed trial whose values it has."""
+"""User attribute of a trial: the number of the failed trial whose values it repeats."""
+
+_RETRY_HISTORY = "retry_history"
+"""System attribute of optuna: the numbers of the trials that a trial retries."""
 
 
 class Start(NamedTuple):
-    """What a trial begins with."""
+    """What a trial starts with."""
 
     origin: int
-    """Its number; that of the first trial for a retry that resumes in its folder."""
+    """The number of the trial; for a retry that resumes, that of the first trial it retries."""
     owner: str
     """The owner of its folder, see `claim_folder`."""
     reported: list[int] = []
-    """The steps, or epochs, for which a retry has the values of the trial that it retries."""
+    """The steps, or epochs, for which the trial that it retries has reported values."""
     checkpoint: str | None = None
+    """The checkpoint that it resumes from; None to start from scratch."""
 
 
-def is_persistent(study: Any) -> bool:
+def is_persistent(study: Study) -> bool:
     """Return whether other processes can continue a study."""
     from optuna.storages import InMemoryStorage
 
     return not isinstance(study._storage, InMemoryStorage)
 
 
-def note_worker(study: Any, trial: Any) -> None:
-    """Record the process that runs a trial, so that others can tell if it has ended."""
+def record_worker(study: Study, trial: Trial) -> None:
+    """Record the process that runs a trial, so that others can tell whether it has exited."""
     if is_persistent(study):
         trial.set_user_attr(WORKER, [trial.number, process_token()])
 
 
-def origin_of(study: Any, trial: Any) -> int:
-    """Return the number of the trial that this one is a retry of; its own, if of none."""
-    origin = _frozen(study, trial.number).system_attrs.get("failed_trial", trial.number)
-    # names a folder, and a storage can hold anything
+def origin_of(study: Study, trial: Trial | SharedTrial) -> int:
+    """Return the number of the first trial that this one retries; its own, if it is not a retry."""
+    origin = _stored_trial(study, trial.number).system_attrs.get("failed_trial", trial.number)
+    # The number becomes part of a path, and a storage can hold anything.
     return origin if type(origin) is int else trial.number
 
 
@@ -78,67 +83,78 @@ def owner_of(trial: Trial, *, renew: bool = False) -> str:
     return trial.user_attrs[_OWNER]
 
 
-def interrupted(trials: Any) -> set[int]:
-    """Return the numbers of trials that were interrupted, so that there is a retry of each."""
-    return {number for trial in trials for number in trial.system_attrs.get("retry_history", [])}
+def interrupted(trials: Iterable[FrozenTrial]) -> set[int]:
+    """Return the numbers of interrupted trials, which are those that have a retry."""
+    numbers: set[int] = set()
+    for trial in trials:
+        numbers.update(trial.system_attrs.get(_RETRY_HISTORY, []))
+    return numbers
 
 
-def state_of(trial: Any, interrupted: set[int]) -> str:
+def state_of(trial: FrozenTrial, interrupted: set[int]) -> str:
     """Return optuna's state of a trial, or INTERRUPTED, which optuna counts as failed.
 
     Args:
         trial: the trial.
         interrupted: see the function of that name.
     """
-    return (
-        "INTERRUPTED"
-        if trial.number in interrupted and trial.state.name == "FAIL"
-        else trial.state.name
-    )
+    if trial.number in interrupted and trial.state.name == "FAIL":
+        return "INTERRUPTED"
+    return trial.state.name
 
 
-def failures(trials: Any) -> dict[int, str]:
-    """Return the reason of each trial that failed, by its number, without those that were
-    interrupted.
+def failure_reasons(trials: Sequence[FrozenTrial]) -> dict[int, str]:
+    """Return why each failed trial failed, by its number; interrupted trials are left out."""
+    interrupted_numbers = interrupted(trials)
+    reasons = {}
+    for trial in trials:
+        if state_of(trial, interrupted_numbers) == "FAIL":
+            reasons[trial.number] = trial.user_attrs.get(
+                FAILURE, "its process exited without reporting an error"
+            )
+    return reasons
+
+
+def format_failures(reasons: dict[int, str], limit: int = 5) -> str:
+    """Format failures for a message, one a line.
+
+    Args:
+        reasons: of each failed trial, by its number.
+        limit: how many are listed.
     """
-    retried = interrupted(trials)
-    failed = [trial for trial in trials if state_of(trial, retried) == "FAIL"]
-    return {
-        trial.number: trial.user_attrs.get(FAILURE, "its process ended without a reason")
-        for trial in failed
-    }
+    lines = [f"\n  trial {number}: {reason}" for number, reason in reasons.items()]
+    text = "".join(lines[:limit])
+    if len(lines) > limit:
+        text += f"\n  and {len(lines) - limit} more"
+    return text
 
 
-def listed(reasons: dict[int, str], most: int = 5) -> str:
-    """Format failures, one line for each."""
-    lines = [f"\n  trial {number}: {why}" for number, why in reasons.items()]
-    return "".join(lines[:most]) + (
-        f"\n  and {len(lines) - most} more" if len(lines) > most else ""
-    )
-
-
-def repeat_failed(study: Any) -> list[int]:
-    """Queue the values of failed trials, each once; return their numbers."""
+def repeat_failed(study: Study) -> list[int]:
+    """Queue the values of failed trials, each once; return the numbers of these trials."""
     trials = study.get_trials(deepcopy=False)
-    repeated = {trial.user_attrs.get(_REPEATS) for trial in trials}
-    numbers = [number for number in failures(trials) if number not in repeated]
-    for number in numbers:
-        study.enqueue_trial(trials[number].params, user_attrs={_REPEATS: number})
+    already_repeated = {trial.user_attrs.get(_REPEATS) for trial in trials}
+    numbers = []
+    for number in failure_reasons(trials):
+        if number not in already_repeated:
+            study.enqueue_trial(trials[number].params, user_attrs={_REPEATS: number})
+            numbers.append(number)
     return numbers
 
 
 def may_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> bool:
     """Return whether a trial was retried less than `max_retry` times."""
-    return len(_frozen(study, number).system_attrs.get("retry_history", [])) < max_retry
+    history = _stored_trial(study, number).system_attrs.get(_RETRY_HISTORY, [])
+    return len(history) < max_retry
 
 
-def queue_again(study: Study, number: int, max_retry: int = MAX_RETRY) -> None:
+def queue_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> None:
     """Queue a trial that failed, or is about to, unless it was retried `max_retry` times."""
-    retry_callback(max_retry)(study, _frozen(study, number))
+    callback = retry_callback(max_retry)
+    callback(study, _stored_trial(study, number))
 
 
-def give_up(study: Study, number: int, max_retry: int = MAX_RETRY) -> None:
-    """Mark a running trial as failed, and queue it again, unless another process has done both."""
+def fail_and_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> None:
+    """Mark a running trial as failed, and queue a retry, unless another process has done both."""
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import TrialState
 
@@ -147,75 +163,74 @@ def give_up(study: Study, number: int, max_retry: int = MAX_RETRY) -> None:
     except (ValueError, UpdateFinishedTrialError):
         return
     if number not in interrupted(study.get_trials(deepcopy=False)):
-        queue_again(study, number, max_retry)
+        queue_retry(study, number, max_retry)
 
 
-def give_up_dead(
+def retry_killed_trials(
     study: Study, max_retry: int = MAX_RETRY, seconds_to_claim: float = math.inf
 ) -> list[int]:
-    """Queue the trials whose process was killed; return their numbers.
+    """Queue retries of the trials whose process was killed; return the numbers of these trials.
 
-    The end of a process of this machine is noticed at once, that of a process elsewhere by its
-    heartbeat, in storages that have one.
+    Processes of this machine are looked up. Processes of other machines count as killed when their
+    heartbeat stops, in storages that have heartbeats.
 
     Args:
         study: the study.
         max_retry: how often a trial is retried.
-        seconds_to_claim: time after which a trial that no process has claimed counts as one of a
-            killed process.
+        seconds_to_claim: seconds after which a running trial that no process has claimed counts as
+            killed.
     """
     from optuna.storages import fail_stale_trials
 
     trials = study.get_trials(deepcopy=False)
-    retried = interrupted(trials)
+    retried_before = interrupted(trials)
     with without_experimental_warnings():
         fail_stale_trials(study)
+
     for trial in trials:
-        owner = _owner_state(trial)
-        is_unclaimed = owner is None and _seconds_since_begin(trial) > seconds_to_claim
-        if trial.state.name == "RUNNING" and (owner == "ended" or is_unclaimed):
-            give_up(study, trial.number, max_retry)
+        owner_state = _owner_state(trial)
+        is_overdue = owner_state is None and _seconds_since_start(trial) > seconds_to_claim
+        if trial.state.name == "RUNNING" and (owner_state == "ended" or is_overdue):
+            fail_and_retry(study, trial.number, max_retry)
 
-        # It was killed after it had given the trial up, and before it had queued it.
-        has_no_retry = trial.number not in retried and FAILURE not in trial.user_attrs
-        if trial.state.name == "FAIL" and owner == "ended" and has_no_retry:
-            queue_again(study, trial.number, max_retry)
-    return sorted(interrupted(study.get_trials(deepcopy=False)) - retried)
+        # A process may be killed after it marked a trial as failed, and before it queued a retry.
+        lacks_retry = trial.number not in retried_before and FAILURE not in trial.user_attrs
+        if trial.state.name == "FAIL" and owner_state == "ended" and lacks_retry:
+            queue_retry(study, trial.number, max_retry)
+
+    retried_now = interrupted(study.get_trials(deepcopy=False))
+    return sorted(retried_now - retried_before)
 
 
-def unseen(study: Study) -> list[int]:
-    """Return the running trials that may be those of killed processes: those not seen to run on
-    this machine.
-    """
-    trials = study.get_trials(deepcopy=False)
-    return [
-        trial.number
-        for trial in trials
-        if trial.state.name == "RUNNING" and _owner_state(trial) != "running"
-    ]
+def possibly_killed_trials(study: Study) -> list[int]:
+    """Return the numbers of the running trials whose process is not seen on this machine."""
+    numbers = []
+    for trial in study.get_trials(deepcopy=False):
+        if trial.state.name == "RUNNING" and _owner_state(trial) != "running":
+            numbers.append(trial.number)
+    return numbers
+
+
+def reported_steps(study: Study, number: int) -> list[int]:
+    """Return the steps, or epochs, for which a trial has values, also from the trial it retries."""
+    return list(_stored_trial(study, number).intermediate_values)
 
 
 def _owner_state(trial: FrozenTrial) -> str | None:
     """Return the `process_state` of the process that claimed a trial; None before one has."""
     claim = trial.user_attrs.get(WORKER)
-    # A retry begins with the attributes of the trial that it retries, so a claim has the number of
-    # its trial.
+    # A retry has the attributes of the trial that it retries, so a claim names its trial.
     if not isinstance(claim, list) or claim[:1] != [trial.number]:
         return None
     return process_state(str(claim[-1]))
 
 
-def _seconds_since_begin(trial: FrozenTrial) -> float:
-    begin = trial.datetime_start
-    return 0.0 if begin is None else (datetime.now() - begin).total_seconds()
+def _seconds_since_start(trial: FrozenTrial) -> float:
+    if trial.datetime_start is None:
+        return 0.0
+    elapsed = datetime.now() - trial.datetime_start
+    return elapsed.total_seconds()
 
 
-def reported_steps(study: Study, number: int) -> list[int]:
-    """Return the steps, or epochs, at which a trial, or the one that it retries, has reported a
-    value.
-    """
-    return list(_frozen(study, number).intermediate_values)
-
-
-def _frozen(study: Any, number: int) -> Any:
+def _stored_trial(study: Study, number: int) -> FrozenTrial:
     return study.get_trials(deepcopy=False)[number]

@@ -1,4 +1,4 @@
-"""One search: its options, and its trials, one after the other, each from the same arguments."""
+"""One search: its options, its trials, and the models and folders of these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
+
+from torch import nn
 
 from ...callbacks import TrainerState
 from ...lightning_modules.checkpoints import last_intact_checkpoint
@@ -23,7 +25,14 @@ from .retries import FOLDER, Start
 from .trial_folders import folder_name
 
 if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.pruners import BasePruner
+    from optuna.trial import FixedTrial
+
+    from ...lightning_modules.search.shared_study import SharedTrial
     from .. import Trainer
+
+    OptunaTrial = Trial | SharedTrial | FixedTrial
 
 logger = logging.getLogger(__name__)
 
@@ -36,48 +45,44 @@ OPTIONS = (
     "enqueue",
     "begin_with",
 )
-"""Keywords of `hyperparameter_search` that are not the backend's."""
+"""Keywords of `hyperparameter_search` that do not belong to the backend."""
 BATCH_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 """Arguments that determine the amount of data in an optimizer step."""
 
 
 @dataclass(kw_only=True)
 class SearchOptions:
-    """Options of `hyperparameter_search` that do not depend on the backend, and the others in
-    `backend`.
-    """
+    """Options of `hyperparameter_search`, those of the backend in one dictionary."""
 
     n_trials: int | None
-    """Trials to begin; None for as many as `timeout` allows."""
+    """Number of trials to start; None for as many as `timeout` allows."""
     directions: list[str]
     """`minimize` or `maximize`, one for each objective."""
     metrics: list[str] = field(default_factory=list)
-    """The metric of each objective, where they have names."""
-    implied: bool = False
-    """True if the user gave no direction."""
+    """The metric of each objective; empty if the objective is a function."""
+    is_direction_implied: bool = False
+    """True if the user passed no direction."""
     final_model: Literal["best", "retrain", "last"] = "best"
-    """The Trainer's model after the search: of the best trial, of one more training with its
-    values, or of the last trial.
+    """The Trainer's model after the search: that of the best trial, that of another training with
+    the values of the best trial, or that of the last trial.
     """
     remove_pruned: bool = False
     """Remove the folders of pruned trials."""
     resume_trials: bool = True
     """Let the retry of an interrupted trial resume from its newest checkpoint."""
     pruning_unit: Literal["steps", "epochs"] = "steps"
-    """Unit in which evaluations are reported to the pruner: optimizer steps, or completed
-    epochs.
-    """
+    """The pruner compares evaluations at the same optimizer step, or at the same epoch."""
     report: bool | str = False
     """Write a report to `output_dir/search`, or to the given folder."""
     enqueue: list[dict[str, Any]] = field(default_factory=list)
-    """Values of the trials that come first; what a trial leaves out is sampled."""
-    begin_with: Any = None
-    """A study of optuna whose trials are taken into the new one."""
+    """Values of the first trials; values that are missing are sampled."""
+    begin_with: Study | None = None
+    """An earlier study, whose trials are added to the new one."""
     backend: dict[str, Any] = field(default_factory=dict)
     """Options of the backend."""
 
     @property
-    def several(self) -> bool:
+    def has_several_objectives(self) -> bool:
         """Return whether there are several objectives."""
         return len(self.directions) > 1
 
@@ -85,22 +90,29 @@ class SearchOptions:
     def goal(self) -> str:
         """Describe the objectives, such as `maximize accuracy`."""
         names = self.metrics or ["the objective"] * len(self.directions)
-        return ", ".join(
-            f"{word} {name}" for word, name in zip(self.directions, names, strict=True)
-        )
+        goals = []
+        for direction, name in zip(self.directions, names, strict=True):
+            goals.append(f"{direction} {name}")
+        return ", ".join(goals)
+
+
+class SearchOwner(Protocol):
+    """The part of a Trainer that knows its current search, see `HyperparameterSearch`."""
+
+    current: SearchRun | None
 
 
 class Transport(NamedTuple):
     """Functions that move a Trainer to another process."""
 
-    portable: Callable[[Any], Any]
-    """A Trainer -> a copy of it that can be pickled."""
-    revive: Callable[[Any], tuple[Any, Any]]
-    """That copy, in the other process -> a Trainer that trains, and its `HyperparameterSearch`."""
+    portable: Callable[[Trainer], Any]
+    """Returns a copy of a Trainer that can be pickled."""
+    revive: Callable[[Any], tuple[Trainer, SearchOwner]]
+    """Returns a Trainer for such a copy, in the other process, and the owner of its search."""
 
 
-def enqueue(study: Any, points: list[dict[str, Any]]) -> None:
-    """Queue trials with these values, unless an earlier search on this study did."""
+def enqueue(study: Study, points: list[dict[str, Any]]) -> None:
+    """Queue trials with these values, unless an earlier search on this study queued them."""
     for point in points:
         study.enqueue_trial(point, skip_if_exists=True)
 
@@ -120,34 +132,38 @@ class SearchRun:
         self.trainer = trainer
         self.options = options
         self.transport = transport
-        self.given = GivenArguments(trainer)
-        self.best = BestModel(
-            options.directions[0], options.final_model == "best" and not options.several
-        )
+        self.original_arguments = OriginalArguments(trainer)
+        keeps_best = options.final_model == "best" and not options.has_several_objectives
+        self.best_model = BestModel(options.directions[0], enabled=keeps_best)
         self.starts: dict[int, Start] = {}
-        """What trials of this process began with, by number."""
-        self.places: dict[int, Path] = {}
-        """The folders of trials by number."""
+        """What the trials of this process started with, by number."""
+        self.folders: dict[int, Path] = {}
+        """The folders of trials, by number."""
         self.reported: set[int] = set()
+        """The steps, or epochs, for which the current trial has reported values."""
         self.metrics: dict[str, float] = {}
-        self._warned: set[str] = set()
-        self._ended: tuple[int, Any] = (-1, None)
+        """The metrics of the last evaluation."""
         self.folder: str | None = None
-        """The folder of the current trial, if not by its number."""
-        self.pruner: Any = None
-        """The pruner of the study, in the first process; None if it prunes nothing."""
+        """The name of the current trial's folder, if it does not follow from its number."""
+        self.pruner: BasePruner | None = None
+        """The pruner of the study, in process 0; None if it prunes nothing."""
         self.is_over = False
-        """True while the best run is trained again: nothing is reported then."""
+        """True while the best trial is trained again: nothing is reported then."""
+        self._last_trial = -1
+        self._last_value: Any = None
+        self._has_warned_of_batch_sizes = False
+        self._has_warned_of_direction = False
 
-    def run(self, trial: Any, start: Start) -> float | list[float]:
+    def run(self, trial: OptunaTrial, start: Start) -> float | list[float]:
         """Train once with the values of a trial.
 
         Args:
             trial: the trial.
-            start: what it begins with.
+            start: what it starts with.
 
         Returns:
-            The objective of the last evaluation, which is made at the end where there was none.
+            The objective of the last evaluation; of one after the training, if there was none
+            during it.
 
         Raises:
             optuna.TrialPruned: the pruner ended it.
@@ -164,134 +180,154 @@ class SearchRun:
                 self._remove_pruned(trial)
             raise
         finally:
-            forget_optimizer(trainer)
-        self._ended = trial.number, value
+            free_optimizer(trainer)
+        self._last_trial = trial.number
+        self._last_value = value
         return value
 
     def completed(self) -> None:
-        """Keep the model of the trial that has just ended, in every process, if it is the best
-        so far.
-        """
-        self.best.offer(self.trainer, *self._ended)
+        """Keep the model of the last trial if it is the best so far; called in every process."""
+        self.best_model.keep_if_best(self.trainer, self._last_trial, self._last_value)
 
     def judge(self, metrics: dict[str, float]) -> float | list[float]:
-        """Compute the value of an evaluation, and keep it as the Trainer's `objective`."""
+        """Compute the objective of an evaluation, and keep it as the Trainer's `objective`."""
         self.metrics = dict(metrics)
         self._warn_of_minimized_metrics()
-        assert self.trainer.compute_objective is not None
-        self.trainer.objective = objective_value(
-            self.trainer.compute_objective, metrics, len(self.options.directions)
-        )
-        return self.trainer.objective
+        compute_objective = self.trainer.compute_objective
+        assert compute_objective is not None
+        objective = objective_value(compute_objective, metrics, len(self.options.directions))
+        self.trainer.objective = objective
+        return objective
 
-    def note_folder(self, trial: Any) -> None:
+    def record_folder(self, trial: OptunaTrial | dict[str, Any]) -> None:
         """Record the folder of a trial in the study, for the report."""
-        if not self.is_over and hasattr(trial, "set_user_attr"):
+        if not self.is_over and not isinstance(trial, dict):
             trial.set_user_attr(FOLDER, str(self.run_dir(trial)))
 
-    def warn_of_batch_sizes(self, values: Any) -> None:
-        """Warn, once, if the pruner will compare steps with different amounts of data."""
+    def warn_of_batch_sizes(self, values: dict[str, Any]) -> None:
+        """Warn, once, if the pruner compares steps with different amounts of data.
+
+        Args:
+            values: those of a trial, by name.
+        """
         sizes = [name for name in BATCH_SIZES if name in values]
-        if (
-            self.pruner is None
-            or self.options.pruning_unit != "steps"
-            or not sizes
-            or "sizes" in self._warned
-        ):
+        compares_steps = self.pruner is not None and self.options.pruning_unit == "steps"
+        if not compares_steps or not sizes or self._has_warned_of_batch_sizes:
             return
-        self._warned.add("sizes")
-        if self.trainer.args.eval_strategy != "no" and not self.options.several:
+        self._has_warned_of_batch_sizes = True
+        if self.trainer.args.eval_strategy != "no" and not self.options.has_several_objectives:
             logger.warning(
-                "The search varies %s, and %s compares trials at the same optimizer step, after "
-                "different amounts of data. Pass pruning_unit='epochs', or "
-                "pruner=optuna.pruners.NopPruner() to prune none.",
+                "The search varies %s, and %s compares trials at the same optimizer step, that is, "
+                "after different amounts of data. Pass pruning_unit='epochs', or disable pruning "
+                "with pruner=optuna.pruners.NopPruner().",
                 " and ".join(sizes),
                 type(self.pruner).__name__,
             )
 
-    def run_dir(self, trial: Any) -> Path:
-        """Return the folder of a trial. One of optuna claims it: folders of other searches are
-        left alone.
+    def run_dir(self, trial: OptunaTrial | dict[str, Any]) -> Path:
+        """Return the folder of a trial.
+
+        A trial of optuna claims its folder, so that folders of other searches are left alone.
         """
         output_dir = str(self.trainer.args.output_dir)
-        number: Any = getattr(trial, "number", None)
         if self.folder is not None:
             return Path(output_dir) / self.folder
-        if number not in self.places:
-            start = self.starts.get(number)
-            name = folder_name(
-                self.trainer.hp_name, trial, number if start is None else start.origin
-            )
-            place = Path(output_dir) / name
-            if start is not None and not is_address(output_dir):
-                place = claim_folder(output_dir, name, start.owner)
-            elif place in self.places.values():  # equal values, or a name without them
-                place = place.with_name(f"{name}-{number}")
-            self.places[number] = place
-        return self.places[number]
+        assert not isinstance(trial, dict)  # with Ray the folder has a name
+        number = trial.number
+        if number in self.folders:
+            return self.folders[number]
 
-    def drop_model(self) -> None:
-        """Free the model before the next one is made, so that two are never alive."""
-        trainer: Any = self.trainer
-        model = None if trainer.model is None else weakref.ref(trainer.model)
-        trainer.model = trainer.model_wrapped = trainer.callback_handler.model = None
-        if model is not None and model() is not None and self.best.model is not model():
-            gc.collect()  # part of a reference cycle
+        start = self.starts.get(number)
+        origin = number if start is None else start.origin
+        name = folder_name(self.trainer.hp_name, trial, origin)
+        folder = Path(output_dir) / name
+        if start is not None and not is_address(output_dir):
+            folder = claim_folder(output_dir, name, start.owner)
+        elif folder in self.folders.values():
+            # `hp_name` returned the same name for two trials.
+            folder = folder.with_name(f"{name}-{number}")
+        self.folders[number] = folder
+        return folder
+
+    def free_model(self) -> None:
+        """Free the model before the next one is made, so that two are never in memory."""
+        trainer = self.trainer
+        model_reference = None if trainer.model is None else weakref.ref(trainer.model)
+        no_model = cast(nn.Module, None)  # until the next trial makes one
+        trainer.model = no_model
+        trainer.model_wrapped = no_model
+        trainer.callback_handler.model = None
+
+        # A model that is part of a reference cycle is not freed by itself.
+        model = None if model_reference is None else model_reference()
+        if model is not None and model is not self.best_model.model:
+            del model
+            gc.collect()
 
     def end(self) -> None:
         """Restore the Trainer's arguments, and give it a model if an error left it without one."""
         trainer = self.trainer
-        self.given.restore()
-        if trainer.model is not None or self.best.hand_over(trainer, str(self.best.number)):
+        self.original_arguments.restore()
+        if trainer.model is not None:
             return
+        if self.best_model.give_to(trainer, str(self.best_model.number)):
+            return
+        # A failure here must not hide the error that ended the search.
         try:
-            install(trainer, trainer.call_model_init())
-        except Exception as error:  # must not hide the error that ended the search
+            set_model(trainer, trainer.call_model_init())
+        except Exception as error:
             logger.warning(
                 "The Trainer has no model now: model_init cannot make one without a trial (%s).",
                 error,
             )
 
-    def install_final_model(self, found: BestRun | list[BestRun]) -> None:
-        """Give the Trainer the model that `final_model` asks for; its arguments are restored
-        already.
+    def install_final_model(self, best: BestRun | list[BestRun]) -> None:
+        """Give the Trainer the model that `final_model` asks for.
+
+        The Trainer's arguments have been restored before.
 
         Args:
-            found: the result of the search.
+            best: the result of the search.
         """
-        wanted = self.options.final_model
-        if wanted == "last":
+        final_model = self.options.final_model
+        if final_model == "last":
             return
-        if isinstance(found, list):
+        if isinstance(best, list):
             logger.warning(
-                "Number of best runs: %s. The Trainer holds the model of the last trial; for "
-                "another set the values of a run on trainer.args, and call train().",
-                len(found),
+                "The search has %s best runs, so the Trainer holds the model of the last trial. To "
+                "get the model of a run, set its values on trainer.args and call train().",
+                len(best),
             )
-        elif wanted == "retrain":
-            self._retrain(found)
-        elif not self.best.hand_over(self.trainer, found.run_id) and not self._load(found):
-            logger.warning(
-                "The best run, trial %s, was not trained by this process and has no checkpoint "
-                "here, so the Trainer holds another model. Pass final_model='retrain', or set "
-                "these on trainer.args and train(): %s",
-                found.run_id,
-                found.hyperparameters,
-            )
+            return
+        if final_model == "retrain":
+            self._retrain(best)
+            return
+
+        # Another process may have trained the best trial, or a search before this one.
+        if self.best_model.give_to(self.trainer, best.run_id) or self._load(best):
+            return
+        logger.warning(
+            "The best run, trial %s, was not trained by this process and has no checkpoint here, "
+            "so the Trainer holds another model. Pass final_model='retrain', or set these values "
+            "on trainer.args and call train(): %s",
+            best.run_id,
+            best.hyperparameters,
+        )
 
     def _warn_of_minimized_metrics(self) -> None:
         """Warn, once, if the sum of metrics is minimized by default, as in the reference."""
-        summed = (
-            self.trainer.compute_objective is default_compute_objective and self.options.implied
-        )
-        if not summed or "minimized" in self._warned:
+        is_default_objective = self.trainer.compute_objective is default_compute_objective
+        if not is_default_objective or not self.options.is_direction_implied:
             return
-        self._warned.add("minimized")
-        names = [
-            name
-            for name in self.metrics
-            if default_compute_objective({name: 1.0}) and name != "eval_loss"
-        ]
+        if self._has_warned_of_direction:
+            return
+        self._has_warned_of_direction = True
+
+        # Metrics that are not part of the sum have no value by themselves.
+        names = []
+        for name in self.metrics:
+            if name != "eval_loss" and default_compute_objective({name: 1.0}):
+                names.append(name)
         if names:
             logger.warning(
                 "The search MINIMIZES %s. Pass direction='maximize' if more is better, or "
@@ -299,22 +335,22 @@ class SearchRun:
                 " + ".join(names),
             )
 
-    def _trial_of(self, found: BestRun) -> Any:
+    def _trial_of(self, run: BestRun) -> FixedTrial | dict[str, Any]:
         """Return a trial that suggests the values of a run."""
         if self.trainer.hp_search_backend == HPSearchBackend.RAY:
-            return dict(found.hyperparameters)
+            return dict(run.hyperparameters)
         from optuna.trial import FixedTrial
 
-        return FixedTrial(found.hyperparameters, number=int(found.run_id))
+        return FixedTrial(run.hyperparameters, number=int(run.run_id))
 
-    def _retrain(self, found: BestRun) -> None:
+    def _retrain(self, best: BestRun) -> None:
         """Train again with the values of the best run, in the folder `best`."""
         output_dir = str(self.trainer.args.output_dir)
-        trial = self._trial_of(found)
+        trial = self._trial_of(best)
         self.folder = "best"
         if not is_address(output_dir):
-            # Processes that train together have the same owner.
-            owner = f"best: {sorted(found.hyperparameters.items(), key=str)}"
+            # Processes that train together need the same owner.
+            owner = f"best: {sorted(best.hyperparameters.items(), key=str)}"
             self.folder = claim_folder(output_dir, self.folder, owner).name
         self.is_over = True
         self._require_model(trial)
@@ -322,66 +358,79 @@ class SearchRun:
             self.trainer.train(trial=trial)
         finally:
             self.folder = None
-            self.given.restore()
+            self.original_arguments.restore()
 
-    def _load(self, found: BestRun) -> bool:
-        """Load the best model from the checkpoint of its trial, unless that is of an older
-        search.
+    def _load(self, best: BestRun) -> bool:
+        """Load the best model from the checkpoint of its trial.
+
+        Args:
+            best: the result of the search.
+
+        Returns:
+            False if the trial has no checkpoint here, or that of an older search.
         """
-        host = self.trainer
-        trial = self._trial_of(found)
+        trainer = self.trainer
+        trial = self._trial_of(best)
         if isinstance(trial, dict):
-            self.folder = folder_name(host.hp_name, trial, found.run_id)
-        elif trial.number not in self.places:
+            self.folder = folder_name(trainer.hp_name, trial, best.run_id)
+        elif trial.number not in self.folders:
             return False
         folder = self.run_dir(trial)
-        newest = last_intact_checkpoint(folder) if folder.is_dir() else None
-        if newest is None:
+        checkpoint = last_intact_checkpoint(folder) if folder.is_dir() else None
+        if checkpoint is None:
             return False
-        state = TrainerState.load_from_json(Path(newest) / "trainer_state.json")
-        if state.trial_params is None or any(
-            found.hyperparameters.get(k) != v for k, v in state.trial_params.items()
-        ):
+
+        # A folder of an older search has a checkpoint with other values.
+        state = TrainerState.load_from_json(Path(checkpoint) / "trainer_state.json")
+        if state.trial_params is None:
             return False
-        chosen = state.best_model_checkpoint if host.args.load_best_model_at_end else None
-        chosen = chosen if chosen is not None and Path(chosen).is_dir() else newest
-        install(host, host.call_model_init(trial))
-        host._load_from_checkpoint(chosen)
-        host.state = state
-        logger.info("The Trainer holds the model of %s.", chosen)
+        for name, value in state.trial_params.items():
+            if best.hyperparameters.get(name) != value:
+                return False
+
+        # The model may have been best before the last checkpoint.
+        if trainer.args.load_best_model_at_end:
+            best_checkpoint = state.best_model_checkpoint
+            if best_checkpoint is not None and Path(best_checkpoint).is_dir():
+                checkpoint = best_checkpoint
+        set_model(trainer, trainer.call_model_init(trial))
+        trainer._load_from_checkpoint(checkpoint)
+        trainer.state = state
+        logger.info("The Trainer holds the model of %s.", checkpoint)
         return True
 
-    def _begin(self, trial: Any, start: Start) -> None:
+    def _begin(self, trial: OptunaTrial, start: Start) -> None:
+        """Put everything back to how a trial finds it."""
         self.trainer.objective = None
         self.metrics = {}
-        self.given.restore()
-        self.best.make_room()
+        self.original_arguments.restore()
+        self.best_model.move_to_cpu()
         self._require_model(trial)
         self.starts[trial.number] = start
         self.reported = set(start.reported)
 
-    def _require_model(self, trial: Any) -> None:
-        """Make a model if `model_init` failed in the trial before: `train` inspects one before
-        it makes its own.
+    def _require_model(self, trial: OptunaTrial | dict[str, Any]) -> None:
+        """Make a model if `model_init` failed in the previous trial.
+
+        `train` inspects the model before it makes its own.
         """
         if self.trainer.model is None:
-            install(self.trainer, self.trainer.call_model_init(trial))
+            set_model(self.trainer, self.trainer.call_model_init(trial))
 
-    def _remove_pruned(self, trial: Any) -> None:
-        """Remove the folder of a pruned trial, which nothing else writes to."""
+    def _remove_pruned(self, trial: OptunaTrial) -> None:
+        """Remove the folder of a pruned trial, if the options ask for it."""
+        if not self.options.remove_pruned or not self.trainer.args.should_save:
+            return
+        # Only a folder that belongs to this trial.
         folder = self.run_dir(trial)
-        owner = self.starts[trial.number].owner
-        if (
-            self.options.remove_pruned
-            and self.trainer.args.should_save
-            and is_claimed(folder, owner)
-        ):
+        if is_claimed(folder, self.starts[trial.number].owner):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class GivenArguments:
-    """The arguments as the user gave them: each trial begins with them, and they are restored at
-    the end.
+class OriginalArguments:
+    """The training arguments before a search.
+
+    Each trial starts with them, and they are restored after the last one.
 
     Args:
         trainer: the Trainer, before the search.
@@ -390,101 +439,122 @@ class GivenArguments:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._args = trainer.args
-        self._values = _copied(vars(trainer.args))
+        self._values = _copy_containers(vars(trainer.args))
 
     def restore(self) -> None:
-        """Put all of them back, in the same object."""
-        present = vars(self._args)
-        present.clear()
-        present.update(_copied(self._values))
+        """Restore all values, in the same object."""
+        current_values = vars(self._args)
+        current_values.clear()
+        current_values.update(_copy_containers(self._values))
         self._trainer.args = self._args
         self._trainer._train_batch_size = self._args.train_batch_size
-        renew_accelerator(self._trainer)
+        recreate_accelerator(self._trainer)
 
 
-def _copied(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values of which those that a trial could change in place are copies."""
-    return {
-        name: copy.deepcopy(value) if isinstance(value, (dict, list)) else value
-        for name, value in values.items()
-    }
+def _copy_containers(values: dict[str, Any]) -> dict[str, Any]:
+    """Copy values; lists and dictionaries, which a trial could change in place, are copied too."""
+    copied = dict(values)
+    for name, value in values.items():
+        if isinstance(value, (dict, list)):
+            copied[name] = copy.deepcopy(value)
+    return copied
 
 
-def renew_accelerator(trainer: Trainer) -> None:
-    """Make an accelerator for the arguments as they are now; a `gather_function` of the user
-    stays.
-    """
-    given = trainer.gather_function
-    own = given == trainer.accelerator.gather_for_metrics
+def recreate_accelerator(trainer: Trainer) -> None:
+    """Make an accelerator for the current arguments, and keep the user's `gather_function`."""
+    gather_function = trainer.gather_function
+    is_default = gather_function == trainer.accelerator.gather_for_metrics
     trainer.create_accelerator_and_postprocess()
-    if not own:
-        trainer.gather_function = given
+    if not is_default:
+        trainer.gather_function = gather_function
 
 
 class BestModel:
-    """Keeps the model of the best trial so far in main memory: one model, however many trials there
-    are.
+    """Keeps the model of the best trial so far; never more than one model.
 
     Args:
         direction: `minimize` or `maximize`.
-        wanted: False to keep nothing.
+        enabled: False to keep no model.
     """
 
-    def __init__(self, direction: str, wanted: bool) -> None:
+    def __init__(self, direction: str, *, enabled: bool) -> None:
         self._direction = direction
-        self._sign = 1 if direction == "maximize" else -1
-        self._wanted = wanted
-        self.number: int | None = None
+        self._enabled = enabled
         self._value: float | None = None
-        self.model: Any = None
-        self._state: Any = None
+        self._state: TrainerState | None = None
+        self.number: int | None = None
+        """The number of the best trial so far."""
+        self.model: nn.Module | None = None
 
-    def offer(self, trainer: Trainer, number: int, value: Any) -> None:
-        """Keep the model of a trial that has just ended, if it is the best one."""
-        if (
-            not self._wanted
-            or why_unusable(value, [self._direction])
-            or trainer.plan.strategy.configures_model
-        ):
+    def keep_if_best(self, trainer: Trainer, number: int, value: Any) -> None:
+        """Keep the Trainer's model if it is better than that of the trials before.
+
+        Args:
+            trainer: the Trainer, after a trial.
+            number: that of the trial.
+            value: the objective of the trial.
+        """
+        # Where ranks hold parts of a model, the best one is loaded from its checkpoint.
+        if not self._enabled or trainer.plan.strategy.configures_model:
             return
-        if self._value is None or self._sign * value > self._sign * self._value:
+        if why_unusable(value, [self._direction]) is not None:
+            return
+        if self._is_best(value):
             self.number = number
             self._value = value
             self.model = trainer.model
             self._state = trainer.state
 
-    def make_room(self) -> None:
-        """Move the model to main memory before the next trial."""
-        if self.model is not None and getattr(self.model, "hf_device_map", None) is None:
-            try:
-                self.model.to("cpu")
-            except (ValueError, RuntimeError) as error:  # quantized models cannot be moved
-                logger.debug("The best model stays on its device: %s", error)
+    def _is_best(self, value: float) -> bool:
+        if self._value is None:
+            return True
+        if self._direction == "maximize":
+            return value > self._value
+        return value < self._value
 
-    def hand_over(self, trainer: Trainer, run_id: str) -> bool:
-        """Give the Trainer the model, if it is that of the trial with this number."""
-        if self.model is None or str(self.number) != run_id:
+    def move_to_cpu(self) -> None:
+        """Free the device for the next trial."""
+        if self.model is None or getattr(self.model, "hf_device_map", None) is not None:
+            return
+        try:
+            self.model.to("cpu")
+        except (ValueError, RuntimeError) as error:  # quantized models cannot be moved
+            logger.debug("The best model stays on its device: %s", error)
+
+    def give_to(self, trainer: Trainer, run_id: str) -> bool:
+        """Set the Trainer's model and state, and forget the model.
+
+        Args:
+            trainer: the Trainer.
+            run_id: the number of a trial.
+
+        Returns:
+            False if the model is not that of this trial.
+        """
+        if self.model is None or self._state is None or str(self.number) != run_id:
             return False
-        model = self.model
-        self.model = None
-        install(trainer, model)
+        set_model(trainer, self.model)
         trainer.state = self._state
+        self.model = None
         return True
 
 
-def install(host: Trainer, model: Any) -> None:
-    """Make this the Trainer's model, on its device, without an optimizer."""
-    if host.place_model_on_device:
-        host._move_model_to_device(model, host.args.device)
-    host.model = host.model_wrapped = model
-    forget_optimizer(host)
-    host.callback_handler.model = model
+def set_model(trainer: Trainer, model: nn.Module) -> None:
+    """Set the Trainer's model, move it to the device, and free the optimizer of the old one."""
+    if trainer.place_model_on_device:
+        trainer._move_model_to_device(model, trainer.args.device)
+    trainer.model = model
+    trainer.model_wrapped = model
+    trainer.callback_handler.model = model
+    free_optimizer(trainer)
 
 
-def forget_optimizer(trainer: Trainer) -> None:
-    """Free the optimizer of a trial that has ended, which is twice as large as its model."""
-    trainer.optimizer = trainer.lr_scheduler = None
+def free_optimizer(trainer: Trainer) -> None:
+    """Free the optimizer of a finished trial, which may be twice as large as its model."""
+    trainer.optimizer = None
+    trainer.lr_scheduler = None
     handler = trainer.callback_handler
-    handler.optimizer = handler.lr_scheduler = handler.train_dataloader = (
-        handler.eval_dataloader
-    ) = None
+    handler.optimizer = None
+    handler.lr_scheduler = None
+    handler.train_dataloader = None
+    handler.eval_dataloader = None

@@ -1,6 +1,4 @@
-"""Storages of studies: those of optuna, with a heartbeat, retries, and errors that say what to
-do.
-"""
+"""Storages of studies: optuna's, with heartbeats, retries and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -16,23 +14,23 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from .beating_journal import BeatingJournal
+    from optuna.storages import RDBStorage
 
-Made = TypeVar("Made")
+    from .heartbeat_journal import HeartbeatJournal, StaleTrialCallback
+
+Created = TypeVar("Created")
 
 HEARTBEAT_SECONDS = 60
-"""Interval of a worker's heartbeat; a worker without one for twice as long counts as killed."""
+"""Seconds between two heartbeats; a worker without one for twice as long counts as killed."""
 MAX_RETRY = 3
-"""Number of retries of a trial whose worker was killed."""
+"""How often a trial whose worker was killed is retried."""
 
 _SECONDS_TO_CREATE = 60
 _CREATED_MEANWHILE = re.compile("exists|unique|duplicate|locked", re.IGNORECASE)
-"""Errors of a database in which another process creates the same tables: a new attempt finds
-them.
-"""
+"""Database errors raised while another process creates the same tables; a new attempt succeeds."""
 _LONGEST_LINE = 2**20
-"""Bytes; an entry of a journal has some hundred."""
-_JOURNAL = (".log", ".journal", ".jsonl")
+"""Bytes; an entry of a journal has a few hundred."""
+_JOURNAL_SUFFIXES = (".log", ".journal", ".jsonl")
 
 
 class StorageError(ConnectionError):
@@ -41,8 +39,9 @@ class StorageError(ConnectionError):
 
 @contextlib.contextmanager
 def without_experimental_warnings() -> Iterator[None]:
-    """Silence optuna's warnings about experimental features: heartbeats, retries, names of
-    metrics.
+    """Silence optuna's warnings about experimental features.
+
+    Heartbeats, retries and names of metrics are experimental.
     """
     import optuna
 
@@ -54,90 +53,101 @@ def without_experimental_warnings() -> Iterator[None]:
 def open_storage(
     storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retry: int = MAX_RETRY
 ) -> Any:
-    """As the parameter `storage` of `optuna.create_study`, with journal files, a heartbeat and
-    retries.
+    """Open a storage, with heartbeats and retries.
 
     Args:
-        storage: None for main memory, an address (`sqlite:///study.db`, `postgresql://...`,
-            `mysql://...`), the path of a journal file (`study.log`, `.journal` or `.jsonl`, or
-            `journal://path`), or an object of optuna, which is used as it is.
-        heartbeat: seconds between two signs of life.
-        max_retry: number of retries of a trial whose worker was killed.
+        storage: as in `optuna.create_study`: None for main memory, a URL (`sqlite:///study.db`,
+            `postgresql://...`, `mysql://...`), or a storage of optuna, which is used unchanged.
+            Also the path of a journal file (`study.log`, `.journal` or `.jsonl`, or
+            `journal://path`).
+        heartbeat: seconds between two heartbeats.
+        max_retry: how often a trial whose worker was killed is retried.
+
+    Returns:
+        what optuna accepts as `storage`.
 
     Raises:
-        StorageError: it cannot be reached.
-        ValueError: it is not an address.
+        StorageError: the storage cannot be reached.
+        ValueError: it is not a URL and not the path of a journal.
     """
     if not isinstance(storage, (str, os.PathLike)):
         return storage
     address = str(storage)
     is_path = "://" not in address
-    is_journal = address.startswith("journal://") or (is_path and address.endswith(_JOURNAL))
+    is_journal = address.startswith("journal://") or (
+        is_path and address.endswith(_JOURNAL_SUFFIXES)
+    )
     if is_path and not is_journal:
-        known = (
-            "sqlite:///study.db, postgresql://user@host/name, or the path of a journal file "
-            "(study.log)"
+        raise ValueError(
+            f"storage={address!r} is not a storage URL. Pass e.g. sqlite:///study.db, "
+            "postgresql://user@host/name, or the path of a journal file (study.log)."
         )
-        raise ValueError(f"storage={address!r} is not a storage URL. Pass e.g. {known}.")
-    with _explained(address), without_experimental_warnings():
+    with _as_storage_errors(address), without_experimental_warnings():
         if is_journal:
-            return _journal(address.removeprefix("journal://"), heartbeat, max_retry)
-        return _database(address, heartbeat, max_retry)
+            return _open_journal(address.removeprefix("journal://"), heartbeat, max_retry)
+        return _open_database(address, heartbeat, max_retry)
 
 
 def disconnect(storage: Any) -> None:
     """Close the connections of a storage to its server; the next use opens new ones.
 
     Args:
-        storage: of optuna; one without connections is left alone.
+        storage: a storage of optuna; nothing happens if it has no connections.
     """
-    engine = getattr(getattr(storage, "_backend", storage), "engine", None)
+    # A study wraps the storage of a database in a cache, whose `_backend` it is.
+    database = getattr(storage, "_backend", storage)
+    engine = getattr(database, "engine", None)
     if engine is not None:
         engine.dispose()
 
 
-def retry_callback(max_retry: int = MAX_RETRY) -> Any:
+def retry_callback(max_retry: int = MAX_RETRY) -> StaleTrialCallback:
     """Return optuna's callback that queues a trial whose worker was killed."""
     from optuna import storages
 
-    kind = (
-        getattr(storages, "RetryHeartbeatStaleTrialCallback", None)
-        or storages.RetryFailedTrialCallback
-    )
+    # The class has another name since optuna 4.9.
+    callback_class = getattr(storages, "RetryHeartbeatStaleTrialCallback", None)
+    if callback_class is None:
+        callback_class = storages.RetryFailedTrialCallback
     with without_experimental_warnings():
-        return kind(max_retry=max_retry, inherit_intermediate_values=True)
+        return callback_class(max_retry=max_retry, inherit_intermediate_values=True)
 
 
-def shown(address: str) -> str:
-    """Return an address without its password."""
+def without_password(address: str) -> str:
+    """Return a storage URL with its password replaced by stars."""
     return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", address)
 
 
-def _database(address: str, heartbeat: float, max_retry: int) -> Any:
+def _open_database(address: str, heartbeat: float, max_retry: int) -> RDBStorage:
     from optuna.storages import RDBStorage
 
-    options: dict[str, Any] = {"heartbeat_interval": _interval(heartbeat)}
+    options: dict[str, Any] = {"heartbeat_interval": _heartbeat_interval(heartbeat)}
 
     # The parameter has another name since optuna 4.9.
-    on_stale = "heartbeat_stale_trial_callback"
-    if on_stale not in inspect.signature(RDBStorage.__init__).parameters:
-        on_stale = "failed_trial_callback"
-    options[on_stale] = retry_callback(max_retry)
+    parameter = "heartbeat_stale_trial_callback"
+    if parameter not in inspect.signature(RDBStorage.__init__).parameters:
+        parameter = "failed_trial_callback"
+    options[parameter] = retry_callback(max_retry)
 
     if address.startswith("sqlite"):
         # Workers that write to one file wait for each other.
         options["engine_kwargs"] = {"connect_args": {"timeout": 60}}
     else:
         options["engine_kwargs"] = {"pool_pre_ping": True}
-    return until_unlocked(lambda: RDBStorage(address, **options))
+    return retry_while_locked(lambda: RDBStorage(address, **options))
 
 
-def until_unlocked(make: Callable[[], Made]) -> Made:
-    """Return the result of a function that creates tables or a study, while other processes may do
-    so, too.
+def retry_while_locked(create: Callable[[], Created]) -> Created:
+    """Create tables or a study, trying again while another process creates the same.
 
-    optuna creates missing tables without a lock against others; and SQLite refuses to wait where
-    two processes wait for each other.
+    Optuna creates missing tables without a lock against other processes, and SQLite raises instead
+    of waiting where two processes wait for each other.
+
+    Args:
+        create: creates the tables or the study.
+
+    Returns:
+        the result of `create`.
     """
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import DBAPIError
@@ -145,43 +155,43 @@ def until_unlocked(make: Callable[[], Made]) -> Made:
     deadline = time.monotonic() + _SECONDS_TO_CREATE
     while True:
         try:
-            return make()
+            return create()
         except (DBAPIError, StorageInternalError) as error:
             reason = str(getattr(error, "orig", None) or error.__cause__)
             if time.monotonic() > deadline or not _CREATED_MEANWHILE.search(reason):
                 raise
+            # A random time, so that two processes do not collide again.
             time.sleep(random.uniform(0.01, 0.1))
 
 
 def database_address(path: str | os.PathLike[str]) -> str:
-    """Return the address of a database in a file, whose path may have any characters."""
+    """Return the URL of a database in a file, whose path may have any characters."""
     from sqlalchemy import URL
 
     return URL.create("sqlite", database=os.fspath(path)).render_as_string()
 
 
-def _journal(path: str, heartbeat: float, max_retry: int) -> BeatingJournal:
-    from .beating_journal import BeatingJournal
+def _open_journal(path: str, heartbeat: float, max_retry: int) -> HeartbeatJournal:
+    from .heartbeat_journal import HeartbeatJournal
 
     if os.path.exists(path):
         _require_journal(path)
-    return BeatingJournal(path, _interval(heartbeat), retry_callback(max_retry))
+    return HeartbeatJournal(path, _heartbeat_interval(heartbeat), retry_callback(max_retry))
 
 
-def _interval(heartbeat: float) -> int:
-    """Return the seconds between two heartbeats as optuna takes them: a whole number of at least
-    1.
-    """
+def _heartbeat_interval(heartbeat: float) -> int:
+    """Return the seconds between two heartbeats as optuna accepts them: whole, and at least 1."""
     return max(int(heartbeat), 1)
 
 
 def _require_journal(path: str) -> None:
-    """Refuse a file that is not a journal, as optuna would append to it."""
+    """Refuse a file that is not a journal, because optuna would append to it."""
     with open(path, "rb") as file:
-        first = file.readline(_LONGEST_LINE)
-    if first and not _is_entry(first):
+        first_line = file.readline(_LONGEST_LINE)
+    if first_line and not _is_entry(first_line):
         raise StorageError(
-            f"storage={path!r} is not a journal of optuna. Pass the path of one, or of a new file."
+            f"storage={path!r} is not a journal of optuna. Pass the path of a journal, or of a new "
+            "file."
         )
 
 
@@ -194,15 +204,18 @@ def _is_entry(line: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def _explained(address: str) -> Iterator[None]:
+def _as_storage_errors(address: str) -> Iterator[None]:
+    """Turn the errors of a block that opens a storage into `StorageError`."""
     try:
         yield
     except StorageError:
         raise
     except Exception as error:
-        reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        # SQLAlchemy keeps the driver's error in `orig`; its first line is the readable part.
+        first_line = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        reason = first_line or type(error).__name__
         raise StorageError(
-            f"storage={shown(address)!r} cannot be reached: {reason or type(error).__name__}. A "
-            "folder of sqlite:/// has to exist, a server to run, its driver to be installed. "
-            "Nothing was begun."
+            f"storage={without_password(address)!r} cannot be reached: {reason}. The folder of a "
+            "sqlite:/// file has to exist, a database server has to run, and its driver has to be "
+            "installed. No trial was started."
         ) from error

@@ -1,7 +1,7 @@
-"""Reports of a script to the sweep that it is a trial of: evaluations, folders, pruning.
+"""What a script reports to the sweep that runs it as a trial: evaluations, folders, pruning.
 
-A Trainer calls these functions by itself; a plain `lightning.Trainer` gets the callback of
-`callbacks`.
+A Trainer calls these functions; a plain `lightning.Trainer` gets the callback of
+`lightning_callbacks`.
 """
 
 from __future__ import annotations
@@ -9,43 +9,58 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from ...lightning_modules.common.claimed_folder import is_claimed
 from ...lightning_modules.search.channel import Channel
 from ..arguments.sweep_trial import ChildTrial, TrialResult, this_trial
-from .metric_objective import look_up, objective_value, report_position
+from .metric_objective import look_up, objective_from, objective_value, report_position
 from .retries import reported_steps
 
 if TYPE_CHECKING:
     from optuna import Trial
     from torch.optim import Optimizer
 
+    from ...lightning_modules.internals.lightning_import import Callback, LightningModule
+    from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
     from .. import Trainer
 
-_SET_BY = {"learning_rate": "initial_lr", "weight_decay": "weight_decay"}
-"""Training arguments, and the value of an optimizer's groups that each sets."""
+Result = TypeVar("Result")
+
+_GROUP_KEYS = {"learning_rate": "initial_lr", "weight_decay": "weight_decay"}
+"""Training arguments, and the key of an optimizer's groups that each sets."""
+
+
+class RunOnFirst(Protocol):
+    """Calls a function in process 0, and returns its result in every process."""
+
+    def __call__(self, function: Callable[[], Result], /) -> Result:
+        """Call the function; every process has to call this."""
+        ...
 
 
 @dataclass
-class _Process:
-    """The trial in this process."""
+class _TrialState:
+    """What this process knows about its trial."""
 
     training: int = 0
     """The number of the current call of `train`; evaluations before the first one have 0."""
-    compared: int | None = None
-    """The training whose evaluations the pruner compares."""
+    pruned_training: int | None = None
+    """The training whose evaluations the pruner compares; None before its first evaluation."""
     channel: Channel | None = None
     in_study: Trial | None = None
+    """The trial in the study, once process 0 has loaded it."""
     reported: set[int] = field(default_factory=set)
+    """The steps, or epochs, for which the trial has reported values."""
 
 
-_process = _Process()
+_trial_state = _TrialState()
 
 
 class EndedBySweep(SystemExit):
-    """Ends a script whose trial is pruned: like `sys.exit(0)`, so that `except Exception` does
-    not catch it.
+    """Ends a script whose trial is pruned.
+
+    It is a `SystemExit`, as that of `sys.exit(0)`, so that `except Exception` does not catch it.
     """
 
 
@@ -54,26 +69,26 @@ class RefusedBySweep(SystemExit):
 
 
 def count_training() -> None:
-    """Number the trainings of this script."""
-    _process.training += 1
+    """Count the trainings of this script."""
+    _trial_state.training += 1
 
 
 def begin_training(trainer: Trainer) -> None:
-    """End the script if the training does not have the values of the trial.
+    """End the script if the training does not use the values of the trial.
 
     Raises:
-        RefusedBySweep: it does not.
+        RefusedBySweep: it does not use them.
     """
     trial = this_trial()
     if trial is not None:
         _require_values(trial, trainer)
 
 
-def note(trainer: Trainer, metrics: dict[str, float]) -> None:
-    """Write down the metrics of an evaluation of a Trainer.
+def record_evaluation(trainer: Trainer, metrics: dict[str, float]) -> None:
+    """Write an evaluation of a Trainer into the result of the trial.
 
     Raises:
-        RefusedBySweep: the training does not have the values of the trial.
+        RefusedBySweep: the training does not use the values of the trial.
     """
     trial = this_trial()
     if trial is None:
@@ -81,39 +96,40 @@ def note(trainer: Trainer, metrics: dict[str, float]) -> None:
     _require_values(trial, trainer)
     if trainer.is_world_process_zero():
         position = report_position(trainer.state, trainer.state.global_step, trial.unit)
-        result = _with_evaluation(trial, metrics, position, str(trainer.args.output_dir))
+        result = _add_evaluation(trial, metrics, position, str(trainer.args.output_dir))
         if trainer.optimizer is not None:
-            result.rates.update(_rates(trial, trainer.optimizer))
+            result.rates.update(_group_values(trial, trainer.optimizer))
         result.write(trial.result)
 
 
-def _rates(trial: ChildTrial, optimizer: Optimizer) -> dict[str, list[float]]:
-    """Return the values that the optimizer's groups have for training arguments of the trial, by
-    argument.
-    """
-    rates: dict[str, list[float]] = {}
-    for name in trial.values.keys() & _SET_BY.keys():
-        values: list[Any] = [group.get(_SET_BY[name]) for group in optimizer.param_groups]
-        if values and None not in values:
-            rates[name] = [float(value) for value in values]
-    return rates
+def _group_values(trial: ChildTrial, optimizer: Optimizer) -> dict[str, list[float]]:
+    """Return the values in the optimizer's groups for arguments of the trial, by argument."""
+    group_values: dict[str, list[float]] = {}
+    for name in trial.values.keys() & _GROUP_KEYS.keys():
+        values = []
+        for group in optimizer.param_groups:
+            if _GROUP_KEYS[name] in group:
+                values.append(float(group[_GROUP_KEYS[name]]))
+        if values and len(values) == len(optimizer.param_groups):
+            group_values[name] = values
+    return group_values
 
 
 def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
-    """Report an evaluation in the middle of a training, and end the script if its trial is pruned.
+    """Report an evaluation during a training, and end the script if its trial is pruned.
 
     Raises:
         MissingMetricError: the objective is a metric that does not exist.
-        RefusedBySweep: an earlier training was reported, and `--training` is not given.
-        EndedBySweep: the trial is to be pruned.
+        RefusedBySweep: an earlier training has reported, and the sweep has no `--training`.
+        EndedBySweep: the trial is pruned.
     """
     trial = this_trial()
     if trial is None:
         return
-    if _process.channel is None:
-        _process.channel = Channel()
+    if _trial_state.channel is None:
+        _trial_state.channel = Channel()
     position = report_position(trainer.state, step, trial.unit)
-    if _is_pruned(trial, metrics, position, _process.channel.run_on_first):
+    if _is_pruned(trial, metrics, position, _trial_state.channel.run_on_first):
         trainer.control = trainer.callback_handler.on_train_end(
             trainer.args, trainer.state, trainer.control
         )
@@ -121,6 +137,7 @@ def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
 
 
 def _require_values(trial: ChildTrial, trainer: Trainer) -> None:
+    """Check that a training uses the values of the trial."""
     problem = trial.problem(trainer.args)
     if problem is not None:
         if trainer.is_world_process_zero():
@@ -129,79 +146,100 @@ def _require_values(trial: ChildTrial, trainer: Trainer) -> None:
 
 
 def _refuse(trial: ChildTrial, problem: str) -> None:
+    """Write into the result why the script cannot be a trial."""
     result = TrialResult.read(trial.result)
     result.refused = problem
     result.write(trial.result)
 
 
-def callbacks() -> list[Any]:
-    """Return the callbacks of a plain Trainer in a sweep.
+def lightning_callbacks() -> list[Callback]:
+    """Return the callbacks of a plain `lightning.Trainer` in a sweep.
 
-    If the sweep asks for the objective only, `fit` answers and ends the script, so that nothing is
+    If the sweep only asks for the objective, `fit` answers and ends the script before anything is
     written.
     """
     from ...lightning_modules.internals.lightning_import import Callback, Trainer
 
-    class SweepReports(Callback):
-        """Report logged metrics after each validation, and end the script if its trial is
-        pruned.
-        """
-
-        def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-            if trial.values and not trial.applied:
-                raise ValueError(
-                    f"The sweep has values for training arguments ({', '.join(trial.values)}), and "
-                    "this script has none. Pass --values-as options, or another way in which it "
-                    "takes them."
-                )
-
-        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            count_training()
-
-        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-            if not trainer.sanity_checking:
-                _report_of_lightning(trial, trainer)
-
-    trial: Any = this_trial()
+    trial = this_trial()
     if trial is None:
         return []
+
+    class SweepReports(Callback):
+        """Reports logged metrics after each validation; ends the script if its trial is pruned."""
+
+        def setup(self, trainer: LightningTrainer, pl_module: LightningModule, stage: str) -> None:
+            if trial.values and not trial.applied:
+                raise ValueError(
+                    f"The sweep has values for training arguments ({', '.join(trial.values)}), but "
+                    "this script makes no TrainingArguments. Pass --values-as options, or another "
+                    "way to pass values that the script supports."
+                )
+
+        def on_fit_start(self, trainer: LightningTrainer, pl_module: LightningModule) -> None:
+            count_training()
+
+        def on_validation_end(self, trainer: LightningTrainer, pl_module: LightningModule) -> None:
+            if not trainer.sanity_checking:
+                _report_validation(trial, trainer)
+
     if trial.asks:
-        Trainer.fit = cast(Any, lambda trainer, *args, **kwargs: _answer(trial, trainer))
+
+        def answer(self: LightningTrainer, *args: Any, **kwargs: Any) -> NoReturn:
+            _answer(trial, self)
+
+        Trainer.fit = answer
     return [SweepReports()]
 
 
-def _answer(trial: ChildTrial, trainer: Any) -> NoReturn:
-    watching: list[Any] = [
-        one for one in trainer.checkpoint_callbacks if getattr(one, "monitor", None)
-    ]
-    for one in [*watching, *trainer.early_stopping_callbacks]:
-        why = f"The script has {type(one).__name__}(monitor={one.monitor!r}, mode={one.mode!r})."
-        trial.answer(one.monitor, one.mode == "max", why)
-    trial.answer(
-        "val_loss", False, "No ModelCheckpoint or EarlyStopping of the script has a monitor."
-    )
+def _answer(trial: ChildTrial, trainer: LightningTrainer) -> NoReturn:
+    """Answer with the metric that a callback of the script monitors, and end the script."""
+    for callback in [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks]:
+        monitor = getattr(callback, "monitor", None)
+        if monitor:
+            mode = getattr(callback, "mode", "min")
+            name = type(callback).__name__
+            why = f"The script has {name}(monitor={monitor!r}, mode={mode!r})."
+            trial.answer(monitor, mode == "max", why)
+    why = "No ModelCheckpoint or EarlyStopping of the script has a monitor."
+    trial.answer("val_loss", False, why)
 
 
-def _report_of_lightning(trial: ChildTrial, trainer: Any) -> None:
-    fits = trainer.state.fn == "fit"
+def _report_validation(trial: ChildTrial, trainer: LightningTrainer) -> None:
+    """Report the metrics that a script logged in a validation."""
+    is_fitting = trainer.state.fn == "fit"
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    epochs = trainer.current_epoch + (fits and trainer.is_last_batch)
-    position = trainer.global_step if trial.unit == "steps" else epochs or None
-    folder = trainer.log_dir or trainer.default_root_dir  # a collective call
+    position = _lightning_position(trial, trainer, is_fitting)
+
+    # `log_dir` is a collective call.
+    folder = trainer.log_dir or trainer.default_root_dir
     if trainer.is_global_zero:
-        _with_evaluation(trial, metrics, position, folder).write(trial.result)
+        _add_evaluation(trial, metrics, position, folder).write(trial.result)
 
-    def run_on_first(ask: Callable[[], bool]) -> bool:
-        return trainer.strategy.broadcast(trainer.is_global_zero and ask())
+    def run_on_first(function: Callable[[], Result]) -> Result:
+        result: Any = function() if trainer.is_global_zero else None
+        return trainer.strategy.broadcast(result)
 
-    if fits and _is_pruned(trial, metrics, position, run_on_first):
+    if is_fitting and _is_pruned(trial, metrics, position, run_on_first):
         raise EndedBySweep(0)
 
 
-def _with_evaluation(
+def _lightning_position(
+    trial: ChildTrial, trainer: LightningTrainer, is_fitting: bool
+) -> int | None:
+    """Return the step, or the completed epochs; None before the first epoch is complete."""
+    if trial.unit == "steps":
+        return trainer.global_step
+    # The validation at the end of an epoch comes before Lightning counts the epoch.
+    completed_epochs = trainer.current_epoch
+    if is_fitting and trainer.is_last_batch:
+        completed_epochs += 1
+    return completed_epochs or None
+
+
+def _add_evaluation(
     trial: ChildTrial, metrics: Mapping[str, float], position: int | None, folder: str
 ) -> TrialResult:
-    """Return the results of the trial with one more evaluation.
+    """Return the result of the trial with another evaluation.
 
     Args:
         trial: the trial of this script.
@@ -210,13 +248,13 @@ def _with_evaluation(
         folder: of the training.
     """
     result = TrialResult.read(trial.result)
-    if all(name in metrics or f"eval_{name}" in metrics for name in trial.metrics):
-        names = trial.metrics
-        value = objective_value(
-            lambda metrics: [look_up(metrics, name) for name in names], metrics, len(names)
-        )
+
+    # An evaluation without one of the objectives has no value: another one may have it.
+    names = trial.metrics
+    if all(name in metrics or f"eval_{name}" in metrics for name in names):
+        value = objective_value(objective_from(names), metrics, len(names))
         values: list[float] = value if isinstance(value, list) else [value]
-        result.values.append((position, values, _process.training))
+        result.values.append((position, values, _trial_state.training))
     result.seen = sorted({*result.seen, *metrics})
     result.folder = folder
     if is_claimed(folder, trial.owner):
@@ -225,59 +263,68 @@ def _with_evaluation(
 
 
 def _is_pruned(
-    trial: ChildTrial, metrics: Mapping[str, float], position: int | None, run_on_first: Any
+    trial: ChildTrial,
+    metrics: Mapping[str, float],
+    position: int | None,
+    run_on_first: RunOnFirst,
 ) -> bool:
-    """Report an evaluation to the study, and return whether the trial is to be pruned.
+    """Report an evaluation to the study, and return whether the trial is pruned.
 
     Args:
         trial: the trial of this script.
         metrics: of the evaluation.
         position: the step, or the completed epochs.
-        run_on_first: runs a function in the first process, and returns the result in all.
+        run_on_first: see `RunOnFirst`.
     """
     if len(trial.metrics) > 1:
         return False
+
+    # A missing objective is an error even if nothing is pruned.
     value = float(look_up(metrics, trial.metrics[0]))
-    training = _process.training
+    training = _trial_state.training
     if trial.pruner == "none" or position is None or trial.training not in (None, training):
         return False
 
     # Steps of two trainings cannot be compared.
-    if _process.compared not in (None, training):
+    if _trial_state.pruned_training not in (None, training):
         problem = (
-            "The script evaluates in more than one training: say which one --pruner compares, with "
-            "--training N."
+            "The script evaluates in more than one training. Choose the one that --pruner compares "
+            "with --training N."
         )
         run_on_first(lambda: _refuse(trial, problem))
         raise RefusedBySweep(problem)
-    _process.compared = training
+    _trial_state.pruned_training = training
 
     if not run_on_first(lambda: _should_prune(trial, position, value)):
         return False
-    print(
-        f"This trial is pruned at {trial.unit[:-1]} {position}: {trial.metrics[0]} is {value:.6g}.",
-        file=sys.stderr,
-    )
+    reached = f"{trial.unit.removesuffix('s')} {position}"
+    print(f"This trial is pruned at {reached}: {trial.metrics[0]} is {value:.6g}.", file=sys.stderr)
     return True
 
 
 def _should_prune(trial: ChildTrial, position: int, value: float) -> bool:
-    if _process.in_study is None:
-        _process.in_study = _trial_in_study(trial)
+    """Report a value, and ask the pruner; called in process 0."""
+    state = _trial_state
+    if state.in_study is None:
+        state.in_study = _load_trial(trial)
         # A retry has the values of the trial that it retries.
-        _process.reported.update(reported_steps(_process.in_study.study, trial.number))
-    if position not in _process.reported:
-        _process.reported.add(position)
-        _process.in_study.report(value, position)
-    is_pruned = _process.in_study.should_prune()
+        state.reported.update(reported_steps(state.in_study.study, trial.number))
+
+    # Optuna keeps the first value of a position, and warns of a second one.
+    if position not in state.reported:
+        state.reported.add(position)
+        state.in_study.report(value, position)
+
+    is_pruned = state.in_study.should_prune()
     if is_pruned:
         result = TrialResult.read(trial.result)
-        result.pruned = f"{trial.unit[:-1]} {position}"
+        result.pruned = f"{trial.unit.removesuffix('s')} {position}"
         result.write(trial.result)
     return is_pruned
 
 
-def _trial_in_study(trial: ChildTrial) -> Trial:
+def _load_trial(trial: ChildTrial) -> Trial:
+    """Return the trial in its study, loaded from the storage."""
     import optuna
 
     from .samplers import make_pruner

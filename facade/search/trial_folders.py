@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+_NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+
 
 class TrialShortNamer:
     """As `transformers.utils.hp_naming.TrialShortNamer`: a short name for the values of a trial.
@@ -14,11 +16,12 @@ class TrialShortNamer:
             PREFIX = "lm"
             DEFAULTS = {"learning_rate": 5e-5, "seed": 42}
 
-        trainer.hyperparameter_search(hp_name=lambda trial: Namer.shortname(trial.params))  #
-        "lm_lr0.001_s7"
+        # "lm_lr0.001_s7"
+        trainer.hyperparameter_search(hp_name=lambda trial: Namer.shortname(trial.params))
 
-    A name is made of the first letters of its words, as few as tell it from those before it; values
-    that are the defaults are left out. `parse_repr` reads such a name.
+    The short form of a parameter's name has the first letters of each of its words, as few as
+    distinguish the word from the words before it. Values that equal the defaults are left out.
+    `parse_repr` reads such a name.
     """
 
     PREFIX = "hp"
@@ -26,99 +29,119 @@ class TrialShortNamer:
 
     @classmethod
     def set_defaults(cls, prefix: str, defaults: dict[str, Any]) -> None:
-        """Set what names begin with, and the values that are left out of them."""
+        """Set the prefix of all names, and the values that are left out of them."""
         cls.PREFIX = prefix
         cls.DEFAULTS = defaults
 
     @classmethod
     def short_names(cls) -> dict[str, str]:
         """Return the short form of each name in `DEFAULTS`."""
-        words: dict[str, str] = {}
-        names: dict[str, str] = {}
+        short_words: dict[str, str] = {}
+        short_names: dict[str, str] = {}
         for name in cls.DEFAULTS:
-            parts = [_short_word(word, words) for word in name.split("_")]
+            parts = [_short_word(word, short_words) for word in name.split("_")]
             short = "".join(parts)
-            names[name] = short if short not in names.values() else "_".join(parts)
-        return names
+            if short in short_names.values():
+                short = "_".join(parts)
+            short_names[name] = short
+        return short_names
 
     @classmethod
     def shortname(cls, params: dict[str, Any]) -> str:
-        """Return the name for some values.
+        """Return the short name for the values of a trial.
 
         Raises:
-            KeyError: a name has no default.
+            KeyError: a parameter has no default.
         """
-        short = cls.short_names()
-        found = [cls.PREFIX]
+        short_names = cls.short_names()
+        parts = [cls.PREFIX]
         for name, value in params.items():
-            if value != cls.DEFAULTS[name]:
-                number = isinstance(value, (bool, int, float))
-                written = int(value) if isinstance(value, bool) else value
-                found.append(f"{short[name]}{'' if number else '-'}{written}")
-        return "_".join(found)
+            if value == cls.DEFAULTS[name]:
+                continue
+            # A number needs no separator: short names have no digits.
+            separator = "" if isinstance(value, (bool, int, float)) else "-"
+            if isinstance(value, bool):
+                value = int(value)
+            parts.append(f"{short_names[name]}{separator}{value}")
+        return "_".join(parts)
 
     @classmethod
     def parse_repr(cls, repr: str) -> dict[str, Any]:
-        """Return the values behind a name, those that are left out too.
+        """Return the values for a short name, including the defaults that it leaves out.
 
         Raises:
             ValueError: it is not a name that `shortname` returns.
         """
-        long = {short: name for name, short in cls.short_names().items()}
+        full_names = {short: name for name, short in cls.short_names().items()}
+
+        # An entry is a short name with a number, or with "-" and a text. It ends where the next
+        # entry begins. Longer short names are tried first; "(?!)" matches nothing.
+        escaped = [re.escape(short) for short in full_names]
+        short_name = "|".join(sorted(escaped, key=len, reverse=True)) or "(?!)"
+        end_of_entry = rf"(?:_(?=(?:{short_name})[-\d])|$)"
+        entry = re.compile(rf"({short_name})(?:({_NUMBER})|-(.*?)){end_of_entry}")
+
+        values: dict[str, Any] = {}
         rest = repr.removeprefix(cls.PREFIX).lstrip("_")
-        values = {}
-        forms = "|".join(sorted(map(re.escape, long), key=len, reverse=True)) or "(?!)"
-        number = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
         while rest:
-            match = re.match(rf"({forms})(?:({number})|-(.*?))(?:_(?=(?:{forms})[-\d])|$)", rest)
+            match = entry.match(rest)
             if match is None:
-                raise ValueError(f"{repr!r} is no name of {cls.__name__}: {rest!r} cannot be read.")
-            short, digits, text = match.groups()
-            values[long[short]] = float(digits) if digits is not None else text
+                raise ValueError(
+                    f"{repr!r} is not a name of {cls.__name__}: cannot parse {rest!r}."
+                )
+            short, number, text = match.groups()
+            values[full_names[short]] = text if number is None else float(number)
             rest = rest[match.end() :]
-        return {
-            **values,
-            **{name: value for name, value in cls.DEFAULTS.items() if name not in values},
-        }
+
+        for name, default in cls.DEFAULTS.items():
+            values.setdefault(name, default)
+        return values
 
 
 def folder_name(hp_name: Callable[[Any], str] | None, trial: Any, run_id: int | str) -> str:
-    """Return the name of the folder of a trial, as in the reference.
+    """Return the name of the folder of a trial, the same as in the reference.
 
     Args:
-        hp_name: names a trial; None for `run-<id>`.
+        hp_name: returns a name for a trial; None for `run-<id>`.
         trial: the trial; with Ray its values.
         run_id: the number of the trial whose folder it is; with Ray its id.
 
     Raises:
-        ValueError: `hp_name` returns something that cannot name a folder.
+        ValueError: `hp_name` returned something that cannot name a folder.
     """
-    return f"run-{run_id}" if hp_name is None else checked_name(hp_name(trial))
+    if hp_name is None:
+        return f"run-{run_id}"
+    return checked_name(hp_name(trial))
 
 
 def checked_name(name: Any) -> str:
-    """Return what `hp_name` returned, if it can name a folder of its own in `output_dir`.
+    """Return a name from `hp_name` unchanged, after checking that it names a folder.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: it does not name a folder directly inside `output_dir`.
     """
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
         raise ValueError(
             f"hp_name returned {name!r}, which is not a folder in output_dir. Return a name "
-            "without '/'."
+            "without '/' and '\\'."
         )
     return name
 
 
-def _short_word(word: str, taken: dict[str, str]) -> str:
-    """Return the shortest prefix of a word that no other word has, and add it to `taken`."""
+def _short_word(word: str, short_words: dict[str, str]) -> str:
+    """Return the shortest prefix of a word that no other word has, and add it to `short_words`."""
     if any(letter.isdigit() for letter in word):
         raise ValueError(
-            f"{word!r} has a digit in it, so that a short name with its value could not be read."
+            f"{word!r} contains a digit, so a short name followed by a number would be ambiguous. "
+            "Use a parameter name without digits."
         )
-    if word not in taken:
-        lengths = range(1, len(word) + 1)
-        taken[word] = next(
-            (word[:n] for n in lengths if word[:n] not in taken.values()), word + "#"
-        )
-    return taken[word]
+    if word in short_words:
+        return short_words[word]
+
+    short = f"{word}#"
+    for length in range(1, len(word) + 1):
+        if word[:length] not in short_words.values():
+            short = word[:length]
+            break
+    short_words[word] = short
+    return short

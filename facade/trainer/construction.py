@@ -301,7 +301,7 @@ def renew_model(trainer: Trainer, trial: Any) -> None:
     if trainer.model_init is None:
         return
     if trainer._search.current is not None:
-        trainer._search.current.drop_model()
+        trainer._search.current.free_model()
     seed_everything(trainer.args)
     trainer.model = trainer.call_model_init(trial)
     trainer.optimizer = trainer.lr_scheduler = None

@@ -135,5 +135,5 @@ def evaluate_each(
             trainer.args, trainer.state, trainer.control, found
         )
         metrics |= found
-    trainer._search.note(metrics, prefix)
+    trainer._search.record_evaluation(metrics, prefix)
     return metrics

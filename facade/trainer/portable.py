@@ -6,7 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallback
-from ..search.search_run import Transport, forget_optimizer
+from ..search.search_run import Transport, free_optimizer
 from .construction import lend_save_model
 from .memory_report import MemoryTracker
 
@@ -28,7 +28,7 @@ def portable(trainer: Trainer) -> Any:
         if isinstance(callback, LoggerCallback):
             callback.__dict__.pop("save_model", None)
     members: dict[str, Any] = vars(sent)
-    forget_optimizer(sent)
+    free_optimizer(sent)
     members.update(
         model=None,
         model_wrapped=None,

@@ -971,7 +971,7 @@ class Trainer:
         if DebugOption.TPU_METRICS_DEBUG in self.args.debug:
             print_metrics()
         self._memory_tracker.stop("eval", found)
-        self._search.note(found, metric_key_prefix)
+        self._search.record_evaluation(found, metric_key_prefix)
         return found
 
     def evaluation_loop(

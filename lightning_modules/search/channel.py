@@ -1,4 +1,4 @@
-"""Communication between the processes of a search, apart from that of their trainings."""
+"""Communication between the processes of a search, separate from that of their trainings."""
 
 from __future__ import annotations
 
@@ -16,51 +16,50 @@ from ..internals.torch_names import default_store
 Result = TypeVar("Result")
 
 FAILURE = "lightrainer:failure"
-"""Attribute of a trial: the reason of its failure."""
+"""User attribute of a trial: why it failed."""
 
 
 class Outcome(NamedTuple):
-    """The end of a trial in one process."""
+    """How a trial ended in one process."""
 
     kind: str
     """`done`, `pruned` or `failed`."""
     caught: bool = False
     """True if the search continues after this failure."""
     message: str = ""
-    """The error."""
+    """The error message of a failed trial."""
 
 
 class Channel:
-    """A process group of its own, over gloo, so that its messages cannot be mixed up with
-    gradients.
+    """A separate process group over gloo, so that messages never mix with gradients.
 
-    In one process it does nothing. All processes have to make it, at the same point.
+    In a single process it does nothing. All ranks have to create it at the same point.
 
     Args:
-        seconds: timeout, at least the difference between the times that two processes take for a
-            trial.
-        seconds_to_fail: timeout of a process whose trial has failed.
+        seconds: timeout; longer than the largest difference between the times that two ranks need
+            for the same trial.
+        seconds_to_fail: timeout of a rank whose trial failed.
     """
 
     def __init__(self, seconds: float = 1800, seconds_to_fail: float = 60) -> None:
-        self.alone = (
-            not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
-        )
-        self.is_first = self.alone or dist.get_rank() == 0
+        is_distributed = dist.is_available() and dist.is_initialized()
+        self.is_single_process = not is_distributed or dist.get_world_size() == 1
+        self.is_first = self.is_single_process or dist.get_rank() == 0
         self._timeout = timedelta(seconds=seconds)
         self._timeout_to_fail = timedelta(seconds=seconds_to_fail)
         self._trials = 0
-        self._group: Any = (
-            None if self.alone else dist.new_group(backend="gloo", timeout=self._timeout)
-        )
-        if not self.alone:
-            # Outcomes go through the store: a process can still end after a timeout there, but not
-            # in a collective.
-            from torch.distributed.distributed_c10d import PrefixStore
+        self._group: Any = None
+        if self.is_single_process:
+            return
 
-            self._store = PrefixStore(
-                f"lightrainer/{self.broadcast(uuid.uuid4().hex)}", default_store()
-            )
+        self._group = dist.new_group(backend="gloo", timeout=self._timeout)
+
+        # Outcomes go through the store: a rank that waits there for longer than the timeout gets
+        # an error, whereas one that waits in a collective may hang.
+        from torch.distributed.distributed_c10d import PrefixStore
+
+        channel_id = self.broadcast(uuid.uuid4().hex)
+        self._store = PrefixStore(f"lightrainer/{channel_id}", default_store())
 
     def close(self) -> None:
         """Destroy the process group."""
@@ -69,54 +68,70 @@ class Channel:
             self._group = None
 
     def broadcast(self, message: Any = None) -> Any:
-        """Return the message of the first process in every process."""
-        if self.alone:
+        """Return the message of rank 0 on every rank."""
+        if self.is_single_process:
             return message
-        box = [message]
-        dist.broadcast_object_list(box, src=0, group=self._group)
-        return box[0]
+        messages = [message]
+        dist.broadcast_object_list(messages, src=0, group=self._group)
+        return messages[0]
 
-    def run_on_first(self, make: Callable[[], Result]) -> Result:
-        """Call `make` in the first process only, and return its result in every process.
+    def run_on_first(self, function: Callable[[], Result]) -> Result:
+        """Call a function on rank 0 only, and return its result on every rank.
 
         Raises:
-            OtherProcessError: `make` has raised, and this is another process; the first raises the
-                error itself.
+            OtherProcessError: on the other ranks, if the function raised on rank 0; rank 0 raises
+                the original error.
         """
-        if self.alone:
-            return make()
+        if self.is_single_process:
+            return function()
+
+        # The other ranks wait for the pair of result and error message.
         if not self.is_first:
             result, message = self.broadcast()
             if message is not None:
-                raise OtherProcessError(f"In process 0: {message}")
+                raise OtherProcessError(f"Process 0 failed: {message}")
             return result
+
         try:
-            made = make()
+            result = function()
         except Exception as error:
             self.broadcast((None, f"{type(error).__name__}: {error}"))
             raise
-        self.broadcast((made, None))
-        return made
+        self.broadcast((result, None))
+        return result
 
-    def gather_outcomes(self, own: Outcome) -> list[Outcome]:
-        """Return the end of a trial in each process; all have to call it.
+    def gather_outcomes(self, outcome: Outcome) -> list[Outcome]:
+        """Return how a trial ended on each rank; every rank has to call this.
+
+        Args:
+            outcome: that of this rank.
 
         Raises:
-            RuntimeError: the trial failed in this process, and the others did not finish it in
-                time: they wait in a collective of the training, so that only the end of all
-                processes helps.
+            RuntimeError: the trial failed on this rank, and the other ranks did not finish it in
+                time. They probably wait in a collective of the training, so all processes have to
+                be terminated.
         """
-        if self.alone:
-            return [own]
+        if self.is_single_process:
+            return [outcome]
+
         self._trials += 1
         keys = [f"{self._trials}/{rank}" for rank in range(dist.get_world_size())]
-        self._store.set(keys[dist.get_rank()], json.dumps(own))
+        self._store.set(keys[dist.get_rank()], json.dumps(outcome))
+
+        has_failed = outcome.kind == "failed"
+        timeout = self._timeout_to_fail if has_failed else self._timeout
         try:
-            self._store.wait(keys, self._timeout_to_fail if own.kind == "failed" else self._timeout)
+            self._store.wait(keys, timeout)
         except RuntimeError as error:
-            if own.kind != "failed":
+            if not has_failed:
                 raise
             raise RuntimeError(
-                f"The trial failed in process {dist.get_rank()} alone: {own.message}."
+                f"The trial failed in process {dist.get_rank()} only: {outcome.message}. The "
+                "other processes did not finish it in time."
             ) from error
-        return [Outcome(*json.loads(self._store.get(key))) for key in keys]
+
+        outcomes = []
+        for key in keys:
+            fields = json.loads(self._store.get(key))
+            outcomes.append(Outcome(*fields))
+        return outcomes

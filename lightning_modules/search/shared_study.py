@@ -1,43 +1,50 @@
-"""Optuna's trials, optimization and pruning for several processes that train each trial
-together.
-"""
+"""Optuna's trials, optimization and pruning for ranks that train each trial together."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ..common.suggestions import did_you_mean
-from ..internals.lightning_import import Callback
+from ..internals.lightning_import import Callback, LightningModule, Trainer
 from .channel import FAILURE, Channel, OtherProcessError, Outcome
-from .taken_trials import optimize_own, own_trial
+from .taken_trials import discard_if_taken, optimize_without_taken
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
 
 Objective = Callable[[Any], Any]
+"""Takes a trial, an `optuna.Trial` or a `SharedTrial`, and returns its value or values."""
+
 _UNITS = ("steps", "epochs")
 
 
 class SharedTrial:
-    """As `optuna.Trial`, for the same trial in several processes: the first one asks the study.
+    """As `optuna.Trial`, for the same trial on several ranks: rank 0 asks the study.
 
-    All of them have to call `suggest_...`, `report` and `should_prune` in the same order, as the
-    same script does. `study` exists in the first process only.
+    All ranks have to call `suggest_...`, `report` and `should_prune` in the same order, as they do
+    when they run the same script. Only rank 0 has the attribute `study`.
 
     Args:
-        trial: the trial, None in all processes but the first.
-        channel: connects the processes.
+        trial: the trial on rank 0; None on the other ranks.
+        channel: connects the ranks.
     """
 
-    def __init__(self, trial: Any, channel: Channel) -> None:
-        self.in_study = trial
+    def __init__(self, trial: Trial | None, channel: Channel) -> None:
+        self.in_study: Any = trial
         self._channel = channel
-        about = (
-            None
-            if trial is None
-            else (trial.number, trial.datetime_start, trial.params, trial.user_attrs)
-        )
-        self.number, self.datetime_start, self.params, self.user_attrs = channel.broadcast(about)
+
+        # Every rank gets what rank 0 knows about the trial.
+        description = None
+        if trial is not None:
+            description = (trial.number, trial.datetime_start, trial.params, trial.user_attrs)
+        number, datetime_start, params, user_attrs = channel.broadcast(description)
+        self.number: int = number
+        self.datetime_start = datetime_start
+        self.params: dict[str, Any] = params
+        self.user_attrs: dict[str, Any] = user_attrs
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("suggest_"):
@@ -45,19 +52,19 @@ class SharedTrial:
         trial = self.__dict__.get("in_study")
         if trial is None or name.startswith("__"):
             raise AttributeError(
-                f"a trial in another process than the first one has no attribute {name!r}"
+                f"A trial has no attribute {name!r} in processes other than process 0."
             )
         return getattr(trial, name)
 
-    def __reduce__(self) -> Any:
-        raise TypeError("a trial that is shared by processes cannot be pickled")
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A trial that is shared by several processes cannot be pickled.")
 
     def report(self, value: float, step: int) -> None:
-        """As `optuna.Trial.report`; the value of the first process counts."""
+        """As `optuna.Trial.report`; the value of rank 0 is the one that counts."""
         self._channel.run_on_first(lambda: self.in_study.report(value, step))
 
     def should_prune(self) -> bool:
-        """As `optuna.Trial.should_prune`: the same answer in every process."""
+        """As `optuna.Trial.should_prune`, with the same answer on every rank."""
         return self._channel.run_on_first(lambda: bool(self.in_study.should_prune()))
 
     def set_user_attr(self, key: str, value: Any) -> None:
@@ -65,20 +72,22 @@ class SharedTrial:
         self._channel.run_on_first(lambda: self.in_study.set_user_attr(key, value))
         self.user_attrs = {**self.user_attrs, key: value}
 
-    def _suggest(self, method: str, name: str, *args: Any, **kwargs: Any) -> Any:
-        value = self._channel.run_on_first(
-            lambda: getattr(self.in_study, method)(name, *args, **kwargs)
-        )
+    def _suggest(self, method_name: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        def suggest() -> Any:
+            method = getattr(self.in_study, method_name)
+            return method(name, *args, **kwargs)
+
+        value = self._channel.run_on_first(suggest)
         self.params = {**self.params, name: value}
         return value
 
 
 class _CaughtElsewhereError(Exception):
-    """A failure in another process, after which the search continues."""
+    """A failure on another rank, after which the search continues."""
 
 
 def optimize_together(
-    study: Any,
+    study: Study | None,
     objective: Objective,
     n_trials: int | None = None,
     timeout: float | None = None,
@@ -89,85 +98,88 @@ def optimize_together(
     completed: Callable[[], None] | None = None,
     **options: Any,
 ) -> Any:
-    """As `optuna.Study.optimize`, but in every process of a process group, with one study, in the
-    first process.
+    """As `optuna.Study.optimize`, but on every rank of a process group, with one study on rank 0.
 
         study = optuna.create_study() if rank == 0 else None
         best = optimize_together(study, objective, n_trials=20, result=lambda study:
         study.best_params)
 
-    All processes call it, and `objective` is called in all of them, with the same trial: the same
-    parameters, and the same answer of `should_prune()`. They stop together, after the last trial,
-    at the timeout, or after an error. In one process it is `study.optimize`.
+    All ranks call it, and `objective` is called on all of them with the same trial: the same
+    parameters, and the same answer of `should_prune()`. They stop together: after the last trial,
+    at the timeout, or after an error. In a single process it is `study.optimize`.
 
     Args:
-        study: the study, None in all processes but the first.
-        objective: takes the trial; its value in the first process is that of the trial.
-        n_trials: number of trials; None for as many as the time allows.
-        timeout: seconds after which no trial begins, by the clock of the first process.
-        catch: exceptions after which the search continues; the same everywhere.
-        channel: connects the processes; by default a new one.
-        result: takes the study, in the first process, after the last trial.
-        completed: called in every process after each trial that was completed in all of them.
-        options: more of `optuna.Study.optimize`.
+        study: the study on rank 0; None on the other ranks.
+        objective: takes the trial; its value on rank 0 is the value of the trial.
+        n_trials: number of trials; None for as many as the timeout allows.
+        timeout: seconds after which no trial starts, measured by rank 0.
+        catch: exceptions after which the search continues; the same on every rank.
+        channel: connects the ranks; a new one by default.
+        result: called with the study on rank 0, after the last trial.
+        completed: called on every rank after each trial that completed on all ranks.
+        options: further options of `optuna.Study.optimize`.
 
     Returns:
-        The result of `result` in the first process, in every process.
+        What `result` returned on rank 0, on every rank.
 
     Raises:
-        Exception: the error of a trial; in processes without one, an `OtherProcessError`.
+        Exception: the error of a trial; ranks without an error raise an `OtherProcessError`.
     """
     caught = tuple(catch) if isinstance(catch, Iterable) else (catch,)
-    own = channel is None
-    channel = channel or Channel()
-    trials = _SharedTrials(objective, channel, caught, completed or (lambda: None))
+    used_channel = Channel() if channel is None else channel
+    trials = _SharedTrials(objective, used_channel, caught, completed)
     try:
-        if channel.is_first:
+        if used_channel.is_first:
             return _lead(study, trials, result, n_trials=n_trials, timeout=timeout, **options)
         return _follow(trials)
     finally:
-        if own:
-            channel.close()
+        if channel is None:
+            used_channel.close()
 
 
 def _lead(
     study: Any, trials: _SharedTrials, result: Callable[[Any], Any] | None, **options: Any
 ) -> Any:
+    """Run optuna's loop on rank 0, and tell the other ranks how it ended."""
     channel = trials.channel
+    run_trial = trials.lead
+    caught = (*trials.caught, _CaughtElsewhereError)
+    if channel.is_single_process:
+        run_trial = trials.run_alone
+        caught = trials.caught
+
     try:
-        if channel.alone:
-            optimize_own(study, trials.run_alone, catch=trials.caught, **options)
-        else:
-            optimize_own(
-                study, trials.lead, catch=(*trials.caught, _CaughtElsewhereError), **options
-            )
-        found = None if result is None else result(study)
+        optimize_without_taken(study, run_trial, catch=caught, **options)
+        final_result = None if result is None else result(study)
     except Exception as error:
         channel.broadcast(("stop", f"{type(error).__name__}: {error}"))
         raise
-    channel.broadcast(("end", found))
-    return found
+    channel.broadcast(("end", final_result))
+    return final_result
 
 
 def _follow(trials: _SharedTrials) -> Any:
+    """Run the trials that rank 0 announces, until it announces the end."""
     while True:
-        what, about = trials.channel.broadcast()
-        if what == "end":
-            return about
-        if what == "stop":
-            raise trials.error or OtherProcessError(f"The search was stopped by process 0: {about}")
+        announcement, content = trials.channel.broadcast()
+        if announcement == "end":
+            return content
+        if announcement == "stop":
+            if trials.error is not None:
+                raise trials.error
+            raise OtherProcessError(f"Process 0 stopped the search: {content}")
         trials.follow()
 
 
 class _SharedTrials:
-    """Runs one trial after the other, in every process."""
+    """Runs one trial after the other, on every rank."""
 
     def __init__(
         self,
         objective: Objective,
         channel: Channel,
         caught: tuple[type[Exception], ...],
-        completed: Callable[[], None],
+        completed: Callable[[], None] | None,
     ) -> None:
         self.objective = objective
         self.channel = channel
@@ -175,44 +187,50 @@ class _SharedTrials:
         self.completed = completed
         self.error: Exception | None = None
 
-    def run_alone(self, trial: Any) -> Any:
+    def run_alone(self, trial: Trial) -> Any:
         """Run the trial in the only process."""
-        with own_trial(trial):
+        with discard_if_taken(trial):
             value = self.objective(trial)
-        self.completed()
+        self._notify_completed()
         return value
 
-    def lead(self, trial: Any) -> Any:
-        """Run the trial in the first process."""
-        import optuna
-
+    def lead(self, trial: Trial) -> Any:
+        """Run the trial on rank 0."""
         self.channel.broadcast(("trial", None))
-        with own_trial(trial):
-            value, own = self._run(SharedTrial(trial, self.channel))
-            outcomes = self.channel.gather_outcomes(own)
+        with discard_if_taken(trial):
+            value, outcome = self._run(SharedTrial(trial, self.channel))
+            outcomes = self.channel.gather_outcomes(outcome)
+            # The error of this rank is more precise than what the others report.
             if self.error is not None:
                 raise self.error
-            failed = [one for one in outcomes if one.kind == "failed"]
-            if failed:
-                trial.set_user_attr(FAILURE, failed[0].message)
-                kind = (
-                    _CaughtElsewhereError
-                    if all(one.caught for one in failed)
-                    else OtherProcessError
-                )
-                raise kind(f"The trial failed in another process: {failed[0].message}")
-            if any(one.kind == "pruned" for one in outcomes):
-                raise optuna.TrialPruned()
-        self.completed()
+            self._raise_for_other_ranks(trial, outcomes)
+        self._notify_completed()
         return value
 
     def follow(self) -> None:
-        """Run the trial in another process."""
-        _, own = self._run(SharedTrial(None, self.channel))
-        if all(one.kind == "done" for one in self.channel.gather_outcomes(own)):
-            self.completed()
+        """Run the trial on another rank than 0."""
+        _, outcome = self._run(SharedTrial(None, self.channel))
+        outcomes = self.channel.gather_outcomes(outcome)
+        if all(outcome.kind == "done" for outcome in outcomes):
+            self._notify_completed()
+
+    def _raise_for_other_ranks(self, trial: Trial, outcomes: list[Outcome]) -> None:
+        """Raise if the trial failed, or was pruned, on another rank."""
+        import optuna
+
+        failed = [outcome for outcome in outcomes if outcome.kind == "failed"]
+        if failed:
+            message = failed[0].message
+            trial.set_user_attr(FAILURE, message)
+            error_class: type[Exception] = OtherProcessError
+            if all(outcome.caught for outcome in failed):
+                error_class = _CaughtElsewhereError
+            raise error_class(f"The trial failed in another process: {message}")
+        if any(outcome.kind == "pruned" for outcome in outcomes):
+            raise optuna.TrialPruned()
 
     def _run(self, trial: SharedTrial) -> tuple[Any, Outcome]:
+        """Call the objective; return its value, and how the trial ended on this rank."""
         import optuna
 
         self.error = None
@@ -223,75 +241,86 @@ class _SharedTrials:
             return None, Outcome("pruned")
         except Exception as error:
             self.error = error
-            return None, Outcome(
-                "failed", isinstance(error, self.caught), f"{type(error).__name__}: {error}"
-            )
+            is_caught = isinstance(error, self.caught)
+            return None, Outcome("failed", is_caught, f"{type(error).__name__}: {error}")
+
+    def _notify_completed(self) -> None:
+        if self.completed is not None:
+            self.completed()
 
 
 class OptunaPruningCallback(Callback):
-    """As `optuna.integration.PyTorchLightningPruningCallback`, but under DDP all processes stop
-    together.
+    """As `optuna.integration.PyTorchLightningPruningCallback`, but all DDP ranks stop together.
 
         def objective(trial):
-            config = OptimizerConfig(learning_rate=trial.suggest_float("learning_rate", 1e-4, 1e-1,
-            log=True)) trainer = lightning.Trainer(callbacks=[OptunaPruningCallback(trial,
-            "val_loss")]) trainer.fit(LossModule(model, optimizer=config), loader, held_out)
+            learning_rate = trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)
+            config = OptimizerConfig(learning_rate=learning_rate)
+            trainer = lightning.Trainer(callbacks=[OptunaPruningCallback(trial, "val_loss")])
+            trainer.fit(LossModule(model, optimizer=config), loader, held_out)
             return trainer.callback_metrics["val_loss"].item()
 
-    After each validation the monitored value is reported to the trial, under the number of
-    optimizer steps, or after the first one of each epoch under the number of the epoch. If the
-    study's pruner says so, the training ends with `optuna.TrialPruned`, in every process.
+    After each validation the monitored value is reported to the trial under the number of
+    optimizer steps, or with `unit="epochs"` under the number of the epoch, once an epoch. If the
+    study's pruner decides so, the training ends with `optuna.TrialPruned` on every rank.
 
     Args:
-        trial: the trial; the other processes may have None, as only that of the first one is used.
-        monitor: the name of the logged value.
-        unit: `steps` or `epochs`, the unit of reports; steps of different batch sizes cannot be
-            compared.
+        trial: the trial; only that of rank 0 is used, so the other ranks may pass None.
+        monitor: name of the logged value.
+        unit: `steps` or `epochs`, the unit of the reports; steps of different batch sizes cannot
+            be compared.
 
     Raises:
         optuna.TrialPruned: the trial is pruned.
-        ValueError: no value of that name was logged; names those that there are. Also, on
-            construction, for an unknown unit.
+        ValueError: no value of that name was logged; the message lists the logged names. Also
+            raised by the constructor for an unknown unit.
     """
 
     def __init__(
-        self, trial: Any, monitor: str = "val_loss", *, unit: Literal["steps", "epochs"] = "steps"
+        self,
+        trial: Trial | SharedTrial | None,
+        monitor: str = "val_loss",
+        *,
+        unit: Literal["steps", "epochs"] = "steps",
     ) -> None:
         super().__init__()
         if unit not in _UNITS:
-            near = did_you_mean(unit, _UNITS)
-            raise ValueError(f"unit={unit!r} is not known.{near} Choose from: {', '.join(_UNITS)}.")
+            suggestion = did_you_mean(unit, _UNITS)
+            choices = ", ".join(_UNITS)
+            raise ValueError(f"unit={unit!r} is not known.{suggestion} Choose from: {choices}.")
         self.unit = unit
         self.monitor = monitor
-        # Lightning broadcasts the answer
-        self._trial = trial.in_study if isinstance(trial, SharedTrial) else trial
-        self._reported = -1
+        # Lightning broadcasts the answer of rank 0, so the shared trial itself is not needed.
+        self._trial: Trial | None = trial.in_study if isinstance(trial, SharedTrial) else trial
+        self._last_position = -1
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report, and end the training if it is to be pruned."""
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report the monitored value, and end the training if the trial is pruned."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
-        value = trainer.callback_metrics.get(self.monitor)
-        if value is None:
-            known = list(map(str, trainer.callback_metrics))
+        if self.monitor not in trainer.callback_metrics:
+            logged = list(map(str, trainer.callback_metrics))
             raise ValueError(
-                f"monitor={self.monitor!r}: no such value was logged. There are: "
-                f"{', '.join(known) or 'none'}.{did_you_mean(self.monitor, known)} Log it in "
+                f"monitor={self.monitor!r}: no such value was logged. Logged values: "
+                f"{', '.join(logged) or 'none'}.{did_you_mean(self.monitor, logged)} Log it in "
                 f"validation_step: self.log({self.monitor!r}, ...)."
             )
-        if trainer.strategy.broadcast(self._should_prune(trainer, float(value)), src=0):
+        value = float(trainer.callback_metrics[self.monitor])
+        if trainer.strategy.broadcast(self._should_prune(trainer, value), src=0):
             import optuna
 
             raise optuna.TrialPruned(
-                f"Pruned at step {trainer.global_step}, {self.monitor}={float(value):.6g}."
+                f"Pruned at step {trainer.global_step}, {self.monitor}={value:.6g}."
             )
 
-    def _should_prune(self, trainer: Any, value: float) -> bool:
+    def _should_prune(self, trainer: Trainer, value: float) -> bool:
         if not trainer.is_global_zero or self._trial is None:
             return False
-        # A validation at the end of an epoch may be at the step of the one before it.
+
+        # The validation at the end of an epoch may come at the same step as the one before it.
         position = trainer.global_step if self.unit == "steps" else trainer.current_epoch
-        if position > self._reported:
-            self._reported = position
-            self._trial.report(value if math.isfinite(value) else float("nan"), position)
+        if position > self._last_position:
+            self._last_position = position
+            # Optuna accepts NaN, but not infinity, as an intermediate value.
+            reported_value = value if math.isfinite(value) else float("nan")
+            self._trial.report(reported_value, position)
         return bool(self._trial.should_prune())

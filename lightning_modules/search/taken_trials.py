@@ -1,5 +1,8 @@
-"""Trials that other processes take over: those of a process that was suspended, so that its
-heartbeat stopped.
+"""Trials that another process took over.
+
+Optuna gives up a trial whose heartbeat stopped, for instance because its process was suspended,
+and another process retries it. The suspended process may wake up later, and must not report a
+result.
 """
 
 from __future__ import annotations
@@ -18,38 +21,41 @@ logger = logging.getLogger(__name__)
 
 
 class TrialTakenError(BaseException):
-    """Leaves optuna's loop without a result: optuna refuses that of a trial that has one."""
+    """Leaves optuna's loop without a result, since optuna rejects the result of a finished trial.
+
+    It is a `BaseException` so that `except Exception` in optuna does not turn it into a failure.
+    """
 
 
-def require_own(trial: Trial) -> None:
-    """Check that no other process has given up a trial that this one runs.
+def require_not_taken(trial: Trial) -> None:
+    """Check that no other process has taken over a trial that this process runs.
 
     Raises:
-        TrialTakenError: another one has.
+        TrialTakenError: another process has.
     """
-    if trial.study.get_trials(deepcopy=False)[trial.number].state.is_finished():
+    stored_trial = trial.study.get_trials(deepcopy=False)[trial.number]
+    if stored_trial.state.is_finished():
         raise TrialTakenError(
-            f"Trial {trial.number} was given to another process, as this one was suspended."
+            f"Trial {trial.number} was given to another process while this one was suspended."
         )
 
 
 @contextmanager
-def own_trial(trial: Trial) -> Iterator[None]:
-    """Run a block for a trial, whose result and errors count only if no other process has given the
-    trial up.
+def discard_if_taken(trial: Trial) -> Iterator[None]:
+    """Run a block for a trial; discard its result or error if another process took the trial over.
 
     Raises:
-        TrialTakenError: another one has.
+        TrialTakenError: another process took it over.
     """
     try:
         yield
     except Exception:
-        require_own(trial)
+        require_not_taken(trial)
         raise
-    require_own(trial)
+    require_not_taken(trial)
 
 
-def optimize_own(
+def optimize_without_taken(
     study: Study,
     objective: Callable[[Trial], Any],
     n_trials: int | None = None,
@@ -58,32 +64,33 @@ def optimize_own(
     callbacks: Sequence[Callable[[Study, FrozenTrial], None]] | None = None,
     **options: Any,
 ) -> None:
-    """As `optuna.Study.optimize`, but it continues after a trial that another process took over,
-    without counting it.
+    """As `optuna.Study.optimize`, but trials that another process took over are not counted.
 
     Args:
         study: the study.
-        objective: raises `TrialTakenError` for such a trial.
-        n_trials: as there.
-        timeout: as there.
-        callbacks: as there.
-        options: more of `optuna.Study.optimize`.
+        objective: the function of a trial; raises `TrialTakenError` if the trial was taken over.
+        n_trials: as in `optuna.Study.optimize`.
+        timeout: as in `optuna.Study.optimize`, in seconds.
+        callbacks: as in `optuna.Study.optimize`.
+        options: further options of `optuna.Study.optimize`.
     """
-    begin = time.monotonic()
-    ended = 0
+    start = time.monotonic()
+    finished_trials = 0
 
-    def count(study: Study, trial: FrozenTrial) -> None:
-        nonlocal ended
-        ended += 1
+    def count_trial(study: Study, trial: FrozenTrial) -> None:
+        nonlocal finished_trials
+        finished_trials += 1
 
+    # An error leaves `study.optimize`, so it is called again for the trials and the time left.
     while True:
-        left: dict[str, Any] = {}
+        limits: dict[str, Any] = {}
         if n_trials is not None:
-            left["n_trials"] = n_trials - ended
+            limits["n_trials"] = n_trials - finished_trials
         if timeout is not None:
-            left["timeout"] = timeout - (time.monotonic() - begin)
+            limits["timeout"] = timeout - (time.monotonic() - start)
+        all_callbacks = [*(callbacks or ()), count_trial]
         try:
-            study.optimize(objective, callbacks=[*(callbacks or ()), count], **left, **options)
+            study.optimize(objective, callbacks=all_callbacks, **limits, **options)
             return
         except TrialTakenError as taken:
             logger.warning("%s The search continues.", taken)

@@ -9,7 +9,11 @@ import numpy as np
 import optuna
 import pytest
 
-from lightrainer.facade.search.samplers import careful_sampler, make_sampler, require_cma_state
+from lightrainer.facade.search.samplers import (
+    make_safe_cma_sampler,
+    make_sampler,
+    require_cma_state,
+)
 from lightrainer.facade.search.storages import open_storage
 
 pytestmark = pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
@@ -42,7 +46,7 @@ def test_a_sampler_runs_nothing_of_its_study(study, evil, disguise):
     study.add_trial(
         optuna.create_trial(params=values, distributions=SPACE, value=0.3, system_attrs=states)
     )
-    sampler = careful_sampler(seed=1)
+    sampler = make_safe_cma_sampler(seed=1)
     with pytest.raises(
         ValueError, match=r"trial 2 holds a state of the sampler that refers to \w+\.mkdir"
     ):

@@ -65,5 +65,5 @@ def test_one_that_fails_while_the_other_waits_for_it_ends_both(tmp_path):
     codes, said = forked_ranks(script, log=tmp_path / "log.txt", seconds=SECONDS)
     assert len(codes) == 2
     assert 0 not in codes
-    assert "The trial failed in process 1 alone" in said
+    assert "The trial failed in process 1 only" in said
     assert "ArithmeticError: in the middle of a step" in said

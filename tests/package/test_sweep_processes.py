@@ -156,7 +156,7 @@ def test_a_sweep_that_was_suspended_continues_without_the_trial_that_another_one
 
     def given_up_meanwhile(process, seconds=None):
         if (tmp_path / "begun-0").exists() and study_of(tmp_path).trials[0].state.name == "RUNNING":
-            retries.give_up(study_of(tmp_path), 0)
+            retries.fail_and_retry(study_of(tmp_path), 0)
         return wait(process, seconds)
 
     monkeypatch.setattr(trial_script.ScriptProcess, "wait", given_up_meanwhile)
@@ -195,13 +195,13 @@ def test_a_trial_of_another_machine_is_given_up_without_a_heartbeat_only(
         )
         for trial in trials:
             storage.record_heartbeat(trial._trial_id)
-            retries.note_worker(study, trial)
-    assert retries.give_up_dead(study) == []
-    assert retries.unseen(study) == [0, 1]
+            retries.record_worker(study, trial)
+    assert retries.retry_killed_trials(study) == []
+    assert retries.possibly_killed_trials(study) == [0, 1]
 
     def stale():
         storage.record_heartbeat(trials[1]._trial_id)
-        return retries.give_up_dead(study)
+        return retries.retry_killed_trials(study)
 
     until(lambda: stale() == [0])
     assert [trial.state.name for trial in study.trials] == ["FAIL", "RUNNING", "WAITING"]
@@ -216,12 +216,12 @@ def test_a_trial_that_a_killed_process_gave_up_and_did_not_queue_is_queued(tmp_p
         )
         with monkeypatch.context() as of_another:
             of_another.setattr(os, "getpid", lambda: int(ended.stdout))
-            retries.note_worker(study, trial)
+            retries.record_worker(study, trial)
         raise ArithmeticError
 
     study.optimize(killed, n_trials=1, catch=ArithmeticError)
-    assert retries.give_up_dead(study) == [0]
-    assert retries.give_up_dead(study) == []
+    assert retries.retry_killed_trials(study) == [0]
+    assert retries.retry_killed_trials(study) == []
     assert [trial.state.name for trial in study.trials] == ["FAIL", "WAITING"]
 
 
@@ -230,7 +230,7 @@ def test_a_trial_that_a_killed_process_gave_up_and_did_not_queue_is_queued(tmp_p
 def test_give_up_dead_queues_a_trial_that_no_process_has_claimed_in_time(tmp_path, seconds, states):
     study = optuna.create_study(storage=open_storage(str(tmp_path / "study.log")), study_name="s")
     study.ask()
-    retries.give_up_dead(study, seconds_to_claim=seconds)
+    retries.retry_killed_trials(study, seconds_to_claim=seconds)
     assert [trial.state.name for trial in study.trials] == states
 
 

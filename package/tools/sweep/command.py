@@ -261,14 +261,14 @@ def _complete(plan: SweepPlan) -> None:
 
 
 def _complete_objective(plan: SweepPlan) -> None:
-    from ...facade.search.metric_objective import directions_of
+    from ...facade.search.metric_objective import usual_directions
 
     if plan.direction and len(plan.direction) != len(plan.metric or ["the script's"]):
         raise ValueError(
             f"There are {len(plan.metric)} --metric and {len(plan.direction)} --direction: give "
             "one for each."
         )
-    plan.direction = plan.direction or directions_of(plan.metric, "--direction", "--metric")
+    plan.direction = plan.direction or usual_directions(plan.metric, "--direction", "--metric")
     if len(plan.metric) > 1 and plan.pruner != "none":
         raise ValueError(
             "--pruner needs a single --metric: optuna prunes nothing where there are several "

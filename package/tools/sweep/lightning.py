@@ -34,4 +34,4 @@ def _reporting() -> list[Any]:
         return []
     from ...facade.search import sweep_reports
 
-    return sweep_reports.callbacks()
+    return sweep_reports.lightning_callbacks()

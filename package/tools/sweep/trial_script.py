@@ -22,7 +22,7 @@ from ...facade.search import retries
 from ...facade.search.metric_objective import why_unusable
 from ...lightning_modules.common.redaction import shown_word
 from ...lightning_modules.common.suggestions import did_you_mean
-from ...lightning_modules.search.taken_trials import require_own
+from ...lightning_modules.search.taken_trials import require_not_taken
 from .plan import SweepError, SweepPlan
 from .script_process import ScriptProcess, crash, was_killed
 
@@ -93,7 +93,7 @@ class ScriptRun:
         self.trial.set_user_attr(retries.LOG, str(self.log))
         self.trial.set_user_attr(retries.COMMAND, self._command(values))
         status = self._run_script(values, gpus)
-        require_own(self.trial)  # the end of its script is not that of the trial any more
+        require_not_taken(self.trial)  # the end of its script is not that of the trial any more
         return self._judge(status)
 
     def stop(self) -> None:
@@ -124,7 +124,7 @@ class ScriptRun:
                 self.process.stop()
             try:
                 while (status := self.process.wait(_SECONDS_BETWEEN_LOOKS)) is None:
-                    require_own(self.trial)
+                    require_not_taken(self.trial)
             finally:
                 self.process.kill()
         return status

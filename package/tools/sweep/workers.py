@@ -21,14 +21,14 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from ...facade.search import retries
-from ...facade.search.earlier_trials import ORIGIN, begin_with, require_comparable
+from ...facade.search.earlier_trials import ORIGIN, add_earlier_trials, require_comparable
 from ...facade.search.optuna_backend import best_trials, make_study
-from ...facade.search.report import places_of, write_report
+from ...facade.search.report import locations_of, write_report
 from ...facade.search.samplers import make_pruner, make_sampler
 from ...facade.search.search_run import enqueue
 from ...facade.search.storages import database_address, open_storage
 from ...lightning_modules.search.channel import FAILURE
-from ...lightning_modules.search.taken_trials import TrialTakenError, own_trial
+from ...lightning_modules.search.taken_trials import TrialTakenError, discard_if_taken
 from .plan import SweepError, SweepPlan
 from .trial_script import ScriptFailed, ScriptKilled, ScriptRun, Unusable
 
@@ -155,14 +155,14 @@ class Sweep:
         """
         plan = self.plan
         if plan.begin_with:
-            added, left_out = begin_with(self.study, plan.begin_with, plan.space.suggest)
+            added, left_out = add_earlier_trials(self.study, plan.begin_with, plan.space.suggest)
             print(
                 f"--begin-with: {added} trials are known, {left_out} are not in --space.",
                 file=sys.stderr,
             )
         enqueue(self.study, [*plan.points, *plan.space.enqueue])
         self._give_up_dead()
-        self.failed_before = set(retries.failures(self.study.get_trials(deepcopy=False)))
+        self.failed_before = set(retries.failure_reasons(self.study.get_trials(deepcopy=False)))
         if plan.retry_failed:
             for number in retries.repeat_failed(self.study):
                 print(f"Trial {number} failed, and its values are tried again.", file=sys.stderr)
@@ -187,7 +187,8 @@ class Sweep:
             # A trial that another process runs may have to be retried here.
             idle_since = idle_since or time.monotonic()
             longest = max(2 * plan.heartbeat, _SECONDS_TO_CLAIM) + 2 * _SECONDS_BETWEEN_LOOKS
-            if not retries.unseen(self.study) or time.monotonic() - idle_since > longest:
+            waited_long = time.monotonic() - idle_since > longest
+            if waited_long or not retries.possibly_killed_trials(self.study):
                 return
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
@@ -213,7 +214,7 @@ class Sweep:
     def _objective(self, trial: Trial) -> float | list[float]:
         """Run the script for a trial; return its value."""
         try:
-            with own_trial(trial):
+            with discard_if_taken(trial):
                 return self._run_script(trial)
         except (ScriptFailed, optuna.TrialPruned, TrialTakenError):
             raise
@@ -222,7 +223,7 @@ class Sweep:
             raise
 
     def _run_script(self, trial: Trial) -> float | list[float]:
-        retries.note_worker(self.study, trial)
+        retries.record_worker(self.study, trial)
         with self.lock:  # so that the values of a seed do not depend on the number of workers
             values = self.plan.space.suggest(trial)
         gpus = self.gpus.get()
@@ -268,7 +269,7 @@ class Sweep:
     def _after_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Queue a trial again whose script was killed, and end the loop when there are enough."""
         if trial.state == TrialState.FAIL and FAILURE not in trial.user_attrs:
-            retries.queue_again(study, trial.number, self.plan.max_retry)
+            retries.queue_retry(study, trial.number, self.plan.max_retry)
         if self.stopping.is_set() or self._trials_left() <= 0:
             study.stop()
 
@@ -296,7 +297,8 @@ class Sweep:
 
     def _give_up_dead(self) -> None:
         """Queue trials whose process was killed, and those that no process has claimed in time."""
-        for number in retries.give_up_dead(self.study, self.plan.max_retry, _SECONDS_TO_CLAIM):
+        max_retry = self.plan.max_retry
+        for number in retries.retry_killed_trials(self.study, max_retry, _SECONDS_TO_CLAIM):
             print(f"\nTrial {number} was not finished, and is retried.", file=sys.stderr)
 
     # --- the end
@@ -325,11 +327,11 @@ class Sweep:
             )
             return 1
 
-        failed = retries.failures(trials)
+        failed = retries.failure_reasons(trials)
         if failed:
             print(
                 f"failed trials ({len(failed)}; --retry-failed runs them "
-                f"again):{retries.listed(failed)}"
+                f"again):{retries.format_failures(failed)}"
             )
         complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
         if (
@@ -351,7 +353,7 @@ class Sweep:
         print(
             f"best: {_name_of(trial)}, {', '.join(self.plan.metric)} = {value} ({self.plan.goal})"
         )
-        places = places_of(trial)
+        places = locations_of(trial)
         command = places.pop("command", "unknown")
         for what, path in places.items():
             print(f"  {what}: {path}")

@@ -35,7 +35,7 @@ from lightrainer.facade.search.storages import open_storage
 study = optuna.create_study(study_name="s", storage=open_storage(sys.argv[1]))
 trial = study.ask()
 trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)
-retries.note_worker(study, trial)
+retries.record_worker(study, trial)
 os._exit(9)
 """
 

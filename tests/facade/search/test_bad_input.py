@@ -45,7 +45,7 @@ def test_a_backend_that_is_not_installed(tmp_path, monkeypatch):
 
 OPTIONS = [
     ({"backend": "optna"}, ValueError, "backend='optna' is not known. Did you mean 'optuna'"),
-    ({"backend": "wandb"}, NotImplementedError, "is led by its server"),
+    ({"backend": "wandb"}, NotImplementedError, "backend=.wandb.*report_to=.wandb"),
     ({"n_trials": 0}, ValueError, "n_trials=0"),
     ({"direction": "minimise"}, ValueError, "direction='minimise'.*'minimize'"),
     ({"compute_objective": "score"}, ValueError, "'score'.*direction='minimize'"),

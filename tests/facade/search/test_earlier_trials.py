@@ -4,7 +4,7 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-from lightrainer.facade.search.earlier_trials import ORIGIN, begin_with, load_earlier
+from lightrainer.facade.search.earlier_trials import ORIGIN, add_earlier_trials, load_earlier
 
 
 def space(trial):
@@ -32,11 +32,11 @@ def earlier(storage=None, name="older"):
 
 def test_what_the_space_could_have_is_added_once():
     study = optuna.create_study()
-    assert begin_with(study, earlier(), space) == (2, 3)
-    assert begin_with(study, earlier(), space) == (0, 3)
+    assert add_earlier_trials(study, earlier(), space) == (2, 3)
+    assert add_earlier_trials(study, earlier(), space) == (0, 3)
     third = optuna.create_study()
     # they keep the name of the study that ran them
-    assert begin_with(third, study, space) == (2, 0)
+    assert add_earlier_trials(third, study, space) == (2, 0)
     for one in (study, third):
         assert [trial.user_attrs[ORIGIN] for trial in one.trials] == ["older 0", "older 1"]
         assert [trial.params for trial in one.trials] == [

@@ -88,7 +88,9 @@ def test_a_search_that_was_suspended_continues_without_the_trial_that_another_on
     def given_up_meanwhile(trainer, state, control):
         if state.trial_name == "run-0" and not (tmp_path / "given-up").exists():
             (tmp_path / "given-up").touch()
-            retries.give_up(optuna.load_study(study_name="s", storage=open_storage(address)), 0)
+            retries.fail_and_retry(
+                optuna.load_study(study_name="s", storage=open_storage(address)), 0
+            )
 
     made = searcher(
         tmp_path / "out", callbacks=[At("on_step_end", given_up_meanwhile, step=1)], **changes
@@ -108,8 +110,8 @@ def test_a_trial_of_a_living_process_is_left_alone(tmp_path):
     """Negative control."""
     storage = open_storage(str(tmp_path / "s.log"))
     study = optuna.create_study(study_name="s", storage=storage)
-    retries.note_worker(study, study.ask())
-    assert retries.give_up_dead(study) == []
+    retries.record_worker(study, study.ask())
+    assert retries.retry_killed_trials(study) == []
     assert [trial.state.name for trial in study.trials] == ["RUNNING"]
 
 
@@ -125,6 +127,6 @@ def test_a_database_has_a_heartbeat_and_retries(tmp_path):
     study = optuna.create_study(storage=storage)
     for number in (0, 1):
         assert study.ask().number == number
-        retries.give_up(study, number, max_retry=1)
+        retries.fail_and_retry(study, number, max_retry=1)
     # The retry was given up too, and that was enough.
     assert [trial.state.name for trial in study.trials] == ["FAIL", "FAIL"]

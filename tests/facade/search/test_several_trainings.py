@@ -16,7 +16,7 @@ def trial(tmp_path, monkeypatch):
     """A trial of a study in which the only other one was worse."""
     study = optuna.create_study(study_name="mine", storage=f"sqlite:///{tmp_path / 'study.db'}")
     study.add_trial(optuna.trial.create_trial(value=9.0, intermediate_values={2: 9.0, 4: 9.0}))
-    monkeypatch.setattr(sweep_reports, "_process", sweep_reports._Process())
+    monkeypatch.setattr(sweep_reports, "_trial_state", sweep_reports._TrialState())
     about = {
         "storage": f"sqlite:///{tmp_path / 'study.db'}",
         "study": "mine",

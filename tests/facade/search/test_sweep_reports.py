@@ -62,7 +62,7 @@ def test_a_trial_is_pruned_after_an_epoch_and_takes_no_training_arguments(tmp_pa
         ),
     ):
         monkeypatch.setenv(VARIABLE, ChildTrial(**told, values=values).as_json())
-        monkeypatch.setattr(sweep_reports, "_process", sweep_reports._Process())
+        monkeypatch.setattr(sweep_reports, "_trial_state", sweep_reports._TrialState())
         trainer = lightning.Trainer(accelerator="cpu", max_epochs=2, val_check_interval=2, **quiet)
         with pytest.raises(error, match=match):
             trainer.fit(Module(), data, data)

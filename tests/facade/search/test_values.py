@@ -69,7 +69,7 @@ def test_short_names_are_short_and_can_be_read():
     assert Namer.parse_repr(name) == {**Namer.DEFAULTS, **values}
     with pytest.raises(KeyError, match="bf16"):
         Namer.shortname({"bf16": True})
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match="cannot parse"):
         Namer.parse_repr("lm_zz3")
 
 
