@@ -7,15 +7,13 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 INSTALL = "LIGHTRAINER_INSTALL"
-"""Set to 1, child Python processes intercept imports from their start; 0 keeps a child from it."""
+"""With 1, child Python processes intercept imports from their start; with 0 they do not."""
 VERBOSE = "LIGHTRAINER_VERBOSE"
-"""The id of the process that reports at its end which names were served."""
+"""The id of the process that reports the served names when it exits."""
 DRY_RUN = "LIGHTRAINER_DRY_RUN"
-"""Set to 1: the Trainer prints its plan and ends the process before the first step; read by the
-Trainer.
-"""
+"""With 1, the Trainer prints its plan and ends the process before the first step."""
 RECORDER = "LIGHTRAINER_RECORDER"
-"""A file that Python processes run at their start; set by `lightrainer compare`."""
+"""A file that Python processes run when they start; set by `lightrainer compare`."""
 
 KERAS_BACKEND = "KERAS_BACKEND"
 """The backend of Keras; read by Keras when it is imported."""
@@ -26,36 +24,39 @@ FOLDER = str(Path(__file__).with_name("children"))
 
 
 def switch_on(environment: MutableMapping[str, str]) -> None:
-    """Change an environment so that Python processes started with it intercept imports; other
-    entries stay.
+    """Let Python processes that are started with an environment intercept imports.
 
     Args:
-        environment: Changed in place.
+        environment: changed in place; entries of others stay as they are.
     """
     environment[INSTALL] = "1"
-    environment["PYTHONPATH"] = os.pathsep.join([FOLDER, *_others(environment)])
+    environment["PYTHONPATH"] = os.pathsep.join([FOLDER, *_other_folders(environment)])
 
 
 def choose_keras_backend(environment: MutableMapping[str, str], name: str | None = None) -> None:
     """Set the backend of Keras; its own default is TensorFlow.
 
     Args:
-        environment: Changed in place.
-        name: One of `KERAS_BACKENDS`; by default what the environment says, or else torch.
+        environment: changed in place.
+        name: one of `KERAS_BACKENDS`; by default that of the environment, or else torch.
     """
-    environment[KERAS_BACKEND] = name or environment.get(KERAS_BACKEND) or KERAS_BACKENDS[0]
+    backend = name or environment.get(KERAS_BACKEND) or KERAS_BACKENDS[0]
+    environment[KERAS_BACKEND] = backend
 
 
 def switch_off(environment: MutableMapping[str, str]) -> None:
     """Undo `switch_on`."""
     environment.pop(INSTALL, None)
-    others = _others(environment)
-    if others:
-        environment["PYTHONPATH"] = os.pathsep.join(others)
+    folders = _other_folders(environment)
+    if folders:
+        environment["PYTHONPATH"] = os.pathsep.join(folders)
     else:
         environment.pop("PYTHONPATH", None)
 
 
-def _others(environment: MutableMapping[str, str]) -> list[str]:
+def _other_folders(environment: MutableMapping[str, str]) -> list[str]:
+    """Return the folders of PYTHONPATH except ours."""
     path = environment.get("PYTHONPATH", "")
-    return [part for part in path.split(os.pathsep) if part != FOLDER] if path else []
+    if not path:
+        return []
+    return [folder for folder in path.split(os.pathsep) if folder != FOLDER]

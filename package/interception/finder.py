@@ -1,10 +1,11 @@
-"""Import finder and loaders for served modules."""
+"""The import finder for served modules, and their specs."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -19,90 +20,116 @@ LIBRARY = "transformers"
 
 
 class Finder:
-    """Finder for `sys.meta_path` that serves the modules of the table, and leaves others to the
-    other finders.
+    """Finder for `sys.meta_path` that serves the modules of the table.
+
+    It leaves all other modules to the other finders.
     """
 
     is_of_lightrainer = True
 
     def __init__(self) -> None:
         self.serves_from_the_start = False
-        """True if this process intercepts from its start: then it holds no model yet when the
-        library is loaded.
+        """True if this process intercepts imports from its start, so that it holds no model yet
+        when transformers is loaded.
         """
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """As `importlib.abc.MetaPathFinder.find_spec`.
 
         Raises:
-            ModuleNotFoundError: The reference is not installed, and its stand-in has no such
-                module.
+            ModuleNotFoundError: transformers is not installed, and its stand-in has no such module.
         """
-        library, _, inside = name.partition(".")
+        library, _, submodule = name.partition(".")
         if library != LIBRARY:
             return None
-        loaded = sys.modules.get(LIBRARY)
-        if (
-            package.is_stand_in(loaded)
-            if inside
-            else getattr(spec_of_others(name), "origin", None) is None
-        ):
-            return package.find(inside)
-        if inside and loaded is not None:
-            # The library sometimes runs its own `__init__` again, which undoes this.
-            serve_top_level(loaded, TOP_LEVEL)
-        if inside in SERVED:
-            return served_spec(name)
-        return self._with_more(name, path, target) if name in RENAMED or not inside else None
+        if _uses_stand_in(submodule):
+            return package.find(submodule)
 
-    def _with_more(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
+        # The library sometimes runs its own `__init__` again, which undoes this.
+        loaded_library = sys.modules.get(LIBRARY)
+        if submodule and loaded_library is not None:
+            serve_top_level(loaded_library, TOP_LEVEL)
+
+        if submodule in SERVED:
+            return served_spec(name)
+        if name in RENAMED or not submodule:
+            return self._extended_spec(name, path, target)
+        return None
+
+    def _extended_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
         """Return the spec of the library's own module, with some names served in it."""
         spec = spec_of_others(name, path, target)
-        if spec is not None and spec.loader is not None:
-            names = {} if "." in name else TOP_LEVEL
+        if spec is None or spec.loader is None:
+            return spec
+        is_package = name == LIBRARY
 
-            def act() -> None:
-                serve_top_level(sys.modules[name], names)
-                if name == LIBRARY and self.serves_from_the_start:
-                    # Modules loaded by now stay to the end; walking over them again and again would
-                    # cost the garbage collector a sixth of the time of a script of seconds.
-                    gc.freeze()
+        def extend() -> None:
+            serve_top_level(sys.modules[name], TOP_LEVEL if is_package else {})
+            if is_package and self.serves_from_the_start:
+                # The modules loaded by now stay until the process exits. Looking at them in each
+                # garbage collection would take a sixth of the time of a short script.
+                gc.freeze()
 
-            loader: Any = _Afterwards(spec.loader, act)
-            spec.loader = loader
+        spec.loader = _ExtendingLoader(spec.loader, extend)
         return spec
 
 
-def spec_of_others(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-    """Return the spec that the other finders have for a module, or None."""
+def _uses_stand_in(submodule: str) -> bool:
+    """Return whether the stand-in answers for the library, or for a module of it.
+
+    Args:
+        submodule: the name of the module below the library; "" for the library itself.
+    """
+    if submodule:
+        return package.is_stand_in(sys.modules.get(LIBRARY))
+    # A folder without an `__init__` is found as a namespace package, which has no origin.
+    spec = spec_of_others(LIBRARY)
+    return spec is None or spec.origin is None
+
+
+def spec_of_others(
+    name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+) -> ModuleSpec | None:
+    """Return the spec that the other finders have for a module; None if they have none."""
     for finder in list(sys.meta_path):
-        find = getattr(finder, "find_spec", None)
-        if find is None or getattr(finder, "is_of_lightrainer", False):
+        find_spec = getattr(finder, "find_spec", None)
+        if find_spec is None or getattr(finder, "is_of_lightrainer", False):
             continue
-        spec = find(name, path, target)
+        spec = find_spec(name, path, target)
         if spec is not None:
             return spec
     return None
 
 
 def served_spec(name: str) -> ModuleSpec:
-    """Return the spec of a served module, with the origin of the reference's own file."""
-    inside = name.partition(".")[2]
+    """Return the spec of a served module, with the file of the module in transformers."""
+    submodule = name.partition(".")[2]
     parent = sys.modules.get(name.rpartition(".")[0])
-    theirs = spec_of_others(name, getattr(parent, "__path__", None))
-    shadow = Shadow(theirs, SERVED[inside])
-    loader = ServedLoader(SERVED[inside], shadow.get, shadow.names)
-    spec = ModuleSpec(name, loader, origin=None if theirs is None else theirs.origin)
-    spec.has_location = spec.origin is not None
+    original_spec = spec_of_others(name, getattr(parent, "__path__", None))
+
+    shadow = Shadow(original_spec, SERVED[submodule])
+    loader = ServedLoader(SERVED[submodule], shadow.get, shadow.names)
+    origin = None if original_spec is None else original_spec.origin
+    spec = ModuleSpec(name, loader, origin=origin)
+    spec.has_location = origin is not None
     return spec
 
 
-class _Afterwards:
-    """Wrapper around a loader that calls a function after the module is loaded."""
+class _ExtendingLoader(Loader):
+    """Calls a function after another loader has loaded the module.
 
-    def __init__(self, loader: Any, act: Callable[[], None]) -> None:
+    Args:
+        loader: the other loader.
+        extend: the function.
+    """
+
+    def __init__(self, loader: Loader, extend: Callable[[], None]) -> None:
         self._loader = loader
-        self._act = act
+        self._extend = extend
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -114,4 +141,4 @@ class _Afterwards:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._act()
+        self._extend()

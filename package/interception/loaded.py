@@ -1,4 +1,4 @@
-"""Modules of the reference that were imported before the interception was switched on."""
+"""Modules of transformers that were imported before the interception was switched on."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -16,93 +16,115 @@ from .names import SERVED, TOP_LEVEL
 from .targets import resolve
 
 _ABSENT = object()
-_MOST_MODULES = 12
-_MOST_NAMES = 4
+"""Stands for the value of a variable that did not exist."""
+_MAX_MODULES = 12
+_MAX_NAMES = 4
+"""How many modules, and names of each, a warning lists."""
 
 
-class Replaced:
+class LoadedModules:
     """Sets the served names in modules that are loaded already, and can undo it.
 
-    Names that other modules took from them stay theirs; a warning names these modules.
+    Other modules that imported these names before keep the old objects; a warning lists them.
     """
 
     def __init__(self) -> None:
-        self._undo: list[tuple[dict[str, Any], str, Any]] = []
+        self._original_values: list[tuple[dict[str, Any], str, Any]] = []
+        """Each variable that was changed: its namespace, its name, and its original value."""
 
-    def replace(self) -> None:
-        """Set the names, and warn of modules that keep those they imported before."""
+    def replace_names(self) -> None:
+        """Set the names, and warn of modules that keep the objects they imported before."""
         library = loaded(LIBRARY)
         if library is None:
+            # An import that failed may have left the entry.
             sys.modules.pop(LIBRARY, None)
             return
-        originals: dict[int, Any] = {}
-        for inside, targets in SERVED.items():
-            module = sys.modules.get(f"{LIBRARY}.{inside}")
+
+        # The names of each served module. The originals are kept, so that their ids stay valid.
+        replaced: dict[int, Any] = {}
+        for submodule, targets in SERVED.items():
+            module = sys.modules.get(f"{LIBRARY}.{submodule}")
             if module is None or isinstance(module, ServedModule):
                 continue
             for name, target in targets.items():
                 original = vars(module).get(name, _ABSENT)
                 if callable(original):
-                    originals[id(original)] = original
-                self._undo.append((vars(module), name, original))
+                    replaced[id(original)] = original
+                self._original_values.append((vars(module), name, original))
                 setattr(module, name, resolve(target))
+
+        # The names that the package itself offers are looked up again when they are used.
         for name in TOP_LEVEL:
             if name in vars(library):
-                self._undo.append((vars(library), name, vars(library).pop(name)))
+                self._original_values.append((vars(library), name, vars(library).pop(name)))
         serve_top_level(library, TOP_LEVEL)
-        holders = _holders(originals)
-        if holders:
-            _warn(holders)
 
-    def put_back(self) -> None:
-        """Undo everything; served modules that were imported since are forgotten, to be imported
-        again.
-        """
-        for name in [
+        holders = _modules_holding(replaced)
+        if holders:
+            _warn_of_holders(holders)
+
+    def restore(self) -> None:
+        """Undo everything, and forget served modules, so that they are imported again."""
+        served_names = [
             name for name, module in sys.modules.items() if isinstance(module, ServedModule)
-        ]:
+        ]
+        for name in served_names:
             del sys.modules[name]
-            package, _, inside = name.rpartition(".")
-            vars(sys.modules.get(package, ModuleType(""))).pop(inside, None)
+            package_name, _, attribute = name.rpartition(".")
+            package = sys.modules.get(package_name)
+            if package is not None:
+                vars(package).pop(attribute, None)
+
         library = sys.modules.get(LIBRARY)
         if library is not None:
             for name in TOP_LEVEL:
                 vars(library).pop(name, None)
             stop_intercepting_top_level(library)
-        for scope, name, original in self._undo:
+
+        for namespace, name, original in self._original_values:
             if original is _ABSENT:
-                del scope[name]
+                del namespace[name]
             else:
-                scope[name] = original
-        self._undo.clear()
+                namespace[name] = original
+        self._original_values.clear()
 
 
-def _holders(originals: dict[int, Any]) -> dict[str, list[str]]:
-    """Return the names of variables that hold one of the values, by module, outside the library."""
-    found: dict[str, list[str]] = {}
+def _modules_holding(objects: dict[int, Any]) -> dict[str, list[str]]:
+    """Return which variables of modules outside the library hold one of the objects.
+
+    Args:
+        objects: by their ids.
+
+    Returns:
+        the names of the variables, by module.
+    """
+    variables: dict[str, list[str]] = {}
     for key, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType) or key.partition(".")[0] == LIBRARY:
             continue
         for name, value in list(vars(module).items()):
-            if id(value) in originals:
-                found.setdefault(module.__name__, []).append(name)
-    return found
+            if id(value) in objects:
+                variables.setdefault(module.__name__, []).append(name)
+    return variables
 
 
-def _warn(holders: dict[str, list[str]]) -> None:
-    modules = [f"{module} ({_some(names, _MOST_NAMES)})" for module, names in holders.items()]
+def _warn_of_holders(holders: dict[str, list[str]]) -> None:
+    """Warn of modules that hold objects of transformers."""
+    modules = []
+    for module, names in holders.items():
+        modules.append(f"{module} ({_join_first(names, _MAX_NAMES)})")
     warnings.warn(
-        "transformers was imported before lightrainer was installed, and these modules still hold "
-        f"names of it: {_some(modules, _MOST_MODULES)}. Import them again, or start with `python "
-        "-m lightrainer`.",
+        "transformers was imported before lightrainer.install(), and these modules still hold "
+        f"names of it: {_join_first(modules, _MAX_MODULES)}. Import them again, or run the script "
+        "with `python -m lightrainer`.",
         UserWarning,
         stacklevel=4,
     )
 
 
-def _some(texts: list[str], most: int) -> str:
-    """Join the first texts, with the number of the others."""
-    shown = texts[:most]
-    if len(texts) > most:
-        shown.append(f"and {len(texts) - most} more")
+def _join_first(texts: list[str], limit: int) -> str:
+    """Join the first texts, followed by the number of the others."""
+    shown = texts[:limit]
+    if len(texts) > limit:
+        shown.append(f"and {len(texts) - limit} more")
     return ", ".join(shown)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
@@ -11,119 +11,140 @@ from types import ModuleType
 from typing import Any
 
 from . import report
-from .targets import renamed, resolve, written
+from .targets import dotted, renamed, resolve
+
+_PRIVATE = ("_served", "_get_original", "_original_names")
+"""Attributes of a `ServedModule` that are not names of the module."""
+
+
+def _no_names() -> Iterable[str]:
+    return ()
 
 
 class ServedModule(ModuleType):
-    """Module of the reference that takes names in the table from this package, and all others from
-    `theirs`.
+    """A module of transformers some of whose names come from this package.
 
     Args:
-        name: In full, such as `transformers.trainer`.
-        ours: The names that are served, each with its target.
-        theirs: Called with any other name; returns its value, or raises AttributeError.
-        their_names: The names that `theirs` knows.
+        name: in full, such as `transformers.trainer`.
+        served: the names that come from this package, each with its target.
+        get_original: returns the value of any other name, or raises AttributeError.
+        original_names: returns the names that `get_original` knows.
     """
 
     def __init__(
         self,
         name: str,
-        ours: Mapping[str, str],
-        theirs: Callable[[str], Any],
-        their_names: Callable[[], Any] = list,
+        served: Mapping[str, str],
+        get_original: Callable[[str], Any],
+        original_names: Callable[[], Iterable[str]] = _no_names,
     ) -> None:
         super().__init__(name)
-        self.__dict__.update(_ours=ours, _theirs=theirs, _their_names=their_names)
+        self.__dict__.update(
+            _served=served, _get_original=get_original, _original_names=original_names
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
-            # Some names are only there where another library is.
-            return [one for one in dir(self) if not one.startswith("_") and hasattr(self, one)]
+            # Some names exist only if another library is installed.
+            public_names = [name for name in dir(self) if not name.startswith("_")]
+            return [name for name in public_names if hasattr(self, name)]
         if name.startswith("__") and name != "__version__":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         try:
             value = self._find(name)
         except AttributeError:
-            old = renamed(self.__name__, name)
-            if old is None:
+            successor = renamed(self.__name__, name)
+            if successor is None:
                 raise
-            return old
+            return successor
         self.__dict__[name] = value
         return value
 
     def _find(self, name: str) -> Any:
-        if name in self._ours:
-            report.note(f"{self.__name__}.{name}", written(self._ours[name]))
-            return resolve(self._ours[name])
+        """Return the value of a name that the module does not hold yet."""
+        full_name = f"{self.__name__}.{name}"
+        if name in self._served:
+            target = self._served[name]
+            report.record(full_name, dotted(target))
+            return resolve(target)
         if name == "logger":
             return getLogger(self.__name__)
-        value = self._theirs(name)
-        report.note(f"{self.__name__}.{name}", "as it is in transformers")
+        value = self._get_original(name)
+        report.record(full_name, "as it is in transformers")
         return value
 
     def __dir__(self) -> list[str]:
-        own = [name for name in self.__dict__ if name not in ("_ours", "_theirs", "_their_names")]
-        return sorted({*own, *self._ours, *self._their_names()})
+        resolved_names = [name for name in self.__dict__ if name not in _PRIVATE]
+        return sorted({*resolved_names, *self._served, *self._original_names()})
 
 
 class ServedLoader(Loader):
-    """Creates a served module, whose names are resolved on first access."""
+    """Creates a served module, whose names are resolved on first access.
+
+    Args:
+        served: see `ServedModule`.
+        get_original: see `ServedModule`.
+        original_names: see `ServedModule`.
+    """
 
     def __init__(
-        self, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Any = list
+        self,
+        served: Mapping[str, str],
+        get_original: Callable[[str], Any],
+        original_names: Callable[[], Iterable[str]] = _no_names,
     ) -> None:
-        self._ours = ours
-        self._theirs = theirs
-        self._their_names = their_names
+        self._served = served
+        self._get_original = get_original
+        self._original_names = original_names
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module, empty."""
-        return ServedModule(spec.name, self._ours, self._theirs, self._their_names)
+        return ServedModule(spec.name, self._served, self._get_original, self._original_names)
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: names are resolved on access."""
 
 
-def serve_top_level(module: ModuleType, top_level: Mapping[str, str]) -> None:
-    """Resolve some names of a loaded package from served modules; does nothing the second time.
+def serve_top_level(package: ModuleType, module_of_name: Mapping[str, str]) -> None:
+    """Look up some names of a loaded package in served modules; idempotent.
 
-    Only the class of the module object is changed, so that everything else stays the package's own
-    business.
+    Only the class of the package's module object is changed, so everything else works as before.
 
     Args:
-        module: The loaded package.
-        top_level: For each name the module of the package, such as `trainer`, that has it.
+        package: the loaded package.
+        module_of_name: for each name the module, such as `trainer`, that has it.
     """
-    kind = type(module)
-    if hasattr(kind, "_plain_kind"):
+    original_class = type(package)
+    if hasattr(original_class, "_original_class"):
         return
 
-    class Served(kind):
-        """Module class of the package itself, with some names looked up in served modules."""
+    class ServedPackage(original_class):
+        """The package's own module class, with some names looked up in served modules."""
 
-        _plain_kind = kind
+        _original_class = original_class
 
         def __getattr__(self, name: str) -> Any:
-            if name in top_level:
-                value = getattr(import_module(f"{self.__name__}.{top_level[name]}"), name)
+            if name in module_of_name:
+                module = import_module(f"{self.__name__}.{module_of_name[name]}")
+                value = getattr(module, name)
                 self.__dict__[name] = value
                 return value
             try:
                 return super().__getattr__(name)
             except AttributeError:
-                old = None if name.startswith("__") else renamed(self.__name__, name)
-                if old is None:
+                successor = None if name.startswith("__") else renamed(self.__name__, name)
+                if successor is None:
                     raise
-                return old
+                return successor
 
-        def __reduce__(self) -> Any:
+        def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
             return import_module, (self.__name__,)
 
-    module.__class__ = Served
+    package.__class__ = ServedPackage
 
 
-def stop_intercepting_top_level(module: ModuleType) -> None:
+def stop_intercepting_top_level(package: ModuleType) -> None:
     """Undo `serve_top_level`."""
-    plain = getattr(type(module), "_plain_kind", None)
-    if plain is not None:
-        module.__class__ = plain
+    original_class = getattr(type(package), "_original_class", None)
+    if original_class is not None:
+        package.__class__ = original_class

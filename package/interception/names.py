@@ -1,5 +1,4 @@
-"""Table of served names: modules of the reference, the names in them that are ours, and their
-targets.
+"""The table of served names: modules of transformers, their names, and where our objects are.
 
 To serve another name, add it to its module in `SERVED` (with the library installed, and without) or
 in `STAND_IN` of `stand_in/names.py` (only without), and, if `transformers` itself offers it too, to
@@ -183,7 +182,7 @@ _TOP_LEVEL = {
     "hf_argparser": "HfArgumentParser",
     "debug_utils": "",
 }
-TOP_LEVEL: dict[str, str] = {
-    name: module for module, names in _TOP_LEVEL.items() for name in names.split()
-}
+TOP_LEVEL: dict[str, str] = {}
 """Names that `transformers` itself offers, each with its module."""
+for _module, _names in _TOP_LEVEL.items():
+    TOP_LEVEL.update(dict.fromkeys(_names.split(), _module))

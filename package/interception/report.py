@@ -1,4 +1,4 @@
-"""Report of `--verbose`: the names that were served, and their sources."""
+"""The report of `--verbose`: which names were served, and from where."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ import atexit
 import sys
 
 _served: dict[str, str] = {}
-_asked_for = False
+_is_registered = False
 
 
-def note(name: str, source: str) -> None:
-    """Remember that a name was asked for.
+def record(name: str, source: str) -> None:
+    """Record that a name was imported or looked up.
 
     Args:
-        name: In full, `transformers.trainer.Trainer`.
-        source: Where it came from, in words.
+        name: in full, `transformers.trainer.Trainer`.
+        source: where its object comes from, for people.
     """
     _served.setdefault(name, source)
 
 
-def at_the_end() -> None:
-    """Print the report to stderr when the process ends; once, however often this is called."""
-    global _asked_for
-    if not _asked_for:
-        _asked_for = True
-        atexit.register(lambda: print(text(), file=sys.stderr))
+def print_at_exit() -> None:
+    """Print the report to stderr when the process exits; calling this again changes nothing."""
+    global _is_registered
+    if not _is_registered:
+        _is_registered = True
+        atexit.register(_print)
+
+
+def _print() -> None:
+    print(text(), file=sys.stderr)
 
 
 def text() -> str:
     """Return the report as a table."""
     if not _served:
-        return "lightrainer: no name of transformers was asked for."
+        return "lightrainer: no name of transformers was used."
     width = max(map(len, _served))
     lines = [f"  {name:<{width}}  {source}" for name, source in sorted(_served.items())]
     return "\n".join([f"lightrainer served {len(lines)} names:", *lines])

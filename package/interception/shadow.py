@@ -1,4 +1,4 @@
-"""Load the reference's own module with our names in place of the definitions there."""
+"""Modules of transformers, run with our objects instead of its own definitions of served names."""
 
 from __future__ import annotations
 
@@ -10,117 +10,134 @@ from typing import Any
 
 from .targets import resolve
 
-_GIVE = "__ours__"
+_RESOLVER = "__lightrainer__"
+"""The function in a module that returns the object of a served name."""
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
 class Shadow:
-    """A module of the reference without its own Trainer names.
+    """A module of transformers without its own definitions of the served names.
 
-    Its source is run as it is, but where a name of the table is defined, ours is put in its place.
-    So what remains builds on our classes, and no second class of the same name exists.
+    Its source is run, but with our object instead of each definition of a served name. So the rest
+    of the module uses our classes, and there is no second class of the same name.
 
     Args:
-        spec: Where the reference's module is; None where this version of it has none.
-        ours: The names that are served, each with its target.
+        spec: of the module in transformers; None if this version does not have it.
+        served: the names that are served, each with its target.
     """
 
-    def __init__(self, spec: ModuleSpec | None, ours: Mapping[str, str]) -> None:
+    def __init__(self, spec: ModuleSpec | None, served: Mapping[str, str]) -> None:
         self._spec = spec
-        self._ours = ours
+        self._served = served
         self._module: ModuleType | None = None
 
     def get(self, name: str) -> Any:
-        """Return a name of the reference's module.
+        """Return the value of a name in the module.
 
         Raises:
-            AttributeError: There is nothing of that name.
+            AttributeError: the module has no such name.
         """
         if self._spec is None:
             raise AttributeError(
-                f"transformers has no such module here, and lightrainer has no {name!r} for it"
+                "The installed transformers does not have this module, and lightrainer has no "
+                f"{name!r} for it."
             )
-        return getattr(self._loaded(self._spec), name)
+        return getattr(self._load(self._spec), name)
 
     def names(self) -> list[str]:
-        """Return its public names."""
-        return (
-            []
-            if self._spec is None
-            else [name for name in dir(self._loaded(self._spec)) if name[0] != "_"]
-        )
+        """Return the public names of the module."""
+        if self._spec is None:
+            return []
+        return [name for name in dir(self._load(self._spec)) if not name.startswith("_")]
 
-    def _loaded(self, spec: ModuleSpec) -> ModuleType:
+    def _load(self, spec: ModuleSpec) -> ModuleType:
+        """Run the module once, and return it."""
         # As in any circular import, an access while it runs sees the names defined so far.
-        if self._module is None:
-            self._module = module = ModuleType(spec.name)
-            module.__dict__.update(
-                __file__=spec.origin,
-                __package__=spec.parent,
-                __spec__=spec,
-                __loader__=spec.loader,
-            )
-            module.__dict__[_GIVE] = lambda name: resolve(self._ours[name])
-            try:
-                exec(code_without(spec, self._ours), module.__dict__)
-            except BaseException as error:
-                self._module = None
-                # which would read as if only this name were missing
-                if isinstance(error, AttributeError):
-                    raise ImportError(
-                        f"{spec.name} of transformers cannot be loaded: {error}"
-                    ) from error
-                raise
-        return self._module
+        if self._module is not None:
+            return self._module
+
+        module = ModuleType(spec.name)
+        module.__dict__.update(
+            __file__=spec.origin,
+            __package__=spec.parent,
+            __spec__=spec,
+            __loader__=spec.loader,
+        )
+        module.__dict__[_RESOLVER] = self._resolve
+        self._module = module
+        try:
+            exec(compile_without(spec, self._served), module.__dict__)
+        except BaseException as error:
+            self._module = None
+            # An AttributeError would read as if only the requested name were missing.
+            if isinstance(error, AttributeError):
+                raise ImportError(
+                    f"{spec.name} of transformers cannot be loaded: {error}"
+                ) from error
+            raise
+        return module
+
+    def _resolve(self, name: str) -> Any:
+        return resolve(self._served[name])
 
 
-def code_without(spec: ModuleSpec, ours: Mapping[str, str]) -> CodeType:
-    """Compile a module with the definitions of some names replaced; lines keep their numbers.
+def compile_without(spec: ModuleSpec, served: Mapping[str, str]) -> CodeType:
+    """Compile a module without its definitions of some names; lines keep their numbers.
+
+    Args:
+        spec: of the module.
+        served: the names whose definitions are replaced.
 
     Raises:
-        ImportError: Its source is missing.
+        ImportError: the source of the module is missing.
     """
     source = source_of(spec)
     if source is None:
         raise ImportError(
-            f"{spec.name} is installed without its source, which is needed for names that are not "
-            "ours."
+            f"{spec.name} is installed without its source, which lightrainer needs for the names "
+            "that it does not serve. Install transformers from a regular wheel."
         )
-    tree = _Replace(ours).visit(ast.parse(source))
+    tree = _DefinitionReplacer(served).visit(ast.parse(source))
     return compile(ast.fix_missing_locations(tree), str(spec.origin), "exec")
 
 
 def source_of(spec: ModuleSpec) -> str | None:
     """Return the source of a module; None without one."""
-    read = getattr(spec.loader, "get_source", None)
-    return None if read is None else read(spec.name)
+    get_source = getattr(spec.loader, "get_source", None)
+    return None if get_source is None else get_source(spec.name)
 
 
-def _names(node: ast.AST) -> set[str]:
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+def _defined_names(node: Definition) -> set[str]:
+    """Return the names that a statement defines."""
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    else:
         return {node.name}
-    targets = (
-        node.targets
-        if isinstance(node, ast.Assign)
-        else [node.target]
-        if isinstance(node, ast.AnnAssign)
-        else []
-    )
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-class _Replace(ast.NodeTransformer):
-    """Puts `X = __ours__("X")` in the place of definitions at the top level of a module."""
+class _DefinitionReplacer(ast.NodeTransformer):
+    """Replaces definitions at the top level of a module by `X = __lightrainer__("X")`."""
 
-    def __init__(self, ours: Mapping[str, str]) -> None:
-        self._ours = ours
+    def __init__(self, served: Mapping[str, str]) -> None:
+        self._served = served
 
-    def _definition(self, node: Any) -> Any:
-        names = _names(node) & set(self._ours)
+    def _replace(self, node: Definition) -> ast.stmt:
+        # Other functions and classes are not visited any deeper: only the top level counts.
+        names = _defined_names(node) & set(self._served)
         if len(names) != 1:
-            return node  # functions and classes are left as they are, with all that is in them
+            return node
         (name,) = names
-        given = ast.Call(ast.Name(_GIVE, ast.Load()), [ast.Constant(name)], [])
-        return ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], given), node)
+        call = ast.Call(ast.Name(_RESOLVER, ast.Load()), [ast.Constant(name)], [])
+        assignment = ast.Assign([ast.Name(name, ast.Store())], call)
+        return ast.copy_location(assignment, node)
 
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _definition  # noqa: N815 - names of `ast`
-    visit_Assign = visit_AnnAssign = _definition  # noqa: N815 - names of `ast`
+    # Names of `ast.NodeVisitor`.
+    visit_FunctionDef = _replace  # noqa: N815
+    visit_AsyncFunctionDef = _replace  # noqa: N815
+    visit_ClassDef = _replace  # noqa: N815
+    visit_Assign = _replace  # noqa: N815
+    visit_AnnAssign = _replace  # noqa: N815

@@ -7,94 +7,101 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 # These are light; the heavy modules beside them are loaded on use.
 from ..facade.arguments import old_names
 from ..lightning_modules.common import followed, versions
 from . import environment, report
 from .finder import LIBRARY, Finder
-from .loaded import Replaced
+from .loaded import LoadedModules
 from .stand_in import package
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
-class _Served(NamedTuple):
+
+class _Interception(NamedTuple):
+    """What `install` has set up in this process."""
+
     finder: Finder
-    replaced: Replaced
+    loaded_modules: LoadedModules
 
 
-_served: _Served | None = None
+_interception: _Interception | None = None
 
 
 def install(children: bool = True) -> Finder:
     """Serve `transformers.Trainer` and the other names of the Trainer API from this package.
 
-    Where the library is installed, everything else remains its own. Where it is not, a stand-in has
-    what a script needs that brings its own model. Best called before anything imports the library;
-    what is loaded already is replaced where that is safe. Calling it again changes nothing.
+    Where transformers is installed, all its other names stay its own. Where it is not, a stand-in
+    has what a script with its own model needs. Best called before anything imports transformers;
+    names of modules that are loaded already are replaced where that is safe. Calling it again
+    changes nothing.
 
     Args:
-        children: Serve in Python processes that are started from now on, too; by environment
+        children: also serve in Python processes that are started from now on, by environment
             variables.
 
     Returns:
-        The finder that is now first in `sys.meta_path`.
+        The finder, which is now first in `sys.meta_path`.
 
     Warns:
-        UserWarning: Some modules hold names that they imported before; says which.
+        UserWarning: modules hold names that they imported before; the message lists them.
     """
-    global _served
+    global _interception
     if children:
         environment.switch_on(os.environ)
-    if (
-        os.environ.get(environment.VERBOSE) == str(os.getpid())
-        and os.environ.get("RANK", "0") == "0"
-    ):
-        report.at_the_end()
-    if _served is None:
-        _served = _Served(Finder(), Replaced())
-        # One that waits for the first import is not needed any more.
-        others = [
-            finder for finder in sys.meta_path if not getattr(finder, "is_of_lightrainer", False)
-        ]
-        sys.meta_path[:] = [_served.finder, *others]
-        _forward_logs()
-        old_names.accept()
-        followed.serve(versions.installed(LIBRARY))
-        _served.replaced.replace()
-    return _served.finder
+    is_first_rank = os.environ.get("RANK", "0") == "0"
+    if is_first_rank and os.environ.get(environment.VERBOSE) == str(os.getpid()):
+        report.print_at_exit()
+    if _interception is not None:
+        return _interception.finder
+
+    # The finder that waited for the first import of transformers is not needed any more.
+    _interception = _Interception(Finder(), LoadedModules())
+    other_finders = [
+        finder for finder in sys.meta_path if not getattr(finder, "is_of_lightrainer", False)
+    ]
+    sys.meta_path[:] = [_interception.finder, *other_finders]
+
+    _forward_logs()
+    old_names.accept()
+    followed.serve(versions.installed(LIBRARY))
+    _interception.loaded_modules.replace_names()
+    return _interception.finder
 
 
 def uninstall() -> None:
-    """Undo `install`: what is imported from now on is the library's own again, or not there.
+    """Undo `install`: imports get transformers itself again, if it is installed.
 
     Modules that imported served names keep them. Nothing happens where nothing is served.
     """
-    global _served
+    global _interception
     environment.switch_off(os.environ)
-    if _served is None:
+    if _interception is None:
         return
-    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _served.finder]
+    our_finder = _interception.finder
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not our_finder]
     package.forget()
-    _served.replaced.put_back()
-    _keep_logs()
+    _interception.loaded_modules.restore()
+    _stop_forwarding_logs()
     old_names.accept(False)
     followed.serve(None)
-    _served = None
+    _interception = None
 
 
 def installed() -> bool:
     """Return whether imports are intercepted in this process."""
-    return _served is not None
+    return _interception is not None
 
 
-def load_ipython_extension(ipython: Any) -> None:
+def load_ipython_extension(ipython: InteractiveShell) -> None:
     """Run `install` for `%load_ext lightrainer` in a notebook."""
     install()
 
 
-def unload_ipython_extension(ipython: Any) -> None:
+def unload_ipython_extension(ipython: InteractiveShell) -> None:
     """Run `uninstall` for `%unload_ext lightrainer` in a notebook."""
     uninstall()
 
@@ -115,53 +122,66 @@ LOGGERS = {
     "lightrainer.lightning_modules.optim.schedules": "transformers.optimization",
     "lightrainer.lightning_modules.common.seeding": "transformers.trainer_utils",
 }
-"""Loggers of this package with their counterparts in the reference; a logger that is absent uses
-its nearest parent.
+"""Loggers of this package with their counterparts in transformers; a logger that is not listed
+uses its nearest parent.
 """
 
 
-class _Forward(logging.Handler):
-    """Logs a record through the methods of another logger, since scripts may have replaced them."""
+class _ForwardingHandler(logging.Handler):
+    """Logs records through the methods of another logger, which scripts may have replaced.
 
-    def __init__(self, name: str, parent: logging.Logger | None) -> None:
+    Args:
+        target_name: of the other logger.
+        original_parent: of the logger that gets this handler.
+    """
+
+    def __init__(self, target_name: str, original_parent: logging.Logger | None) -> None:
         super().__init__()
-        self.target = logging.getLogger(name)
-        self.parent = parent
+        self.target = logging.getLogger(target_name)
+        self.original_parent = original_parent
 
     def emit(self, record: logging.LogRecord) -> None:
-        say = getattr(self.target, record.levelname.lower(), None) or partial(
-            self.target.log, record.levelno
-        )
-        say(
-            record.getMessage(),
+        message = record.getMessage()
+        stack_info = bool(record.stack_info)
+        log = getattr(self.target, record.levelname.lower(), None)
+        if log is not None:
+            log(message, exc_info=record.exc_info, stack_info=stack_info, stacklevel=2)
+            return
+
+        # A level without a name of its own.
+        self.target.log(
+            record.levelno,
+            message,
             exc_info=record.exc_info,
-            stack_info=bool(record.stack_info),
+            stack_info=stack_info,
             stacklevel=2,
         )
 
 
 def _forward_logs() -> None:
-    """Forward our loggers to those of the reference, whose levels then apply."""
-    # All are made first: making a logger later would put it between another one and the parent that
-    # is set here.
-    for logger in [logging.getLogger(name) for name in sorted(LOGGERS)]:
-        handler = _Forward(LOGGERS[logger.name], logger.parent)
+    """Forward our loggers to those of transformers, whose levels then apply."""
+    # All loggers are made first. `logging` would set the parent of one that is made later.
+    loggers = [logging.getLogger(name) for name in sorted(LOGGERS)]
+    for logger in loggers:
+        handler = _ForwardingHandler(LOGGERS[logger.name], logger.parent)
         logger.addHandler(handler)
         logger.parent = handler.target
         logger.propagate = False
-    _forget_levels()
+    _clear_level_caches()
 
 
-def _keep_logs() -> None:
+def _stop_forwarding_logs() -> None:
     """Undo `_forward_logs`."""
-    for logger in map(logging.getLogger, LOGGERS):
-        for handler in [one for one in logger.handlers if isinstance(one, _Forward)]:
-            logger.removeHandler(handler)
-            logger.parent = handler.parent
-            logger.propagate = True
-    _forget_levels()
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        for handler in list(logger.handlers):
+            if isinstance(handler, _ForwardingHandler):
+                logger.removeHandler(handler)
+                logger.parent = handler.original_parent
+                logger.propagate = True
+    _clear_level_caches()
 
 
-def _forget_levels() -> None:
+def _clear_level_caches() -> None:
     """Clear the cached levels of all loggers, which setting a level does."""
     logging.root.setLevel(logging.root.level)

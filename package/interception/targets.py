@@ -1,5 +1,6 @@
-"""Resolve targets of served names: `.facade:Trainer` is in this package, `torch.optim:AdamW` in
-another.
+"""Targets of served names, and the objects behind them.
+
+A target is a module and a name: `.facade:Trainer` in this package, `torch.optim:AdamW` in another.
 """
 
 from __future__ import annotations
@@ -8,45 +9,54 @@ import warnings
 from importlib import import_module
 from typing import Any
 
-_OURS = __name__.partition(".")[0]
+_PACKAGE = __name__.partition(".")[0]
 
 
-def targets(homes: dict[str, str]) -> dict[str, str]:
+def targets(names_of_modules: dict[str, str]) -> dict[str, str]:
     """Expand a compact table of names.
 
     Args:
-        homes: For each module the names that it has, separated by spaces; `A=B` serves under the
-            name A what the module calls B.
+        names_of_modules: for each module its names, separated by spaces; `A=B` serves the object
+            that the module calls B under the name A.
 
     Returns:
-        For each name served its target, `module:name`.
+        For each served name its target, `module:name`.
     """
-    found = {}
-    for home, names in homes.items():
-        for written in names.split():
-            name, _, own = written.partition("=")
-            found[name] = f"{home}:{own or name}"
-    return found
+    expanded = {}
+    for module, names in names_of_modules.items():
+        for entry in names.split():
+            served_name, _, name_in_module = entry.partition("=")
+            expanded[served_name] = f"{module}:{name_in_module or served_name}"
+    return expanded
 
 
 def resolve(target: str) -> Any:
-    """Return the object of a target; without a name after the colon the module itself.
+    """Return the object of a target; the module itself if no name follows the colon.
 
     Raises:
-        ImportError: Its module cannot be imported.
-        AttributeError: The module has no such name.
+        ImportError: the module cannot be imported.
+        AttributeError: the module has no such name.
     """
-    home, _, name = target.partition(":")
-    found: Any = import_module(_OURS + home if home.startswith(".") else home)
-    for part in filter(None, name.split(".")):
-        found = getattr(found, part)
-    return found
+    module_name, name = _split(target)
+    result: Any = import_module(module_name)
+    if name:
+        for attribute in name.split("."):
+            result = getattr(result, attribute)
+    return result
 
 
-def written(target: str) -> str:
+def dotted(target: str) -> str:
     """Return a target in dotted form: `lightrainer.facade.Trainer`."""
-    home, _, name = target.partition(":")
-    return ".".join(filter(None, ((_OURS + home if home.startswith(".") else home), name)))
+    module_name, name = _split(target)
+    return f"{module_name}.{name}" if name else module_name
+
+
+def _split(target: str) -> tuple[str, str]:
+    """Return the full name of a target's module, and the name in it."""
+    module_name, _, name = target.partition(":")
+    if module_name.startswith("."):
+        module_name = f"{_PACKAGE}{module_name}"
+    return module_name, name
 
 
 _STRATEGY = {"EvaluationStrategy": ".facade:IntervalStrategy"}
@@ -65,24 +75,26 @@ RENAMED: dict[str, dict[str, str]] = {
 }
 """Old names of each module, with the targets of their successors."""
 
-_INSTEAD = {"send_example_telemetry": "It does nothing any more: leave it out."}
+_REMEDIES = {"send_example_telemetry": "It does nothing any more: remove the call."}
+"""What to do where a name has no successor to import."""
 
 
 def renamed(module: str, name: str) -> Any:
-    """Return the successor of an old name with a warning; None if it is not an old name.
+    """Return the successor of an old name, with a warning; None if it is not an old name.
 
-    The warning is about the line that asked for the name: this is called by the `__getattr__` of a
-    module, directly.
+    The warning points at the line that uses the name, so the `__getattr__` of a module has to call
+    this directly.
 
     Args:
-        module: The module, in full.
-        name: A name that it does not have.
+        module: the full name of the module.
+        name: a name that the module does not have.
     """
     target = RENAMED.get(module, {}).get(name)
     if target is None:
         return None
-    instead = _INSTEAD.get(name, f"{written(target)} is taken in its place: import that.")
+    successor = dotted(target)
+    remedy = _REMEDIES.get(name, f"{successor} is used instead: import {successor}.")
     warnings.warn(
-        f"{module}.{name} is a name of transformers 4. {instead}", FutureWarning, stacklevel=3
+        f"{module}.{name} is a name of transformers 4. {remedy}", FutureWarning, stacklevel=3
     )
     return resolve(target)

@@ -1,42 +1,47 @@
-"""Switch import interception on where the environment asks for it, at the first import of a
-served name.
-"""
+"""Switch import interception on, if the environment asks for it, when transformers is imported."""
 
 from __future__ import annotations
 
-# Every Python process of a served script runs this at its start: nothing is imported that is not
-# loaded already.
+# Every Python process of a served script runs this when it starts, so it imports only modules that
+# Python has loaded already.
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
     from typing import Any
 
-_ASKED_FOR = "LIGHTRAINER_INSTALL"
-_SAYS_MORE = "LIGHTRAINER_VERBOSE"
+# Variables of `interception/environment.py` and `facade/arguments/sweep_trial.py`.
+_INSTALL = "LIGHTRAINER_INSTALL"
+_VERBOSE = "LIGHTRAINER_VERBOSE"
 _RECORDER = "LIGHTRAINER_RECORDER"
 _TRIAL = "LIGHTRAINER_TRIAL"
 
 
 class Waiting:
-    """Finder that switches the interception on at the first import of a served module, and
-    removes itself.
-    """
+    """Finder that switches the interception on when transformers is imported; it removes itself."""
 
     is_of_lightrainer = True
 
     @classmethod
-    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """As `importlib.abc.MetaPathFinder.find_spec`: None for everything that is not served."""
         if name.partition(".")[0] != "transformers":
             return None
         finder = cls.switch_on()
-        return finder and finder.find_spec(name, path, target)
+        if finder is None:
+            return None
+        return finder.find_spec(name, path, target)
 
     @classmethod
     def switch_on(cls) -> Any:
-        """Install the finder that serves; None where this Python has no lightrainer."""
+        """Install the finder that serves, and return it; None if lightrainer cannot be imported."""
         if cls in sys.meta_path:
             sys.meta_path.remove(cls)
         from importlib import import_module
@@ -50,59 +55,73 @@ class Waiting:
         return finder
 
 
-def _load_the_next() -> None:
+def _load_hidden_module() -> None:
     """Run the `sitecustomize` that this one hides, if there is one."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
-    specs = (finder.find_spec("sitecustomize", None) for finder in sys.meta_path)
-    spec = next((found for found in specs if found is not None), None)
+    this_folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != this_folder]
+    spec = None
+    for finder in sys.meta_path:
+        spec = finder.find_spec("sitecustomize", None)
+        if spec is not None:
+            break
     if spec is None or spec.loader is None:
         return
     from importlib.util import module_from_spec
 
-    module = sys.modules["sitecustomize"] = module_from_spec(spec)
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
 
 
-def _run_beside(path: str) -> None:
-    """Run a file of `lightrainer compare` in this process, without an import of lightrainer."""
+def _run_file(path: str) -> None:
+    """Run a file of `lightrainer compare` in this process, without importing lightrainer."""
     with open(path, encoding="utf-8") as stream:
         code = compile(stream.read(), path, "exec")
     exec(code, {"__name__": "lightrainer_recorder", "__file__": path})
 
 
-def _give_values_of_trial(script: str) -> None:
-    """Let the parser of a script that is a trial of a sweep give its options the trial's values."""
+def _apply_trial_to_parsers(script: str) -> None:
+    """Let argparse give the values of a sweep's trial to the options of its script.
+
+    Args:
+        script: the path of the script; other programs that it starts are left alone.
+    """
     if not sys.argv or os.path.abspath(sys.argv[0]) != script:
         return
     from argparse import ArgumentParser
 
-    parse = ArgumentParser.parse_known_args
+    original = ArgumentParser.parse_known_args
 
-    def parse_known_args(parser: Any, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(
+        self: ArgumentParser, args: Sequence[str] | None = None, namespace: Namespace | None = None
+    ) -> tuple[Namespace, list[str]]:
         from lightrainer.facade.arguments.trial_options import parse_with_trial
 
-        return parse_with_trial(parse, parser, args, namespace)
+        return parse_with_trial(original, self, args, namespace)
 
     ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment]
 
 
 def _start() -> None:
+    """Do what the environment asks for."""
     recorder = os.environ.get(_RECORDER)
     if recorder:
-        _run_beside(recorder)
+        _run_file(recorder)
+
     if _TRIAL in os.environ:
         from json import loads
 
-        _give_values_of_trial(loads(os.environ[_TRIAL])["script"])
-    if os.environ.get(_ASKED_FOR, "0") in ("", "0"):
+        trial = loads(os.environ[_TRIAL])
+        _apply_trial_to_parsers(trial["script"])
+
+    if os.environ.get(_INSTALL, "0") in ("", "0"):
         return
     sys.meta_path.insert(0, Waiting)
-    # Asked for at the start of this very process, so that the end of it has something to report.
-    if os.environ.get(_SAYS_MORE) == str(os.getpid()):
+    # A report at exit needs the interception from the start, even if nothing is imported.
+    if os.environ.get(_VERBOSE) == str(os.getpid()):
         Waiting.switch_on()
 
 
 if __name__ == "sitecustomize":
-    _load_the_next()
+    _load_hidden_module()
     _start()

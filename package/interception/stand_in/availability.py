@@ -1,4 +1,4 @@
-"""The functions `is_..._available` of the reference, for libraries and hardware."""
+"""The functions `is_..._available` of transformers, for libraries and hardware."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -15,7 +15,7 @@ _LIBRARIES = """
     onnx optimum pandas peft psutil rich safetensors scipy sentencepiece sklearn soundfile tiktoken
     timm tokenizers torch torch_xla torchao torchaudio torchvision triton
 """
-_CALLED_OTHERWISE = {
+_MODULES_WITH_OTHER_NAMES = {
     "flash_attn_2": "flash_attn",
     "ipex": "intel_extension_for_pytorch",
     "jinja": "jinja2",
@@ -25,22 +25,26 @@ _CALLED_OTHERWISE = {
     "torchdynamo": "torch",
     "vision": "PIL",
 }
+"""The module to look for, where its name differs from that of the function."""
+_TRUE_WORDS = {"1", "ON", "YES", "TRUE"}
 
 
-def _library(module: str) -> Callable[[], bool]:
-    """Return a function that tells if a library is installed, without importing it."""
+def _checks_library(module: str) -> Callable[[], bool]:
+    """Return a function that checks whether a library is installed, without importing it."""
 
-    def available() -> bool:
+    def is_available() -> bool:
         return is_installed(module)
 
-    available.__doc__ = (
+    is_available.__doc__ = (
         f"As the function of this name in `transformers.utils`: True if {module} can be imported."
     )
-    return available
+    return is_available
 
 
-for _name, _module in {**{name: name for name in _LIBRARIES.split()}, **_CALLED_OTHERWISE}.items():
-    globals()[f"is_{_name}_available"] = _library(_module)
+for _name in _LIBRARIES.split():
+    globals()[f"is_{_name}_available"] = _checks_library(_name)
+for _name, _module in _MODULES_WITH_OTHER_NAMES.items():
+    globals()[f"is_{_name}_available"] = _checks_library(_module)
 
 
 def _torch() -> ModuleType:
@@ -55,20 +59,23 @@ def is_torch_cuda_available() -> bool:
 
 
 def is_torch_mps_available(min_version: str | None = None) -> bool:
-    """As `transformers.utils.is_torch_mps_available`; every torch that lightrainer takes is new
-    enough.
-    """
+    """As `transformers.utils.is_torch_mps_available`; every supported torch is new enough."""
     return _torch().backends.mps.is_available()
 
 
 def is_torch_xpu_available(check_device: bool = False) -> bool:
     """As `transformers.utils.is_torch_xpu_available`."""
-    return hasattr(_torch(), "xpu") and _torch().xpu.is_available()
+    torch = _torch()
+    return hasattr(torch, "xpu") and torch.xpu.is_available()
 
 
 def is_torch_npu_available(check_device: bool = False) -> bool:
     """As `transformers.utils.is_torch_npu_available`."""
-    return is_installed("torch_npu") and hasattr(_torch(), "npu") and _torch().npu.is_available()
+    if not is_installed("torch_npu"):
+        return False
+    # The attribute exists once `torch_npu` has been imported.
+    npu = getattr(_torch(), "npu", None)
+    return npu is not None and npu.is_available()
 
 
 def is_torch_bf16_gpu_available() -> bool:
@@ -77,9 +84,7 @@ def is_torch_bf16_gpu_available() -> bool:
 
 
 def is_torch_bf16_cpu_available() -> bool:
-    """As `transformers.utils.is_torch_bf16_cpu_available`: every torch that lightrainer takes
-    has it.
-    """
+    """As `transformers.utils.is_torch_bf16_cpu_available`: True for every supported torch."""
     return True
 
 
@@ -89,13 +94,19 @@ def is_torch_bf16_available() -> bool:
 
 
 def is_torch_tf32_available() -> bool:
-    """As `transformers.utils.is_torch_tf32_available`: a GPU of NVIDIA, Ampere or newer."""
-    return is_torch_cuda_available() and _torch().cuda.get_device_properties(0).major >= 8
+    """As `transformers.utils.is_torch_tf32_available`: True on an NVIDIA GPU from Ampere on."""
+    if not is_torch_cuda_available():
+        return False
+    return _torch().cuda.get_device_properties(0).major >= 8
 
 
 def is_offline_mode() -> bool:
     """As `transformers.utils.is_offline_mode`: True if the environment forbids the Hub."""
-    words = (
-        os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    )
-    return any(word in {"1", "ON", "YES", "TRUE"} for word in words)
+    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        if os.environ.get(variable, "").upper() in _TRUE_WORDS:
+            return True
+    return False
+
+
+NAMES = [_name for _name in globals() if _name.startswith("is_") and _name != "is_installed"]
+"""The names of all these functions."""

@@ -1,6 +1,6 @@
 """Stand-in for `transformers.utils.logging`: the loggers below `transformers`, and their levels.
 
-Messages of lightrainer come through these loggers; see `interception.switch`.
+Messages of lightrainer pass through these loggers; see `interception.switch`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import os
 import sys
 from collections.abc import Callable
 from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from tqdm import tqdm as ProgressBar  # noqa: N812 - a class, in spite of its name
 
 log_levels = {
     "detail": DEBUG,
@@ -21,51 +24,59 @@ log_levels = {
     "error": ERROR,
     "critical": CRITICAL,
 }
-"""As `transformers.utils.logging.log_levels`: the words for `TRANSFORMERS_VERBOSITY`, with their
-levels.
-"""
+"""As `transformers.utils.logging.log_levels`: the words for `TRANSFORMERS_VERBOSITY`."""
 
 _LIBRARY = "transformers"
+_TRUE_WORDS = {"1", "ON", "YES", "TRUE"}
 _default_handler: logging.Handler | None = None
 
 
-class _ToStandardError(logging.StreamHandler):
-    """Writes to what `sys.stderr` is at the time."""
+class _StderrHandler(logging.StreamHandler):
+    """Writes to the current `sys.stderr`, which programs may replace."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
     @property
-    def stream(self) -> Any:
+    def stream(self) -> TextIO:
         return sys.stderr
 
 
 def configure() -> None:
-    """Give the library's logger its handler and the level that the environment asks for; done
-    once.
-    """
+    """Set up the library's logger as the environment asks for; idempotent."""
     global _default_handler
     if _default_handler is not None:
         return
-    _default_handler = _ToStandardError()
-    word = os.environ.get("TRANSFORMERS_VERBOSITY", "")
-    if word and word not in log_levels:
+    _default_handler = _StderrHandler()
+
+    # TRANSFORMERS_VERBOSITY sets the level, and with "detail" the format too.
+    verbosity = os.environ.get("TRANSFORMERS_VERBOSITY", "")
+    if verbosity and verbosity not in log_levels:
         logging.getLogger().warning(
-            f"TRANSFORMERS_VERBOSITY={word} is not known and not used. Choose from: "
+            f"TRANSFORMERS_VERBOSITY={verbosity} is not known; ignoring it. Choose from: "
             f"{', '.join(log_levels)}."
         )
-    if word == "detail":
-        _default_handler.setFormatter(_format("pathname"))
+    if verbosity == "detail":
+        _default_handler.setFormatter(_formatter("pathname"))
+
     logger = logging.getLogger(_LIBRARY)
     logger.addHandler(_default_handler)
-    logger.setLevel(log_levels.get(word, WARNING))
-    logger.propagate = os.environ.get("CI", "").upper() in {"1", "ON", "YES", "TRUE"}
+    logger.setLevel(log_levels.get(verbosity, WARNING))
+    # In CI the root logger gets the messages too, so that tests can capture them.
+    logger.propagate = os.environ.get("CI", "").upper() in _TRUE_WORDS
     for method in (warning_once, info_once):
         setattr(logging.Logger, method.__name__, method)
 
 
-def _format(place: str) -> logging.Formatter:
-    return logging.Formatter(f"[%(levelname)s|%({place})s:%(lineno)s] %(asctime)s >> %(message)s")
+def _formatter(file_attribute: str) -> logging.Formatter:
+    """Return a formatter that writes level, file, line and time before the message.
+
+    Args:
+        file_attribute: the attribute of a record for the file, `filename` or `pathname`.
+    """
+    return logging.Formatter(
+        f"[%(levelname)s|%({file_attribute})s:%(lineno)s] %(asctime)s >> %(message)s"
+    )
 
 
 def _library() -> logging.Logger:
@@ -86,8 +97,10 @@ def get_log_levels_dict() -> dict[str, int]:
 
 def get_logger(name: str | None = None) -> logging.Logger:
     """As `transformers.utils.logging.get_logger`: a logger, by default that of the library."""
-    library = _library()
-    return library if name is None else logging.getLogger(name)
+    library_logger = _library()
+    if name is None:
+        return library_logger
+    return logging.getLogger(name)
 
 
 def get_verbosity() -> int:
@@ -132,14 +145,12 @@ def add_handler(handler: logging.Handler) -> None:
 
 
 def remove_handler(handler: logging.Handler) -> None:
-    """As `transformers.utils.logging.remove_handler`, but it removes a handler that is there."""
+    """As `transformers.utils.logging.remove_handler`, but it really removes the handler."""
     _library().removeHandler(handler)
 
 
 def enable_propagation() -> None:
-    """As `transformers.utils.logging.enable_propagation`: the root logger's handlers get the
-    messages too.
-    """
+    """As `transformers.utils.logging.enable_propagation`: the root logger gets messages too."""
     _library().propagate = True
 
 
@@ -149,11 +160,9 @@ def disable_propagation() -> None:
 
 
 def enable_explicit_format() -> None:
-    """As `transformers.utils.logging.enable_explicit_format`: level, place and time before each
-    message.
-    """
+    """As `transformers.utils.logging.enable_explicit_format`: level, file and time come first."""
     for handler in _library().handlers:
-        handler.setFormatter(_format("filename"))
+        handler.setFormatter(_formatter("filename"))
 
 
 def reset_format() -> None:
@@ -163,9 +172,7 @@ def reset_format() -> None:
 
 
 def captureWarnings(capture: bool) -> None:  # noqa: N802 - the documented name
-    """As `transformers.utils.logging.captureWarnings`: warnings become messages of the logger
-    `py.warnings`.
-    """
+    """As `transformers.utils.logging.captureWarnings`: the logger `py.warnings` gets warnings."""
     logger = get_logger("py.warnings")
     if not logger.handlers:
         logger.addHandler(_handler())
@@ -187,41 +194,40 @@ def info_once(self: logging.Logger, *args: Any, **kwargs: Any) -> None:
 
 def is_progress_bar_enabled() -> bool:
     """As `transformers.utils.logging.is_progress_bar_enabled`."""
-    return _bars
+    return _shows_progress_bars
 
 
-_bars = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() not in {
-    "1",
-    "ON",
-    "YES",
-    "TRUE",
-}
+_shows_progress_bars = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() not in _TRUE_WORDS
 
 
 def enable_progress_bar() -> None:
-    """As `transformers.utils.logging.enable_progress_bar`: those made by `tqdm` of this module,
-    and of the Hub.
-    """
-    _set_bars(True)
+    """As `transformers.utils.logging.enable_progress_bar`: bars of this module and of the Hub."""
+    _set_progress_bars(True)
 
 
 def disable_progress_bar() -> None:
     """As `transformers.utils.logging.disable_progress_bar`."""
-    _set_bars(False)
+    _set_progress_bars(False)
 
 
-def _set_bars(on: bool) -> None:
-    global _bars
-    _bars = on
+def _set_progress_bars(enabled: bool) -> None:
+    global _shows_progress_bars
+    _shows_progress_bars = enabled
+
+    # The Hub reads its own switch; where it is not loaded, it reads the environment.
     hub = sys.modules.get("huggingface_hub.utils")
-    if hub is not None:
-        (hub.enable_progress_bars if on else hub.disable_progress_bars)()
+    if hub is None:
+        return
+    if enabled:
+        hub.enable_progress_bars()
+    else:
+        hub.disable_progress_bars()
 
 
-def tqdm(*args: Any, **kwargs: Any) -> Any:
-    """As `transformers.utils.logging.tqdm`: a bar of tqdm, one that shows nothing after
-    `disable_progress_bar`.
-    """
+def tqdm(*args: Any, **kwargs: Any) -> ProgressBar:
+    """As `transformers.utils.logging.tqdm`: a bar, hidden after `disable_progress_bar`."""
     from tqdm import auto
 
-    return auto.tqdm(*args, **({} if _bars else {"disable": True}) | kwargs)
+    if not _shows_progress_bars:
+        kwargs.setdefault("disable", True)
+    return auto.tqdm(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""Names of the stand-in: all served names, and those that the library would add.
+"""Names of the stand-in: all served names, and further names that scripts need.
 
-To offer another name, add it to its module in `_MORE`, and to `_TOP_LEVEL` if `transformers` itself
-has it too.
+To offer another name, add it to its module in `_FURTHER_NAMES`, and to `_TOP_LEVEL` if
+`transformers` itself has it too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ _COLLATORS = (
     "DataCollatorForTokenClassification DataCollatorForWholeWordMask DataCollatorWithFlattening "
     "DataCollatorWithPadding DefaultDataCollator default_data_collator"
 )
-_AVAILABLE = " ".join(
-    name for name in vars(availability) if name.startswith("is_") and name != "is_installed"
-)
+_AVAILABLE = " ".join(availability.NAMES)
 _STRATEGIES = "PaddingStrategy TensorType"
 _FILES = (
     "ADAPTER_CONFIG_NAME ADAPTER_SAFE_WEIGHTS_NAME ADAPTER_WEIGHTS_NAME CONFIG_NAME "
@@ -45,7 +43,7 @@ _UTILS = {
     ".lightning_modules.models.inspection": "can_return_loss find_labels",
 }
 
-_HOMES: dict[str, dict[str, str]] = {
+_FURTHER_NAMES: dict[str, dict[str, str]] = {
     "": {},
     "data": {},
     "data.data_collator": {
@@ -80,8 +78,8 @@ _HOMES: dict[str, dict[str, str]] = {
     "utils.logging": {f"{_HERE}.logging": _LOGGING, "logging": _LEVELS},
     "utils.versions": {f"{_HERE}.versions": "require_version require_version_core"},
 }
-_MORE = {module: targets(homes) for module, homes in _HOMES.items()}
-_MORE["utils"]["logging"] = "transformers.utils.logging:"
+_FURTHER_TARGETS = {module: targets(names) for module, names in _FURTHER_NAMES.items()}
+_FURTHER_TARGETS["utils"]["logging"] = "transformers.utils.logging:"
 
 _TOP_LEVEL = {
     "data.data_collator": _COLLATORS,
@@ -98,25 +96,32 @@ _TOP_LEVEL = {
     ),
 }
 
-# Names at the top, each looked up in the module that has it, so that there is one object of it.
-_TOP = {name: f"transformers.{module}:{name}" for name, module in TOP_LEVEL.items()}
-_TOP |= {
-    name: f"transformers.{module}:{name}"
-    for module, names in _TOP_LEVEL.items()
-    for name in names.split()
-}
-_TOP |= {"logging": "transformers.utils.logging:"}
 
-STAND_IN: dict[str, dict[str, str]] = {
-    **{module: {**names, **_MORE.get(module, {})} for module, names in SERVED.items()},
-    **{module: names for module, names in _MORE.items() if module not in SERVED},
-    "": _TOP,
-}
-STAND_IN["integrations"] = {
-    name: f"transformers.integrations.{module}:{name}"
-    for module in ("deepspeed", "integration_utils")
-    for name in STAND_IN[f"integrations.{module}"]
-}
-"""Names of each module of the stand-in, named below `transformers` ("" is the package), with
-their targets.
+def _names_of_stand_in() -> dict[str, dict[str, str]]:
+    """Return the names of each module of the stand-in with their targets; see `STAND_IN`."""
+    modules: dict[str, dict[str, str]] = {}
+    for module in [*SERVED, *_FURTHER_TARGETS]:
+        modules[module] = {**SERVED.get(module, {}), **_FURTHER_TARGETS.get(module, {})}
+
+    # The package looks its names up in the module that has each, so that there is one object of it.
+    package_names = {name: f"transformers.{module}:{name}" for name, module in TOP_LEVEL.items()}
+    for module, names in _TOP_LEVEL.items():
+        for name in names.split():
+            package_names[name] = f"transformers.{module}:{name}"
+    package_names["logging"] = "transformers.utils.logging:"
+    modules[""] = package_names
+
+    # So does `transformers.integrations`.
+    integration_names = {}
+    for module in ("integrations.deepspeed", "integrations.integration_utils"):
+        for name in modules[module]:
+            integration_names[name] = f"transformers.{module}:{name}"
+    modules["integrations"] = integration_names
+    return modules
+
+
+STAND_IN = _names_of_stand_in()
+"""Names of each module of the stand-in with their targets.
+
+A module is named below `transformers`; "" is the package itself.
 """

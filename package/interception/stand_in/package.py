@@ -1,4 +1,4 @@
-"""Modules of the stand-in, and the error for names that it lacks."""
+"""Modules of the stand-in, and the error for names that it does not have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from ..modules import ServedLoader, ServedModule
 from .names import STAND_IN
@@ -15,56 +15,58 @@ LIBRARY = "transformers"
 
 
 class StandIn(ServedModule):
-    """A module of the stand-in. All are packages, so that Python asks the finder for names that
-    they lack.
+    """A module of the stand-in.
+
+    All of them are packages, so that Python asks the finder for names that they do not have.
     """
 
     def _find(self, name: str) -> Any:
-        inside = f"{self.__name__}.{name}".partition(".")[2]
-        if inside in STAND_IN and name not in self._ours:
-            return import_module(f"{LIBRARY}.{inside}")
+        submodule = f"{self.__name__}.{name}".partition(".")[2]
+        if submodule in STAND_IN and name not in self._served:
+            return import_module(f"{LIBRARY}.{submodule}")
         return super()._find(name)
 
 
 def is_stand_in(module: ModuleType | None) -> bool:
-    """Return whether a loaded module is the stand-in, not the library."""
+    """Return whether a loaded module belongs to the stand-in, not to the library."""
     return isinstance(module, StandIn)
 
 
-def find(inside: str) -> ModuleSpec:
+def find(submodule: str) -> ModuleSpec:
     """Return the spec of a module of the stand-in.
 
     Args:
-        inside: Its name below `transformers`, such as `trainer_utils`; "" for the package.
+        submodule: its name below `transformers`, such as `trainer_utils`; "" for the package.
 
     Raises:
-        ModuleNotFoundError: The stand-in has no such module.
+        ModuleNotFoundError: the stand-in has no such module.
     """
-    if inside not in STAND_IN:
+    if submodule not in STAND_IN:
         # `from transformers import BertModel` comes here too, as "BertModel".
-        raise ModuleNotFoundError(refusal(f"{LIBRARY}.{inside}"), name=LIBRARY)
-    name = f"{LIBRARY}.{inside}" if inside else LIBRARY
+        raise ModuleNotFoundError(missing_message(f"{LIBRARY}.{submodule}"), name=LIBRARY)
+    module_name = f"{LIBRARY}.{submodule}" if submodule else LIBRARY
 
-    def nothing(asked: str) -> Any:
-        raise AttributeError(refusal(f"{name}.{asked}"))
+    def refuse(name: str) -> NoReturn:
+        raise AttributeError(missing_message(f"{module_name}.{name}"))
 
-    return ModuleSpec(name, _Loader(STAND_IN[inside], nothing), is_package=True)
+    return ModuleSpec(module_name, _Loader(STAND_IN[submodule], refuse), is_package=True)
 
 
-def refusal(name: str) -> str:
-    """Return the error message for a name that is not served."""
+def missing_message(name: str) -> str:
+    """Return the error message for a name that the stand-in does not have."""
     return (
-        f"{name} is not part of lightrainer, which stands in for transformers here because that is "
-        "not installed. Install it (pip install transformers): it will be used with "
+        f"{name} is not part of lightrainer, which stands in for transformers here because "
+        "transformers is not installed. Install it (pip install transformers); it then works with "
         "lightrainer's Trainer."
     )
 
 
 class _Loader(ServedLoader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return StandIn(spec.name, self._ours, self._theirs)
+        return StandIn(spec.name, self._served, self._get_original)
 
     def exec_module(self, module: ModuleType) -> None:
+        # Only the package itself has something to set up.
         if module.__name__ != LIBRARY:
             return
         from ..names import VERSION
@@ -75,6 +77,7 @@ class _Loader(ServedLoader):
 
 
 def forget() -> None:
-    """Remove the stand-in from the modules that are loaded."""
-    for name in [name for name, module in sys.modules.items() if is_stand_in(module)]:
+    """Remove the modules of the stand-in from `sys.modules`."""
+    names = [name for name, module in sys.modules.items() if is_stand_in(module)]
+    for name in names:
         del sys.modules[name]

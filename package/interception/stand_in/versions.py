@@ -10,41 +10,42 @@ def check_min_version(min_version: str) -> None:
     """As `transformers.utils.check_min_version`: check that the API served here is new enough.
 
     Raises:
-        ImportError: The script wants a newer one.
+        ImportError: the script requires a newer one.
     """
     from packaging.version import parse
 
     from ..names import VERSION
 
-    # A script of the next version's development says "5.4.0.dev0".
+    # Scripts in the development branch require a version such as "5.4.0.dev0".
     if parse(VERSION) < parse(min_version):
         raise ImportError(
-            f"This script asks for transformers {min_version}, and lightrainer stands in for "
-            f"{VERSION}. Install transformers, or run the script of that version."
+            f"This script requires transformers {min_version}, but lightrainer stands in for "
+            f"{VERSION}. Install transformers {min_version}, or use the script's version for "
+            f"{VERSION}."
         )
 
 
 def require_version(requirement: str, hint: str | None = None) -> None:
-    """As `transformers.utils.versions.require_version`: check that a package is installed in a
-    fitting version.
+    """As `transformers.utils.versions.require_version`: check the version of a package.
 
     Args:
-        requirement: Such as "datasets>=2.14.0", or "python>=3.10".
-        hint: Added to the error.
+        requirement: such as "datasets>=2.14.0", or "python>=3.10".
+        hint: added to the error message.
 
     Raises:
-        importlib.metadata.PackageNotFoundError: It is not installed.
-        ImportError: It is of another version.
+        importlib.metadata.PackageNotFoundError: the package is not installed.
+        ImportError: another version is installed.
     """
     from packaging.requirements import Requirement
 
-    wanted = Requirement(requirement)
-    if wanted.name == "python":
-        found = ".".join(map(str, sys.version_info[:3]))
+    parsed = Requirement(requirement)
+    if parsed.name == "python":
+        installed_version = ".".join(map(str, sys.version_info[:3]))
     else:
-        found = importlib.metadata.version(wanted.name)
-    if not wanted.specifier.contains(found, prereleases=True):
-        raise ImportError(f"{requirement} is required, but {wanted.name} is {found}. {hint or ''}")
+        installed_version = importlib.metadata.version(parsed.name)
+    if not parsed.specifier.contains(installed_version, prereleases=True):
+        message = f"{requirement} is required, but {parsed.name} {installed_version} is installed."
+        raise ImportError(f"{message} {hint}" if hint else message)
 
 
 def require_version_core(requirement: str) -> None:

@@ -54,7 +54,7 @@ def test_every_name_of_every_served_module_is_there_once(theirs, with_either, tm
 
 
 def test_a_process_that_begins_to_serve_later_freezes_nothing(with_either, tmp_path):
-    assert said(forked(with_either, "-c", INSTALL, cwd=tmp_path)) == [[], "Served"]
+    assert said(forked(with_either, "-c", INSTALL, cwd=tmp_path)) == [[], "ServedPackage"]
 
 
 LIGHT = """
