@@ -40,8 +40,8 @@ def plan(flags: Sequence[str]) -> int:
         found = problems(args)
     except (ValueError, TypeError, NotImplementedError, OSError) as error:
         parser.error(str(error))
-
-    print(table)
-    for problem in found:
-        print(f"It cannot run on this machine: {problem}", file=sys.stderr)
+    else:
+        print(table)
+        for problem in found:
+            print(f"It cannot run on this machine: {problem}", file=sys.stderr)
     return 0

@@ -59,28 +59,42 @@ def compare(job: Job) -> list[Estimate]:
     """Estimate a training under each strategy that its devices allow, with and without gradient
     checkpointing.
 
-    The number of samples in a step is the same under all of them: tensor parallel groups have
-    larger batches.
+    The number of samples in a step is the same under all of them: tensor parallel groups, of which
+    there are fewer, take micro-batches of the same size in more accumulation steps.
 
     Args:
-        job: its `fsdp`, `tp` and `checkpointing` are not read.
+        job: its `fsdp` and `checkpointing` are not read; `tp` is the one of its batch.
     """
     estimates = []
     for changes in _strategies(job):
+        batch, accumulation = _parts_of_step(job, changes.get("tp", 1))
         for checkpointing in (False, True):
-            batch = job.batch * changes.get("tp", 1) // job.tp
             changed = {
                 "fsdp": None,
                 "tp": 1,
                 **changes,
                 "checkpointing": checkpointing,
-                "batch": max(batch, 1),
+                "batch": batch,
+                "accumulation": accumulation,
             }
             try:
                 estimates.append(estimate(replace(job, **changed)))
             except ValueError:  # the devices do not divide the heads
                 continue
     return estimates
+
+
+def _parts_of_step(job: Job, tp: int) -> tuple[int, int]:
+    """Return micro-batch and accumulation with which a step has the samples of a job.
+
+    Args:
+        job: the training.
+        tp: devices that share each layer, and so a micro-batch.
+    """
+    sequences = max(job.batch * job.accumulation * tp // job.tp, 1)
+    sizes = range(1, job.batch + 1)
+    batch = max(size for size in sizes if sequences % size == 0)
+    return batch, sequences // batch
 
 
 def best(estimates: list[Estimate]) -> Estimate | None:

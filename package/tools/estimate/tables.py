@@ -51,10 +51,12 @@ def estimate_table(one: Estimate) -> str:
 
 def comparison_table(estimates: list[Estimate]) -> str:
     """Format all strategies, one line each, and the recommended one."""
-    rows = [("strategy", "device", "sent", "fits")]
+    rows = [("strategy", "accumulation", "device", "sent", "fits")]
     for one in estimates:
+        job = one.job
         sent = size(one.sent) if one.sent else "-"
-        rows.append((one.job.strategy, size(one.memory.total), sent, "yes" if one.fits else "no"))
+        fits = "yes" if one.fits else "no"
+        rows.append((job.strategy, str(job.accumulation), size(one.memory.total), sent, fits))
     recommended = best(estimates)
     if recommended is None:
         advice = (
@@ -62,7 +64,10 @@ def comparison_table(estimates: list[Estimate]) -> str:
             "less state."
         )
     else:
-        advice = f"Take: {recommended.job.strategy}."
+        job = recommended.job
+        advice = f"Take: {job.strategy}."
+        if job.accumulation != estimates[0].job.accumulation:
+            advice = f"Take: {job.strategy}, with gradient_accumulation_steps={job.accumulation}."
     return "\n".join([*_heading(estimates[0]), "", *table(rows), "", advice])
 
 

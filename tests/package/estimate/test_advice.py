@@ -6,6 +6,7 @@ import pytest
 
 from lightrainer.tools.estimate import Job, best, compare, model_of_size
 from lightrainer.tools.estimate.job import GIB
+from lightrainer.tools.estimate.tables import comparison_table
 
 EXPECTED = {
     # parameters, devices, GiB of each: what to take
@@ -44,6 +45,27 @@ def test_best_of_the_ways_to_shard_sends_the_least():
 
 
 def test_compare_keeps_the_samples_of_a_step():
-    estimates = choose(7e9, 16, 80, batch=3)
-    assert {one.job.batch * one.job.data_parallel for one in estimates} == {48}
-    assert 8 in {one.job.tp for one in estimates}
+    estimates = choose(7e9, 16, 80, batch=3, accumulation=2)
+    assert {one.job.batch for one in estimates} == {3}
+    assert {samples_of(one.job) for one in estimates} == {96}
+    assert {one.job.accumulation for one in estimates if one.job.tp == 8} == {16}
+
+
+def test_compare_keeps_the_samples_of_a_step_of_a_tensor_parallel_job():
+    for accumulation, batches in ((8, {3}), (3, {1, 3}), (16, {3})):
+        estimates = choose(7e9, 16, 80, batch=3, accumulation=accumulation, tp=8)
+        assert {one.job.batch for one in estimates} == batches
+        assert samples_of(estimates[-1].job) == 6 * accumulation
+
+
+def test_a_model_that_fits_by_tensor_parallelism_only_is_found():
+    """Its micro-batch was eight times as large as that of the other strategies."""
+    estimates = choose(70e9, 64, 95, sequence=32768)
+    recommended = best(estimates)
+    assert recommended is not None
+    assert recommended.job.tp == 8
+    assert "gradient_accumulation_steps=8" in comparison_table(estimates)
+
+
+def samples_of(job):
+    return job.batch * job.accumulation * job.data_parallel
