@@ -78,6 +78,7 @@ class NotebookProgressCallback(ProgressCallback):
             self._shown_values |= self._speed(args, state, train_dataloader)
             if getattr(args, "eval_strategy", "no") == "no" and "loss" in logs:
                 self.table.add({"Step": state.global_step, "Training Loss": logs["loss"]})
+            self._get_output().table = self.table
             self.training_bar.set_postfix(self._shown_values)
 
     def on_evaluate(
@@ -92,7 +93,7 @@ class NotebookProgressCallback(ProgressCallback):
         if self._is_shown(args, state):
             with failures_as_warnings(self, "Showing the evaluation"):
                 self._add_evaluation(args, state, metrics or {})
-                self._get_output().draw()
+                self._draw_table()
         # After drawing, since this drops the output if there is no training.
         super().on_evaluate(args, state, control, **kwargs)
 
@@ -105,7 +106,7 @@ class NotebookProgressCallback(ProgressCallback):
     ) -> None:
         """Leave bar and table in the notebook, as they are now."""
         if self._is_shown(args, state) and self.training_bar is not None:
-            self._get_output().draw()
+            self._draw_table()
         super().on_train_end(args, state, control, **kwargs)
         self._output = None
         self._has_ended = True
@@ -140,9 +141,17 @@ class NotebookProgressCallback(ProgressCallback):
         output.draw()
         return bar
 
+    def _draw_table(self) -> None:
+        output = self._get_output()
+        output.table = self.table
+        output.draw()
+
     def _get_output(self) -> _CellOutput:
+        """Return the output of the cell, without a table until the training or an evaluation has
+        something to show: predictions have a bar only.
+        """
         if self._output is None:
-            self._output = _CellOutput(self.table)
+            self._output = _CellOutput(_Table(self.max_str_len))
         return self._output
 
     def _close_prediction_bar(self) -> None:

@@ -107,6 +107,17 @@ def test_an_evaluation_shows_its_table_once(tmp_path, notebook):
     assert notebook.sent[-1][2].count("Validation Loss") == 1
 
 
+def test_a_prediction_shows_no_table_of_the_training(tmp_path, notebook):
+    made = trained(tmp_path, [NotebookProgressCallback()], disable_tqdm=False)
+    assert "<table" in notebook.sent[-1][2]
+    notebook.sent.clear()
+    made.predict(made.train_dataset)
+    assert notebook.sent
+    for _, _, page in notebook.sent:
+        assert "<progress" in page
+        assert "<table" not in page
+
+
 def test_several_sets_are_in_one_row(notebook):
     args = SimpleNamespace(eval_strategy="steps", disable_tqdm=False)
     callback, state = NotebookProgressCallback(), TrainerState(max_steps=4, global_step=2)
