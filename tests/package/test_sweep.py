@@ -181,7 +181,7 @@ def test_the_best_is_said_and_a_report_is_there(done):
     assert f"best: run-{best.number}, eval_loss = {best.value} (minimize eval_loss)" in said
     assert f"  folder: {folder / 'out' / f'run-{best.number}'}\n" in said
     assert f"Best trial: {best.number}. Best value: {best.value:.6g}" in said  # in the bar
-    assert "width is no training argument. The script gets it as --width." in said
+    assert "width is not a training argument. The script gets it as --width." in said
     report = json.loads((folder / "sweep" / "best.json").read_text())
     assert (report["metrics"], report["directions"]) == (["eval_loss"], ["minimize"])
     page = (folder / "sweep" / "report.html").read_text()
@@ -287,7 +287,7 @@ def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
 
     code, said = ended(begun(tmp_path, *words), tmp_path)
     assert code == 0, said
-    assert "Trial 1 was not finished, and is retried." in said
+    assert "Trial 1 did not finish; retrying it." in said
     steps = re.findall("^step (.)", (tmp_path / "sweep" / "run-0.log").read_text(), re.MULTILINE)
     assert sorted({*steps}) == ["1", "2", "3", "4"]
     assert len(steps) <= 6  # gone on with, not begun anew
@@ -310,8 +310,8 @@ def test_a_script_that_fails_whatever_the_values_ends_the_sweep(tmp_path, capsys
     laid_out(tmp_path, monkeypatch, "raise SystemExit('nothing works')\n", "seed: [1, 2]\n")
     assert sweep("--n-trials", "9", *LOSS) == 1
     said = capsys.readouterr().err
-    assert "3 trials failed, and none was completed" in said
-    assert "The last: exit code 1: nothing works" in said
+    assert "3 trials failed and none completed" in said
+    assert "The last error: exit code 1: nothing works" in said
     assert (tmp_path / "sweeps" / "script" / "run-2.log").exists()
 
 
@@ -327,7 +327,7 @@ WORDS = [
     ),
     (
         ["script.py", "--metric", "loss", "--metric", "f1", "--pruner", "median"],
-        "--pruner needs a single --metric",
+        "needs a single --metric",
     ),
     (
         ["script.py", "--metric", "loss", "--metric", "f1", "--value", "best"],
@@ -338,7 +338,7 @@ WORDS = [
     (["script.py", "--launcher", "no-such-program -x"], "'no-such-program'"),
     (
         ["script.py", "--workers", "2", "--launcher", "env torchrun --nproc_per_node 2"],
-        "need 4 GPUs, and 3",
+        "needs 4 GPUs, but only 3",
     ),
 ]
 
@@ -445,7 +445,7 @@ def test_an_earlier_study_is_a_beginning(tmp_path, monkeypatch, capsys):
     for trials in "12":  # the second time they are known
         assert evaluating(tmp_path, monkeypatch, *begins, "--n-trials", trials, values=values) == 0
         said = capsys.readouterr()
-    assert "0 trials are known, 0 are not" in said.err
+    assert "0 trials were added, 0 were left out" in said.err
     assert "best: script 0, eval_loss = 0.1" in said.out
     study = optuna.load_study(study_name="new", storage="sqlite:///sweeps/new/study.db")
     assert [trial.value for trial in study.trials] == [0.1, 0.1, 0.5, 0.5]
@@ -493,7 +493,7 @@ def test_the_command_of_the_best_trial_gives_its_value_again(tmp_path, monkeypat
     laid_out(tmp_path, monkeypatch, script, space)
     assert sweep("--n-trials", "3", *LOSS, "--", "a b") == 0
     best = study_of_script().best_trial
-    (told,) = re.findall("once more: lightrainer (.*)", capsys.readouterr().out)
+    (told,) = re.findall("train it again: lightrainer (.*)", capsys.readouterr().out)
     assert main(shlex.split(told)) == 0
     assert f"eval_loss = {best.value} " in capsys.readouterr().out
 
@@ -505,7 +505,7 @@ def test_what_failed_does_not_count_in_the_next_start(tmp_path, monkeypatch, cap
         evaluating(tmp_path, monkeypatch, "--n-trials", "4", "--max-failures", "2", values=values)
         == 1
     )
-    assert "2 trials failed, and none was completed" in capsys.readouterr().err
+    assert "2 trials failed and none completed" in capsys.readouterr().err
     words = ["--n-trials", "4", *(["--retry-failed"] if again else [])]
     for _ in range(2):
         assert evaluating(tmp_path, monkeypatch, *words, values=values) == 0
@@ -569,7 +569,7 @@ WORDS_AND_PASSEDS = [
         [],
         "seed=1/0",
         "minimize eval_loss",
-        "The script made no TrainingArguments, and ended with exit code 1.",
+        "The script made no TrainingArguments, and exited with code 1.",
     ),
     (["--objective", "f1"], "metric_for_best_model='wer'", "maximize f1", ""),
 ]
@@ -649,4 +649,4 @@ def test_a_script_sees_the_gpus_of_its_worker(tmp_path, monkeypatch, capsys):
     assert evaluating(tmp_path, monkeypatch, *words, **given) == 0
     logs = sorted((tmp_path / "sweeps" / "script").glob("run-*.log"))
     assert sorted(log.read_text() for log in logs) == ["5,6\n", "GPU-c,8\n"]
-    assert re.search("once more: .* --gpus-per-trial 2 ", capsys.readouterr().out)
+    assert re.search("train it again: .* --gpus-per-trial 2 ", capsys.readouterr().out)

@@ -4,37 +4,36 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from ..command_line import CommandParser, positive, whole
 from .plan import SweepError, SweepPlan
 
-_TRIALS = 20
-"""Number of trials by default; of a grid all points."""
+_DEFAULT_TRIALS = 20
+"""Number of trials by default; a grid runs all of its points."""
 
 _DESCRIPTION = """\
-Run a script with a Trainer, or with one of Lightning, many times, each time with other values, to
-find the best. The script is not changed: TrainingArguments apply the values by themselves, whatever
-the script passes; parameters that are not training arguments are added to its command line, as
---name=value. Each run has the folder run-<number> in its output_dir. Stop it at any time: the same
-command resumes it where it stopped.
+Run a script with a Trainer, or with a lightning.Trainer, many times with different values, to find
+the best values. The script stays unchanged: its TrainingArguments use the values of the trial,
+whatever the script passes. Parameters that are not training arguments are added to its command
+line, as --name=value. Each run has the folder run-<number> in its output_dir. You can stop the
+sweep at any time: the same command resumes where it stopped.
 """
 _EPILOG = """\
 The values, in YAML (or the same in JSON):
 
 {}
-Arguments for the script go after --; {{run}} in them becomes the name of the trial, such as run-3.
+Arguments for the script go after --. In them, {{run}} becomes the name of the trial, such as run-3.
 
 Example: lightrainer sweep train.py --space space.yaml --n-trials 50 --workers 2 --pruner median --
 --epochs 3
@@ -45,40 +44,44 @@ def sweep(flags: Sequence[str]) -> int:
     """Run the command line of a sweep.
 
     Args:
-        flags: The words after `sweep`.
+        flags: the words after `sweep`.
 
     Returns:
-        0 if a trial was completed, 1 if none was, 130 after an interrupt.
+        0 if a trial completed, 1 if none did, 130 after an interrupt.
 
     Raises:
-        SystemExit: With status 2 and the reason on stderr where an option is wrong; nothing is
-            begun then.
+        SystemExit: an option is wrong. The status is 2, the reason is on stderr, and nothing was
+            started.
     """
     from ...lightning_modules.common.redaction import secret_words
 
-    parser = _parser()
+    parser = _make_parser()
     words = secret_words(flags)
-    cut = words.index("--") if "--" in words else len(words)
-    plan = parser.parse_own(words[:cut], "Arguments for the script go after --.", SweepPlan())
-    plan.passed_on = words[cut + 1 :]
+    separator = words.index("--") if "--" in words else len(words)
+    advice = "Arguments for the script go after --."
+    plan = parser.parse_own(words[:separator], advice, SweepPlan())
+    plan.script_arguments = words[separator + 1 :]
     try:
-        _complete(plan)
+        _complete_plan(plan)
     except (ValueError, TypeError, OSError, ImportError) as error:
         parser.error(str(error))
     return _run(plan)
 
 
-def _parser() -> CommandParser:
+def _make_parser() -> CommandParser:
     from .space import EXAMPLE
 
-    parser = CommandParser("sweep", _DESCRIPTION, _EPILOG.format(textwrap.indent(EXAMPLE, "  ")))
+    epilog = _EPILOG.format(textwrap.indent(EXAMPLE, "  "))
+    parser = CommandParser("sweep", _DESCRIPTION, epilog)
     parser.add_argument("script", help="the script, a Python file")
-    _add_search(parser.add_argument)
-    _add_run(parser.add_argument)
+    _add_search_options(parser)
+    _add_run_options(parser)
     return parser
 
 
-def _add_search(add: Callable[..., Any]) -> None:
+def _add_search_options(parser: ArgumentParser) -> None:
+    """Add the options for what is searched, and how."""
+    add = parser.add_argument
     add(
         "--space",
         required=True,
@@ -89,15 +92,18 @@ def _add_search(add: Callable[..., Any]) -> None:
         "--n-trials",
         type=whole(),
         metavar="N",
-        help=f"trials of the study, earlier ones included ({_TRIALS}; of a grid all points)",
+        help=(
+            "number of trials of the study, including earlier ones "
+            f"({_DEFAULT_TRIALS}; with a grid all points)"
+        ),
     )
     add(
         "--values-as",
         choices=("arguments", "options", "environment"),
         default="arguments",
         help=(
-            "how the script gets them: arguments (see above), options (--name=value, also for "
-            "LightningCLI), environment (variables) (%(default)s)"
+            "how the script gets the values: as arguments (see above), options (--name=value, also "
+            "for LightningCLI), or environment variables (%(default)s)"
         ),
     )
     add(
@@ -108,9 +114,9 @@ def _add_search(add: Callable[..., Any]) -> None:
         default=[],
         metavar="NAME",
         help=(
-            "what is optimized; again for another objective. By default the best metric of the "
-            "script itself, which is run until it has made its TrainingArguments: "
-            "metric_for_best_model, or eval_loss"
+            "the metric to optimize; repeat it for several objectives. By default the script's "
+            "metric_for_best_model, or eval_loss: the script is run until it has made its "
+            "TrainingArguments"
         ),
     )
     add(
@@ -119,7 +125,7 @@ def _add_search(add: Callable[..., Any]) -> None:
         default=[],
         metavar="NAME",
         choices=("minimize", "maximize"),
-        help="minimize or maximize, one for each metric; by default what is usual for that",
+        help="minimize or maximize, one for each metric; by default the usual one for the metric",
     )
     add(
         "--value",
@@ -149,7 +155,7 @@ def _add_search(add: Callable[..., Any]) -> None:
         "--pruning-unit",
         choices=("steps", "epochs"),
         default="steps",
-        help="what the pruner compares trials at: steps, or completed epochs (%(default)s)",
+        help="compare trials at the same number of steps or of completed epochs (%(default)s)",
     )
     add(
         "--sampler",
@@ -157,24 +163,26 @@ def _add_search(add: Callable[..., Any]) -> None:
         metavar="NAME",
         help="tpe, random, grid, cmaes, gp, qmc, nsgaii (%(default)s)",
     )
-    add("--seed", type=whole(0, 2**32 - 1), metavar="N", help="of the sampler")
+    add("--seed", type=whole(0, 2**32 - 1), metavar="N", help="seed of the sampler")
 
 
-def _add_run(add: Callable[..., Any]) -> None:
+def _add_run_options(parser: ArgumentParser) -> None:
+    """Add the options for how trials are run, and where they are stored."""
+    add = parser.add_argument
     add(
         "--workers",
         type=whole(),
         default=1,
         metavar="N",
-        help="how many run at the same time (%(default)s)",
+        help="number of trials that run in parallel (%(default)s)",
     )
     add(
         "--begin-with",
         default="",
         metavar="ADDRESS",
         help=(
-            "an earlier study whose trials the sampler knows: the folder of its sweep, or its "
-            "storage, and #NAME where that has several studies"
+            "an earlier study whose trials are added to this one: the folder of its sweep, or its "
+            "storage, followed by #NAME if that holds several studies"
         ),
     )
     add(
@@ -191,22 +199,22 @@ def _add_run(add: Callable[..., Any]) -> None:
         "--folder",
         default="",
         metavar="FOLDER",
-        help="for logs and report; by default sweeps/<name of the study>",
+        help="folder for logs and report; by default sweeps/<name of the study>",
     )
-    add("--timeout", type=positive, metavar="SECONDS", help="begin no trial after that")
+    add("--timeout", type=positive, metavar="SECONDS", help="start no trial after this time")
     add(
         "--max-retry",
         type=whole(0),
         default=3,
         metavar="N",
-        help="how often a trial is retried whose process was killed (%(default)s)",
+        help="how often a trial whose process was killed is retried (%(default)s)",
     )
     add(
         "--max-failures",
         type=whole(),
         default=3,
         metavar="N",
-        help="failures before the first completed trial after which the sweep ends (%(default)s)",
+        help="end the sweep after N failures without a completed trial (%(default)s)",
     )
     add(
         "--retry-failed",
@@ -219,103 +227,116 @@ def _add_run(add: Callable[..., Any]) -> None:
         default=60,
         metavar="SECONDS",
         help=(
-            "interval of a worker's heartbeat; without one for twice as long, it counts as killed "
-            "(%(default)s)"
+            "interval of a worker's heartbeat; a worker without one for twice as long counts as "
+            "killed (%(default)s)"
         ),
     )
     add(
         "--launcher",
         default="",
         metavar="COMMAND",
-        help="what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python",
+        help="command that starts the script, e.g. 'torchrun --nproc_per_node=2' (Python)",
     )
     add(
         "--gpus-per-trial",
         type=whole(0),
         metavar="N",
         help=(
-            "GPUs for each trial, not shared; by default as many as --launcher starts processes, "
-            "or one, shared where there are more workers than GPUs; with one worker all of them"
+            "number of GPUs of each trial, not shared. By default the number of processes of "
+            "--launcher; without that one, shared if there are more workers than GPUs; all GPUs "
+            "with a single worker"
         ),
     )
     add("--remove-pruned", action="store_true", help="remove the folders of pruned trials")
 
 
-def _complete(plan: SweepPlan) -> None:
-    """Check everything, before anything is written, and derive the other values of the plan."""
+def _complete_plan(plan: SweepPlan) -> None:
+    """Check all options before anything is written, and derive the other values of the plan."""
     from ...facade.search.earlier_trials import load_earlier
     from ...facade.search.samplers import make_pruner, make_sampler
 
     if not os.path.isfile(plan.script):
-        raise FileNotFoundError(f"{plan.script}: there is no such script.")
+        raise FileNotFoundError(f"The script {plan.script} does not exist.")
     _complete_objective(plan)
-    plan.again = _options_of_one(plan)
+    plan.options_of_rerun = _options_of_rerun(plan)
     _complete_space(plan)
+
+    # The pruner and the sampler are made by the workers; here they are only checked.
     make_pruner(plan.pruner)
     make_sampler(plan.sampler, plan.seed)
-    plan.begin_with = load_earlier(plan.begin_with) if plan.begin_with else None
+
+    earlier_study = str(plan.begin_with)
+    plan.begin_with = load_earlier(earlier_study) if earlier_study else None
     _complete_folder(plan)
     plan.gpus = _gpus_of_workers(plan)
-    plan.command = [*_launcher(plan.launcher), plan.script]
-    _warn(plan)
+    plan.command = [*_split_launcher(plan.launcher), plan.script]
+    _warn_of_unknown_names(plan)
+    _warn_of_batch_sizes(plan)
 
 
 def _complete_objective(plan: SweepPlan) -> None:
+    """Check metrics and directions; without --metric the script is asked for them later."""
     from ...facade.search.metric_objective import usual_directions
 
-    if plan.direction and len(plan.direction) != len(plan.metric or ["the script's"]):
+    objectives = len(plan.metric) or 1
+    if plan.direction and len(plan.direction) != objectives:
         raise ValueError(
-            f"There are {len(plan.metric)} --metric and {len(plan.direction)} --direction: give "
-            "one for each."
+            f"There are {len(plan.metric)} --metric and {len(plan.direction)} --direction: pass "
+            "one --direction for each --metric."
         )
-    plan.direction = plan.direction or usual_directions(plan.metric, "--direction", "--metric")
-    if len(plan.metric) > 1 and plan.pruner != "none":
+    if not plan.direction:
+        plan.direction = usual_directions(plan.metric, "--direction", "--metric")
+    if objectives > 1 and plan.pruner != "none":
         raise ValueError(
-            "--pruner needs a single --metric: optuna prunes nothing where there are several "
-            "objectives."
+            f"--pruner {plan.pruner} needs a single --metric: optuna does not prune with several "
+            "objectives. Pass one --metric, or leave --pruner out."
         )
-    if len(plan.metric) > 1 and plan.value == "best":
+    if objectives > 1 and plan.value == "best":
         raise ValueError(
-            "--value best needs a single --metric: the best evaluation by one need not be that by "
-            "another."
+            "--value best needs a single --metric: the evaluation that is best by one metric may "
+            "not be best by another. Pass one --metric, or leave --value out."
         )
 
 
 def _complete_space(plan: SweepPlan) -> None:
+    """Read the space, and derive the number of trials."""
     from ...facade import Seq2SeqTrainingArguments
     from ...facade.arguments.trial_values import declared_types
     from .space import read_space
 
     is_grid = plan.sampler == "grid"
-    arguments = declared_types(Seq2SeqTrainingArguments) if plan.values_as == "arguments" else {}
+    arguments = {}
+    if plan.values_as == "arguments":
+        arguments = declared_types(Seq2SeqTrainingArguments)
     plan.space = read_space(str(plan.space), arguments)
     if plan.space.enqueue and is_grid:
         raise ValueError("enqueue: --sampler grid tries all values anyway. Leave one of them out.")
     plan.points = plan.space.grid() if is_grid else []
     if plan.points:
         plan.n_trials = min(plan.n_trials or len(plan.points), len(plan.points))
-    plan.n_trials = plan.n_trials or _TRIALS
+    plan.n_trials = plan.n_trials or _DEFAULT_TRIALS
 
 
 def _complete_folder(plan: SweepPlan) -> None:
+    """Derive the name of the study, and the folder from it."""
     from ...lightning_modules.common.local_paths import require_local
 
     require_local(plan.folder, "--folder")
-    plan.study_name = plan.study_name or Path(plan.script).stem
-    if not plan.folder and (
-        plan.study_name == ".." or Path(plan.study_name).name != plan.study_name
-    ):
+    name = plan.study_name or Path(plan.script).stem
+    is_folder_name = name != ".." and Path(name).name == name
+    if not plan.folder and not is_folder_name:
         raise ValueError(
-            f"--study-name {plan.study_name!r} cannot be the name of a folder: pass --folder, too."
+            f"--study-name {name!r} cannot be the name of a folder: pass --folder as well."
         )
-    plan.folder = Path(plan.folder or os.path.join("sweeps", plan.study_name)).absolute()
+    plan.study_name = name
+    plan.folder = Path(plan.folder or os.path.join("sweeps", name)).absolute()
 
 
-def _launcher(written: str) -> list[str]:
-    """Return the words that start a script."""
-    words = shlex.split(written) or [sys.executable]
+def _split_launcher(launcher: str) -> list[str]:
+    """Return the words of the command that starts a script; by default Python."""
+    words = shlex.split(launcher) or [sys.executable]
     if shutil.which(words[0]) is None:
-        raise FileNotFoundError(f"--launcher {written}: there is no program {words[0]!r}.")
+        raise FileNotFoundError(f"--launcher {launcher}: the program {words[0]!r} was not found.")
     return words
 
 
@@ -325,43 +346,57 @@ def _gpus_of_workers(plan: SweepPlan) -> list[str | None]:
     Raises:
         ValueError: there are too few GPUs.
     """
-    count = plan.gpus_per_trial
     gpus = _visible_gpus()
-    if count is None and (plan.workers == 1 or not gpus):
-        return [None] * plan.workers
-    if count is None:
+    gpus_per_trial = plan.gpus_per_trial
+    if gpus_per_trial is None:
+        if plan.workers == 1 or not gpus:
+            return [None] * plan.workers
+
+        # As many as the launcher starts processes; otherwise workers share the GPUs.
         processes = re.search(
             r"--(?:nproc[-_]per[-_]node|num[-_]processes)[= ]+(\d+)", plan.launcher
         )
         if processes is None:
             return [gpus[worker % len(gpus)] for worker in range(plan.workers)]
-        count = int(processes[1])
-    if plan.workers * count > len(gpus):
+        gpus_per_trial = int(processes[1])
+
+    if plan.workers * gpus_per_trial > len(gpus):
         raise ValueError(
-            f"--workers {plan.workers} with --gpus-per-trial {count} (by default the processes of "
-            f"--launcher) need {plan.workers * count} GPUs, and {len(gpus)} are visible: lower "
-            "one of them."
+            f"--workers {plan.workers} with --gpus-per-trial {gpus_per_trial} (by default the "
+            f"processes of --launcher) needs {plan.workers * gpus_per_trial} GPUs, but only "
+            f"{len(gpus)} are visible. Lower one of them."
         )
-    return [",".join(gpus[worker * count : (worker + 1) * count]) for worker in range(plan.workers)]
+    gpus_of_workers: list[str | None] = []
+    for worker in range(plan.workers):
+        first = worker * gpus_per_trial
+        gpus_of_workers.append(",".join(gpus[first : first + gpus_per_trial]))
+    return gpus_of_workers
 
 
 def _visible_gpus() -> list[str]:
-    """Return the ids in CUDA_VISIBLE_DEVICES up to the first invalid one, as CUDA; all GPUs
-    where it is not set.
+    """Return the ids of the GPUs that CUDA can see.
+
+    As CUDA does, it reads CUDA_VISIBLE_DEVICES up to the first invalid id.
     """
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is None:
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if variable is None:
         import torch
 
-        return [str(index) for index in range(torch.cuda.device_count())]  # makes no CUDA context
-    ids = [one.strip() for one in listed.split(",")]
-    return list(itertools.takewhile(lambda one: one not in ("", "-1", "NoDevFiles"), ids))
+        # This does not create a CUDA context.
+        return [str(index) for index in range(torch.cuda.device_count())]
+    gpu_ids = []
+    for entry in variable.split(","):
+        gpu_id = entry.strip()
+        if gpu_id in ("", "-1", "NoDevFiles"):
+            break
+        gpu_ids.append(gpu_id)
+    return gpu_ids
 
 
-def _options_of_one(plan: SweepPlan) -> list[str]:
-    """Return the options of a sweep with one trial that is run and judged as those of this one."""
+def _options_of_rerun(plan: SweepPlan) -> list[str]:
+    """Return the options of a sweep whose only trial is run and judged as those of this sweep."""
     words = [plan.script, "--n-trials", "1"]
-    for name in (
+    names = (
         "launcher",
         "values_as",
         "value",
@@ -369,49 +404,58 @@ def _options_of_one(plan: SweepPlan) -> list[str]:
         "metric",
         "gpus_per_trial",
         "direction",
-    ):
-        given = getattr(plan, name)
-        values = given if isinstance(given, list) else [given]
-        for value in values:
-            if value not in (None, ""):
-                words += [f"--{name.replace('_', '-')}", str(value)]
+    )
+    for name in names:
+        option = f"--{name.replace('_', '-')}"
+        value = getattr(plan, name)
+        values = value if isinstance(value, list) else [value]
+        for word in values:
+            if word not in (None, ""):
+                words += [option, str(word)]
     return words
 
 
-def _warn(plan: SweepPlan) -> None:
-    """Warn of names that may be misspelt, and of batch sizes that make steps incomparable."""
+def _warn_of_unknown_names(plan: SweepPlan) -> None:
+    """Warn of parameters that are not training arguments: their names may be misspelt."""
     from optuna.distributions import IntDistribution
 
     from ...facade import Seq2SeqTrainingArguments
-    from ...facade.search.search_run import BATCH_SIZES
     from ...lightning_modules.common.suggestions import did_you_mean
 
-    if plan.values_as == "arguments":
-        known = {item.name for item in fields(Seq2SeqTrainingArguments)}
-        for parameter in plan.space.parameters:
-            name = parameter.name
-            if name not in known:
-                kind = (
-                    ", a whole number"
-                    if isinstance(parameter.distribution, IntDistribution)
-                    else ""
-                )
-                print(
-                    f"{name} is no training argument.{did_you_mean(name, known)} The script gets "
-                    f"it as --{name}{kind}.",
-                    file=sys.stderr,
-                )
+    if plan.values_as != "arguments":
+        return
+    argument_names = {field.name for field in fields(Seq2SeqTrainingArguments)}
+    for parameter in plan.space.parameters:
+        name = parameter.name
+        if name in argument_names:
+            continue
+        is_whole = isinstance(parameter.distribution, IntDistribution)
+        value_type = ", a whole number" if is_whole else ""
+        print(
+            f"{name} is not a training argument.{did_you_mean(name, argument_names)} The script "
+            f"gets it as --{name}{value_type}.",
+            file=sys.stderr,
+        )
+
+
+def _warn_of_batch_sizes(plan: SweepPlan) -> None:
+    """Warn if the pruner compares steps with different amounts of data."""
+    from ...facade.search.search_run import BATCH_SIZES
+
+    if plan.pruner == "none" or plan.pruning_unit != "steps":
+        return
     varied = [parameter.name for parameter in plan.space.parameters if not parameter.is_constant]
     sizes = [name for name in varied if name in BATCH_SIZES]
-    if sizes and plan.pruner != "none" and plan.pruning_unit == "steps":
+    if sizes:
         print(
             f"The space has {' and '.join(sizes)}, and the pruner compares trials at the same "
-            "optimizer step, after different amounts of data. Pass --pruning-unit epochs.",
+            "optimizer step, that is, after different amounts of data. Pass --pruning-unit epochs.",
             file=sys.stderr,
         )
 
 
 def _run(plan: SweepPlan) -> int:
+    """Run the sweep, and return the exit code."""
     from ...facade.search.storages import StorageError
     from .script_process import set_objective
     from .workers import Sweep, signals_handled_by

@@ -1,16 +1,15 @@
-"""A program that runs a script for a sweep, and ends everything that the script started when the
-sweep ends.
+"""A program that runs a script for a sweep, and kills all its processes when the sweep ends.
 
     keeper.py COMMAND...
 
 Its standard input is a pipe whose other end the sweep holds: however the sweep dies, the pipe is
-closed, and all processes are killed. SIGTERM lets the script save: it is passed on, and what still
-runs a minute later is killed. The keeper exits with the status of the script, or 128 and the number
-of the signal that ended it.
+closed, and all processes are killed. SIGTERM is forwarded, so that the script can save a
+checkpoint; processes that still run a minute later are killed. The keeper exits with the status of
+the script, or with 128 plus the number of the signal that killed it.
 
-Processes that lost their parent become children of the keeper (Linux, which lists them in /proc),
-also those in other sessions, as the workers of torchrun are. On other systems it reaches the
-process group of the script only. Imports the standard library only.
+On Linux, processes that lost their parent become children of the keeper, even those in other
+sessions such as the workers of torchrun, and /proc lists them. On other systems the keeper reaches
+the process group of the script only. It imports only the standard library.
 """
 
 from __future__ import annotations
@@ -31,83 +30,98 @@ _SECONDS_TO_SAVE = 60.0
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 """Options of Linux's `prctl`."""
-_STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_KILLED_STATUS = 128 + signal.SIGKILL
 
 
 def main(command: Sequence[str]) -> int:
-    """Run the command until it ends, or the sweep does; return the exit status."""
-    signals = _signal_pipe()
+    """Run the command until it exits, or the sweep ends; return the exit status."""
+    signal_pipe = _make_signal_pipe()
     _prctl(_SET_CHILD_SUBREAPER, 1)
     try:
         script = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            # this process has no other thread
+            # Safe because this process has only one thread.
             preexec_fn=lambda: _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL),
         )
     except OSError as error:
         print(f"{command[0]} cannot be started: {error}", file=sys.stderr)
         return 127
-    return _keep(script.pid, signals)
+    return _wait(script.pid, signal_pipe)
 
 
-def _keep(script: int, signals: int) -> int:
-    """Wait for the script, and for all that it started once it was asked to stop; return the exit
-    status.
+def _wait(script: int, signal_pipe: int) -> int:
+    """Wait for the script, and return its exit status.
+
+    After a signal to stop, also wait for all processes that the script started.
 
     Args:
-        script: the process of the script, which leads its group.
-        signals: see `_signal_pipe`.
+        script: the id of its process, which leads its group.
+        signal_pipe: see `_make_signal_pipe`.
     """
     status: int | None = None
     kill_at: float | None = None
-    asked: set[int] = set()
+    signalled: set[int] = set()
     while True:
         timeout = None if kill_at is None else max(0.0, kill_at - time.monotonic())
-        readable, _, _ = select.select([0, signals], [], [], timeout)
-        if 0 in readable or not readable:  # the sweep is gone, or the time to save is up
-            _kill_all(script)
-            return 128 + signal.SIGKILL if status is None else status
+        readable, _, _ = select.select([0, signal_pipe], [], [], timeout)
 
-        if _STOPS.intersection(os.read(signals, 64)) and kill_at is None:
+        # The sweep has closed the standard input, or the time to save is over.
+        if 0 in readable or not readable:
+            _kill_all(script)
+            return _KILLED_STATUS if status is None else status
+
+        # Each byte is the number of a signal; SIGCHLD only wakes this loop up.
+        numbers = os.read(signal_pipe, 64)
+        if kill_at is None and _STOP_SIGNALS.intersection(numbers):
             kill_at = time.monotonic() + _SECONDS_TO_SAVE
-        ended, any_left = _reap(script)
-        status = ended if status is None else status
-        if kill_at is not None and any_left:
-            # Each child is asked to stop, once; those of a launcher that has ended are children by
-            # now.
-            for pid in set(_children() or [script]) - asked:
-                asked.add(pid)
+
+        script_status, has_children = _reap(script)
+        if status is None:
+            status = script_status
+
+        # Each child gets the signal once. The children of a launcher that has exited are children
+        # of this process by now.
+        if kill_at is not None and has_children:
+            for pid in set(_children() or [script]) - signalled:
+                signalled.add(pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
-        if status is not None and (kill_at is None or not any_left):
-            if status != 0:  # another attempt must not run beside what is left of this one
+
+        if status is not None and (kill_at is None or not has_children):
+            # A retry must not run beside the remaining processes of a failed attempt.
+            if status != 0:
                 _kill_all(script)
             return status
 
 
 def _reap(script: int) -> tuple[int | None, bool]:
-    """Remove children that have ended; return the status of the script if it is one, and whether
-    any are left.
+    """Collect the exit statuses of children.
+
+    Args:
+        script: the id of the script's process.
+
+    Returns:
+        the exit status of the script, None if it has not exited now, and whether children are left.
     """
-    status = None
+    script_status = None
     try:
         while True:
-            pid, ended = os.waitpid(-1, os.WNOHANG)
+            pid, wait_status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
-                return status, True
+                return script_status, True
             if pid == script:
-                code = os.waitstatus_to_exitcode(ended)
-                status = 128 - code if code < 0 else code
+                exit_code = os.waitstatus_to_exitcode(wait_status)
+                script_status = 128 - exit_code if exit_code < 0 else exit_code
     except ChildProcessError:
-        return status, False
+        return script_status, False
 
 
 def _kill_all(script: int) -> None:
-    """Kill the script and all of its descendants: each that dies leaves its children to this
-    process.
-    """
+    """Kill the script and all of its descendants."""
+    # The children of each process that dies become children of this process, until none is left.
     with contextlib.suppress(ChildProcessError):
         while True:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -118,25 +132,24 @@ def _kill_all(script: int) -> None:
             os.waitpid(-1, 0)
 
 
-def _signal_pipe() -> int:
-    """Return a file that gets the number of each signal that asks to stop, or tells of the end
-    of a child.
-    """
+def _make_signal_pipe() -> int:
+    """Return a file descriptor that receives the number of each stop signal and SIGCHLD."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
-    for number in (*_STOPS, signal.SIGCHLD):
+    # Python writes the number of a signal only if the signal has a handler.
+    for number in (*_STOP_SIGNALS, signal.SIGCHLD):
         signal.signal(number, lambda number, frame: None)
     return reader
 
 
 def _children() -> list[int]:
-    """Return the children of this process; none without Linux's /proc."""
+    """Return the ids of the children of this process; none without Linux's /proc."""
     try:
-        listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+        content = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
     except OSError:
         return []
-    return [int(pid) for pid in listed.split()]
+    return [int(pid) for pid in content.split()]
 
 
 def _prctl(option: int, value: int) -> None:

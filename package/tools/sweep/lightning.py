@@ -1,4 +1,4 @@
-"""Callbacks for every `lightning.Trainer`, which asks for them by an entry point."""
+"""Callbacks for every `lightning.Trainer`, which finds them by an entry point."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -6,30 +6,35 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
-_LOADERS = f"{__name__.partition('.')[0]}.lightning_modules.data.loaders"
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+
+_PACKAGE = __name__.partition(".")[0]
+_LOADERS_MODULE = f"{_PACKAGE}.lightning_modules.data.loaders"
 """The module of `build_loader`."""
 
 
-def callbacks() -> list[Any]:
-    """Return the callbacks for a new Trainer: none unless its script is a trial of a sweep, or
-    uses this library.
+def callbacks() -> list[Callback]:
+    """Return the callbacks for a new `lightning.Trainer`.
+
+    There are none unless its script uses this library, or is a trial of a sweep.
     """
-    return [*_resuming(), *_reporting()]
+    return [*_resuming_callbacks(), *_sweep_callbacks()]
 
 
-def _resuming() -> list[Any]:
-    """Return the callback by which loaders resume exactly, in a script that can have made one."""
-    if _LOADERS not in sys.modules:
+def _resuming_callbacks() -> list[Callback]:
+    """Return the callback that resumes loaders exactly, if the script may have made one."""
+    if _LOADERS_MODULE not in sys.modules:
         return []
     from ...lightning_modules.tasks.resuming import ResumingCallback
 
     return [ResumingCallback()]
 
 
-def _reporting() -> list[Any]:
-    """Return the callbacks that report to the sweep, in a script that is one of its trials."""
+def _sweep_callbacks() -> list[Callback]:
+    """Return the callbacks that report to a sweep, if the script is a trial of one."""
     if "LIGHTRAINER_TRIAL" not in os.environ:
         return []
     from ...facade.search import sweep_reports

@@ -1,6 +1,4 @@
-"""The plan of a sweep: the options of its command line, checked, and values that follow from
-them.
-"""
+"""The plan of a sweep: the options of its command line, and values that follow from them."""
 
 from __future__ import annotations
 
@@ -9,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from optuna import Study
+
     from .space import Space
 
 
@@ -20,21 +20,24 @@ class SweepPlan(Namespace):
     """The options of the command line, checked, and values that follow from them."""
 
     script: str
-    passed_on: list[str]
-    """The words for the script; `{run}` in them is the name of the trial."""
+    script_arguments: list[str]
+    """The arguments for the script; `{run}` in them becomes the name of the trial."""
     command: list[str]
-    """The words that start the script, without those."""
+    """The command that starts the script, without these arguments."""
     space: Space
     values_as: str
-    """Form in which the script gets values: `arguments`, `options` or `environment`."""
+    """How the script gets values: as `arguments`, `options` or `environment`."""
     points: list[dict[str, Any]]
-    """The points of a grid."""
-    begin_with: Any
-    """A study of optuna whose trials are added to this one; None without."""
-    again: list[str]
-    """The options of a sweep that runs one trial of this one again, without its values."""
+    """The points of a grid; empty with another sampler."""
+    begin_with: Study | None
+    """An earlier study, whose trials are added to this one."""
+    options_of_rerun: list[str]
+    """The options of a sweep that runs a single trial of this one again, without its values."""
     n_trials: int
-    """Trials of the study in the end, those of earlier starts included unless they failed."""
+    """Number of trials of the study after the sweep.
+
+    Trials of earlier starts count too, unless they failed.
+    """
     workers: int
     storage: str
     study_name: str
@@ -43,10 +46,10 @@ class SweepPlan(Namespace):
     direction: list[str]
     """`minimize` or `maximize`, one for each metric."""
     value: str
-    """`last` or `best`, the evaluation of a training that counts."""
+    """Which evaluation of a training counts: the `last` or the `best`."""
     training: int | None
-    """The call of `train` that counts in a script with several, from 1; None for the last that
-    evaluates.
+    """The call of `train` that counts in a script with several, from 1; None for the last one with
+    an evaluation.
     """
     pruner: str
     pruning_unit: str
@@ -69,6 +72,7 @@ class SweepPlan(Namespace):
     @property
     def goal(self) -> str:
         """Describe the objectives, such as `maximize eval_accuracy`."""
-        return ", ".join(
-            f"{word} {name}" for word, name in zip(self.direction, self.metric, strict=True)
-        )
+        goals = []
+        for direction, metric in zip(self.direction, self.metric, strict=True):
+            goals.append(f"{direction} {metric}")
+        return ", ".join(goals)

@@ -1,4 +1,4 @@
-"""The process of a script: its command line and environment, its start, its end."""
+"""The process of a script: its command line, its environment, its start and its end."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _KILLED = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-"""Signals that come from outside; by others a process ends itself, when it crashes."""
+"""Signals that another process sends; the other signals come from a crash."""
 
 
 class ScriptProcess:
-    """Runs the script once, with all that it starts in the hands of a keeper (`keeper.py`).
+    """Runs the script once, under a keeper that kills all its processes (`keeper.py`).
 
     Args:
         plan: of the sweep.
-        values: of the trial.
-        trial: the trial, for the script; the values are added.
-        output: gets what the script prints.
+        values: of the trial, by name.
+        trial: the trial for the script, to which the values are added.
+        output: a file for the output of the script.
         gpus: its CUDA_VISIBLE_DEVICES; None leaves it as it is.
     """
 
@@ -44,25 +44,31 @@ class ScriptProcess:
         output: IO[bytes],
         gpus: str | None,
     ) -> None:
-        options = _hand_out(values, plan, trial)
+        options = _assign_values(values, plan, trial)
         variables = values if plan.values_as == "environment" else {}
-        words = [word.replace("{run}", trial.run_name) for word in plan.passed_on]
+        arguments = [word.replace("{run}", trial.run_name) for word in plan.script_arguments]
 
-        # Python runs the keeper without site-packages, so that it starts in no time.
+        # Python starts the keeper quickly without site-packages.
         keeper = [sys.executable, "-I", "-S", str(_KEEPER)]
         self._process = subprocess.Popen(
-            [*keeper, *plan.command, *words, *options],
+            [*keeper, *plan.command, *arguments, *options],
             env=_environment(trial, variables, gpus),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # Ctrl-C reaches the sweep only, which ends its processes in order
+            # Ctrl-C reaches the sweep only, which stops its processes in order.
             start_new_session=True,
         )
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Return the exit status, or 128 and the number of a signal; None if it still runs after
-        `seconds`.
+        """Wait for the script.
+
+        Args:
+            seconds: timeout; None waits until it exits.
+
+        Returns:
+            its exit status, or 128 plus the number of the signal that killed it; None after a
+            timeout.
         """
         try:
             return self._process.wait(seconds)
@@ -70,26 +76,24 @@ class ScriptProcess:
             return None
 
     def stop(self) -> None:
-        """Let the script write its checkpoint, and end; after a minute it is killed."""
+        """Ask the script to write a checkpoint and to exit; it is killed after a minute."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """Kill the script, and all that it started."""
+        """Kill the script and all processes that it started."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
 
 def was_killed(status: int) -> bool:
-    """Return whether an exit status is that of a process that was killed from outside."""
+    """Return whether an exit status means that another process killed the script."""
     return status < 0 or status - 128 in _KILLED
 
 
 def crash(status: int) -> str | None:
-    """Return the name of the signal by which a process ended itself, such as `SIGSEGV`; None for
-    another end.
-    """
+    """Return the name of the signal of a crash, such as `SIGSEGV`; None if it did not crash."""
     try:
         return signal.Signals(status - 128).name
     except ValueError:
@@ -97,21 +101,37 @@ def crash(status: int) -> str | None:
 
 
 def set_objective(plan: SweepPlan) -> None:
-    """Ask the script for its metric and direction, if the command line names none; print them
-    with the reason.
+    """Set the metric and direction of a plan without --metric; the script is asked for them.
+
+    They are printed with the reason.
     """
     if plan.metric:
         return
+    answer = _ask_script(plan)
+    plan.metric = [answer["metric"]]
+    if not plan.direction:
+        plan.direction = ["maximize" if answer["greater_is_better"] else "minimize"]
+    print(f"Objective: {plan.goal}. {answer['why']}", file=sys.stderr)
+
+
+def _ask_script(plan: SweepPlan) -> dict[str, Any]:
+    """Run the script until it has made its training arguments.
+
+    Returns:
+        `metric`, `greater_is_better` and the reason for both, `why`.
+    """
     import optuna
 
     from ...facade.arguments.sweep_trial import ChildTrial
 
+    # Any values will do.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     values = plan.space.suggest(study.ask())
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
+
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as no_output:
         result = Path(folder) / "objective.json"
-        question = ChildTrial(
+        trial = ChildTrial(
             storage="",
             study="",
             number=0,
@@ -120,42 +140,48 @@ def set_objective(plan: SweepPlan) -> None:
             run_name="run",
             asks=True,
         )
-        process = ScriptProcess(plan, values, question, nowhere, plan.gpus[0])
+        process = ScriptProcess(plan, values, trial, no_output, plan.gpus[0])
         try:
             status = process.wait()
         finally:
             process.kill()
-        answer = {
-            "metric": "eval_loss",
-            "greater_is_better": False,
-            "why": f"The script made no TrainingArguments, and ended with exit code {status}.",
-        }
         if result.exists():
-            answer = json.loads(result.read_text())
-    plan.metric = [answer["metric"]]
-    plan.direction = plan.direction or ["maximize" if answer["greater_is_better"] else "minimize"]
-    print(f"Objective: {plan.goal}. {answer['why']}", file=sys.stderr)
+            return json.loads(result.read_text())
+    return {
+        "metric": "eval_loss",
+        "greater_is_better": False,
+        "why": f"The script made no TrainingArguments, and exited with code {status}.",
+    }
 
 
-def _hand_out(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial) -> list[str]:
-    """Add values to the trial in the form in which the script gets them; return the words of its
-    command line.
+def _assign_values(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial) -> list[str]:
+    """Add values to a trial in the form in which the script gets them.
+
+    Args:
+        values: of the trial, by name.
+        plan: of the sweep.
+        trial: gets the values.
+
+    Returns:
+        the options to add to the command line of the script.
     """
     from ...facade import Seq2SeqTrainingArguments
 
     if plan.values_as == "environment":
         return []
 
-    # TrainingArguments take their own values by themselves; all others are options.
+    # TrainingArguments read the values of their fields from the trial; all others are options.
     trial.sets_fields = plan.values_as == "arguments"
-    known: set[str] = set()
+    field_names: set[str] = set()
     if trial.sets_fields:
-        known = {field.name for field in fields(Seq2SeqTrainingArguments)}
+        field_names = {field.name for field in fields(Seq2SeqTrainingArguments)}
     for name, value in values.items():
-        owner = trial.values if name in known else trial.options
-        owner[name] = value
+        if name in field_names:
+            trial.values[name] = value
+        else:
+            trial.options[name] = value
 
-    # A flag that is off and null are left out.
+    # A flag that is off, and null, cannot be written as an option: they are left out.
     flags = plan.space.flags()
     for name, value in values.items():
         if name in flags and value:
@@ -171,22 +197,24 @@ def _environment(
     """Return the environment of a script.
 
     Args:
-        trial: its trial.
-        variables: values that it gets as variables; null unsets one.
+        trial: the trial that the script runs.
+        variables: values that it gets as environment variables; null unsets a variable.
         gpus: CUDA_VISIBLE_DEVICES; None leaves it as it is.
     """
     from ...facade.arguments.sweep_trial import VARIABLE
     from ...interception import environment
     from ...lightning_modules.checkpoints.owners import JOB
 
-    found: dict[str, Any] = {
-        **os.environ,
-        **variables,
-        VARIABLE: trial.as_json(),
-        JOB: trial.owner,
-    }
-    environment.switch_on(found)
-    environment.choose_keras_backend(found)
+    script_environment = dict(os.environ)
+    for name, value in variables.items():
+        if value is None:
+            script_environment.pop(name, None)
+        else:
+            script_environment[name] = str(value)
+    script_environment[VARIABLE] = trial.as_json()
+    script_environment[JOB] = trial.owner
+    environment.switch_on(script_environment)
+    environment.choose_keras_backend(script_environment)
     if gpus is not None:
-        found["CUDA_VISIBLE_DEVICES"] = gpus
-    return {name: str(value) for name, value in found.items() if value is not None}
+        script_environment["CUDA_VISIBLE_DEVICES"] = gpus
+    return script_environment

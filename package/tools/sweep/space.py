@@ -33,10 +33,11 @@ Value = bool | int | float | str | None
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
 _EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
+"""A number with an exponent, such as `1e-5`."""
 _TYPES = ("float", "int", "flag")
 _KEYS = ("type", "low", "high", "log", "step", "choices", "value", "when")
-_STEPS_OR_SHARES = ("logging_steps", "eval_steps", "save_steps", "warmup_steps")
-"""Training arguments that are declared as floats, but take whole numbers from 1 on."""
+_STEPS_OR_RATIOS = ("logging_steps", "eval_steps", "save_steps", "warmup_steps")
+"""Training arguments that are declared as floats: ratios below 1, whole numbers of steps above."""
 EXAMPLE = """\
 learning_rate: {low: 1e-5, high: 1e-2, log: true}     # a float, as the argument is
 num_train_epochs: {type: int, low: 1, high: 4}        # whole numbers; also step: 2
@@ -58,48 +59,52 @@ class Parameter:
     name: str
     distribution: Distribution
     is_flag: bool = False
-    """It is an option without a value, given or left out."""
+    """True for an option without a value, which is passed or left out."""
     is_constant: bool = False
-    """It has the same value in every trial."""
+    """True if it has the same value in every trial."""
     when: Mapping[str, Sequence[Value]] = field(default_factory=dict)
-    """The values of other parameters with which it is used; of each, one of these."""
+    """The parameter is used if each of these other parameters has one of its listed values."""
 
     def applies(self, values: Mapping[str, Value]) -> bool:
-        """Return whether it is used beside these values."""
-        return all(
-            name in values and values[name] in allowed for name, allowed in self.when.items()
-        )
+        """Return whether the parameter is used together with these values of others."""
+        for name, allowed_values in self.when.items():
+            if name not in values or values[name] not in allowed_values:
+                return False
+        return True
 
     def suggest(self, trial: Trial) -> Value:
         """Return a value for a trial."""
-        options = self.distribution
-        if isinstance(options, IntDistribution):
+        distribution = self.distribution
+        if isinstance(distribution, CategoricalDistribution):
+            if self.is_constant:
+                return distribution.choices[0]
+            return trial.suggest_categorical(self.name, distribution.choices)
+
+        low = distribution.low
+        high = distribution.high
+        if isinstance(distribution, IntDistribution):
             return trial.suggest_int(
-                self.name, options.low, options.high, step=options.step, log=options.log
+                self.name, int(low), int(high), step=distribution.step, log=distribution.log
             )
-        if isinstance(options, FloatDistribution):
-            return trial.suggest_float(
-                self.name, options.low, options.high, step=options.step, log=options.log
-            )
-        if self.is_constant:
-            return options.choices[0]
-        return trial.suggest_categorical(self.name, options.choices)
+        return trial.suggest_float(
+            self.name, low, high, step=distribution.step, log=distribution.log
+        )
 
     def values(self) -> Sequence[Value]:
-        """Return all of its values.
+        """Return all values of the parameter.
 
         Raises:
-            ValueError: it is an interval of fractions without a step.
+            ValueError: it is a range without a step.
         """
-        options = self.distribution
-        if isinstance(options, CategoricalDistribution):
-            return options.choices
-        if options.log or options.step is None:
+        distribution = self.distribution
+        if isinstance(distribution, CategoricalDistribution):
+            return distribution.choices
+        if distribution.log or distribution.step is None:
             raise ValueError(
-                f"--sampler grid: {self.name} has no step. Give it one, or a list of choices."
+                f"--sampler grid: {self.name} has no step. Add a step, or write a list of choices."
             )
-        steps = round((options.high - options.low) / options.step)
-        return [options.low + options.step * index for index in range(steps + 1)]
+        steps = round((distribution.high - distribution.low) / distribution.step)
+        return [distribution.low + distribution.step * index for index in range(steps + 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +113,10 @@ class Space:
 
     parameters: Sequence[Parameter]
     enqueue: Sequence[Mapping[str, Value]] = ()
-    """Values that are tried first."""
+    """Values of the first trials."""
 
     def suggest(self, trial: Trial) -> dict[str, Value]:
-        """Return the values of a trial, without parameters that do not apply."""
+        """Return the values of a trial by name, without parameters that do not apply."""
         values: dict[str, Value] = {}
         for parameter in self.parameters:
             if parameter.applies(values):
@@ -122,43 +127,45 @@ class Space:
         """Return every combination of values.
 
         Raises:
-            ValueError: an interval of fractions has no step.
+            ValueError: a range has no step.
         """
         points: list[dict[str, Value]] = [{}]
         for parameter in self.parameters:
             extended = []
             for point in points:
-                if parameter.applies(point):
-                    extended += [{**point, parameter.name: value} for value in parameter.values()]
-                else:
+                if not parameter.applies(point):
                     extended.append(point)
+                    continue
+                for value in parameter.values():
+                    extended.append({**point, parameter.name: value})
             points = extended
         return points
 
     def flags(self) -> set[str]:
-        """Return the parameters that are options without a value."""
+        """Return the names of the parameters that are options without a value."""
         return {parameter.name for parameter in self.parameters if parameter.is_flag}
 
     def require_compatible(self, study: Study) -> None:
         """Refuse a study whose parameters had other choices, or another type.
 
         Raises:
-            ValueError: names the parameter.
+            ValueError: the message names the parameter.
         """
-        earlier: dict[str, BaseDistribution] = {}
+        study_distributions: dict[str, BaseDistribution] = {}
         for trial in study.get_trials(deepcopy=False):
-            earlier.update(trial.distributions)
+            study_distributions.update(trial.distributions)
         for parameter in self.parameters:
-            if parameter.name not in earlier or parameter.is_constant:
+            if parameter.name not in study_distributions or parameter.is_constant:
                 continue
-            before = earlier[parameter.name]
+            study_distribution = study_distributions[parameter.name]
             try:
-                check_distribution_compatibility(before, parameter.distribution)
+                check_distribution_compatibility(study_distribution, parameter.distribution)
             except ValueError:
                 raise ValueError(
-                    f"{parameter.name} is {parameter.distribution} in --space, and was {before} in "
-                    f"the study {study.study_name!r}, in which only the ends of a range may "
-                    "change. Pass another --study-name, and the old one with --begin-with."
+                    f"{parameter.name} is {parameter.distribution} in --space, but was "
+                    f"{study_distribution} in the study {study.study_name!r}. Only the ends of a "
+                    "range may change within a study. Pass another --study-name, and the old study "
+                    "with --begin-with."
                 ) from None
 
 
@@ -166,21 +173,18 @@ def read_space(path: str, arguments: Mapping[str, Any] | None = None) -> Space:
     """Read a space from a YAML or JSON file, with an entry for each parameter as in `EXAMPLE`.
 
     Args:
-        path: the file, or JSON that begins with `{`.
-        arguments: the types of training arguments by name, which have to be able to hold the
-            values.
+        path: the file, or JSON that starts with `{`.
+        arguments: the types of training arguments by name; values of these have to fit.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: entries are wrong; names all of them.
+        FileNotFoundError: the file does not exist.
+        ValueError: entries are invalid; the message lists all of them.
     """
     arguments = arguments or {}
-    content = _parsed(path)
+    content = _load(path)
     if not isinstance(content, Mapping) or not content:
         example = "`learning_rate: {low: 1e-5, high: 1e-2, log: true}`"
-        raise ValueError(
-            f"--space {path}: it needs an entry for each parameter, such as {example}."
-        )
+        raise ValueError(f"--space {path}: write an entry for each parameter, such as {example}.")
     points = content.get("enqueue", [])
     if not isinstance(points, list) or not all(isinstance(point, Mapping) for point in points):
         raise ValueError(
@@ -195,31 +199,30 @@ def read_space(path: str, arguments: Mapping[str, Any] | None = None) -> Space:
         try:
             if not isinstance(name, str):
                 raise ValueError(
-                    "names of parameters are text; YAML reads some words as something else, so "
-                    "quote it."
+                    "the name of a parameter must be text. YAML reads some words as other types: "
+                    "put it in quotes."
                 )
-            parameters[name] = _parameter(name, entry, parameters, arguments)
+            parameters[name] = _read_parameter(name, entry, parameters, arguments)
         except ValueError as error:
             problems.append(f"{name}: {error}")
     if problems:
         raise ValueError(f"--space {path}:\n" + "\n".join(problems))
 
-    # Values to try first have to be in the space, too.
+    # Queued values have to be in the space too.
     distributions = {name: parameter.distribution for name, parameter in parameters.items()}
     for point in points:
+        point_distributions: dict[str, BaseDistribution] = {}
         for name in point:
-            _require_known("enqueue: ", name, distributions)
-        create_trial(
-            params=dict(point),
-            distributions={name: distributions[name] for name in point},
-            value=0.0,
-        )
+            _require_one_of("enqueue: ", name, distributions)
+            point_distributions[name] = distributions[name]
+        create_trial(params=dict(point), distributions=point_distributions, value=0.0)
     return Space(parameters=list(parameters.values()), enqueue=points)
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads `1e-5` as a number, which is text in YAML 1.1 for want of a point; refuses keys that
-    appear twice.
+class _SpaceLoader(yaml.SafeLoader):
+    """Reads `1e-5` as a number, and refuses keys that appear twice.
+
+    In YAML 1.1 `1e-5` is text, because it has no decimal point.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -233,53 +236,75 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+_SpaceLoader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
-def _parsed(path: str) -> Any:
-    """Return the content of a file, or of JSON that begins with `{`; JSON is YAML, too."""
-    if not path.startswith("{") and not os.path.isfile(path):
-        raise FileNotFoundError(f"--space {path}: there is no such file.")
-    text = path if path.startswith("{") else Path(path).read_text(encoding="utf-8")
+def _load(path: str) -> Any:
+    """Return the content of a file, or of JSON that starts with `{`; JSON is also YAML."""
+    if path.startswith("{"):
+        text = path
+    elif os.path.isfile(path):
+        text = Path(path).read_text(encoding="utf-8")
+    else:
+        raise FileNotFoundError(f"--space {path}: the file does not exist.")
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _SpaceLoader)
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"--space {path} cannot be read: {error}") from None
 
 
-def _parameter(
-    name: str, entry: Any, before: Mapping[str, Parameter], arguments: Mapping[str, Any]
+def _read_parameter(
+    name: str, entry: Any, earlier: Mapping[str, Parameter], arguments: Mapping[str, Any]
 ) -> Parameter:
+    """Return the parameter for an entry of the file.
+
+    Args:
+        name: of the parameter.
+        entry: its content: a mapping, a list of choices, or a single value.
+        earlier: the parameters before it, which `when` may refer to.
+        arguments: the types of training arguments, by name.
+
+    Raises:
+        ValueError: the entry is invalid.
+    """
+    # The short forms.
     if entry is None or entry == {}:
-        raise ValueError("there are no values: give a list of them, low and high, or a single one.")
+        raise ValueError("it has no values. Write a list of values, low and high, or one value.")
     if isinstance(entry, list):
         entry = {"choices": entry}
     if not isinstance(entry, Mapping):
         entry = {"value": entry}
     for key in entry:
-        _require_known("", key, _KEYS)
-    _require_known("type ", entry.get("type"), (None, *_TYPES))
+        _require_one_of("", key, _KEYS)
+    _require_one_of("type ", entry.get("type"), (None, *_TYPES))
 
-    is_range = "low" in entry or "high" in entry
-    distribution = _interval(name, entry, arguments.get(name)) if is_range else _choices(entry)
+    if "low" in entry or "high" in entry:
+        distribution = _read_range(name, entry, arguments.get(name))
+    else:
+        distribution = _read_choices(entry)
     if name in arguments:
-        _require_argument(name, distribution, arguments[name])
+        _require_fitting_values(name, distribution, arguments[name])
     return Parameter(
         name=name,
         distribution=distribution,
         is_flag=entry.get("type") == "flag",
         is_constant="value" in entry,
-        when=_condition(entry.get("when") or {}, before),
+        when=_read_condition(entry.get("when") or {}, earlier),
     )
 
 
-def _choices(entry: Mapping[str, Any]) -> CategoricalDistribution:
-    choices = [False, True] if entry.get("type") == "flag" else None
-    choices = entry.get("choices", choices)
+def _read_choices(entry: Mapping[str, Any]) -> CategoricalDistribution:
+    """Return the distribution for choices, a flag or a single value."""
     if "value" in entry:
         choices = [entry["value"]]
+    elif "choices" in entry:
+        choices = entry["choices"]
+    elif entry.get("type") == "flag":
+        choices = [False, True]
+    else:
+        choices = None
     if not isinstance(choices, list) or not choices:
-        raise ValueError("choices must be a list with something in it.")
+        raise ValueError(f"choices must be a list with at least one value, not {choices!r:.60}.")
     for choice in choices:
         if choice is not None and not isinstance(choice, (bool, int, float, str)):
             raise ValueError(
@@ -288,86 +313,100 @@ def _choices(entry: Mapping[str, Any]) -> CategoricalDistribution:
     return CategoricalDistribution(choices)
 
 
-def _interval(
-    name: str, entry: Mapping[str, Any], declared: Any
+def _read_range(
+    name: str, entry: Mapping[str, Any], argument_type: Any
 ) -> FloatDistribution | IntDistribution:
-    numbers: dict[str, Any] = {
-        "low": entry.get("low"),
-        "high": entry.get("high"),
-        "step": entry.get("step"),
-    }
-    for key, number in numbers.items():
-        is_number = (
-            isinstance(number, (int, float))
-            and not isinstance(number, bool)
-            and math.isfinite(number)
-        )
-        if not is_number and not (key == "step" and number is None):
-            raise ValueError(
-                f"{key} must be a finite number, and is {number!r}: give low and high, or choices."
-            )
-    is_whole = all(isinstance(number, int) for number in numbers.values() if number is not None)
-    if entry.get("type") == "int" and not is_whole:
+    """Return the distribution for a range.
+
+    Args:
+        name: of the parameter.
+        entry: has low and high, and may have step, log and type.
+        argument_type: of the training argument of this name; None without one.
+    """
+    low = _read_number("low", entry.get("low"))
+    high = _read_number("high", entry.get("high"))
+    step = None
+    if entry.get("step") is not None:
+        step = _read_number("step", entry["step"])
+    numbers = [low, high] if step is None else [low, high, step]
+    is_whole = all(isinstance(number, int) for number in numbers)
+    range_type = entry.get("type")
+    if range_type == "int" and not is_whole:
         raise ValueError(
-            f"an int goes from a whole number to a whole number, not from {entry['low']} to "
-            f"{entry['high']}."
+            f"the range of an int needs whole numbers, but it is from {low} to {high}, step {step}."
         )
 
-    # A range of an argument that is a float has floats, also where its ends are whole.
-    counts_steps = name in _STEPS_OR_SHARES and numbers["high"] > 1
-    if entry.get("type") is None and _kinds(declared) == {float} and not counts_steps:
-        is_whole = False
+    # A range of a float argument has floats, even if low and high are whole.
+    if range_type is None and _number_types(argument_type) == {float}:
+        is_number_of_steps = name in _STEPS_OR_RATIOS and high > 1
+        is_whole = is_whole and is_number_of_steps
+
     log = entry.get("log", False)
-    if is_whole and entry.get("type") != "float":
-        return IntDistribution(numbers["low"], numbers["high"], log, numbers["step"] or 1)
-    return FloatDistribution(numbers["low"], numbers["high"], log, numbers["step"])
+    if is_whole and range_type != "float":
+        return IntDistribution(int(low), int(high), log, int(step or 1))
+    return FloatDistribution(low, high, log, step)
 
 
-def _kinds(declared: Any) -> set[Any]:
-    """Return which kinds of numbers a training argument may hold."""
-    return (set(typing.get_args(declared)) or {declared}) & {int, float}
+def _read_number(key: str, value: Any) -> int | float:
+    """Return a number of a range, after checking that it is one."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise ValueError(
+            f"{key} must be a finite number, not {value!r}. Write low and high, or choices."
+        )
+    return value
 
 
-def _require_argument(name: str, distribution: Distribution, declared: Any) -> None:
+def _number_types(argument_type: Any) -> set[type]:
+    """Return which of int and float a training argument accepts."""
+    types = typing.get_args(argument_type) or (argument_type,)
+    return {number_type for number_type in (int, float) if number_type in types}
+
+
+def _require_fitting_values(name: str, distribution: Distribution, argument_type: Any) -> None:
     """Refuse values that a training argument cannot hold.
 
     Raises:
-        ValueError: names the value.
+        ValueError: the message names the value.
     """
     if isinstance(distribution, CategoricalDistribution):
         values = distribution.choices
     else:
         values = (distribution.low, distribution.high)
-        if isinstance(distribution, FloatDistribution) and _kinds(declared) == {int}:
+        has_floats = isinstance(distribution, FloatDistribution)
+        if has_floats and _number_types(argument_type) == {int}:
             raise ValueError(
-                "the argument is a whole number, and its range has floats: give low and high "
-                "without '.'."
+                "the training argument is a whole number, but its range has floats: write low and "
+                "high without '.'."
             )
-    takes_none = declared is Any or type(None) in typing.get_args(declared)
+    accepts_none = argument_type is Any or type(None) in typing.get_args(argument_type)
     for value in values:
-        if cast(name, value, declared, None) is None and not takes_none:
-            raise ValueError("the training argument takes no null.")
+        if cast(name, value, argument_type, None) is None and not accepts_none:
+            raise ValueError("the training argument does not accept null. Remove it.")
 
 
-def _condition(when: Any, before: Mapping[str, Parameter]) -> dict[str, list[Value]]:
+def _read_condition(when: Any, earlier: Mapping[str, Parameter]) -> dict[str, list[Value]]:
+    """Return the condition of a parameter, see `Parameter.when`."""
     if not isinstance(when, Mapping):
         raise ValueError(
             f"when must be the values of other parameters, such as {{optim: sgd}}, not {when!r}."
         )
     conditions = {}
     for name, values in when.items():
-        _require_known("when has ", name, before)
+        _require_one_of("when has ", name, earlier)
         conditions[name] = values if isinstance(values, list) else [values]
-        distribution = before[name].distribution
+        distribution = earlier[name].distribution
         if isinstance(distribution, CategoricalDistribution):
             for value in conditions[name]:
-                _require_known(f"when has {name}: ", value, distribution.choices)
+                _require_one_of(f"when has {name}: ", value, distribution.choices)
     return conditions
 
 
-def _require_known(what: str, value: Any, known: Collection[Any]) -> None:
-    if value not in known:
-        listed = ", ".join(str(choice) for choice in known if choice is not None)
-        raise ValueError(
-            f"{what}{value!r} is not known.{did_you_mean(value, known)} Choose from: {listed}."
-        )
+def _require_one_of(prefix: str, value: Any, choices: Collection[Any]) -> None:
+    """Check a value; the prefix says in the message where it is."""
+    if value in choices:
+        return
+    choice_list = ", ".join(str(choice) for choice in choices if choice is not None)
+    raise ValueError(
+        f"{prefix}{value!r} is not known.{did_you_mean(value, choices)} Choose from: {choice_list}."
+    )

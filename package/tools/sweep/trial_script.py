@@ -4,7 +4,6 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -31,26 +30,26 @@ if TYPE_CHECKING:
 
     from .space import Value
 
-_SECONDS_BETWEEN_LOOKS = 5.0
-"""Interval in which a running trial is looked up in the study."""
+_POLL_SECONDS = 5.0
+"""Seconds between two checks that no other process has taken over a running trial."""
 
 _RATES = "lightrainer:rates"
-"""Attribute of a trial: see `TrialResult.rates`."""
+"""User attribute of a trial: see `TrialResult.rates`."""
 
 Evaluation = tuple[int | None, list[float], int]
 """Step or epoch, values, and the number of the training."""
 
 
 class ScriptFailed(Exception):  # noqa: N818 - caught here, not shown
-    """A trial whose script did not give a value."""
+    """A trial whose script did not report a value."""
 
 
 class Unusable(ScriptFailed):
-    """A trial whose value is NaN, or infinite, perhaps because of its parameters."""
+    """A trial whose value is NaN or infinite, perhaps because of its parameters."""
 
 
 class ScriptKilled(ScriptFailed):
-    """A trial whose script was killed, or was stopped with the sweep: it is queued again."""
+    """A trial whose script was killed, or was stopped with the sweep; it is queued again."""
 
 
 class ScriptRun:
@@ -71,66 +70,75 @@ class ScriptRun:
         self.trial = trial
         self.stopping = stopping
         self.process: ScriptProcess | None = None
+        self.log_start = 0
+        """Where the output of this run starts in the log."""
         self.origin = retries.origin_of(study, trial)
         self.name = f"run-{self.origin}"
         self.log = self._log_file()
         self.result = self.log.with_suffix(".json")
 
     def run(self, values: dict[str, Value], gpus: str | None) -> float | list[float]:
-        """Return the value of the trial.
+        """Run the script, and return the value of the trial.
 
         Args:
-            values: of the trial.
+            values: of the trial, by name.
             gpus: CUDA_VISIBLE_DEVICES for the script; None leaves it as it is.
 
         Raises:
-            TrialPruned: it was pruned.
+            TrialPruned: the trial was pruned.
             ScriptKilled: the script was killed, or was stopped.
             ScriptFailed: the script failed, or was killed too often.
             SweepError: the script cannot be a trial, whatever the values.
-            TrialTakenError: another process has it.
+            TrialTakenError: another process has taken the trial over.
         """
         self.trial.set_user_attr(retries.LOG, str(self.log))
         self.trial.set_user_attr(retries.COMMAND, self._command(values))
         status = self._run_script(values, gpus)
-        require_not_taken(self.trial)  # the end of its script is not that of the trial any more
+
+        # Another process that took the trial over has killed the script.
+        require_not_taken(self.trial)
         return self._judge(status)
 
     def stop(self) -> None:
-        """Let the script write its checkpoint, and end."""
+        """Ask the script to write a checkpoint and to exit."""
         if self.process is not None:
             self.process.stop()
 
     def _log_file(self) -> Path:
-        """Return a new file for the output of the script, or that of the trial that this one
-        retries.
-        """
+        """Return the file for the output of the script; a retry continues that of its trial."""
         if self.origin != self.trial.number and retries.LOG in self.trial.user_attrs:
             return Path(self.trial.user_attrs[retries.LOG])
-        for number in itertools.count(1):
-            log = self.plan.folder / (
-                f"{self.name}.log" if number == 1 else f"{self.name}-{number}.log"
-            )
-            with contextlib.suppress(FileExistsError):  # another study has the same folder
+
+        # Another study with the same folder may have taken the name.
+        log = self.plan.folder / f"{self.name}.log"
+        for number in itertools.count(2):
+            try:
                 log.touch(exist_ok=False)
-                return log
-        raise AssertionError("there is a free name")
+                break
+            except FileExistsError:
+                log = self.plan.folder / f"{self.name}-{number}.log"
+        return log
 
     def _run_script(self, values: dict[str, Value], gpus: str | None) -> int:
+        """Run the script; return its exit status."""
         with self.log.open("ab") as stream:
-            self.log_begins = stream.tell()  # a retry appends to the log of the interrupted process
-            self.process = ScriptProcess(self.plan, values, self._child(), stream, gpus)
+            self.log_start = stream.tell()
+            self.process = ScriptProcess(self.plan, values, self._child_trial(), stream, gpus)
+            # The sweep may have been stopped while the process started.
             if self.stopping.is_set():
                 self.process.stop()
             try:
-                while (status := self.process.wait(_SECONDS_BETWEEN_LOOKS)) is None:
-                    require_not_taken(self.trial)
+                status = None
+                while status is None:
+                    status = self.process.wait(_POLL_SECONDS)
+                    if status is None:
+                        require_not_taken(self.trial)
             finally:
                 self.process.kill()
         return status
 
     def _command(self, values: dict[str, Value]) -> str:
-        """Return the command of a sweep that has these values only."""
+        """Return the command of a sweep that runs the script with these values only."""
         flags = self.plan.space.flags()
         entries: dict[str, Any] = {}
         for name, value in values.items():
@@ -142,10 +150,12 @@ class ScriptRun:
                 entries[name] = value
         folder = os.path.relpath(self.plan.folder / f"{self.name}-again")
         options = ["--space", json.dumps(entries), "--folder", folder]
-        words = ["lightrainer", "sweep", *self.plan.again, *options, "--", *self.plan.passed_on]
-        return shlex.join(map(shown_word, words))
+        sweep = ["lightrainer", "sweep", *self.plan.options_of_rerun]
+        words = [*sweep, *options, "--", *self.plan.script_arguments]
+        return shlex.join(shown_word(word) for word in words)
 
-    def _child(self) -> ChildTrial:
+    def _child_trial(self) -> ChildTrial:
+        """Return the trial as the script gets it in its environment."""
         return ChildTrial(
             storage=self.plan.storage,
             study=self.plan.study_name,
@@ -161,21 +171,22 @@ class ScriptRun:
         )
 
     def _judge(self, status: int) -> float | list[float]:
-        """Return the value of the script, which ended with this status, or raise as `run`."""
+        """Return the value of the trial.
+
+        Args:
+            status: the exit status of the script.
+
+        Raises:
+            TrialPruned, ScriptKilled, ScriptFailed, SweepError: see `run`.
+        """
         result = TrialResult.read(self.result)
         if result.folder is not None:
             self.trial.set_user_attr(retries.FOLDER, result.folder)
-        evaluations = self._counted(result.values)
+        evaluations = self._evaluations_of_training(result.values)
         self._report(evaluations)
 
-        # A script that was ended from outside has no result: its retry resumes where it was.
-        is_stopped = self.stopping.is_set() and status != 0
-        if is_stopped or was_killed(status):
-            if not retries.may_retry(self.study, self.trial.number, self.plan.max_retry):
-                raise ScriptFailed(f"its process was killed {self.plan.max_retry + 1} times")
-            raise ScriptKilled(
-                f"{self.name} was {'stopped' if is_stopped else 'killed, and is retried'}."
-            )
+        # A script that was killed has no result; its retry resumes where it stopped.
+        self._require_not_killed(status)
 
         # The script cannot be a trial, whatever the values.
         if result.refused is not None:
@@ -188,53 +199,76 @@ class ScriptRun:
                     shutil.rmtree(folder, ignore_errors=True)
             raise TrialPruned(f"Pruned at {result.pruned}.")
         if status != 0:
-            raise ScriptFailed(f"{crash(status) or f'exit code {status}'}: {self._last_words()}")
+            ending = crash(status) or f"exit code {status}"
+            raise ScriptFailed(f"{ending}: {self._last_error()}")
         if not evaluations:
             raise ScriptFailed(self._why_no_value(result.seen))
         return self._value([values for _, values, _ in evaluations])
 
+    def _require_not_killed(self, status: int) -> None:
+        """Raise `ScriptKilled`, or `ScriptFailed` after too many retries, if it was killed."""
+        was_stopped = self.stopping.is_set() and status != 0
+        if not was_stopped and not was_killed(status):
+            return
+        if not retries.may_retry(self.study, self.trial.number, self.plan.max_retry):
+            raise ScriptFailed(f"its process was killed {self.plan.max_retry + 1} times")
+        if was_stopped:
+            raise ScriptKilled(f"{self.name} was stopped.")
+        raise ScriptKilled(f"{self.name} was killed; retrying it.")
+
     def _require_effect(self, rates: dict[str, list[float]]) -> None:
-        """Refuse a script whose optimizer does not read a training argument that the space has.
+        """Refuse a script whose optimizer ignores a training argument of the space.
 
         Args:
             rates: values of the optimizer's groups, by argument.
 
         Raises:
-            SweepError: another trial had another value, and its optimizer the same.
+            SweepError: another trial had another value of the argument, but its optimizer had the
+                same values.
         """
         self.trial.set_user_attr(_RATES, rates)
-        for other in self.study.get_trials(deepcopy=False):
-            for name, values in other.user_attrs.get(_RATES, {}).items():
-                differs = other.params.get(name) != self.trial.params.get(name)
-                if differs and name in self.trial.params and rates.get(name) == values:
-                    raise SweepError(
-                        f"{name} is {self.trial.params[name]} in {self.name} and "
-                        f"{other.params.get(name)} in trial {other.number}, and the optimizer had "
-                        f"{values} in both: the script makes its own optimizer, and does not read "
-                        f"{name} from its TrainingArguments. Let it do so, or take {name} out of "
-                        "the space, and begin with another --study-name."
-                    )
+        for earlier_trial in self.study.get_trials(deepcopy=False):
+            for name, earlier_rates in earlier_trial.user_attrs.get(_RATES, {}).items():
+                if name not in self.trial.params or rates.get(name) != earlier_rates:
+                    continue
+                value = self.trial.params[name]
+                earlier_value = earlier_trial.params.get(name)
+                if value == earlier_value:
+                    continue
+                raise SweepError(
+                    f"{name} is {value} in {self.name} and {earlier_value} in trial "
+                    f"{earlier_trial.number}, but the optimizer had {earlier_rates} in both: the "
+                    f"script makes its own optimizer, and does not read {name} from its "
+                    f"TrainingArguments. Let it read {name}, or remove {name} from the space, and "
+                    "start with another --study-name."
+                )
 
-    def _last_words(self) -> str:
-        """Return the exception that ended the script, or its last line where there is none."""
+    def _last_error(self) -> str:
+        """Return the exception that ended the script, or its last line if there is none."""
         with self.log.open("rb") as stream:
-            stream.seek(self.log_begins)
-            text = stream.read().decode(errors="replace")
-        lines = [
-            line for line in re.sub(r"(?m)^\[rank\d+\]: ?", "", text).splitlines() if line.strip()
-        ]
-        raised = re.findall(r"(?m)^Traceback \(most.*\n(?:[ \t].*\n)+(\S.*)", "\n".join(lines))
-        # raised by torchrun for the script's own
-        own = [line for line in raised if "ChildFailedError" not in line]
-        return (own or lines or ["it printed nothing"])[-1]
+            stream.seek(self.log_start)
+            output = stream.read().decode(errors="replace")
 
-    def _counted(self, evaluations: list[Evaluation]) -> list[Evaluation]:
-        """Return the evaluations of the training that counts."""
-        counted = self.plan.training or max((training for *_, training in evaluations), default=0)
-        return [evaluation for evaluation in evaluations if evaluation[-1] == counted]
+        # torchrun prefixes the lines of a traceback with the rank.
+        output = re.sub(r"(?m)^\[rank\d+\]: ?", "", output)
+        lines = [line for line in output.splitlines() if line.strip()]
+        errors = re.findall(r"(?m)^Traceback \(most.*\n(?:[ \t].*\n)+(\S.*)", "\n".join(lines))
+
+        # torchrun itself raises a ChildFailedError when a script fails.
+        script_errors = [error for error in errors if "ChildFailedError" not in error]
+        if script_errors:
+            return script_errors[-1]
+        return lines[-1] if lines else "it printed nothing"
+
+    def _evaluations_of_training(self, evaluations: list[Evaluation]) -> list[Evaluation]:
+        """Return the evaluations of the training that counts: --training, or the last one."""
+        training = self.plan.training
+        if training is None:
+            training = max((evaluation[-1] for evaluation in evaluations), default=0)
+        return [evaluation for evaluation in evaluations if evaluation[-1] == training]
 
     def _report(self, evaluations: list[Evaluation]) -> None:
-        """Report the evaluations to the study, unless the script did so for its pruner."""
+        """Report the evaluations to the study, unless the script has done so for its pruner."""
         if self.plan.pruner != "none" or len(self.plan.metric) > 1:
             return
         reported = set(retries.reported_steps(self.study, self.trial.number))
@@ -244,35 +278,48 @@ class ScriptRun:
                 self.trial.report(values[0], step)
 
     def _why_no_value(self, seen: list[str]) -> str:
+        """Return why the script has no value.
+
+        Args:
+            seen: the metrics of its evaluations.
+        """
         metrics = self.plan.metric
         if not seen:
-            return "it ended without an evaluation: set eval_strategy, or call trainer.evaluate()"
+            return "it exited without an evaluation: set eval_strategy, or call trainer.evaluate()"
         if self.plan.training:
             return (
                 f"training {self.plan.training} has no evaluation with {', '.join(metrics)}: see "
                 "--training"
             )
-        missing = [name for name in metrics if name not in seen and f"eval_{name}" not in seen]
         problem = "never all of the metrics at once."
-        if missing:
-            problem = f"no {missing[0]!r}.{did_you_mean(missing[0], seen)}"
+        for name in metrics:
+            if name not in seen and f"eval_{name}" not in seen:
+                problem = f"no {name!r}.{did_you_mean(name, seen)}"
+                break
         return f"its evaluations have {problem} They have: {', '.join(seen)}. Choose with --metric"
 
     def _value(self, evaluations: list[list[float]]) -> float | list[float]:
-        """Return the values of the evaluation that counts.
+        """Return the value of the trial: that of the last evaluation, or of the best one.
+
+        Args:
+            evaluations: the values of each; not empty.
 
         Raises:
-            Unusable: they are not finite.
+            Unusable: the value is NaN or infinite.
         """
         plan = self.plan
-        chosen = evaluations[-1]
+        values = evaluations[-1]
         if plan.value == "best":
-            usable = [
-                values for values in evaluations if why_unusable(values, plan.direction) is None
-            ]
+            usable = []
+            for candidate in evaluations:
+                if why_unusable(candidate, plan.direction) is None:
+                    usable.append(candidate)
             choose = max if plan.direction[0] == "maximize" else min
-            chosen = choose(usable, default=chosen)
-        problem = why_unusable(chosen, plan.direction, plan.metric)
+            values = choose(usable, default=values)
+
+        problem = why_unusable(values, plan.direction, plan.metric)
         if problem is not None:
             raise Unusable(problem)
-        return chosen if len(chosen) > 1 else chosen[0]
+        if len(values) == 1:
+            return values[0]
+        return values

@@ -1,6 +1,4 @@
-"""The trials of a sweep: optuna's loop takes them from one study, and runs the script for each
-in its own process.
-"""
+"""The trials of a sweep: optuna's loop takes them from a study, and runs the script for each."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -35,40 +33,39 @@ from .trial_script import ScriptFailed, ScriptKilled, ScriptRun, Unusable
 if TYPE_CHECKING:
     from optuna import Study, Trial
 
-_TAIL = 2000
-"""Characters of a log that are shown."""
+_MAX_LOG_CHARACTERS = 2000
+"""How much of the end of a log an error message shows."""
 _SECONDS_TO_CLAIM = 10.0
-"""Time in which a process claims a trial that it has added to the study; usually it takes
-milliseconds.
-"""
-_SECONDS_BETWEEN_LOOKS = 2.0
-"""Interval in which trials of other processes are looked at, once there is nothing else to do."""
+"""Seconds within which a process claims a trial that it added; it usually takes milliseconds."""
+_POLL_SECONDS = 2.0
+"""Seconds between two looks at the trials of other processes, once there is nothing to run."""
 
 
 @contextmanager
 def signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let the signals that end a process call a function; one that is ignored, as SIGHUP by
-    `nohup`, stays ignored.
+    """Let the signals that terminate a process call a function, within a block.
+
+    A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
     """
     numbers = [signal.SIGINT, signal.SIGTERM]
     if sys.platform != "win32":
         numbers.append(signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number, present in before.items():
-        if present != signal.SIG_IGN:
+    original_handlers = {number: signal.getsignal(number) for number in numbers}
+    for number, original in original_handlers.items():
+        if original != signal.SIG_IGN:
             signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, present in before.items():
-            signal.signal(number, present)
+        for number, original in original_handlers.items():
+            signal.signal(number, original)
 
 
 class Sweep:
-    """Runs a plan.
+    """Runs the plan of a sweep.
 
     Args:
-        plan: checked, with its objective.
+        plan: the plan, checked, with its objective.
     """
 
     def __init__(self, plan: SweepPlan) -> None:
@@ -77,17 +74,21 @@ class Sweep:
         self.stopping = threading.Event()
         self.lock = threading.Lock()
         self.failures = 0
+        """Number of trials of this process that failed."""
         self.error: BaseException | None = None
-        self.gpus: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        """The GPUs that no trial has, one entry for each worker."""
-        for share in plan.gpus:
-            self.gpus.put(share)
+        """The error that ends the sweep."""
+        self.failed_before: set[int] = set()
+        """Numbers of the trials that failed before this process started."""
+        self.free_gpus: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        """The GPUs that no trial uses, one entry for each worker."""
+        for worker_gpus in plan.gpus:
+            self.free_gpus.put(worker_gpus)
 
     def run(self) -> int:
         """Run until there are enough trials, and write the report.
 
         Returns:
-            0 if a trial was completed, else 1.
+            0 if a trial completed, else 1.
 
         Raises:
             SweepError: the script fails, or cannot be a trial, whatever the values.
@@ -98,16 +99,18 @@ class Sweep:
         plan = self.plan
         if plan.begin_with:
             require_comparable(plan.begin_with, plan.direction, plan.metric)
-        # failures are printed here, in fewer words
+
+        # The study. The sweep prints failures itself, in fewer words than optuna.
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         if not plan.storage:
             plan.folder.mkdir(parents=True, exist_ok=True)
             plan.storage = database_address(plan.folder / "study.db")
-        self.study = self._open()
+        self.study = self._open_study()
         plan.space.require_compatible(self.study)
         plan.folder.mkdir(parents=True, exist_ok=True)
         self._fill_study()
 
+        # The trials.
         with signals_handled_by(self.stop):
             self._run_trials()
         if self.error is not None:
@@ -117,31 +120,31 @@ class Sweep:
         return self._conclude()
 
     def stop(self, number: int | None = None, frame: FrameType | None = None) -> None:
-        """End all scripts: they write a checkpoint, if they write any, and their trials are queued
-        again.
+        """Stop all scripts, so that they write a last checkpoint; their trials are queued again.
 
         Args:
-            number: that of a signal, as this is the handler of those that end a sweep.
+            number: of the signal that this handles; None if there is none.
             frame: of the signal.
         """
         self.stopping.set()
         for script in list(self.running):
             script.stop()
 
-    def _open(self) -> Study:
+    def _open_study(self) -> Study:
+        """Open the study of the plan, or create it."""
         plan = self.plan
+        storage = open_storage(plan.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry)
         options = {
-            "storage": open_storage(
-                plan.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry
-            ),
+            "storage": storage,
             "study_name": plan.study_name,
             "pruner": make_pruner(plan.pruner),
             "load_if_exists": True,
         }
         study = make_study(plan.direction, options, plan.metric)
+
         seed = plan.seed
         if seed is not None:
-            # A sweep that continues a study must not draw the same values again.
+            # A sweep that continues a study must not sample the same values again.
             seed += len(study.get_trials(deepcopy=False))
         study.sampler = make_sampler(plan.sampler, seed)
         if seed is not None:
@@ -150,51 +153,57 @@ class Sweep:
         return study
 
     def _fill_study(self) -> None:
-        """Add trials of an earlier study, values to try first, and trials that were killed or
-        failed before.
-        """
+        """Queue the trials to start with, and add those of an earlier study."""
         plan = self.plan
         if plan.begin_with:
             added, left_out = add_earlier_trials(self.study, plan.begin_with, plan.space.suggest)
             print(
-                f"--begin-with: {added} trials are known, {left_out} are not in --space.",
+                f"--begin-with: {added} trials were added, {left_out} were left out because "
+                "--space does not have their values.",
                 file=sys.stderr,
             )
         enqueue(self.study, [*plan.points, *plan.space.enqueue])
-        self._give_up_dead()
-        self.failed_before = set(retries.failure_reasons(self.study.get_trials(deepcopy=False)))
+        self._retry_killed_trials()
+        trials = self.study.get_trials(deepcopy=False)
+        self.failed_before = set(retries.failure_reasons(trials))
         if plan.retry_failed:
             for number in retries.repeat_failed(self.study):
-                print(f"Trial {number} failed, and its values are tried again.", file=sys.stderr)
+                print(f"Trial {number} failed; trying its values again.", file=sys.stderr)
 
     # --- the loop
 
     def _run_trials(self) -> None:
+        """Run trials until there are enough, and until other processes have finished theirs."""
         plan = self.plan
-        begin = time.monotonic()
+        start = time.monotonic()
         idle_since: float | None = None
         while not self.stopping.is_set():
-            timeout = None if plan.timeout is None else plan.timeout - (time.monotonic() - begin)
-            if timeout is not None and timeout <= 0:
-                return
-            self._give_up_dead()
-            left = self._trials_left()
-            if left > 0:
+            seconds_left: float | None = None
+            if plan.timeout is not None:
+                seconds_left = plan.timeout - (time.monotonic() - start)
+                if seconds_left <= 0:
+                    return
+            self._retry_killed_trials()
+            trials_left = self._trials_left()
+            if trials_left > 0:
                 idle_since = None
-                self._optimize(left, timeout)
+                self._optimize(trials_left, seconds_left)
                 continue
 
-            # A trial that another process runs may have to be retried here.
-            idle_since = idle_since or time.monotonic()
-            longest = max(2 * plan.heartbeat, _SECONDS_TO_CLAIM) + 2 * _SECONDS_BETWEEN_LOOKS
-            waited_long = time.monotonic() - idle_since > longest
-            if waited_long or not retries.possibly_killed_trials(self.study):
+            # Another process may be killed, so that its trial has to be retried here. It is
+            # noticed when its heartbeat stops, or when it does not claim its trial.
+            if idle_since is None:
+                idle_since = time.monotonic()
+            seconds_to_notice = max(2 * plan.heartbeat, _SECONDS_TO_CLAIM) + 2 * _POLL_SECONDS
+            has_waited = time.monotonic() - idle_since > seconds_to_notice
+            if has_waited or not retries.possibly_killed_trials(self.study):
                 return
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_POLL_SECONDS)
 
     def _optimize(self, n_trials: int, timeout: float | None) -> None:
-        """Run trials in optuna's loop, until there are enough, or one is taken over by another
-        process.
+        """Run trials in optuna's loop.
+
+        It returns when there are enough, and when another process has taken one over.
         """
         try:
             self.study.optimize(
@@ -219,14 +228,18 @@ class Sweep:
         except (ScriptFailed, optuna.TrialPruned, TrialTakenError):
             raise
         except BaseException as error:
-            self._stop_with(error)  # before optuna waits for the other trials
+            # Optuna waits for the other trials, so these are stopped first.
+            self._stop_with(error)
             raise
 
     def _run_script(self, trial: Trial) -> float | list[float]:
+        """Run the script for a trial; print and record its failure."""
         retries.record_worker(self.study, trial)
-        with self.lock:  # so that the values of a seed do not depend on the number of workers
+        # The lock makes the values for a seed independent of the number of workers.
+        with self.lock:
             values = self.plan.space.suggest(trial)
-        gpus = self.gpus.get()
+
+        gpus = self.free_gpus.get()
         script = ScriptRun(self.plan, self.study, trial, self.stopping)
         self.running.append(script)
         try:
@@ -245,29 +258,39 @@ class Sweep:
             raise
         finally:
             self.running.remove(script)
-            self.gpus.put(gpus)
+            self.free_gpus.put(gpus)
 
     def _stop_with(self, error: BaseException) -> None:
-        """End all scripts because of an error, which `run` raises."""
-        self.error = self.error or error
+        """Stop all scripts because of an error, which `run` raises."""
+        if self.error is None:
+            self.error = error
         self.stop()
 
     def _stop_if_all_fail(self, script: ScriptRun, error: ScriptFailed) -> None:
+        """End the sweep after several failures without a success.
+
+        Args:
+            script: the run that failed last.
+            error: its error.
+
+        Raises:
+            SweepError: there were too many failures.
+        """
         with self.lock:
             self.failures += 1
-            done = any(
-                one.state.name in ("COMPLETE", "PRUNED")
-                for one in self.study.get_trials(deepcopy=False)
+            if self.failures < min(self.plan.max_failures, self.plan.n_trials):
+                return
+            for trial in self.study.get_trials(deepcopy=False):
+                if trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
+                    return
+            raise SweepError(
+                f"{self.failures} trials failed and none completed, so the script itself probably "
+                f"fails. The last error: {error}. --max-failures allows more failures. The end of "
+                f"{script.log}:\n{_tail(script.log)}"
             )
-            if not done and self.failures >= min(self.plan.max_failures, self.plan.n_trials):
-                raise SweepError(
-                    f"{self.failures} trials failed, and none was completed: is it the script? See "
-                    f"--max-failures. The last: {error}. The end of "
-                    f"{script.log}:\n{_tail(script.log)}"
-                )
 
     def _after_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Queue a trial again whose script was killed, and end the loop when there are enough."""
+        """Queue a trial again if its script was killed; end the loop when there are enough."""
         if trial.state == TrialState.FAIL and FAILURE not in trial.user_attrs:
             retries.queue_retry(study, trial.number, self.plan.max_retry)
         if self.stopping.is_set() or self._trials_left() <= 0:
@@ -276,46 +299,50 @@ class Sweep:
     # --- which trials there are
 
     def _trials_left(self) -> int:
-        """Return how many trials are to be begun. Those of an earlier study, or that failed
-        before, do not count.
+        """Return how many trials to start.
+
+        Trials of an earlier study do not count, nor do trials that failed before or were
+        interrupted.
         """
         trials = self.study.get_trials(deepcopy=False)
-        waiting = sum(trial.state == TrialState.WAITING for trial in trials)
-        left_out = self.failed_before | retries.interrupted(trials)
-        counted = [
-            trial
-            for trial in trials
-            if trial.number not in left_out and ORIGIN not in trial.user_attrs
-        ]
-        left = self.plan.n_trials - len(counted) + waiting
+        not_counted = self.failed_before | retries.interrupted(trials)
+        waiting = 0
+        counted = 0
+        for trial in trials:
+            if trial.state == TrialState.WAITING:
+                waiting += 1
+            if trial.number not in not_counted and ORIGIN not in trial.user_attrs:
+                counted += 1
+        trials_left = self.plan.n_trials - counted + waiting
         if not self.plan.points:
-            return left
+            return trials_left
 
-        # Of a whole grid all that waits is run: two sweeps that begin at once may have queued a
-        # point twice.
-        return waiting if self.plan.n_trials == len(self.plan.points) else min(left, waiting)
+        # All queued points of a whole grid are run: two sweeps that started at the same time may
+        # have queued a point twice.
+        is_whole_grid = self.plan.n_trials == len(self.plan.points)
+        return waiting if is_whole_grid else min(trials_left, waiting)
 
-    def _give_up_dead(self) -> None:
+    def _retry_killed_trials(self) -> None:
         """Queue trials whose process was killed, and those that no process has claimed in time."""
         max_retry = self.plan.max_retry
         for number in retries.retry_killed_trials(self.study, max_retry, _SECONDS_TO_CLAIM):
-            print(f"\nTrial {number} was not finished, and is retried.", file=sys.stderr)
+            print(f"\nTrial {number} did not finish; retrying it.", file=sys.stderr)
 
     # --- the end
 
     def _conclude(self) -> int:
-        """Write the report, and print the best runs; return the exit code."""
+        """Write the report, and print the best trials; return the exit code."""
+        # A failure to write the report must not hide the result.
         try:
-            page = str(write_report(self.study, self.plan.folder))
-        except Exception as error:  # must not hide the result
-            page = f"none, as it cannot be written: {type(error).__name__}: {error}"
+            report = str(write_report(self.study, self.plan.folder))
+        except Exception as error:
+            report = f"not written: {type(error).__name__}: {error}"
 
         trials = self.study.get_trials(deepcopy=False)
-        waiting = sum(trial.state.name == "WAITING" for trial in trials)
+        waiting = sum(trial.state == TrialState.WAITING for trial in trials)
         if waiting:
             print(
-                f"{waiting} queued trials were not run: raise --n-trials, or --timeout, to run "
-                "them.",
+                f"{waiting} queued trials were not run. Raise --n-trials or --timeout to run them.",
                 file=sys.stderr,
             )
         try:
@@ -327,48 +354,52 @@ class Sweep:
             )
             return 1
 
-        failed = retries.failure_reasons(trials)
-        if failed:
+        reasons = retries.failure_reasons(trials)
+        if reasons:
             print(
-                f"failed trials ({len(failed)}; --retry-failed runs them "
-                f"again):{retries.format_failures(failed)}"
+                f"failed trials ({len(reasons)}; --retry-failed runs them "
+                f"again):{retries.format_failures(reasons)}"
             )
-        complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-        if (
-            len({str(trial.values) for trial in complete}) == 1
-            and len({str(trial.params) for trial in complete}) > 1
-        ):
-            names = ", ".join(complete[0].params)
-            print(f"All trials have the same value. Does the script read {names}?", file=sys.stderr)
+        _warn_of_equal_values(trials)
         for trial in best:
             self._print_best(trial)
-        print(f"report: {page}")
+        print(f"report: {report}")
         return 0
 
     def _print_best(self, trial: FrozenTrial) -> None:
-        """Print one of the best trials: its values, its files, its parameters, the command that
-        trains it again.
-        """
+        """Print one of the best trials, with its files and the command that trains it again."""
+        metrics = ", ".join(self.plan.metric)
         value = trial.values if len(trial.values) > 1 else trial.value
-        print(
-            f"best: {_name_of(trial)}, {', '.join(self.plan.metric)} = {value} ({self.plan.goal})"
-        )
-        places = locations_of(trial)
-        command = places.pop("command", "unknown")
-        for what, path in places.items():
-            print(f"  {what}: {path}")
+        print(f"best: {_name_of(trial)}, {metrics} = {value} ({self.plan.goal})")
+
+        locations = locations_of(trial)
+        command = locations.pop("command", "unknown")
+        for kind, path in locations.items():
+            print(f"  {kind}: {path}")
         for name, parameter in trial.params.items():
             print(f"  {name} = {parameter}")
-        print(f"  once more: {command}")
+        print(f"  train it again: {command}")
+
+
+def _warn_of_equal_values(trials: list[FrozenTrial]) -> None:
+    """Warn if trials with different parameters have the same value."""
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    distinct_values = {str(trial.values) for trial in complete}
+    distinct_parameters = {str(trial.params) for trial in complete}
+    if len(distinct_values) == 1 and len(distinct_parameters) > 1:
+        names = ", ".join(complete[0].params)
+        print(f"All trials have the same value. Does the script read {names}?", file=sys.stderr)
 
 
 def _name_of(trial: FrozenTrial) -> str:
     """Return the name of a trial: that of its log, or of the study where it was run."""
-    return (
-        trial.user_attrs.get(ORIGIN)
-        or f"run-{trial.system_attrs.get('failed_trial', trial.number)}"
-    )
+    if ORIGIN in trial.user_attrs:
+        return trial.user_attrs[ORIGIN]
+    number = trial.system_attrs.get("failed_trial", trial.number)
+    return f"run-{number}"
 
 
 def _tail(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")[-_TAIL:].strip()
+    """Return the end of a log."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return text[-_MAX_LOG_CHARACTERS:].strip()
