@@ -129,8 +129,8 @@ def _change_trainer(settings: dict[str, Any], module: Any) -> None:
 
 
 if __name__ == "lightrainer_recorder":
-    from lightrainer.tools.compare.recorder import MODULES, Afterwards
+    from lightrainer.tools.compare.recorder import MODULES, PatchingFinder
 
     found = json.loads(os.environ[VARIABLE])
     changes = (functools.partial(act, found) for act in (_change_arguments, _change_trainer))
-    sys.meta_path.insert(0, Afterwards(dict(zip(MODULES["lightrainer"], changes, strict=True))))
+    sys.meta_path.insert(0, PatchingFinder(dict(zip(MODULES["lightrainer"], changes, strict=True))))

@@ -22,7 +22,7 @@ from lightrainer.tools.compare.differences import (
 )
 from lightrainer.tools.compare.differences import compare as differences_of
 from lightrainer.tools.compare.findings import Findings
-from lightrainer.tools.compare.known import reason
+from lightrainer.tools.compare.known import find_reason
 from lightrainer.tools.compare.verdict import Verdict
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
@@ -112,7 +112,7 @@ def test_unexplained_differences_are_reported(tmp_path):
     )
     done = compare("--again", "--folder", "there", "drawing.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "have no known reason. The reference differs from itself, too" in " ".join(
+    assert "have no known reason. Two runs of the reference differ as well" in " ".join(
         done.stdout.split()
     )
     found = rows(summary(tmp_path / "there"))
@@ -132,13 +132,13 @@ def test_what_a_script_draws_without_a_seed_is_the_same_on_both_sides(tmp_path):
     )
     script = runs.Script(
         path=tmp_path / "script.py",
-        here=tmp_path,
+        working_folder=tmp_path,
         folders=[runs.WorkingFolder(path=tmp_path)],
         seed=7,
     )
     drawn = {
         subprocess.check_output(
-            [sys.executable, "-c", draw], env=runs._variables(script, side, tmp_path)
+            [sys.executable, "-c", draw], env=runs._environment(script, side, tmp_path)
         )
         for side in (runs.REFERENCE, runs.LIGHTRAINER, runs.REFERENCE)
     }
@@ -229,7 +229,8 @@ def test_what_is_not_in_the_copy_is_told(tmp_path):
     done = compare("up.py", cwd=tmp_path / "here")
     assert done.returncode == 2
     assert (
-        f"It ran in a copy of {tmp_path / 'here'}; --root names a folder above it." in done.stderr
+        f"It ran in a copy of {tmp_path / 'here'}. To copy a folder above it, pass --root."
+        in done.stderr
     )
 
 
@@ -262,9 +263,9 @@ def test_mistakes_are_said(tmp_path):
     done = compare("nowhere.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         2,
-        "lightrainer compare: nowhere.py: there is no such script.\n",
+        "lightrainer compare: The script nowhere.py does not exist.\n",
     )
-    with pytest.raises(runs.CompareError, match="holds files that are no comparison"):
+    with pytest.raises(runs.CompareError, match="has files that are not from a comparison"):
         runs.empty_folder(tmp_path / "full")
 
 
@@ -280,7 +281,7 @@ def test_a_script_that_fails_or_trains_nothing_is_told(tmp_path):
     (tmp_path / "idle.py").write_text("print('nothing')\n")
     done = compare("idle.py", cwd=tmp_path)
     assert done.returncode == 2
-    assert "without train, evaluate or predict" in done.stderr
+    assert "without calling train, evaluate or predict" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -299,16 +300,18 @@ def test_sum_of_losses_is_known_only_with_the_factor_of_the_accumulation(group, 
     }
     name_of_reason = "the logged loss of a mean under accumulation"
     assert (
-        reason(Difference(group=group, name=name, reference=4.4, lightrainer=1.1), facts).name
+        find_reason(Difference(group=group, name=name, reference=4.4, lightrainer=1.1), facts).name
         == name_of_reason
     )
     for reference, ours in ((1.1, 4.4), (2.2, 1.1), (1.1, 1.2)):
         assert (
-            reason(Difference(group=group, name=name, reference=reference, lightrainer=ours), facts)
+            find_reason(
+                Difference(group=group, name=name, reference=reference, lightrainer=ours), facts
+            )
             is None
         )
     evaluated = Difference(group=LOGS, name="step 1: eval_loss", reference=4.4, lightrainer=1.1)
-    assert reason(evaluated, facts) is None
+    assert find_reason(evaluated, facts) is None
 
 
 def test_counts_are_of_values_also_in_files(tmp_path):
@@ -319,15 +322,15 @@ def test_counts_are_of_values_also_in_files(tmp_path):
         (folder / "norms.json").write_text(json.dumps(list(numbers)))
         run = runs.Run(side=side, folder=folder, seconds=1.0)
         files = {"norms.json": folder / "norms.json"}
-        sides.append(Findings(run=run, version="transformers 5.3.0", facts={}, files=files))
+        sides.append(Findings(run=run, version="transformers 5.3.0", arguments={}, files=files))
     (row,) = [
         row
         for row in Verdict(
             script="s",
-            words=[],
+            script_arguments=[],
             reference=sides[0],
             lightrainer=sides[1],
-            compared=differences_of(*sides),
+            comparisons=differences_of(*sides),
         ).rows()
         if row["what"] == CONTENT
     ]
@@ -341,16 +344,16 @@ def test_a_known_difference_explains_only_what_it_is_the_reason_for():
         "gradient_accumulation_steps": 4,
         "gradient_norms": (0.5, 2.0),
     }
-    assert reason(weight, old).name == "the gradient under accumulation"
+    assert find_reason(weight, old).name == "the gradient under accumulation"
     for norms in ((0.5, 0.5), (2.0, 0.5), (0.5, 1.0), (None, None)):
-        assert reason(weight, {**old, "gradient_norms": norms}) is None
-    assert reason(weight, {**old, "version": "transformers 5.23.0"}) is None
-    assert reason(weight, {**old, "gradient_accumulation_steps": 1}) is None
+        assert find_reason(weight, {**old, "gradient_norms": norms}) is None
+    assert find_reason(weight, {**old, "version": "transformers 5.23.0"}) is None
+    assert find_reason(weight, {**old, "gradient_accumulation_steps": 1}) is None
     manifest = Difference(group=FILES, name="checkpoint-3/_manifest.json", only_in="lightrainer")
-    assert reason(manifest, {}) is not None
-    assert reason(Difference(group=FILES, name=manifest.name, only_in="reference"), {}) is None
+    assert find_reason(manifest, {}) is not None
+    assert find_reason(Difference(group=FILES, name=manifest.name, only_in="reference"), {}) is None
     assert (
-        reason(
+        find_reason(
             Difference(group=FILES, name="checkpoint-3/model.safetensors", only_in="lightrainer"),
             {},
         )
@@ -358,9 +361,10 @@ def test_a_known_difference_explains_only_what_it_is_the_reason_for():
     )
     loss = Difference(group=CONTENT, name="all_results.json train_loss", size=0.1)
     assert (
-        reason(loss, {"resume_from_checkpoint": "out", "version": "transformers 5.3.0"}) is not None
+        find_reason(loss, {"resume_from_checkpoint": "out", "version": "transformers 5.3.0"})
+        is not None
     )
     assert (
-        reason(Difference(group=LOGS, name="step 1: loss"), {"resume_from_checkpoint": "out"})
+        find_reason(Difference(group=LOGS, name="step 1: loss"), {"resume_from_checkpoint": "out"})
         is None
     )

@@ -1,5 +1,6 @@
-"""`lightrainer compare`: run a script with the reference and with ours, and show the differences.
+"""`lightrainer compare`: run a script with transformers and with lightrainer, and compare them.
 
-`command` runs both sides (`runs`), in which `recorder` writes a record; `findings` reads it,
-`differences` compares, `known` has the reasons of differences, and `verdict` shows the result.
+`command` runs both sides (`runs`); in each of them `recorder` writes a record. `findings` reads the
+records, `differences` compares them, `known` has the reasons for differences, and `verdict` formats
+the result.
 """

@@ -1,4 +1,4 @@
-"""Differences between two sides: of numbers, weights, files and their contents."""
+"""Differences between two sides: in numbers, weights, files and the contents of files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .findings import Findings, content, read_weights
+from .findings import Findings, read_text_file, read_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,43 +31,53 @@ class Difference:
     reference: Any = None
     lightrainer: Any = None
     only_in: str | None = None
-    """The side that alone has it."""
+    """The side that has the value, if the other one does not have it."""
     size: float | None = None
-    """The largest absolute difference, where there is one."""
+    """The largest absolute difference; None for values that are not numbers."""
 
 
 @dataclass(kw_only=True)
-class Compared:
-    """All values of one kind."""
+class Comparison:
+    """The comparison of all values of one kind."""
 
     group: str
     count: int = 0
-    """Values compared: in files places of a text and tensors of weights; a file of equal weights
+    """Number of values compared.
+
+    For the contents of files it counts lines, values in JSON and tensors; a file of equal weights
     counts once.
     """
     differences: list[Difference] = field(default_factory=list)
 
 
-def compare(reference: Findings, ours: Findings, tolerance: float = 0.0) -> list[Compared]:
+def compare(reference: Findings, lightrainer: Findings, tolerance: float = 0.0) -> list[Comparison]:
     """Compare two sides.
 
     Args:
-        reference: the reference.
-        ours: lightrainer.
-        tolerance: numbers are equal that differ by no more than this share of the larger one.
+        reference: the side of transformers.
+        lightrainer: the side of lightrainer.
+        tolerance: relative tolerance of numbers.
+
+    Returns:
+        a comparison for each of `GROUPS`.
     """
-    files = [dict.fromkeys(sorted(side.files), "there") for side in (reference, ours)]
-    return [
-        _compared(METRICS, reference.metrics, ours.metrics, tolerance),
-        _compared(LOGS, reference.logs, ours.logs, tolerance),
-        _compared(WEIGHTS, _weights(reference), _weights(ours), tolerance),
-        _compared(FILES, files[0], files[1], tolerance),
-        _contents(reference, ours, tolerance),
+    pairs: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
+        (METRICS, reference.metrics, lightrainer.metrics),
+        (LOGS, reference.logs, lightrainer.logs),
+        (WEIGHTS, _weights(reference), _weights(lightrainer)),
+        (FILES, _file_names(reference), _file_names(lightrainer)),
     ]
+    comparisons = [_compare_values(*pair, tolerance) for pair in pairs]
+    return [*comparisons, _compare_contents(reference, lightrainer, tolerance)]
+
+
+def _file_names(side: Findings) -> dict[str, str]:
+    """Return the names of the files as values to compare: the value of each says that it exists."""
+    return dict.fromkeys(sorted(side.files), "exists")
 
 
 def _weights(side: Findings) -> dict[str, Any]:
-    """Return the tensors of the models after each training."""
+    """Return the tensors of the models after each training, by training and name."""
     tensors: dict[str, Any] = {}
     for number, path in enumerate(side.weights, 1):
         prefix = ""
@@ -78,45 +88,46 @@ def _weights(side: Findings) -> dict[str, Any]:
     return tensors
 
 
-def _contents(reference: Findings, ours: Findings, tolerance: float) -> Compared:
-    """Compare the files of both sides, texts place by place and weights tensor by tensor."""
-    found = Compared(group=CONTENT)
+def _compare_contents(reference: Findings, lightrainer: Findings, tolerance: float) -> Comparison:
+    """Compare the files that both sides have: lines, values in JSON, and tensors of weights."""
+    comparison = Comparison(group=CONTENT)
     for name, path in reference.files.items():
-        if name not in ours.files:
+        if name not in lightrainer.files:
             continue
 
-        # Read both; files of weights are large, and are mostly equal.
-        our_path = ours.files[name]
+        # Files of weights are large and mostly equal, so they are read only if they differ.
+        lightrainer_path = lightrainer.files[name]
         if path.suffix != ".safetensors":
-            left = content(reference, name)
-            right = content(ours, name)
-        elif filecmp.cmp(path, our_path, shallow=False):
+            left = read_text_file(reference, name)
+            right = read_text_file(lightrainer, name)
+        elif filecmp.cmp(path, lightrainer_path, shallow=False):
             left = {}
             right = {}
         else:
             left = read_weights(path)
-            right = read_weights(our_path)
+            right = read_weights(lightrainer_path)
         if left is None or right is None:
             continue
 
-        # Compare them place by place.
-        inside = _compared(CONTENT, _placed(name, left), _placed(name, right), tolerance)
-        found.count += max(inside.count, 1)
-        found.differences += inside.differences
-    return found
+        of_file = _compare_values(
+            CONTENT, _with_prefix(name, left), _with_prefix(name, right), tolerance
+        )
+        comparison.count += max(of_file.count, 1)
+        comparison.differences += of_file.differences
+    return comparison
 
 
-def _placed(file: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a file, with its name before each place."""
-    return {f"{file} {place}": value for place, value in values.items()}
+def _with_prefix(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix} {name}": value for name, value in values.items()}
 
 
-def _compared(
+def _compare_values(
     group: str, left: Mapping[str, Any], right: Mapping[str, Any], tolerance: float
-) -> Compared:
-    found = Compared(group=group)
+) -> Comparison:
+    """Compare values by name; left is the reference, right is lightrainer."""
+    comparison = Comparison(group=group)
     for name in {**left, **right}:
-        found.count += 1
+        comparison.count += 1
         if name not in right:
             difference = Difference(
                 group=group, name=name, reference=left[name], only_in="reference"
@@ -126,47 +137,59 @@ def _compared(
                 group=group, name=name, lightrainer=right[name], only_in="lightrainer"
             )
         elif hasattr(left[name], "dtype") and hasattr(right[name], "dtype"):
-            difference = _of_tensors(group, name, left[name], right[name], tolerance)
+            difference = _compare_tensors(group, name, left[name], right[name], tolerance)
         else:
-            difference = _of_values(group, name, left[name], right[name], tolerance)
+            difference = _compare_scalars(group, name, left[name], right[name], tolerance)
         if difference is not None:
-            found.differences.append(difference)
-    return found
+            comparison.differences.append(difference)
+    return comparison
 
 
-def _of_values(group: str, name: str, one: Any, other: Any, tolerance: float) -> Difference | None:
-    if one == other or (one != one and other != other):
+def _compare_scalars(
+    group: str, name: str, left: Any, right: Any, tolerance: float
+) -> Difference | None:
+    """Compare two numbers or texts; None if they are equal."""
+    both_nan = left != left and right != right
+    if left == right or both_nan:
         return None
-    size = abs(one - other) if _is_number(one) and _is_number(other) else None
-    if size is not None and size <= tolerance * max(abs(one), abs(other)):
-        return None
-    return Difference(group=group, name=name, reference=one, lightrainer=other, size=size)
+    size = None
+    if _is_finite_number(left) and _is_finite_number(right):
+        size = abs(left - right)
+        if size <= tolerance * max(abs(left), abs(right)):
+            return None
+    return Difference(group=group, name=name, reference=left, lightrainer=right, size=size)
 
 
-def _of_tensors(
+def _compare_tensors(
     group: str, name: str, left: Tensor, right: Tensor, tolerance: float
 ) -> Difference | None:
+    """Compare two tensors; None if they are equal. A difference has their norms."""
     import torch
 
     if left.shape != right.shape or left.dtype != right.dtype:
-        left_kind = f"{left.dtype} {list(left.shape)}"
-        right_kind = f"{right.dtype} {list(right.shape)}"
-        return Difference(group=group, name=name, reference=left_kind, lightrainer=right_kind)
+        return Difference(
+            group=group,
+            name=name,
+            reference=f"{left.dtype} {list(left.shape)}",
+            lightrainer=f"{right.dtype} {list(right.shape)}",
+        )
     if torch.equal(left, right):
         return None
+
     left = left.double()
     right = right.double()
     if tolerance and torch.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True):
         return None
-    size = float((left - right).abs().nan_to_num(nan=math.inf).max())
+    distance = (left - right).abs().nan_to_num(nan=math.inf)
     return Difference(
         group=group,
         name=name,
         reference=float(left.norm()),
         lightrainer=float(right.norm()),
-        size=size,
+        size=float(distance.max()),
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _is_finite_number(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)

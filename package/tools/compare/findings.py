@@ -1,6 +1,4 @@
-"""The findings of a side, read from its records and files: calls of the Trainer, numbers,
-weights, files.
-"""
+"""The findings of a side: numbers, weights and files, read from its records and its folder."""
 
 from __future__ import annotations
 
@@ -16,84 +14,90 @@ from .runs import LIGHTRAINER, REFERENCE, CompareError, Run
 if TYPE_CHECKING:
     from torch import Tensor
 
-_TEXTS = (".json", ".jsonl", ".txt", ".csv", ".tsv")
-_CLOCK_ENDINGS = (
+_TEXT_SUFFIXES = (".json", ".jsonl", ".txt", ".csv", ".tsv")
+_MEASUREMENT_SUFFIXES = (
     "_runtime",
     "_per_second",
     "_model_preparation_time",
     "_compilation_time",
     "_gib",
 )
-_CLOCK_PARTS = ("_mem_cpu_", "_mem_gpu_", "mfu")
-# The Trainer's own state: its numbers are compared as logs.
+_MEASUREMENT_PARTS = ("_mem_cpu_", "_mem_gpu_", "mfu")
 _STATE = "trainer_state.json"
+"""The Trainer's own state, whose numbers are compared as logs."""
 
 
 @dataclass(kw_only=True)
 class Findings:
-    """Results of one side."""
+    """The results of one side."""
 
     run: Run
     version: str
-    facts: dict[str, Any]
+    """The library and its version."""
+    arguments: dict[str, Any]
     """Training arguments that known differences depend on."""
     gradient_norm: float | None = None
-    """Norm of the gradients of the first optimizer step before clipping; None without one, or if
-    they are sharded.
+    """Norm of the gradients of the first optimizer step, before clipping.
+
+    None without an optimizer step, or if the model is sharded.
     """
     logs: dict[str, Any] = field(default_factory=dict)
     """Logged numbers, by training, step and name."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    """Numbers that `train`, `evaluate` and `predict` returned."""
+    """Numbers that `train`, `evaluate` and `predict` returned, by call and name."""
     weights: list[Path] = field(default_factory=list)
-    """Files with the models after each training."""
+    """For each training, the file with the model after it."""
     files: dict[str, Path] = field(default_factory=dict)
-    """Files by their name in the output folder."""
+    """Files by their path in the output folder."""
 
 
 def read_side(run: Run) -> Findings:
     """Read the records and the output folder of a side.
 
     Raises:
-        CompareError: Nothing was trained or evaluated, or not with the side's own Trainer.
+        CompareError: nothing was trained or evaluated, or not with the Trainer of the side.
     """
-    records = [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(run.folder.glob("record-*.json"))
-    ]
-    calls = [call for record in records for call in record["calls"]]
+    records = []
+    calls = []
+    for path in sorted(run.folder.glob("record-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        records.append(record)
+        calls += record["calls"]
     if not calls:
         raise CompareError(
-            f"With the {run.side} the script ended without train, evaluate or predict of a Trainer "
-            "of transformers: there is nothing to compare. Its output is in "
+            f"With the {run.side} the script exited without calling train, evaluate or predict of "
+            "a Trainer of transformers, so there is nothing to compare. Its output is in "
             f"{run.folder / 'log.txt'}."
         )
     if run.side == REFERENCE and any(record["knows_lightrainer"] for record in records):
         raise CompareError(
-            "The script imports lightrainer by itself. Let it import transformers in its place."
+            "The script imports lightrainer itself. Let it import transformers instead."
         )
+
     # What the calls of the Trainer recorded.
-    resumed = any(call["arguments"]["resume_from_checkpoint"] for call in calls)
-    facts = {**calls[0]["arguments"], "resume_from_checkpoint": resumed}
-    findings = Findings(run=run, version=_version(run.side, records), facts=facts)
-    findings.gradient_norm = next(
-        (call["gradient_norm"] for call in calls if "gradient_norm" in call), None
-    )
+    resumes = any(call["arguments"]["resume_from_checkpoint"] for call in calls)
+    arguments = {**calls[0]["arguments"], "resume_from_checkpoint": resumes}
+    findings = Findings(run=run, version=_version(run.side, records), arguments=arguments)
+    for call in calls:
+        if "gradient_norm" in call:
+            findings.gradient_norm = call["gradient_norm"]
+            break
     _read_calls(findings, calls)
 
     # The files in the output folders.
-    outputs: set[str] = set()
+    output_folders: set[str] = set()
     for record in records:
-        outputs.update(record["outputs"])
-    common = os.path.commonpath(outputs)
-    for output in sorted(outputs):
-        for path in sorted(Path(output).rglob("*")):
+        output_folders.update(record["outputs"])
+    common_folder = os.path.commonpath(output_folders)
+    for folder in sorted(output_folders):
+        for path in sorted(Path(folder).rglob("*")):
             if path.is_file():
-                findings.files[path.relative_to(common).as_posix()] = path
+                findings.files[path.relative_to(common_folder).as_posix()] = path
     return findings
 
 
 def _version(side: str, records: list[dict[str, Any]]) -> str:
+    """Return the library of a side with its version."""
     if side == LIGHTRAINER:
         from ... import __version__
 
@@ -102,51 +106,62 @@ def _version(side: str, records: list[dict[str, Any]]) -> str:
 
 
 def _read_calls(findings: Findings, calls: list[dict[str, Any]]) -> None:
-    several = sum("log_history" in call for call in calls) > 1
+    """Add the metrics, logs and weights of recorded calls."""
+    trainings = sum("log_history" in call for call in calls)
     counts: dict[str, int] = {}
     for call in calls:
         name = call["call"]
         number = counts.get(name, 0) + 1
         counts[name] = number
-        label = name
-        if number > 1:
-            label = f"{name} {number}"
+        label = name if number == 1 else f"{name} {number}"
 
-        metrics = {key: value for key, value in call["metrics"].items() if not is_clock(key)}
-        findings.metrics |= {f"{label}: {key}": value for key, value in metrics.items()}
+        for key, value in call["metrics"].items():
+            if not is_measurement(key):
+                findings.metrics[f"{label}: {key}"] = value
+
+        # Only trainings have logs.
         if "log_history" in call:
-            findings.logs |= _logged(call["log_history"], f"training {number}, " if several else "")
+            prefix = f"training {number}, " if trainings > 1 else ""
+            findings.logs |= _logged_numbers(call["log_history"], prefix)
             if call["weights"]:
                 findings.weights.append(findings.run.folder / call["weights"])
 
 
-def _logged(history: list[dict[str, Any]], prefix: str) -> dict[str, Any]:
-    """Return each number by its step and name, numbered if it is logged again at a step."""
+def _logged_numbers(history: list[dict[str, Any]], prefix: str) -> dict[str, Any]:
+    """Return each logged number by its step and name.
+
+    Args:
+        history: the entries of the log.
+        prefix: of the names.
+    """
     numbers: dict[str, Any] = {}
     for entry in history:
         step = entry.get("step")
         for key, value in entry.items():
-            if key == "step" or is_clock(key):
+            if key == "step" or is_measurement(key):
                 continue
 
+            # A number that is logged again at the same step gets a counter.
             first_name = f"{prefix}step {step}: {key}"
             name = first_name
-            again = 2
+            count = 2
             while name in numbers:
-                name = f"{first_name} ({again})"
-                again += 1
+                name = f"{first_name} ({count})"
+                count += 1
             numbers[name] = value
     return numbers
 
 
-def is_clock(name: str) -> bool:
-    """Return whether a number depends on time or memory, so that no two runs share it."""
+def is_measurement(name: str) -> bool:
+    """Return whether a number measures time or memory, so that it differs between any two runs."""
     name = str(name)
-    return name.endswith(_CLOCK_ENDINGS) or any(part in name for part in _CLOCK_PARTS)
+    if name.endswith(_MEASUREMENT_SUFFIXES):
+        return True
+    return any(part in name for part in _MEASUREMENT_PARTS)
 
 
 def read_weights(path: Path) -> Mapping[str, Tensor]:
-    """Return the tensors of a file, recorded or saved as safetensors."""
+    """Return the tensors of a file, in safetensors or as the recorder writes it."""
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -156,28 +171,44 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
     return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
-def content(found: Findings, name: str) -> dict[str, Any] | None:
-    """Return the content of a file by place; None for kinds of files that are not compared."""
-    path = found.files[name]
-    if path.name == _STATE or path.suffix not in _TEXTS:
+def read_text_file(findings: Findings, name: str) -> dict[str, Any] | None:
+    """Return the values of a file by their positions, which are lines or paths in JSON.
+
+    Args:
+        findings: the side that has the file.
+        name: of the file, in `findings.files`.
+
+    Returns:
+        None for a kind of file that is not compared.
+    """
+    path = findings.files[name]
+    if path.name == _STATE or path.suffix not in _TEXT_SUFFIXES:
         return None
-    text = path.read_text(encoding="utf-8", errors="replace").replace(str(found.run.folder), "")
+
+    # The folders of the two sides differ.
+    text = path.read_text(encoding="utf-8", errors="replace")
+    text = text.replace(str(findings.run.folder), "")
+
+    # A file that is not valid JSON is compared line by line.
     if path.suffix == ".json":
         try:
-            return {
-                place: value for place, value in _places(json.loads(text)) if not is_clock(place)
-            }
+            content = json.loads(text)
         except ValueError:
             pass
+        else:
+            leaves = dict(_json_leaves(content))
+            return {leaf: value for leaf, value in leaves.items() if not is_measurement(leaf)}
     return {f"line {number}": line for number, line in enumerate(text.splitlines(), 1)}
 
 
-def _places(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def _json_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value that contains no others, with its path, such as `a.b[0]`."""
     if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _places(inner, f"{place}.{key}" if place else str(key))
+        for key, child in value.items():
+            child_path = f"{path}.{key}" if path else str(key)
+            yield from _json_leaves(child, child_path)
     elif isinstance(value, list) and value:
-        for index, inner in enumerate(value):
-            yield from _places(inner, f"{place}[{index}]")
+        for index, child in enumerate(value):
+            yield from _json_leaves(child, f"{path}[{index}]")
     else:
-        yield place, value
+        yield path, value

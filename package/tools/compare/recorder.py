@@ -1,9 +1,8 @@
-"""Recorder of a compared script, run by the `sitecustomize` of `interception/children` at its
-start.
+"""The recorder of a compared script, which the `sitecustomize` of `interception/children` runs.
 
-Seeds the generators, keeps output folders within the side's working folder, and records the results
-of `train`, `evaluate` and `predict`. Nothing is imported before the script imports it, and nothing
-of lightrainer: the reference has to run as it is.
+It seeds the generators, keeps output folders within the folder of the side, and records the results
+of `train`, `evaluate` and `predict`. It imports nothing before the script does, and nothing of
+lightrainer: transformers has to run as if lightrainer were not installed.
 """
 
 from __future__ import annotations
@@ -18,8 +17,16 @@ from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
     from typing import Any
+
+    import torch
+
+    # Objects of either side; the types of transformers would need its import.
+    AnyTrainer = Any
+    AnyArguments = Any
 
 MODULES = {
     "reference": ("transformers.training_args", "transformers.trainer"),
@@ -29,7 +36,7 @@ MODULES = {
     ),
 }
 """The modules with `TrainingArguments` and `Trainer` of each side."""
-_FACTS = (
+_RECORDED_ARGUMENTS = (
     "auto_find_batch_size",
     "disable_tqdm",
     "fp16",
@@ -47,12 +54,12 @@ _SETTINGS = json.loads(os.environ.get("LIGHTRAINER_COMPARE", "{}"))
 
 
 class Recorder:
-    """Records of one process of the script.
+    """Records what the Trainers of one process do.
 
     Args:
         side: `reference` or `lightrainer`.
-        folder: the side's own.
-        seed: of the generators of Python and NumPy.
+        folder: of the side.
+        seed: for the generators of Python and NumPy.
     """
 
     def __init__(self, side: str, folder: str, seed: int) -> None:
@@ -61,126 +68,127 @@ class Recorder:
         self.seed = seed
         self.calls: list[dict[str, Any]] = []
         self.outputs: list[str] = []
-        self._inside = 0
+        self._depth = 0
+        """How many recorded methods are running: one may call another."""
         self._first_step: int | None = None
         self._gradient_norm: float | None = None
 
     def start(self) -> None:
         """Seed the generators, and patch modules when they are imported."""
         random.seed(self.seed)
-        arguments, trainer = MODULES[self.side]
-        acts = {
-            arguments: self._watch_arguments,
-            trainer: self._watch_trainer,
+        arguments_module, trainer_module = MODULES[self.side]
+        patches = {
+            arguments_module: self._patch_arguments,
+            trainer_module: self._patch_trainer,
             "numpy.random": self._seed_numpy,
         }
-        sys.meta_path.insert(0, Afterwards(acts))
+        sys.meta_path.insert(0, PatchingFinder(patches))
 
     def _seed_numpy(self, module: Any) -> None:
         module.seed(self.seed)
 
-    def _watch_arguments(self, module: Any) -> None:
-        """Keep the output folder of all arguments in the folder of this side, and prevent
-        uploads.
-        """
-        made = module.TrainingArguments.__post_init__
+    def _patch_arguments(self, module: Any) -> None:
+        """Keep output folders within the folder of this side, and prevent uploads."""
+        original = module.TrainingArguments.__post_init__
 
-        @functools.wraps(made)
-        def __post_init__(args: Any) -> None:  # noqa: N807 - replaces that method
-            args.output_dir = self._own(args.output_dir)
+        @functools.wraps(original)
+        def __post_init__(args: AnyArguments) -> None:  # noqa: N807 - replaces that method
+            args.output_dir = self._folder_inside(args.output_dir)
             args.push_to_hub = False
-            made(args)
+            original(args)
 
         module.TrainingArguments.__post_init__ = __post_init__
 
-    def _own(self, folder: str | None) -> str:
-        """Return the output folder, or one of its name in the side's working folder if it is
-        outside of the side's.
-        """
-        wanted = Path(os.path.abspath(folder or "trainer_output"))
-        own = wanted if self.folder in wanted.parents else self.folder / "work" / wanted.name
-        self.outputs.append(str(own))
-        return str(own)
+    def _folder_inside(self, output_dir: str | None) -> str:
+        """Return the output folder, or one with the same name within the folder of this side."""
+        folder = Path(os.path.abspath(output_dir or "trainer_output"))
+        if self.folder not in folder.parents:
+            folder = self.folder / "work" / folder.name
+        self.outputs.append(str(folder))
+        return str(folder)
 
-    def _watch_trainer(self, module: Any) -> None:
+    def _patch_trainer(self, module: Any) -> None:
+        """Record calls and gradients."""
         for name in ("train", "evaluate", "predict"):
-            setattr(module.Trainer, name, self._recorded(name, getattr(module.Trainer, name)))
-        module.Trainer.training_step = self._measured(module.Trainer.training_step)
+            method = getattr(module.Trainer, name)
+            setattr(module.Trainer, name, self._with_recording(name, method))
+        module.Trainer.training_step = self._with_gradient_norm(module.Trainer.training_step)
 
-    def _measured(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `training_step`, and keep the norm of the gradients that the first optimizer step
-        gets, before clipping.
+    def _with_gradient_norm(self, method: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+        """Wrap `training_step` to keep the norm of the gradients of the first optimizer step.
 
-        Both sides have the same weights there.
+        It is the norm before clipping. Both sides have the same weights at that step.
         """
 
         @functools.wraps(method)
-        def training_step(trainer: Any, *positional: Any, **keywords: Any) -> Any:
-            loss = method(trainer, *positional, **keywords)
+        def training_step(trainer: AnyTrainer, *args: Any, **kwargs: Any) -> torch.Tensor:
+            loss = method(trainer, *args, **kwargs)
             step = trainer.state.global_step
             if self._first_step is None:
                 self._first_step = step
             if step == self._first_step and not _is_sharded(trainer.args):
-                self._gradient_norm = _norm_of_gradients(trainer.model)
+                self._gradient_norm = _gradient_norm(trainer.model)
             return loss
 
-        del training_step.__wrapped__  # or ours takes it for an override of the script
+        # With the attribute, lightrainer would take this for an override of the script.
+        del training_step.__wrapped__
         return training_step
 
-    def _recorded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a method, and record each call that is not made by another one."""
+    def _with_recording(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a method to record each call that is not made by another recorded method."""
 
         @functools.wraps(method)
-        def call(trainer: Any, *positional: Any, **keywords: Any) -> Any:
-            self._inside += 1
+        def call(trainer: AnyTrainer, *args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
             try:
-                result = method(trainer, *positional, **keywords)
+                result = method(trainer, *args, **kwargs)
             finally:
-                self._inside -= 1
-            if not self._inside and os.environ.get("RANK", "0") == "0":
-                self._write(
-                    name, trainer, result, [*positional, keywords.get("resume_from_checkpoint")]
-                )
+                self._depth -= 1
+            if self._depth == 0 and os.environ.get("RANK", "0") == "0":
+                first_argument = args[0] if args else kwargs.get("resume_from_checkpoint")
+                self._record(name, trainer, result, first_argument)
             return result
 
         return call
 
-    def _write(self, name: str, trainer: Any, result: Any, given: list[Any]) -> None:
+    def _record(self, name: str, trainer: AnyTrainer, result: Any, first_argument: Any) -> None:
+        """Record a call.
+
+        Args:
+            name: of the method.
+            trainer: whose method it is.
+            result: what the method returned.
+            first_argument: of the call, which for `train` is `resume_from_checkpoint`.
+        """
         if not self.calls:
-            atexit.register(self._write_process)
+            atexit.register(self._write_record)
         metrics = result if isinstance(result, dict) else getattr(result, "metrics", {})
-        entry = {"call": name, "metrics": metrics, "arguments": self._facts(trainer.args)}
+        entry = {"call": name, "metrics": metrics, "arguments": _arguments_to_record(trainer.args)}
         if name == "train":
             entry["log_history"] = list(trainer.state.log_history)
             entry["weights"] = self._save_weights(trainer)
             entry["gradient_norm"] = self._gradient_norm
-            entry["arguments"]["resume_from_checkpoint"] = bool(
-                given[0] or trainer.args.resume_from_checkpoint
-            )
+            resumes = bool(first_argument or trainer.args.resume_from_checkpoint)
+            entry["arguments"]["resume_from_checkpoint"] = resumes
         self.calls.append(entry)
-        self._write_process()
+        self._write_record()
 
-    def _facts(self, args: Any) -> dict[str, Any]:
-        facts = {name: getattr(args, name, None) for name in _FACTS}
-        facts["on_cpu"] = getattr(getattr(args, "device", None), "type", "cpu") == "cpu"
-        return facts
-
-    def _save_weights(self, trainer: Any) -> str | None:
-        """Save the model; None if it is sharded over processes."""
+    def _save_weights(self, trainer: AnyTrainer) -> str | None:
+        """Save the model, and return the name of the file; None if the model is sharded."""
         if _is_sharded(trainer.args):
             return None
         import torch
 
-        tensors = {
-            name: it
-            for name, it in trainer.model.state_dict().items()
-            if isinstance(it, torch.Tensor)
-        }
+        tensors = {}
+        for name, value in trainer.model.state_dict().items():
+            if isinstance(value, torch.Tensor):
+                tensors[name] = value.detach().cpu()
         path = self.folder / f"weights-{os.getpid()}-{len(self.calls)}.pt"
-        torch.save({name: tensor.detach().cpu() for name, tensor in tensors.items()}, path)
+        torch.save(tensors, path)
         return path.name
 
-    def _write_process(self) -> None:
+    def _write_record(self) -> None:
+        """Write all that this process has recorded; called again when it exits."""
         record = {
             "calls": self.calls,
             "outputs": list(dict.fromkeys(self.outputs)),
@@ -188,44 +196,71 @@ class Recorder:
             "transformers": getattr(sys.modules.get("transformers"), "__version__", None),
         }
         path = self.folder / f"record-{os.getpid()}.json"
-        path.write_text(json.dumps(record, default=_plain), encoding="utf-8")
+        path.write_text(json.dumps(record, default=_to_json), encoding="utf-8")
 
 
-class Afterwards:
-    """A finder that calls functions on certain modules after they are loaded."""
+class PatchingFinder:
+    """A finder that calls functions on certain modules after they are loaded.
 
-    def __init__(self, acts: dict[str, Callable[[Any], None]]) -> None:
-        self._acts = acts
+    Args:
+        patches: a function for each module, by its name.
+    """
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def __init__(self, patches: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._patches = patches
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """As `importlib.abc.MetaPathFinder.find_spec`; None for all other modules."""
-        act = self._acts.pop(name, None)
-        if act is None:
+        patch = self._patches.pop(name, None)
+        if patch is None:
             return None
-        finders = (finder for finder in sys.meta_path if finder is not self)
-        specs = (finder.find_spec(name, path, target) for finder in finders)
-        spec = next((found for found in specs if found is not None), None)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                run(module)
-                act(module)
-
-            spec.loader.exec_module = exec_module
-        return spec
+        for finder in sys.meta_path:
+            if finder is self:
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is None:
+                continue
+            if spec.loader is not None:
+                _patch_after_loading(spec.loader, patch)
+            return spec
+        return None
 
 
-def _is_sharded(args: Any) -> bool:
+def _patch_after_loading(loader: Any, patch: Callable[[ModuleType], None]) -> None:
+    """Let a loader call a function on the module that it has loaded."""
+    original = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        original(module)
+        patch(module)
+
+    loader.exec_module = exec_module
+
+
+def _arguments_to_record(args: AnyArguments) -> dict[str, Any]:
+    """Return the training arguments that known differences depend on."""
+    recorded = {name: getattr(args, name, None) for name in _RECORDED_ARGUMENTS}
+    device = getattr(args, "device", None)
+    recorded["on_cpu"] = getattr(device, "type", "cpu") == "cpu"
+    return recorded
+
+
+def _is_sharded(args: AnyArguments) -> bool:
     return args.world_size > 1 and bool(args.fsdp or args.deepspeed)
 
 
-def _norm_of_gradients(model: Any) -> float:
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    return sum(float(gradient.double().norm()) ** 2 for gradient in gradients) ** 0.5
+def _gradient_norm(model: torch.nn.Module) -> float:
+    """Return the norm of all gradients of a model."""
+    sum_of_squares = 0.0
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            sum_of_squares += float(parameter.grad.double().norm()) ** 2
+    return sum_of_squares**0.5
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Return a number of numpy or torch as a number of Python, anything else as text."""
     try:
         return value.item()

@@ -1,6 +1,4 @@
-"""The result of a comparison: differences by their reasons, those without one, and a text for
-the terminal.
-"""
+"""The result of a comparison: differences with and without a known reason, and its text."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -12,13 +10,16 @@ from functools import cached_property
 from typing import Any
 
 from ..command_line import table
-from .differences import Compared, Difference
+from .differences import Comparison, Difference
 from .findings import Findings
-from .known import Facts, Known, reason
+from .known import Facts, KnownDifference, find_reason
 
 _WIDTH = 79
-_MOST = 12
-"""Unexplained differences that the text shows; `comparison.json` has all of them."""
+_MAX_UNEXPLAINED = 12
+"""How many unexplained differences the text shows; `comparison.json` has all of them."""
+_MAX_NAME_LENGTH = 34
+_MAX_VALUE_LENGTH = 14
+_MAX_TEXT_LENGTH = 60
 
 
 @dataclass(kw_only=True)
@@ -26,34 +27,39 @@ class Verdict:
     """The two sides, and all values in which they differ."""
 
     script: str
-    words: list[str]
+    script_arguments: list[str]
     reference: Findings
     lightrainer: Findings
-    compared: list[Compared]
+    comparisons: list[Comparison]
     tolerance: float = 0.0
-    repeats_itself: bool | None = None
-    """True if a second run of the reference equals the first; None without one."""
+    is_deterministic: bool | None = None
+    """Whether a second run of the reference equals the first one; None without a second run."""
 
     @property
     def sides(self) -> tuple[Findings, Findings]:
-        """Return the reference and ours."""
+        """Return the side of transformers and that of lightrainer."""
         return self.reference, self.lightrainer
 
     @cached_property
-    def reasons(self) -> list[tuple[Difference, Known | None]]:
-        """Return each difference with its reason, where there is one."""
-        facts: Facts = {**self.reference.facts, "version": self.reference.version}
+    def reasons(self) -> list[tuple[Difference, KnownDifference | None]]:
+        """Return each difference with its reason, None if there is no known one."""
+        facts: Facts = {**self.reference.arguments, "version": self.reference.version}
         facts["gradient_norms"] = (self.reference.gradient_norm, self.lightrainer.gradient_norm)
-        return [(one, reason(one, facts)) for group in self.compared for one in group.differences]
+        reasons = []
+        for comparison in self.comparisons:
+            for difference in comparison.differences:
+                reasons.append((difference, find_reason(difference, facts)))
+        return reasons
 
     @property
-    def known(self) -> dict[str, tuple[Known, list[Difference]]]:
-        """Return the reasons, each with its differences."""
-        found: dict[str, tuple[Known, list[Difference]]] = {}
+    def known(self) -> dict[str, tuple[KnownDifference, list[Difference]]]:
+        """Return each reason, by its name, with its differences."""
+        by_name: dict[str, tuple[KnownDifference, list[Difference]]] = {}
         for difference, known in self.reasons:
             if known is not None:
-                found.setdefault(known.name, (known, []))[1].append(difference)
-        return found
+                _, differences = by_name.setdefault(known.name, (known, []))
+                differences.append(difference)
+        return by_name
 
     @property
     def unexplained(self) -> list[Difference]:
@@ -61,103 +67,123 @@ class Verdict:
         return [difference for difference, known in self.reasons if known is None]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each kind of value: number compared, equal, known, unexplained, and
-        largest difference.
-        """
-        unexplained = {id(difference) for difference in self.unexplained}
+        """Return the counts and the largest difference for each kind of value."""
+        unexplained_ids = {id(difference) for difference in self.unexplained}
         rows = []
-        for group in self.compared:
-            unknown = sum(id(difference) in unexplained for difference in group.differences)
-            sizes = [
-                difference.size for difference in group.differences if difference.size is not None
-            ]
-            rows.append(
-                {
-                    "what": group.group,
-                    "compared": group.count,
-                    "equal": group.count - len(group.differences),
-                    "known": len(group.differences) - unknown,
-                    "unexplained": unknown,
-                    "largest": max(sizes, default=0.0),
-                }
-            )
+        for comparison in self.comparisons:
+            unexplained = 0
+            largest = 0.0
+            for difference in comparison.differences:
+                if id(difference) in unexplained_ids:
+                    unexplained += 1
+                if difference.size is not None:
+                    largest = max(largest, difference.size)
+            differing = len(comparison.differences)
+            row = {
+                "what": comparison.group,
+                "compared": comparison.count,
+                "equal": comparison.count - differing,
+                "known": differing - unexplained,
+                "unexplained": unexplained,
+                "largest": largest,
+            }
+            rows.append(row)
         return rows
 
     def conclusion(self) -> str:
         """Summarize the comparison in a sentence or two."""
         count = len(self.unexplained)
-        if not count:
+        if count == 0:
             return "Nothing unexplained differs." if self.known else "Nothing differs."
-        if self.repeats_itself is None:
+        if self.is_deterministic is None:
             advice = "Is the script deterministic? Add --again to run the reference twice."
-        elif self.repeats_itself:
-            advice = "A second run of the reference equals the first."
+        elif self.is_deterministic:
+            advice = "A second run of the reference equals the first one."
         else:
             advice = (
-                "The reference differs from itself, too: the script draws random numbers without a "
-                "seed."
+                "Two runs of the reference differ as well: the script uses random numbers without "
+                "a seed."
             )
-        return f"{count} difference{'s have' if count > 1 else ' has'} no known reason. {advice}"
+        subject = "1 difference has" if count == 1 else f"{count} differences have"
+        return f"{subject} no known reason. {advice}"
 
 
-def shown(value: Any, missing: str = "-") -> str:
-    """Format a value in a few characters."""
+def format_value(value: Any, missing: str = "-") -> str:
+    """Format a value in a few characters.
+
+    Args:
+        value: a number, text or tensor; None if the side does not have it.
+        missing: the text for None.
+    """
     if value is None:
         return missing
     if isinstance(value, float):
         return f"{value:.8g}"
-    text = (
-        f"tensor {list(value.shape)}" if hasattr(value, "shape") else " ".join(str(value).split())
-    )
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if hasattr(value, "shape"):
+        return f"tensor {list(value.shape)}"
+    text = " ".join(str(value).split())
+    if len(text) > _MAX_TEXT_LENGTH:
+        text = f"{text[: _MAX_TEXT_LENGTH - 3]}..."
+    return text
 
 
 def as_text(verdict: Verdict) -> str:
     """Format a comparison for a terminal of 80 columns."""
-    parts = [_sides(verdict), _counts(verdict)]
+    parts = [_format_sides(verdict), _format_counts(verdict)]
     if verdict.known:
-        parts.append(_known(verdict))
+        parts.append(_format_known(verdict))
     if verdict.unexplained:
-        parts.append(_unexplained(verdict.unexplained))
-    return "\n\n".join([*parts, _wrapped(verdict.conclusion())])
+        parts.append(_format_unexplained(verdict.unexplained))
+    parts.append(_wrap(verdict.conclusion()))
+    return "\n\n".join(parts)
 
 
-def _sides(verdict: Verdict) -> str:
+def _format_sides(verdict: Verdict) -> str:
     rows = [("", "version", "wall time")]
-    rows += [(side.run.side, side.version, f"{side.run.seconds:.1f} s") for side in verdict.sides]
+    for side in verdict.sides:
+        rows.append((side.run.side, side.version, f"{side.run.seconds:.1f} s"))
     return "\n".join(table(rows, left=2))
 
 
-def _counts(verdict: Verdict) -> str:
-    rows: list[Any] = [("", "compared", "equal", "known", "unexplained", "largest diff.")]
+def _format_counts(verdict: Verdict) -> str:
+    rows: list[tuple[Any, ...]] = [
+        ("", "compared", "equal", "known", "unexplained", "largest diff.")
+    ]
     for row in verdict.rows():
-        numbers = [row[name] for name in ("compared", "equal", "known", "unexplained")]
-        rows.append((row["what"], *numbers, f"{row['largest']:.1e}" if row["largest"] else "-"))
+        counts = [row[name] for name in ("compared", "equal", "known", "unexplained")]
+        largest = f"{row['largest']:.1e}" if row["largest"] else "-"
+        rows.append((row["what"], *counts, largest))
     return "\n".join(table(rows))
 
 
-def _known(verdict: Verdict) -> str:
+def _format_known(verdict: Verdict) -> str:
     lines = ["Known differences:"]
     for known, differences in verdict.known.values():
         count = len(differences)
-        lines.append(
-            _wrapped(f"- {known.name} ({count} value{'s' * (count > 1)}): {known.why}.", "  ")
-        )
+        values = "1 value" if count == 1 else f"{count} values"
+        lines.append(_wrap(f"- {known.name} ({values}): {known.why}.", "  "))
         if known.remedy:
-            lines.append(_wrapped(f"  To be sure, {known.remedy}.", "  "))
+            lines.append(_wrap(f"  To be sure, {known.remedy}.", "  "))
     return "\n".join(lines)
 
 
-def _unexplained(differences: list[Difference]) -> str:
+def _format_unexplained(differences: list[Difference]) -> str:
     rows = [("", "reference", "lightrainer", "difference")]
-    for one in differences[:_MOST]:
-        # the end tells more than the beginning
-        name = one.name if len(one.name) <= 34 else f"...{one.name[-31:]}"
-        size = "" if one.size is None else f"{one.size:.1e}"
-        rows.append((name, shown(one.reference)[:14], shown(one.lightrainer)[:14], size))
-    more = f"\n... and {len(differences) - _MOST} more" if len(differences) > _MOST else ""
-    return "\n".join(["Unexplained differences:", *table(rows)]) + more
+    for difference in differences[:_MAX_UNEXPLAINED]:
+        # The end of a name says more than its start.
+        name = difference.name
+        if len(name) > _MAX_NAME_LENGTH:
+            name = f"...{name[3 - _MAX_NAME_LENGTH :]}"
+        reference = format_value(difference.reference)[:_MAX_VALUE_LENGTH]
+        lightrainer = format_value(difference.lightrainer)[:_MAX_VALUE_LENGTH]
+        size = "" if difference.size is None else f"{difference.size:.1e}"
+        rows.append((name, reference, lightrainer, size))
+
+    lines = ["Unexplained differences:", *table(rows)]
+    if len(differences) > _MAX_UNEXPLAINED:
+        lines.append(f"... and {len(differences) - _MAX_UNEXPLAINED} more")
+    return "\n".join(lines)
 
 
-def _wrapped(text: str, indent: str = "") -> str:
+def _wrap(text: str, indent: str = "") -> str:
     return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
