@@ -10,8 +10,10 @@ Those of other writers lack that file, and are taken.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -36,6 +38,9 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 0.0)
 """Seconds after attempts to send, besides those of the storage's library; then the next
 checkpoint tries again.
 """
+
+SECONDS_AT_END = 40.0
+"""How long attempts are repeated once the training has ended, and waits for them."""
 
 INCOMPLETE = "_incomplete"
 """File of a checkpoint that is being uploaded or deleted."""
@@ -180,6 +185,8 @@ class ObjectStore:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-upload")
         self._job: Future[None] | None = None
         self._problem = ""  # of the last upload
+        self._deadline = math.inf  # of attempts that are waited for
+        self._is_waited_for = threading.Event()
 
     def rotate_by(self, rotate: Callable[[int], None]) -> None:
         """Let a method, whose object is not kept alive, remove checkpoints that are sent, beyond
@@ -238,22 +245,41 @@ class ObjectStore:
                 raise ConnectionError(problem)
 
     def wait(self) -> str:
-        """Wait for uploads; return the last problem."""
+        """Wait for uploads, `SECONDS_AT_END` at most while they fail; return the last problem."""
         if self._job is None:
             return ""
+        self._deadline = time.monotonic() + SECONDS_AT_END
+        self._is_waited_for.set()
         self._job.result()
+        self._deadline = math.inf
+        self._is_waited_for.clear()
         return self._problem
 
+    def leave(self) -> None:
+        """Wait for uploads at the end of a training that failed, and report their problem."""
+        if self._job is None or self._job.done():
+            return
+        problem = self.wait()
+        if problem:
+            logger.warning(problem)
+
     def _send_until_there(self) -> None:
+        """Send, and try again after failures: for a minute, or until the deadline of `wait`."""
         is_warned = bool(self._problem)
         for pause in PAUSES:
             self._problem = self._attempt(
                 partial(self._send, self.trainer.args.save_total_limit or 0)
             )
-            if not self._problem:
+            seconds_left = self._deadline - time.monotonic()
+            if not self._problem or seconds_left <= 0:
                 return
-            time.sleep(pause)
-        if not is_warned:
+            if self._is_waited_for.is_set():
+                time.sleep(min(pause, seconds_left))
+            else:
+                self._is_waited_for.wait(pause)
+
+        # At the end the caller of `wait` reports the problem.
+        if not is_warned and not self._is_waited_for.is_set():
             logger.warning(
                 "%s Training continues, and the next checkpoint tries again.", self._problem
             )

@@ -18,6 +18,11 @@ Result = TypeVar("Result")
 PAUSES = (2.0, 8.0)
 """Seconds before the second and third attempt, in addition to the retries of `huggingface_hub`."""
 
+SECONDS_OF_RETRIES = 20.0
+"""No attempt begins later than this after the first failure: `huggingface_hub` repeats some
+requests for 23 s by itself.
+"""
+
 _PASSING = (408, 429, 500, 502, 503, 504)
 _TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 _REMEDIES = {
@@ -42,11 +47,15 @@ def retried(call: Callable[[], Result], token: str | None = None) -> Result:
         call: idempotent.
         token: redacted in logs.
     """
+    first_failure: float | None = None
     for pause in PAUSES:
         try:
             return call()
         except Exception as error:
-            if not is_passing(error):
+            now = time.monotonic()
+            if first_failure is None:
+                first_failure = now
+            if not is_passing(error) or now - first_failure > SECONDS_OF_RETRIES:
                 raise
             logger.info("The Hub: %s. Trying again in %g s.", describe(error, token), pause)
             time.sleep(pause)

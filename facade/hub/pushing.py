@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR
-from .errors import describe
+from .errors import describe, is_passing
 from .repository import Repository
 
 if TYPE_CHECKING:
@@ -172,6 +172,8 @@ class Pusher:
         self.failures = 0
         """Uploads that failed since the last `report`."""
         self.newest_failed = False
+        self.is_unreachable = False
+        """The last upload failed because the Hub did not answer, or not properly."""
         self._api: HfApi | None = None
         """Its one thread runs the uploads of a training in their order."""
 
@@ -196,24 +198,37 @@ class Pusher:
         """Record and log a failed upload."""
         self.failures += 1
         self.newest_failed = True
+        self.is_unreachable = is_passing(error)
         logger.warning("%s was not uploaded to the Hub: %s", what, describe(error, to.token))
 
     def succeeded(self, step: int) -> None:
         """Record the step of the model on the Hub."""
         self.newest_step = step
         self.newest_failed = False
+        self.is_unreachable = False
 
-    def report(self) -> None:
-        """Log the failures of a training once, and release the thread."""
+    def report(self, to: Repository, output_dir: str) -> None:
+        """Log the failures of a training once, and release the thread.
+
+        Args:
+            to: target of the uploads.
+            output_dir: where the checkpoints are.
+        """
         if self.failures and self.newest_failed:
+            found = "no model of this training"
+            if self.newest_step is not None:
+                found = f"that of step {self.newest_step}"
             logger.warning(
-                "%d uploads to the Hub failed. The model on the Hub is older than this one: call "
-                "push_to_hub().",
+                "Failed uploads to the Hub: %d. The model on the Hub is older than this one: %s "
+                "has %s. The checkpoints are in %s, and trainer.push_to_hub() uploads the model.",
                 self.failures,
+                to.name,
+                found,
+                output_dir,
             )
         elif self.failures:
             logger.warning(
-                "%d uploads to the Hub failed. A later one succeeded with the newest model.",
+                "Failed uploads to the Hub: %d. A later one succeeded with the newest model.",
                 self.failures,
             )
         self.failures = 0

@@ -232,7 +232,8 @@ class HubSession:
             self.trainer.init_hf_repo()
 
     def end_training(self, *, last_push: bool) -> None:
-        """Finish the uploads, and report failures.
+        """Finish the uploads, and report failures. Where the Hub cannot be reached, one upload is
+        tried, and no other after it.
 
         Args:
             last_push: upload the final model if the Hub has another one.
@@ -240,25 +241,33 @@ class HubSession:
         trainer = self.trainer
         if not trainer.args.push_to_hub:
             return
+        was_pending = self._is_busy
         trainer._finish_current_push()
-        if self._skipped is not None and os.path.isdir(self._skipped):
+        gives_up = was_pending and self.pusher.is_unreachable
+        if not gives_up and self._skipped is not None and os.path.isdir(self._skipped):
             trainer._push_from_checkpoint(self._skipped)
             trainer._finish_current_push()
-        if last_push and trainer.args.hub_strategy != HubStrategy.END and self._is_behind():
+            gives_up = self.pusher.is_unreachable
+        is_wanted = last_push and trainer.args.hub_strategy != HubStrategy.END
+        if is_wanted and self._is_behind(gives_up=gives_up):
             try:
                 trainer.push_to_hub()
             except Exception as error:  # a finished training must not fail for lack of a network
                 self.pusher.failed(error, "The final model", self.repository())
-        self.pusher.report()
+        self.pusher.report(self.repository(), str(trainer.args.output_dir))
 
-    def _is_behind(self) -> bool:
-        """Return whether the Hub has another model than this Trainer; broadcast from process 0."""
+    def _is_behind(self, *, gives_up: bool) -> bool:
+        """Return whether the Hub has another model than this Trainer; broadcast from process 0.
+
+        Args:
+            gives_up: the Hub cannot be reached; of process 0.
+        """
         state = self.trainer.state
         step = state.global_step
         if self.trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
             step = _step_of(state.best_model_checkpoint, -1)
         return broadcast_from_rank_zero(
-            self.pusher.newest_step != step, self.trainer.args.world_size
+            self.pusher.newest_step != step and not gives_up, self.trainer.args.world_size
         )
 
     # --- checkpoints to go on from

@@ -131,7 +131,7 @@ class TrainingRun:
             trainer._object_store.finish()
             return output
         finally:
-            trainer._object_store.wait()
+            trainer._object_store.leave()
             trainer.is_in_train = False
             trainer._memory_tracker.drop()
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import fsspec
 import pytest
@@ -19,6 +20,7 @@ from tiny import At, same, told, trainer, weights
 
 from lightrainer import HfArgumentParser, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import object_store
+from lightrainer.facade.checkpointing.object_store import StoreFolder
 from lightrainer.lightning_modules.common.local_paths import local_folder
 
 SCRIPT = Path(__file__).with_name("store_training.py")
@@ -184,7 +186,7 @@ def test_a_lost_connection_loses_nothing(bucket, server, caplog):
         At("on_step_end", lambda *_: server.stop(), 3),
         At("on_step_end", lambda *_: server.start(), 7),
     ]
-    calls = At("on_save", lambda one, *_: one._object_store.wait())
+    calls = At("on_save", lambda one, *_: one._object_store._job.result())
     trained(bucket, callbacks=[*actions, calls])
     assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
     assert caplog.text.count("Training continues") == 1
@@ -206,6 +208,37 @@ def test_what_is_not_there_at_the_end_is_an_error_and_sent_later(bucket, server,
     found.save_state()
     assert {"checkpoint-6", "checkpoint-8"} <= set(checkpoints(bucket))
     assert not [name for name in there(bucket) if name.endswith("_incomplete")]
+
+
+@pytest.mark.parametrize("ending", ["the end", "an error"])
+def test_a_store_that_is_gone_for_good_holds_the_end_for_a_bounded_time(
+    folder, monkeypatch, caplog, ending
+):
+    """The clock stands still but for the pauses between attempts once the training has ended."""
+    pauses = []
+
+    def fail(*_):
+        raise OSError("gone")
+
+    def last_step(*_):
+        monkeypatch.setattr(StoreFolder, "send", fail)
+        monkeypatch.setattr(object_store, "PAUSES", (0.0, *[15.0] * 8))
+
+    def break_off(*_):
+        if ending == "an error":
+            raise ArithmeticError
+
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr(object_store, "time", clock)
+    calls = [At("on_step_begin", last_step, 7), At("on_save", break_off, 8)]
+    made = told(trainer(folder, callbacks=calls, **SAVES))
+    error = {"the end": ConnectionError, "an error": ArithmeticError}[ending]
+    with pytest.raises(error):
+        made.train()
+    assert sum(pauses) == object_store.SECONDS_AT_END
+    assert "Training continues" not in caplog.text
+    assert ("keeps what it lacks" in caplog.text) == (ending == "an error")
+    assert made.state.global_step == 8
 
 
 @pytest.mark.parametrize("machine", ["the same", "another"])

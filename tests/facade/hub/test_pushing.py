@@ -339,7 +339,7 @@ def test_a_failing_upload_is_a_warning_and_the_end_makes_up_for_it(hub, tmp_path
     said = [record.message for record in caplog.records]
     assert "checkpoint-4 was not uploaded to the Hub: HfHubHTTPError" in said[0]
     assert "the role `write`" in said[0]
-    assert "1 uploads to the Hub failed" in said[1]
+    assert "Failed uploads to the Hub: 1. A later one succeeded" in said[1]
     assert messages(hub) == ["End of training"]
 
 
@@ -350,7 +350,8 @@ def test_uploads_that_all_fail_do_not_end_the_training(hub, tmp_path, caplog, tr
     output = made.train()
     assert output.global_step == 4
     assert (
-        "The model on the Hub is older than this one: call push_to_hub()"
+        f"The model on the Hub is older than this one: {NAME} has no model of this training. The "
+        f"checkpoints are in {tmp_path / 'out'}, and trainer.push_to_hub() uploads the model."
         in caplog.records[-1].message
     )
     assert messages(hub) == []
@@ -359,6 +360,24 @@ def test_uploads_that_all_fail_do_not_end_the_training(hub, tmp_path, caplog, tr
     hub.troubles.clear()
     made.push_to_hub()
     assert same(weights_of(hub), weights(made.model))
+
+
+def test_a_hub_that_is_down_gets_one_upload_at_the_end(hub, tmp_path, caplog):
+    """Neither the checkpoint that was skipped during the upload, nor the final model after it."""
+
+    class Released(Trainer):
+        def _finish_current_push(self):
+            go.set()
+            super()._finish_current_push()
+
+    with hub.held("preupload") as go:
+        hub.refuse("commit/main", 503)
+        made = pushing(tmp_path, cls=Released, **EACH_STEP)
+        made.train()
+    assert made.state.global_step == 4
+    assert len(hub.asked("commit/main")) == 3
+    assert sum("was not uploaded" in record.message for record in caplog.records) == 1
+    assert "Failed uploads to the Hub: 1." in caplog.records[-1].message
 
 
 def test_by_hand_it_raises_and_the_model_is_saved(hub, tmp_path, caplog):

@@ -2,7 +2,9 @@
 said when it refuses.
 """
 
+import itertools
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hub_server import TOKEN
@@ -122,6 +124,18 @@ def test_a_trouble_that_stays_is_raised_in_the_end(hub, folder):
     with pytest.raises(HfHubHTTPError, match="503"):
         created_and_uploaded(folder)
     assert len(hub.asked("commit/main")) == 1 + len(errors.PAUSES)
+
+
+def test_a_trouble_that_lasts_is_not_waited_for_twice(hub, folder, monkeypatch):
+    """The client has repeated the request for a while when the second attempt fails."""
+    hub.refuse("commit/main", 503)
+    clock = itertools.count(step=errors.SECONDS_OF_RETRIES + 1)
+    monkeypatch.setattr(
+        errors, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
+    )
+    with pytest.raises(HfHubHTTPError, match="503"):
+        created_and_uploaded(folder)
+    assert len(hub.asked("commit/main")) == 2
 
 
 @pytest.fixture
