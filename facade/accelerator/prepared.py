@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ...lightning_modules.common.nested import to_device
-from ...lightning_modules.data.batch_samplers import has_batches, iterates_as_torch
+from ...lightning_modules.data.batch_samplers import can_be_rebuilt, has_batches
 from ...lightning_modules.data.loaders import EpochLoader, rebuild_loader
 from ...lightning_modules.optim import steps_in_backward
 from ..arguments.parallelism import ways_of_sharing
@@ -156,7 +156,7 @@ def prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> Da
 
     # Iterations that are not torch's are left alone where nothing has to be shared.
     is_alone = accelerator.num_processes == 1
-    if is_alone and not (iterates_as_torch(loader) and has_batches(loader)):
+    if is_alone and not (can_be_rebuilt(loader) and has_batches(loader)):
         return loader
     if not has_batches(loader):
         raise NotImplementedError(

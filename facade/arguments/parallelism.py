@@ -297,9 +297,9 @@ def samples_of_rank(args: Any, batch_size: int) -> int:
     """Return the samples of a batch that a data-parallel rank gets: all, or a share with
     `split_batches`.
     """
-    from ...lightning_modules.data.batch_samplers import share_of
+    from ...lightning_modules.data.batch_samplers import batch_size_of_rank
 
-    return share_of(batch_size, data_ranks(args), args.accelerator_config.split_batches)
+    return batch_size_of_rank(batch_size, data_ranks(args), args.accelerator_config.split_batches)
 
 
 def parts_of_sequences(args: Any) -> int:

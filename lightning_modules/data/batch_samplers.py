@@ -1,63 +1,79 @@
-"""The batch sampler that shards batches over processes, as the reference does, and the options
-of a loader.
-"""
+"""The batch sampler that shards batches over processes, and the options of a loader."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, TypeVar
 
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler
+
+from .iteration import TorchLoader, iterates_as_torch
+
+Item = TypeVar("Item")
+
+_LOADER_OPTIONS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "in_order",
+)
+"""Arguments of a `DataLoader`, except dataset and batching; older versions of torch lack some."""
 
 
 @contextlib.contextmanager
-def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Iterator[None]:
+def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Generator[None]:
     """Set `even_batches` of batch samplers in the block: whether their last round is filled up.
 
     Args:
         samplers: those without such an attribute are left alone.
         even_batches: the value.
     """
-    before = [
-        (sampler, sampler.even_batches) for sampler in samplers if hasattr(sampler, "even_batches")
-    ]
-    for sampler, _ in before:
-        sampler.even_batches = even_batches
+    changed: list[tuple[Any, bool]] = []
+    for sampler in samplers:
+        if hasattr(sampler, "even_batches"):
+            changed.append((sampler, sampler.even_batches))
+            sampler.even_batches = even_batches
     try:
         yield
     finally:
-        for sampler, value in before:
-            sampler.even_batches = value
+        for sampler, value_before in changed:
+            sampler.even_batches = value_before
 
 
 class ShardedBatchSampler(BatchSampler):
-    """As `accelerate.data_loader.BatchSamplerShard`: the batches of this process, of a round of
-    them at a time.
+    """As `accelerate.data_loader.BatchSamplerShard`: the batches of this process.
 
-    With `even_batches` the last round is filled up from the first one, so that every process gets
-    the same number of equally long batches. Unlike there, a short batch in the middle of an epoch,
-    which samplers over several datasets give, is sharded as it is: only the last round is filled
-    up.
+    A round is a batch for each process. With `even_batches` the last round is filled up from the
+    first one, so that every process gets the same number of equally long batches. Unlike there, a
+    short batch in the middle of an epoch, which samplers over several datasets yield, is sharded as
+    it is: only the last round is filled up.
 
     Args:
-        sampler: gives the indices, or without `batch_size` the batches, of one epoch, the same on
+        sampler: yields the indices, or without `batch_size` the batches, of one epoch, the same on
             every process.
         batch_size: samples per process and step; with `split_batches`, of all processes together.
-            None where `sampler` gives batches.
-        drop_last: leave out what does not fill a whole round; of given batches as they say.
+            None where `sampler` yields batches.
+        drop_last: leave out what does not fill a whole round. Where `sampler` yields batches, its
+            attribute of that name decides.
         rank: index of this process. None for the batches of all processes in turn, as one process
-            reads them for all: the samples of the last round are then shared out evenly, and filled
-            up to equal parts.
+            reads them for all: the samples of the last round are then divided evenly, and filled up
+            to equal parts.
         world_size: number of processes.
         even_batches: fill up the last round instead of giving some processes less.
         split_batches: a round is one batch, of which every process gets a part.
 
     Attributes:
-        given: the batch sampler whose batches are shared out.
-        share: samples of one process in a round; None if batches of other batch samplers do not
-            tell their size.
+        batch_sampler: yields the batches of all processes.
+        samples_per_rank: samples of one process in a round; None if the batch sampler does not tell
+            the size of its batches.
     """
 
     def __init__(
@@ -71,107 +87,130 @@ class ShardedBatchSampler(BatchSampler):
         even_batches: bool = True,
         split_batches: bool = False,
     ) -> None:
-        given: Any = sampler
+        batch_sampler: Any = sampler
         if batch_size is not None:
-            given = BatchSampler(sampler, batch_size, drop_last)
-        self.given = given
+            batch_sampler = BatchSampler(sampler, batch_size, drop_last)
+        self.batch_sampler = batch_sampler
         self.rank = rank
         self.world_size = world_size
         self.even_batches = even_batches
         self.split_batches = split_batches
-        self.batch_size: Any = getattr(given, "batch_size", None)
-        self.drop_last = bool(getattr(given, "drop_last", False))
+        self.batch_size: Any = getattr(batch_sampler, "batch_size", None)
+        self.drop_last = bool(getattr(batch_sampler, "drop_last", False))
+
         if split_batches and world_size > 1 and self.batch_size is None:
             raise ValueError(
-                f"split_batches=True needs a batch_size, which {type(given).__name__} does not "
-                "have."
+                "split_batches=True needs a batch sampler with the attribute `batch_size`, which "
+                f"{type(batch_sampler).__name__} does not have."
             )
-        self.share = None
+        self.samples_per_rank = None
         if self.batch_size is not None:
-            self.share = share_of(self.batch_size, world_size, split_batches)
+            self.samples_per_rank = batch_size_of_rank(self.batch_size, world_size, split_batches)
 
     @property
     def sampler(self) -> Any:  # BatchSampler has an attribute
-        """Return the sampler of the given batch sampler."""
-        return getattr(self.given, "sampler", None)
+        """Return the sampler of the batch sampler."""
+        return getattr(self.batch_sampler, "sampler", None)
 
     @sampler.setter
     def sampler(self, value: Any) -> None:
-        self.given.sampler = value
+        self.batch_sampler.sampler = value
 
     def set_epoch(self, epoch: int) -> None:
-        """Call `set_epoch` of the given batch sampler if it has one; the loader calls that of
-        its `sampler`.
+        """Call `set_epoch` of the batch sampler, if it has one.
+
+        The loader calls that of its `sampler`.
         """
-        if hasattr(self.given, "set_epoch"):
-            self.given.set_epoch(epoch)
+        if hasattr(self.batch_sampler, "set_epoch"):
+            self.batch_sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
         """Count the batches of this process in an epoch."""
-        batches = len(self.given)
+        batches = len(self.batch_sampler)
         if self.world_size == 1:
             return batches
         if self.split_batches:
             return self._split_batches_of_rank(batches)
 
+        # A last, incomplete round has a batch for each process if it is filled up.
         rounds, rest = divmod(batches, self.world_size)
-        if rest == 0 or self.drop_last:
-            last = 0
-        elif self.rank is None or self.even_batches or self.rank < rest:
-            last = 1
-        else:
-            last = 0
-        return (rounds + last) * self._batches_in_round
+        has_last_round = rest > 0 and not self.drop_last
+        if has_last_round and self.rank is not None and not self.even_batches:
+            has_last_round = self.rank < rest
+        return (rounds + has_last_round) * self._batches_in_round
 
     @property
     def _batches_in_round(self) -> int:
-        return self.world_size if self.rank is None else 1
+        if self.rank is None:
+            return self.world_size
+        return 1
 
     def _split_batches_of_rank(self, batches: int) -> int:
-        """Return the parts of split batches; of the last, shorter one some processes may get
-        nothing.
-        """
+        """Return the parts of split batches that this process gets in an epoch."""
         if self.rank is None or self.even_batches or self.sampler is None:
             return batches * self._batches_in_round
-        last = len(self.sampler) - (batches - 1) * self.batch_size
-        return batches - (last <= self.rank * (self.share or 1))
+
+        # Of the last, shorter batch some processes may get nothing.
+        samples_in_last_batch = len(self.sampler) - (batches - 1) * self.batch_size
+        start_of_part = self.rank * (self.samples_per_rank or 1)
+        if samples_in_last_batch <= start_of_part:
+            return batches - 1
+        return batches
 
     def __iter__(self) -> Iterator[list[int]]:
         if self.world_size == 1:
-            return iter(self.given)
+            return iter(self.batch_sampler)
         return self._batches()
 
     def _batches(self) -> Iterator[list[int]]:
+        """Yield the batches of this process, or those of all processes in turn."""
         for round_ in self._rounds():
             if self.rank is None:
                 yield from round_
-            elif len(round_) > self.rank and round_[self.rank]:
+            elif self.rank < len(round_) and round_[self.rank]:
                 yield round_[self.rank]
 
     def _rounds(self) -> Iterator[list[list[int]]]:
         """Yield the batches of all processes for each round."""
-        batches = iter(self.given)
-        each = 1 if self.split_batches else self.world_size
-        upcoming = [list(batch) for batch in itertools.islice(batches, each)]
+        batches = iter(self.batch_sampler)
+        upcoming = self._read_round(batches)
         first = upcoming
         while upcoming:
+            # Read one round ahead, to know which is the last one.
             current = upcoming
-            upcoming = [list(batch) for batch in itertools.islice(batches, each)]
-            if upcoming or self._is_full(current):
-                yield self._cut(current[0]) if self.split_batches else current
-            elif not self.drop_last:
-                yield self._last(current, first)
+            upcoming = self._read_round(batches)
+            if not upcoming and not self._is_full(current):
+                if not self.drop_last:
+                    yield self._last_round(current, first)
+            elif self.split_batches:
+                yield self._split(current[0])
+            else:
+                yield current
+
+    def _read_round(self, batches: Iterator[Iterable[int]]) -> list[list[int]]:
+        """Read the batches of a round; fewer at the end."""
+        count = self.world_size
+        if self.split_batches:
+            count = 1
+        return [list(batch) for batch in itertools.islice(batches, count)]
 
     def _is_full(self, batches: list[list[int]]) -> bool:
+        """Return whether a round has all of its samples, as far as the batch size is known."""
         if self.split_batches:
             return len(batches[0]) == self.batch_size
-        return len(batches) == self.world_size and self.batch_size in (None, len(batches[-1]))
+        if len(batches) < self.world_size:
+            return False
+        return self.batch_size is None or len(batches[-1]) == self.batch_size
 
-    def _last(self, batches: list[list[int]], first: list[list[int]]) -> list[list[int]]:
-        """Return the last round, which is a short one."""
+    def _last_round(self, batches: list[list[int]], first: list[list[int]]) -> list[list[int]]:
+        """Return the last round, which is a short one; `first` is the first one."""
         if not self.even_batches and self.rank is not None:
-            return self._cut(batches[0]) if self.split_batches else batches
-        if self.share is None:
+            if self.split_batches:
+                return self._split(batches[0])
+            return batches
+
+        # Without a known size, whole batches fill it up.
+        if self.samples_per_rank is None:
             missing = self.world_size - len(batches)
             return [*batches, *itertools.islice(itertools.cycle(first), missing)]
 
@@ -179,21 +218,21 @@ class ShardedBatchSampler(BatchSampler):
         start = list(itertools.chain.from_iterable(first))
         if self.rank is None:
             return even_shares(samples, start[: self.world_size], self.world_size)
-        missing = self.share * self.world_size - len(samples)
-        return self._cut([*samples, *itertools.islice(itertools.cycle(start), missing)])
+        missing = self.samples_per_rank * self.world_size - len(samples)
+        return self._split([*samples, *itertools.islice(itertools.cycle(start), missing)])
 
-    def _cut(self, batch: list[int]) -> list[list[int]]:
-        """Return the samples of one batch, a share for each process."""
-        share = self.share or 1
-        return [batch[index * share : (index + 1) * share] for index in range(self.world_size)]
+    def _split(self, batch: list[int]) -> list[list[int]]:
+        """Return the samples of one batch, a part for each process."""
+        size = self.samples_per_rank or 1
+        return [batch[index * size : (index + 1) * size] for index in range(self.world_size)]
 
 
 class BatchesAfter(BatchSampler):
     """Batch sampler without the first batches of another one, none of whose samples is loaded.
 
     Args:
-        batches: the sampler. Where it has a method `batches_from`, that gives the batches from a
-            number on.
+        batches: the sampler. If it has a method `batches_from(n)`, that yields the batches from
+            number n on.
         skipped: how many are left out.
     """
 
@@ -210,8 +249,8 @@ class BatchesAfter(BatchSampler):
         return itertools.islice(self.batches, self.skipped, None)
 
 
-def share_of(batch_size: int, world_size: int, split_batches: bool) -> int:
-    """Return samples that one process gets of a round.
+def batch_size_of_rank(batch_size: int, world_size: int, split_batches: bool) -> int:
+    """Return the number of samples that one process gets of a round.
 
     Raises:
         ValueError: a batch is to be split, and cannot be split evenly.
@@ -220,42 +259,36 @@ def share_of(batch_size: int, world_size: int, split_batches: bool) -> int:
         return batch_size
     if batch_size % world_size:
         raise ValueError(
-            f"split_batches=True: batches of {batch_size} do not split evenly over {world_size} "
-            "processes."
+            f"split_batches=True: batches of {batch_size} cannot be split evenly over {world_size} "
+            f"processes. Choose a multiple of {world_size}."
         )
     return batch_size // world_size
 
 
-def even_shares(items: list[Any], start: list[Any], shares: int) -> list[list[Any]]:
+def even_shares(items: list[Item], start: list[Item], shares: int) -> list[list[Item]]:
     """Cut a list into equally long parts, filled up with `start` where that is not possible."""
-    share = -(-len(items) // shares)
-    items = [*items, *itertools.islice(itertools.cycle(start), share * shares - len(items))]
-    return [items[index * share : (index + 1) * share] for index in range(shares)]
+    size = -(-len(items) // shares)
+    missing = size * shares - len(items)
+    filled = [*items, *itertools.islice(itertools.cycle(start), missing)]
+    return [filled[index * size : (index + 1) * size] for index in range(shares)]
 
 
-def options_of(loader: DataLoader) -> dict[str, Any]:
-    """Return the arguments a loader was made with, except dataset and batching."""
-    names = (
-        "num_workers",
-        "collate_fn",
-        "pin_memory",
-        "timeout",
-        "worker_init_fn",
-        "multiprocessing_context",
-    )
-    names += ("generator", "prefetch_factor", "persistent_workers", "in_order")
-    return {name: getattr(loader, name) for name in names if hasattr(loader, name)}
+def options_of(loader: object) -> dict[str, Any]:
+    """Return the arguments that a loader was made with, except dataset and batching."""
+    return {name: getattr(loader, name) for name in _LOADER_OPTIONS if hasattr(loader, name)}
 
 
-def has_batches(loader: DataLoader) -> bool:
-    """Return whether a loader makes batches, which can be sharded; with `batch_size=None` it
-    does not.
+def has_batches(loader: TorchLoader) -> bool:
+    """Return whether a loader makes batches, which can be sharded.
+
+    With `batch_size=None` and no batch sampler it yields samples.
     """
     return loader.batch_size is not None or loader.batch_sampler is not None
 
 
-def iterates_as_torch(loader: DataLoader) -> bool:
-    """Return whether a loader can be rebuilt without loss: it overrides no iteration and has no
-    state.
+def can_be_rebuilt(loader: object) -> bool:
+    """Return whether a loader can be built again without loss.
+
+    It then overrides no iteration and has no state.
     """
-    return type(loader).__iter__ is DataLoader.__iter__ and not hasattr(loader, "state_dict")
+    return iterates_as_torch(loader) and not hasattr(loader, "state_dict")

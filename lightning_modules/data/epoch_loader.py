@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -153,6 +153,7 @@ class EpochLoader(DataLoader[Any]):
     # torch leaves the types of these open.
     dataset: Any
     batch_sampler: Any
+    collate_fn: Callable[[Any], Any]
     generator: torch.Generator | None
 
     reports_states = True
@@ -171,7 +172,8 @@ class EpochLoader(DataLoader[Any]):
         files: int = 1,
         **kwargs: Any,
     ) -> None:
-        super().__init__(dataset, **kwargs)
+        # torch leaves the types of some parameters open.
+        super().__init__(dataset, **kwargs)  # pyright: ignore[reportUnknownMemberType]
         self.epoch = 0
         self.end_of_loader = False
         self.total = total

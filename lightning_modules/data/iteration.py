@@ -6,7 +6,7 @@ import io
 import itertools
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -15,11 +15,29 @@ from torch.utils.data import DataLoader, IterableDataset, MapDataPipe, get_worke
 from ..common.stop_iteration import stop_iteration_error, stop_iteration_surfaces
 
 
-class SurfacingCollate:
-    """Wrapper around a `collate_fn` whose errors torch would lose.
+class TorchLoader(Protocol):
+    """The attributes of a `DataLoader` that are read here; torch leaves the types of some open."""
 
-    They are a `StopIteration`, which it takes for the end of a stream, and a batch that a worker
-    cannot send.
+    dataset: Any
+    sampler: Any
+    batch_sampler: Any
+    batch_size: int | None
+    collate_fn: Any
+    num_workers: int
+    pin_memory: bool
+    drop_last: bool
+    generator: torch.Generator | None
+
+
+_TORCH_ITER: Callable[[Any], Iterator[Any]] = vars(DataLoader)["__iter__"]
+"""`DataLoader.__iter__`, whose type torch leaves open."""
+
+
+class SurfacingCollate:
+    """Wrapper around a `collate_fn`, some of whose errors torch would lose.
+
+    These are a `StopIteration`, which torch takes for the end of a stream, and a batch that a
+    worker cannot send.
 
     Args:
         collate: makes the batch.
@@ -42,16 +60,22 @@ def iterate(loader: Any) -> Iterator[Any]:
     Args:
         loader: any iterable; one with its own `__iter__` is left to that.
     """
-    if isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__:
+    if iterates_as_torch(loader):
         return batches_of(loader)
     return iter(loader)
 
 
-def batches_of(loader: DataLoader, collate: SurfacingCollate | None = None) -> Iterator[Any]:
+def iterates_as_torch(loader: object) -> bool:
+    """Return whether a loader is a `DataLoader` whose iteration is not overridden."""
+    iter_method = getattr(type(loader), "__iter__", None)
+    return isinstance(loader, DataLoader) and iter_method is _TORCH_ITER
+
+
+def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> Iterator[Any]:
     """As `DataLoader.__iter__`, but no error of dataset or collator is lost.
 
     Args:
-        loader: whose own `__iter__` is not called.
+        loader: a `DataLoader`; its own `__iter__` is not called.
         collate: used instead of the loader's `collate_fn`, which it wraps.
 
     Raises:
@@ -59,10 +83,9 @@ def batches_of(loader: DataLoader, collate: SurfacingCollate | None = None) -> I
             the end.
         TypeError: a worker cannot send a batch.
     """
-    torch_has_to_read = loader.num_workers > 0 or isinstance(
-        loader.dataset, (IterableDataset, MapDataPipe)
-    )
-    if not torch_has_to_read:
+    # A map-style dataset without workers is read here: that is quicker, and loses no error.
+    is_stream = isinstance(loader.dataset, (IterableDataset, MapDataPipe))
+    if loader.num_workers == 0 and not is_stream:
         batches = _read_here(loader)
         if loader.pin_memory:
             return _pinned(batches)
@@ -76,14 +99,16 @@ def batches_of(loader: DataLoader, collate: SurfacingCollate | None = None) -> I
     # while it is made.
     loader.collate_fn = collate
     try:
-        return _until_end(DataLoader.__iter__(loader))
+        batches = _TORCH_ITER(loader)
     finally:
         loader.collate_fn = original
+    return _until_end(batches)
 
 
 def require_sendable(batch: Any) -> None:
-    """Check in a worker that a batch can be sent: a thread sends it, whose errors are lost, and its
-    parent would wait.
+    """Check in a worker that its batch can be sent to the training process.
+
+    A thread of the worker sends it and loses errors, so that the training process would wait.
 
     Raises:
         TypeError: the batch cannot be pickled.
@@ -91,49 +116,48 @@ def require_sendable(batch: Any) -> None:
     if get_worker_info() is None:
         return
     try:
-        _Probe(io.BytesIO()).dump(batch)
+        _SendabilityProbe(io.BytesIO()).dump(batch)
     except Exception as error:
         raise TypeError(
-            f"A worker cannot send a batch to the training process: {error}. Let dataset and "
-            "collator leave out what cannot be pickled, or read without workers "
+            f"A data worker cannot send its batch to the training process: {error}. Let dataset "
+            "and collator leave out what cannot be pickled, or read without workers "
             "(dataloader_num_workers=0, num_workers=0)."
         ) from error
 
 
-class _Probe(ForkingPickler):
+class _SendabilityProbe(ForkingPickler):
     """Pickles as the queue of a worker does, but skips the contents of tensors and arrays."""
 
     def persistent_id(self, obj: Any) -> str | None:
-        """Return a stand-in for what can be pickled for sure."""
+        """Return a placeholder for objects that can always be pickled."""
         if isinstance(obj, (torch.Tensor, torch.UntypedStorage)):
             return "tensor"
-        if isinstance(obj, np.ndarray) and not obj.dtype.hasobject:
-            return "array"
+        if isinstance(obj, np.ndarray):
+            array = cast("np.ndarray[Any, np.dtype[Any]]", obj)
+            return None if array.dtype.hasobject else "array"
         return None
 
 
-def _read_here(loader: DataLoader) -> Iterator[Any]:
-    """As torch's iterator with its draw of a seed, but it opens no block for profilers, which
-    costs 20 us a batch.
-    """
+def _read_here(loader: TorchLoader) -> Iterator[Any]:
+    """As torch's iterator, but without its block for profilers, which costs 20 us a batch."""
     sampler = loader.sampler
     if loader.batch_sampler is not None:
         sampler = loader.batch_sampler
-    indices = iter(sampler)
+    indices: Iterator[Any] = iter(sampler)
 
-    # The draw of torch's iterator, which seeds workers by it: without it, everything drawn later
-    # would differ.
-    torch.empty((), dtype=torch.int64, device=torch.get_default_device()).random_(
-        generator=loader.generator
-    )
+    # torch's iterator draws a seed for workers here, also without any. Everything that is drawn
+    # later would differ without that draw.
+    seed = torch.empty((), dtype=torch.int64, device=torch.get_default_device())
+    seed.random_(generator=loader.generator)
 
-    # Most samplers draw the order of an epoch with its first batch, which belongs to the start of
-    # the epoch.
-    first = itertools.islice(indices, 1)
-    return _read(loader, itertools.chain(list(first), indices))
+    # Most samplers draw the order of an epoch with its first batch. That draw belongs to the start
+    # of the epoch.
+    first = list(itertools.islice(indices, 1))
+    return _collated(loader, itertools.chain(first, indices))
 
 
-def _read(loader: DataLoader, indices: Iterator[Any]) -> Iterator[Any]:
+def _collated(loader: TorchLoader, indices: Iterator[Any]) -> Iterator[Any]:
+    """Yield what the collator makes of the samples of these indices, or batches of indices."""
     dataset = loader.dataset
     collate = loader.collate_fn
     with stop_iteration_surfaces:
@@ -149,7 +173,7 @@ def _read(loader: DataLoader, indices: Iterator[Any]) -> Iterator[Any]:
             yield collate(samples)
 
 
-class _Batches(IterableDataset):
+class _BatchStream(IterableDataset[Any]):
     """Batches as a dataset, for torch's iterators."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
@@ -160,14 +184,13 @@ class _Batches(IterableDataset):
 
 
 def _pinned(batches: Iterator[Any]) -> Iterator[Any]:
-    """Return the batches in pinned memory, by torch; it draws a seed, which must not be of the
-    global generator.
-    """
-    loader = DataLoader(
-        _Batches(batches),
+    """Return the batches in pinned memory, where torch puts them."""
+    loader: DataLoader[Any] = DataLoader(
+        _BatchStream(batches),
         batch_size=None,
         collate_fn=_unchanged,
         pin_memory=True,
+        # The loader draws a seed, which must not come from the global generator.
         generator=torch.Generator(),
     )
     return iter(loader)
@@ -178,8 +201,9 @@ def _unchanged(batch: Any) -> Any:
 
 
 def _until_end(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the batches of torch's iterator; a `StopIteration` with a message is an error that a
-    worker handed over.
+    """Yield the batches of torch's iterator, and raise an error that a worker passed on.
+
+    It arrives as a `StopIteration` with a message.
     """
     while True:
         try:

@@ -19,8 +19,9 @@ def is_between_epochs(state: Mapping[str, Any]) -> bool:
 
 
 def before_epoch(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """Return the state of a loader that has left the epoch of a `state_dict`, and begins another
-    one.
+    """Return the state of a loader that has left the epoch of a `state_dict`.
+
+    It is about to start the given epoch.
     """
     return {**as_written_now(state), "epoch": epoch, "handed_out": 0, "ended": True, "before": []}
 
@@ -34,28 +35,29 @@ def from_epoch_start(state: Mapping[str, Any]) -> dict[str, Any]:
 def with_other_batches(
     state: dict[str, Any], handed_out: int, generators: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a state in the same order of the samples, which are put together to other batches.
+    """Return a state with the same order of samples in batches of another size.
 
     Args:
         state: of an `EpochLoader`.
-        handed_out: the batches, of the new size, that were handed out.
+        handed_out: the batches, of the new size, that were yielded.
         generators: the global ones before the next batch is read; by default they stay as they are.
     """
-    # Workers hold states after batches of the old size.
-    other = {**as_written_now(state), "workers": None}
+    # The states of workers are those after batches of the old size.
+    adapted = {**as_written_now(state), "workers": None}
     if is_between_epochs(state):
-        return other
-    other.pop("stream", None)
-    other["handed_out"] = handed_out
-    other["before"] = [] if generators is None else [generators]
-    other["ended"] = False
-    return other
+        return adapted
+
+    adapted.pop("stream", None)
+    adapted["handed_out"] = handed_out
+    adapted["ended"] = False
+    adapted["before"] = []
+    if generators is not None:
+        adapted["before"].append(generators)
+    return adapted
 
 
 def position_at(epoch: int, handed_out: int) -> dict[str, Any]:
-    """Return the state of a loader of which no more is known than how many batches were handed
-    out.
-    """
+    """Return the state of a loader of which only the number of yielded batches is known."""
     return {
         "epoch": epoch,
         "handed_out": handed_out,
@@ -67,32 +69,39 @@ def position_at(epoch: int, handed_out: int) -> dict[str, Any]:
 
 
 def as_written_now(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state as this version writes it, which has the seed of an order among the states
-    of the samplers.
+    """Return a state as this version writes it.
+
+    Earlier versions wrote the seed of an order beside the states of the samplers, not among them.
     """
     state = dict(state)
-    for entry, order in (("seed", "order"), ("next_seed", "order_now")):
-        seed = state.pop(entry, None)
-        stored: dict[str, Any] = {
-            "root": 1,
-            "path": ["state_dict"],
-            "kind": "state_dict",
-            "state": {"seed": seed},
-        }
+    for seed_key, order_key in (("seed", "order"), ("next_seed", "order_now")):
+        seed = state.pop(seed_key, None)
+        if seed is None:
+            continue
+
+        # The sampler is the part with index 1, see `ordering_parts`.
+        sampler_state: dict[str, Any] = {"root": 1}
         if isinstance(seed, torch.Tensor):
-            stored = {"root": 1, "path": ["generator"], "kind": "torch", "state": ["cpu", seed]}
-        if seed is not None:
-            state[order] = [*(state.get(order) or ()), stored]
+            sampler_state |= {"path": ["generator"], "kind": "torch", "state": ["cpu", seed]}
+        else:
+            sampler_state |= {"path": ["state_dict"], "kind": "state_dict", "state": {"seed": seed}}
+        state[order_key] = [*(state.get(order_key) or ()), sampler_state]
     return state
 
 
 def has_no_generator(states: list[dict[str, Any]], sampler: Any) -> bool:
-    """Return whether a `RandomSampler` has a generator, and had none when the states of its
-    loader were saved.
+    """Return whether a `RandomSampler` has a generator now, and had none when states were saved.
+
+    Args:
+        states: of `ordering_parts`.
+        sampler: of the loader.
     """
-    if not isinstance(sampler, RandomSampler) or sampler.generator is None:
+    if not isinstance(sampler, RandomSampler):
         return False
-    return not any(stored["root"] == 1 and stored["path"] == ["generator"] for stored in states)
+    if getattr(sampler, "generator", None) is None:
+        return False
+    paths_of_sampler = [stored["path"] for stored in states if stored["root"] == 1]
+    return ["generator"] not in paths_of_sampler
 
 
 def skip_items(batches: Iterator[Any], count: int) -> Iterator[Any]:
@@ -102,8 +111,9 @@ def skip_items(batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 
 class RereadLoader:
-    """A loader without a state: an interrupted epoch is read again, from the generators that it
-    began with.
+    """A loader without a state: an interrupted epoch is read again from its start.
+
+    The generators are restored to what they were at that start.
 
     Args:
         loader: any iterable.
@@ -111,44 +121,45 @@ class RereadLoader:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self._skipped = 0
-        self._start: dict[str, Any] = {}
-        self._state: dict[str, Any] | None = None
+        self._batches_to_skip = 0
+        self._states_at_start: dict[str, Any] = {}
+        """The generators at the start of the current iteration."""
+        self._state_to_resume: dict[str, Any] | None = None
+        """The `state_dict` from which the next iteration resumes."""
 
     def skip(self, batches: int) -> None:
         """Skip this many batches at the start of the next iteration."""
-        self._skipped = batches
+        self._batches_to_skip = batches
 
     def __iter__(self) -> Iterator[Any]:
-        draws = RandomSources(*drawing_parts(self.loader))
-        state = self._state
-        self._state = None
+        random_sources = RandomSources(*drawing_parts(self.loader))
+        state = self._state_to_resume
+        self._state_to_resume = None
         if state is not None:
             self._restore_order(state["generators"])
-            # Earlier versions had the states of dataset and collator beside it.
-            draws.load_state_dict({"own": state.get("own"), **state["began"]})
-        self._start = {
-            "began": draws.state_dict(),
+            # Earlier versions wrote the states of dataset and collator beside "began".
+            random_sources.load_state_dict({"own": state.get("own"), **state["began"]})
+        self._states_at_start = {
+            "began": random_sources.state_dict(),
             "generators": part_states(*ordering_parts(self.loader)),
         }
 
-        skipped = self._skipped
-        self._skipped = 0
+        skipped = self._batches_to_skip
+        self._batches_to_skip = 0
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
             return iterate(self.loader)
         return skip_items(iterate(self.loader), skipped)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return the states at the start of the iteration, and those of the loader's parts as they
-        are now.
+        """Return the states of the loader's parts now, and at the start of the iteration.
 
         None before the first iteration.
         """
-        if not self._start:
+        if not self._states_at_start:
             return None
         return {
-            **self._start,
+            **self._states_at_start,
             "generators_now": part_states(*ordering_parts(self.loader)),
             "own_now": part_states(*drawing_parts(self.loader)),
         }
@@ -162,21 +173,22 @@ class RereadLoader:
                 after that.
         """
         if inside_epoch:
-            self._state = state
+            self._state_to_resume = state
             return
         self._restore_order(state["generators_now"])
         restore_parts(state.get("own_now"), *drawing_parts(self.loader))
 
     def _restore_order(self, states: list[Any]) -> None:
-        """Restore the states of `ordering_parts`, also as earlier versions wrote them.
-
-        Those wrote a tensor for each torch generator of the loader and its sampler, in this order.
-        """
+        """Restore the states of `ordering_parts`."""
         parts = ordering_parts(self.loader)
+
+        # Earlier versions wrote a tensor for each torch generator of the loader and its sampler, in
+        # this order.
         if states and isinstance(states[0], torch.Tensor):
+            tensors = states
             present = [state for state in part_states(*parts) if state["kind"] == "torch"]
-            states = [
-                {**state, "state": [state["state"][0], tensor]}
-                for state, tensor in zip(present, states, strict=False)
-            ]
+            states = []
+            for state, tensor in zip(present, tensors, strict=False):
+                device, _ = state["state"]
+                states.append({**state, "state": [device, tensor]})
         restore_parts(states, *parts)

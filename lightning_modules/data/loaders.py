@@ -1,12 +1,10 @@
-"""Build the loader of a dataset: in order, shuffled, sharded over processes, or after its first
-batches.
-"""
+"""Build the loader of a dataset: in order, shuffled, sharded, or after its first batches."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import (
@@ -18,10 +16,10 @@ from torch.utils.data import (
 )
 
 from ..common.libraries import is_instance
-from .batch_samplers import BatchesAfter, ShardedBatchSampler, options_of, share_of
+from .batch_samplers import BatchesAfter, ShardedBatchSampler, batch_size_of_rank, options_of
 from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
-from .iteration import iterate
+from .iteration import TorchLoader, iterate
 from .length_grouping import LengthGroupedSampler
 from .rebalancing import BatchRebalanceSampler
 from .samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
@@ -61,7 +59,7 @@ def build_loader(
         drop_last: leave out the last, incomplete round; of given batches as they say.
         rank: index of this process.
         world_size: number of processes.
-        copies: how many of them, of numbers that follow one another, get the same batches.
+        copies: number of consecutive processes that get the same batches.
         even_batches: give every process equally many samples, repeating some from the start.
         split_batches: split the samples of one batch over all processes.
         dispatch_batches: let process 0 read the data and send it to the others. None lets each
@@ -74,117 +72,137 @@ def build_loader(
     Raises:
         ValueError: `split_batches`, and the batches cannot be split evenly.
     """
-    shares = world_size // copies
+    shards = world_size // copies
     is_stream = isinstance(dataset, IterableDataset)
     if is_stream and dispatch_batches is None and kwargs.get("num_workers", 0) > 1:
         # Batches of the workers alternate, and each ends at its own time: only one process can
         # order them.
         dispatch_batches = True
     is_dispatched = bool(dispatch_batches) and world_size > 1
-    share_rank = None if is_dispatched else rank // copies
+    # Where process 0 reads for all, it reads the batches of all shards.
+    shard_rank = None
+    if not is_dispatched:
+        shard_rank = rank // copies
 
     options: dict[str, Any] = {"collate_fn": collate_fn, "drops_last": drop_last, **kwargs}
     if is_stream:
+        # A stream: every process keeps its part of each round, or reads its own files.
         assert batch_size is not None, "a stream has no batch sampler"
-        share: int | None = share_of(batch_size, shares, split_batches)
-        options |= {"total": None, "batch_size": share, "drop_last": drop_last}
+        samples_per_rank = batch_size_of_rank(batch_size, shards, split_batches)
+        options |= {"total": None, "batch_size": samples_per_rank, "drop_last": drop_last}
 
-        stream: Any = dataset
-        reads_own_files = (
-            dispatch_batches is False and not split_batches and _files(stream) >= shares
-        )
-        if share_rank is None or shares == 1:
+        stream = cast(Any, dataset)
+        may_read_own_files = dispatch_batches is False and not split_batches
+        if shard_rank is None or shards == 1:
             dataset = stream
-        elif reads_own_files:
-            dataset = stream.shard(num_shards=shares, index=share_rank)
-            options["files"] = shares
+        elif may_read_own_files and _number_of_files(stream) >= shards:
+            dataset = stream.shard(num_shards=shards, index=shard_rank)
+            options["files"] = shards
         else:
             dataset = IterableShard(
                 stream,
                 batch_size,
-                rank=share_rank,
-                world_size=shares,
+                rank=shard_rank,
+                world_size=shards,
                 drop_last=drop_last,
                 split_batches=split_batches,
                 fill_round=dispatch_batches is False,
             )
-    # gives the batches of this process only
     elif isinstance(sampler, (BatchRebalanceSampler, TokenBudgetSampler)):
-        share = batch_size
+        # These yield the batches of this process only.
+        samples_per_rank = batch_size
         options |= {"total": len(dataset), "batch_sampler": sampler}
     else:
-        batches = ShardedBatchSampler(
-            SequentialSampler(dataset) if sampler is None else sampler,
+        # A map-style dataset: all processes have the same order, and take their batches from it.
+        if sampler is None:
+            sampler = SequentialSampler(dataset)
+        batch_sampler = ShardedBatchSampler(
+            sampler,
             batch_size,
             drop_last,
-            rank=share_rank,
-            world_size=shares,
+            rank=shard_rank,
+            world_size=shards,
             even_batches=even_batches,
             split_batches=split_batches,
         )
-        if batch_size is not None or (seedable and isinstance(batches.sampler, RandomSampler)):
-            batches.sampler = _seeded(
-                batches.sampler, seed, seedable, 1 if is_dispatched else world_size
-            )
-        share = batches.share
+        inner_sampler = batch_sampler.sampler
+        if batch_size is not None or (seedable and isinstance(inner_sampler, RandomSampler)):
+            readers = 1 if is_dispatched else world_size
+            batch_sampler.sampler = _with_shared_order(inner_sampler, seed, seedable, readers)
+        samples_per_rank = batch_sampler.samples_per_rank
         options |= {
             "total": len(dataset),
-            "batch_sampler": batches,
-            "drops_last": batches.drop_last,
+            "batch_sampler": batch_sampler,
+            "drops_last": batch_sampler.drop_last,
         }
-        if share is None:
+        if samples_per_rank is None:
             # The padding of the last batch is unknown, so that nothing can be cut off.
             options |= {"total": None, "drops_last": True}
 
-    options["samples_per_round"] = (share or 1) * shares
+    options["samples_per_round"] = (samples_per_rank or 1) * shards
     if is_dispatched:
         return DispatchLoader(dataset, rank=rank, world_size=world_size, copies=copies, **options)
     return EpochLoader(dataset, **options)
 
 
-def rebuild_loader(loader: DataLoader, **sharing: Any) -> EpochLoader:
+def rebuild_loader(loader: TorchLoader, **sharding: Any) -> EpochLoader:
     """As `Accelerator.prepare(loader)`: shard a loader of torch as `build_loader` does.
 
     Args:
         loader: makes batches, of a batch size or by a batch sampler; it is not changed, except for
             a `RandomSampler` in a custom batch sampler.
-        sharing: the arguments of `build_loader` from `seed` to `dispatch_batches`, but `drop_last`.
+        sharding: the arguments of `build_loader` from `seed` to `dispatch_batches`, except
+            `drop_last`.
 
     Raises:
         ValueError: `split_batches`, and the batches cannot be split evenly.
     """
-    batching: dict[str, Any] = {"batch_size": None, "sampler": loader.batch_sampler}
+    dataset = loader.dataset
+    batch_sampler = loader.batch_sampler
+    batching: dict[str, Any] = {"batch_size": None, "sampler": batch_sampler}
     if isinstance(loader.dataset, IterableDataset):
         batching = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    elif type(loader.batch_sampler) is BatchSampler:
-        batches = loader.batch_sampler
+    elif type(batch_sampler) is BatchSampler:
         batching = {
-            "batch_size": batches.batch_size,
-            "drop_last": batches.drop_last,
-            "sampler": batches.sampler,
+            "batch_size": batch_sampler.batch_size,
+            "drop_last": batch_sampler.drop_last,
+            "sampler": batch_sampler.sampler,
         }
-    return build_loader(loader.dataset, **batching, **sharing, **options_of(loader))
+    return build_loader(dataset, **batching, **sharding, **options_of(loader))
 
 
-def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> Any:
-    """Return a sampler that has the same order in all processes."""
+def _with_shared_order(sampler: Any, seed: int | None, seedable: bool, readers: int) -> Any:
+    """Return a sampler that has the same order in all processes that read.
+
+    Args:
+        sampler: of the samples.
+        seed: of the order; None for the seed that torch was given last.
+        seedable: let the order of a `RandomSampler` depend on seed and epoch alone.
+        readers: processes that draw an order.
+    """
     if isinstance(sampler, SeedableRandomSampler):
         return sampler
     if isinstance(sampler, RandomSampler) and seedable:
-        return SeedableRandomSampler.like(sampler, torch.initial_seed() if seed is None else seed)
-    if world_size == 1 or not isinstance(sampler, (RandomSampler, LengthGroupedSampler)):
+        if seed is None:
+            seed = torch.initial_seed()
+        return SeedableRandomSampler.like(sampler, seed)
+    if readers == 1 or not isinstance(sampler, (RandomSampler, LengthGroupedSampler)):
         return sampler
-    if isinstance(sampler, RandomSampler) and sampler.generator is None:
-        drawn = torch.empty((), dtype=torch.int64, device="cpu").random_()
-        sampler.generator = torch.Generator().manual_seed(int(drawn))
+
+    # As in accelerate, a sampler without a generator gets one.
+    if isinstance(sampler, RandomSampler) and getattr(sampler, "generator", None) is None:
+        seed_tensor = torch.empty((), dtype=torch.int64, device="cpu").random_()
+        sampler.generator = torch.Generator().manual_seed(int(seed_tensor.item()))
     return SharedOrderSampler(sampler)
 
 
-def _files(dataset: Any) -> int:
+def _number_of_files(dataset: Any) -> int:
     """Return the number of files of a `datasets.IterableDataset`; 0 for other streams."""
     if not is_instance(dataset, "datasets", "IterableDataset"):
         return 0
-    return dataset.num_shards if hasattr(dataset, "num_shards") else dataset.n_shards
+    if hasattr(dataset, "num_shards"):
+        return dataset.num_shards
+    return dataset.n_shards  # its name in older versions
 
 
 def loader_after(loader: Any, batches: int) -> Any:
@@ -194,27 +212,31 @@ def loader_after(loader: Any, batches: int) -> Any:
     pass over the loader has the order of the next epoch.
 
     Args:
-        loader: one of torch's, prepared or not. Batches of a map-style dataset are not even read.
-        batches: how many, of this process.
+        loader: one of torch's, prepared or not. Samples of a map-style dataset are not loaded for
+            the skipped batches.
+        batches: number of batches of this process to skip.
 
     Raises:
-        ValueError: there is no such number of batches.
+        ValueError: the number is negative.
     """
     if batches < 0:
         raise ValueError(f"num_batches={batches} must be 0 or more.")
-    indexed = type(loader) is DataLoader and loader.batch_sampler is not None
-    if indexed and not isinstance(loader.dataset, IterableDataset):
-        return DataLoader(
-            loader.dataset,
-            batch_sampler=BatchesAfter(loader.batch_sampler, batches),
-            **options_of(loader),
-        )
-    return LoaderAfter(loader, batches)
+    if type(loader) is not DataLoader:
+        return LoaderAfter(loader, batches)
+
+    torch_loader = cast("TorchLoader", loader)
+    batch_sampler = torch_loader.batch_sampler
+    dataset = torch_loader.dataset
+    if batch_sampler is None or isinstance(dataset, IterableDataset):
+        return LoaderAfter(loader, batches)
+    remaining = BatchesAfter(batch_sampler, batches)
+    return DataLoader[Any](dataset, batch_sampler=remaining, **options_of(torch_loader))
 
 
 class LoaderAfter:
-    """Loader without the first batches of another one; all other attributes are those of that
-    loader.
+    """Loader without the first batches of another one.
+
+    All other attributes are those of that loader.
 
     Args:
         loader: the loader.

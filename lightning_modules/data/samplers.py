@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Sized
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import IterableDataset, RandomSampler, Sampler, get_worker_info
 
 from ..common.collectives import broadcast_from_rank_zero
-from .batch_samplers import even_shares, share_of
+from .batch_samplers import batch_size_of_rank, even_shares
 from .order import in_sequence, random_order
 
 
 class SeedableRandomSampler(RandomSampler):
-    """As `accelerate.data_loader.SeedableRandomSampler`: the order depends on the seed and the
-    epoch alone.
+    """As `accelerate.data_loader.SeedableRandomSampler`.
+
+    The order depends on the seed and the epoch alone.
 
     Args:
         data_source: the dataset, anything with a length.
@@ -34,16 +35,20 @@ class SeedableRandomSampler(RandomSampler):
         replacement: bool = False,
         num_samples: int | None = None,
     ):
-        super().__init__(data_source, replacement, num_samples)
+        # torch leaves the type of a parameter open.
+        super().__init__(  # pyright: ignore[reportUnknownMemberType]
+            data_source, replacement, num_samples
+        )
         self.seed = seed
         self.epoch = 0
 
     @classmethod
     def like(cls, sampler: RandomSampler, seed: int) -> SeedableRandomSampler:
         """Return the seedable counterpart of a plain `RandomSampler`."""
-        # however many there are in a later epoch
-        takes_all = sampler.num_samples == len(sampler.data_source)
-        num_samples = None if takes_all else sampler.num_samples
+        # One that draws all samples keeps doing so if the dataset grows in a later epoch.
+        num_samples = None
+        if sampler.num_samples != len(sampler.data_source):
+            num_samples = sampler.num_samples
         return cls(
             sampler.data_source,
             seed=seed,
@@ -57,16 +62,14 @@ class SeedableRandomSampler(RandomSampler):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        if self.replacement or self.num_samples != len(self.data_source):
-            return iter(
-                RandomSampler(self.data_source, self.replacement, self.num_samples, generator)
-            )
-        return in_sequence(random_order(self.num_samples, generator))
+        takes_each_once = self.num_samples == len(self.data_source) and not self.replacement
+        if takes_each_once:
+            return in_sequence(random_order(self.num_samples, generator))
+        sampler = RandomSampler(self.data_source, self.replacement, self.num_samples, generator)
+        return iter(sampler)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the seed, so that an epoch is finished in its order where the arguments have
-        another one by then.
-        """
+        """Return the seed: a resumed epoch keeps its order if the arguments have another seed."""
         return {"seed": self.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -74,15 +77,16 @@ class SeedableRandomSampler(RandomSampler):
         self.seed = state["seed"]
 
 
-class IterableShard(IterableDataset):
-    """This process's shard of a stream: every process reads all of it and keeps its part of each
-    round.
+class IterableShard(IterableDataset[Any]):
+    """This process's shard of a stream.
 
-    The stream must be the same on every process: either it has `set_epoch`, or an attribute
-    `generator` (a `torch.Generator`), which is seeded with the epoch; the documents of the
-    reference ask for the same. The last, shorter round is split evenly, filled up with the first
-    samples of the stream, as the reference does it where its first process reads for all; with
-    `fill_round` it is filled up to a whole one, as where each reads for itself.
+    Every process reads the whole stream and keeps its part of each round. So the stream must be the
+    same on every process: either it has `set_epoch`, or an attribute `generator` (a
+    `torch.Generator`), which is seeded with the epoch; transformers documents the same requirement.
+
+    The last, shorter round is split evenly, filled up with the first samples of the stream, as in
+    transformers where its first process reads for all. With `fill_round` it is filled up to a whole
+    one, as where each process reads for itself.
 
     Args:
         dataset: the stream.
@@ -114,16 +118,17 @@ class IterableShard(IterableDataset):
         self.rank = rank
         self.world_size = world_size
         self.drop_last = drop_last
-        self.share = share_of(batch_size, world_size, split_batches)
+        self.samples_per_rank = batch_size_of_rank(batch_size, world_size, split_batches)
         self.fill_round = fill_round
         self.epoch = 0
-        # a worker writes it, its parent reads it
-        self._last_round = torch.tensor(-1, device="cpu").share_memory_()
+        # In shared memory, as a worker writes it and its parent reads it.
+        self._last_round = torch.tensor(-1, device="cpu")
+        self._last_round.share_memory_()
 
     @property
     def last_round(self) -> int:
         """Return the samples in the round before its filling; see the class."""
-        return int(self._last_round)
+        return int(self._last_round.item())
 
     def set_epoch(self, epoch: int) -> None:
         """Set the next epoch, in the stream as well if it has `set_epoch`."""
@@ -132,49 +137,61 @@ class IterableShard(IterableDataset):
             self.dataset.set_epoch(epoch)
 
     def __len__(self) -> int:
-        rounds, rest = divmod(len(self.dataset), self.share * self.world_size)
+        """Count the samples of this process in an epoch, with those that fill up a round."""
+        rounds, rest = divmod(len(self.dataset), self.samples_per_rank * self.world_size)
+        samples_of_full_rounds = rounds * self.samples_per_rank
         if self.drop_last or rest == 0:
-            return rounds * self.share
-        return rounds * self.share + (
-            self.share if self.fill_round else -(-rest // self.world_size)
-        )
+            return samples_of_full_rounds
+        if self.fill_round:
+            return samples_of_full_rounds + self.samples_per_rank
+        return samples_of_full_rounds + -(-rest // self.world_size)
 
     def __iter__(self) -> Iterator[Any]:
         self._seed_generator()
-        size = self.share * self.world_size
-        start: list[Any] = []
+        round_size = self.samples_per_rank * self.world_size
         workers = get_worker_info()
-        alone = workers is None or workers.num_workers == 1
-        stream = iter(self.dataset)
-        while chunk := list(itertools.islice(stream, size)):
-            start = start or chunk
-            self._last_round.fill_(len(chunk) if alone else -1)
-            if len(chunk) < size and self.drop_last:
+        is_only_reader = workers is None or workers.num_workers == 1
+        stream: Iterator[Any] = iter(self.dataset)
+        first_round: list[Any] = []
+        while True:
+            samples = list(itertools.islice(stream, round_size))
+            if not samples:
+                return
+            if not first_round:
+                first_round = samples
+            self._last_round.fill_(len(samples) if is_only_reader else -1)
+
+            # A shorter round is the last one.
+            missing = round_size - len(samples)
+            if missing > 0 and self.drop_last:
                 return
             if self.fill_round:
-                chunk += itertools.islice(itertools.cycle(start), size - len(chunk))
-            yield from even_shares(chunk, start[: self.world_size], self.world_size)[self.rank]
+                samples = [*samples, *itertools.islice(itertools.cycle(first_round), missing)]
+            shares = even_shares(samples, first_round[: self.world_size], self.world_size)
+            yield from shares[self.rank]
 
     def _seed_generator(self) -> None:
+        """Seed the stream's `generator` with the epoch, unless `set_epoch` does that."""
         generator = getattr(self.dataset, "generator", None)
         if not hasattr(self.dataset, "set_epoch") and isinstance(generator, torch.Generator):
             generator.manual_seed(self.epoch)
 
 
-class FilesInTurn(IterableDataset):
-    """A stream of several files, in the order in which processes trained it that each read their
-    share of the files.
+class FilesInTurn(IterableDataset[Any]):
+    """A stream of several files, in the order in which several processes trained it.
+
+    Each of those processes read its share of the files.
 
     Args:
         dataset: a `datasets.IterableDataset`.
-        processes: among which its files were shared out.
+        processes: number of processes among which its files were divided.
         batch_size: samples that each of them took at a time.
     """
 
     def __init__(self, dataset: Any, processes: int, batch_size: int) -> None:
-        self.shares = [
-            dataset.shard(num_shards=processes, index=index) for index in range(processes)
-        ]
+        self.shares: list[Any] = []
+        for index in range(processes):
+            self.shares.append(dataset.shard(num_shards=processes, index=index))
         self.batch_size = batch_size
 
     def set_epoch(self, epoch: int) -> None:
@@ -183,10 +200,11 @@ class FilesInTurn(IterableDataset):
             share.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        streams = [iter(share) for share in self.shares]
+        streams: list[Iterator[Any]] = [iter(share) for share in self.shares]
         while True:
             batches = [list(itertools.islice(stream, self.batch_size)) for stream in streams]
-            if not all(batches):  # all processes stop where the first one ends
+            # All processes stopped where the first one ended.
+            if not all(batches):
                 return
             yield from itertools.chain.from_iterable(batches)
 
@@ -203,8 +221,8 @@ def shared_in_turn(dataset: Any, processes: int, batch_size: int) -> Any:
 class SharedOrderSampler(Sampler[int]):
     """Sampler with the order that process 0 draws, on every process.
 
-    Each process advances its own generator as if it were alone. All processes have to iterate
-    together.
+    Each process advances its own generator as if it were the only one. All processes have to
+    iterate together.
 
     Args:
         sampler: has an attribute `generator`, one on the CPU; None stands for torch's global one.
@@ -217,15 +235,15 @@ class SharedOrderSampler(Sampler[int]):
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[int]:
-        own = self.sampler.generator
-        state = torch.get_rng_state() if own is None else own.get_state()
-        of_first_process = broadcast_from_rank_zero(state)
-        order = list(self.sampler)
+        generator = cast("torch.Generator | None", self.sampler.generator)
+        state = torch.get_rng_state() if generator is None else generator.get_state()
+        state_of_rank_zero = broadcast_from_rank_zero(state)
 
-        # The order of process 0; this process's generator has been advanced.
-        if not torch.equal(state, of_first_process):
+        # This advances the generator of this process, also where another order is used.
+        order: list[int] = list(self.sampler)
+        if not torch.equal(state, state_of_rank_zero):
             self.sampler.generator = torch.Generator()
-            self.sampler.generator.set_state(of_first_process)
+            self.sampler.generator.set_state(state_of_rank_zero)
             order = list(self.sampler)
-            self.sampler.generator = own
+            self.sampler.generator = generator
         yield from order

@@ -1,9 +1,8 @@
-"""States of the parts of a loader that draw random numbers: dataset, collator and samplers, for
-checkpoints.
+"""States of the parts of a loader that draw random numbers: dataset, collator and samplers.
 
-Of each part these are the states of the generators in its own attributes, such as `generator` of
-torch's samplers and transformers' collators, and its `state_dict` if it has `load_state_dict` too.
-Nothing inside of other attributes is looked at.
+Checkpoints hold them. Of each part these are the states of the generators in its own attributes,
+such as `generator` of torch's samplers and transformers' collators, and its `state_dict` if it has
+`load_state_dict` too. Nothing inside of other attributes is looked at.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import functools
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -27,15 +26,14 @@ from .samplers import SharedOrderSampler
 
 _log = logging.getLogger(__name__)
 
-_WRAPPED = ("data_collator", "dataset", "datasets")
-"""Attributes that hold the collator or the datasets that a part wraps, as in
-`torch.utils.data.Subset`.
-"""
+AttributePath = tuple[str | int, ...]
+"""Names of the attributes, and indices in lists, that lead from a part to an object."""
+
+_WRAPPING_ATTRIBUTES = ("data_collator", "dataset", "datasets")
+"""Attributes that hold what a part wraps, as `dataset` of `torch.utils.data.Subset`."""
 
 _LONGEST_PATH = 8
-"""Names from a part to one that it wraps; longer paths are those of objects that refer to each
-other.
-"""
+"""Longest path to a wrapped part; longer ones are those of objects that refer to each other."""
 
 _SAVED_ELSEWHERE = (DataLoader, DistributedSampler, IterableDataset, nn.Module)
 """Classes whose `state_dict` is a position, which loaders restore in their own way, or weights."""
@@ -48,42 +46,75 @@ _GLOBAL_GENERATORS = (
 """The generators of the process, which `common.seeding` saves."""
 
 
-class _Kind(NamedTuple):
-    """A class of generators, and how its state is read, restored, and given to a new one."""
+class _GeneratorKind(NamedTuple):
+    """A class of generators, and how its state is handled.
+
+    Attributes:
+        type: the class.
+        get_state: returns the state of a generator in plain values.
+        set_state: restores such a state.
+        make: returns a new generator that a state fits.
+    """
 
     type: type
-    get: Callable[[Any], Any]
-    restore: Callable[[Any, Any], None]
+    get_state: Callable[[Any], Any]
+    set_state: Callable[[Any, Any], None]
     make: Callable[[Any], Any]
 
 
-_KINDS = {
-    "torch": _Kind(
-        torch.Generator,
-        lambda generator: [str(generator.device), generator.get_state()],
-        lambda generator, state: generator.set_state(state[1]),
-        lambda state: torch.Generator(state[0]),
+def _get_torch_state(generator: torch.Generator) -> list[Any]:
+    return [str(generator.device), generator.get_state()]
+
+
+def _set_torch_state(generator: torch.Generator, state: list[Any]) -> None:
+    generator.set_state(state[1])
+
+
+def _make_torch_generator(state: list[Any]) -> torch.Generator:
+    return torch.Generator(state[0])
+
+
+def _get_numpy_state(generator: np.random.Generator) -> Any:
+    return generator.bit_generator.state
+
+
+def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
+    generator.bit_generator.state = state
+
+
+def _make_numpy_generator(state: dict[str, Any]) -> np.random.Generator:
+    algorithm = getattr(np.random, state["bit_generator"])
+    return np.random.Generator(algorithm())
+
+
+def _make_numpy_random_state(state: Any) -> np.random.RandomState:
+    return np.random.RandomState()
+
+
+def _make_python_random(state: Any) -> random.Random:
+    return random.Random()
+
+
+_GENERATOR_KINDS = {
+    "torch": _GeneratorKind(
+        torch.Generator, _get_torch_state, _set_torch_state, _make_torch_generator
     ),
-    "numpy": _Kind(
-        np.random.Generator,
-        lambda generator: generator.bit_generator.state,
-        lambda generator, state: setattr(generator.bit_generator, "state", state),
-        lambda state: np.random.Generator(getattr(np.random, state["bit_generator"])()),
+    "numpy": _GeneratorKind(
+        np.random.Generator, _get_numpy_state, _set_numpy_state, _make_numpy_generator
     ),
-    "numpy state": _Kind(
+    "numpy state": _GeneratorKind(
         np.random.RandomState,
         np.random.RandomState.get_state,
         np.random.RandomState.set_state,
-        lambda state: np.random.RandomState(),
+        _make_numpy_random_state,
     ),
-    "python": _Kind(
-        random.Random,
-        random.Random.getstate,
-        random.Random.setstate,
-        lambda state: random.Random(),
+    "python": _GeneratorKind(
+        random.Random, random.Random.getstate, random.Random.setstate, _make_python_random
     ),
 }
-_KIND_OF_TYPE = {kind.type: name for name, kind in _KINDS.items()}
+"""Under these names the states of generators are in checkpoints."""
+
+_KIND_OF_TYPE = {kind.type: name for name, kind in _GENERATOR_KINDS.items()}
 
 
 def drawing_parts(loader: Any) -> tuple[Any, Any]:
@@ -92,14 +123,13 @@ def drawing_parts(loader: Any) -> tuple[Any, Any]:
 
 
 def ordering_parts(loader: Any) -> tuple[Any, Any, Any]:
-    """Return the parts that draw the order of an epoch: the loader itself, its sampler and its
-    batch sampler.
+    """Return the parts that draw the order of an epoch: loader, sampler and batch sampler.
 
-    Those of a script, which samplers of this library may be around.
+    These are the samplers of the user's script, which ones of this library may wrap.
     """
     batch_sampler = getattr(loader, "batch_sampler", None)
     if isinstance(batch_sampler, ShardedBatchSampler):
-        batch_sampler = batch_sampler.given
+        batch_sampler = batch_sampler.batch_sampler
     sampler = getattr(batch_sampler, "sampler", None)
     if sampler is None:
         sampler = getattr(loader, "sampler", None)
@@ -108,37 +138,37 @@ def ordering_parts(loader: Any) -> tuple[Any, Any, Any]:
     return loader, sampler, batch_sampler
 
 
-class Owner(NamedTuple):
+class StateOwner(NamedTuple):
     """An object that may have states: a part of a loader, or one that it wraps.
 
     Attributes:
         root: index of the part.
-        path: names of the attributes that lead from the part to the object.
+        path: the attributes that lead from the part to the object.
         value: the object.
-        has_state: it has a `state_dict` to save.
+        has_state_dict: it has a `state_dict` to save.
     """
 
     root: int
-    path: tuple[str | int, ...]
+    path: AttributePath
     value: Any
-    has_state: bool
+    has_state_dict: bool
 
 
-def owners_of(*parts: Any) -> list[Owner]:
+def state_owners(*parts: Any) -> list[StateOwner]:
     """Return parts of a loader, and those that they wrap; None has no state."""
-    owners = []
+    owners: list[StateOwner] = []
     for root, part in enumerate(parts):
-        for path, value in _with_wrapped(part):
-            owners.append(Owner(root, path, value, _has_state(value)))
+        for path, value in _walk_wrapped(part):
+            owners.append(StateOwner(root, path, value, _has_state_dict(value)))
     return owners
 
 
 def part_states(*parts: Any) -> list[dict[str, Any]]:
-    """Return the states of parts, and of those that they wrap: `owner_states` of `owners_of`."""
-    return owner_states(owners_of(*parts))
+    """Return the states of parts, and of those that they wrap; see `states_of`."""
+    return states_of(state_owners(*parts))
 
 
-def owner_states(owners: list[Owner]) -> list[dict[str, Any]]:
+def states_of(owners: list[StateOwner]) -> list[dict[str, Any]]:
     """Return the states of objects in plain values. Loaders ask for them before each batch.
 
     Returns:
@@ -146,20 +176,30 @@ def owner_states(owners: list[Owner]) -> list[dict[str, Any]]:
         ("path"), "kind", "state".
     """
     states: list[dict[str, Any]] = []
-    for root, path, owner, has_state in owners:
-        for name, value in getattr(owner, "__dict__", {}).items():
-            kind = _KIND_OF_TYPE.get(type(value))
-            if kind is None or any(value is generator for generator in _GLOBAL_GENERATORS):
-                continue
-            state = _KINDS[kind].get(value)
-            states.append({"root": root, "path": [*path, name], "kind": kind, "state": state})
+    for root, path, owner, has_state_dict in owners:
+        attributes: dict[str, Any] = getattr(owner, "__dict__", {})
+        for name, value in attributes.items():
+            kind = _kind_of_generator(value)
+            if kind is not None:
+                state = _GENERATOR_KINDS[kind].get_state(value)
+                states.append({"root": root, "path": [*path, name], "kind": kind, "state": state})
 
-        state = _state_dict_of(owner) if has_state else None
-        if state is not None:
-            states.append(
-                {"root": root, "path": [*path, "state_dict"], "kind": "state_dict", "state": state}
-            )
+        if has_state_dict:
+            state = _state_dict_of(owner)
+            if state is not None:
+                path_of_state = [*path, "state_dict"]
+                states.append(
+                    {"root": root, "path": path_of_state, "kind": "state_dict", "state": state}
+                )
     return states
+
+
+def _kind_of_generator(value: object) -> str | None:
+    """Return the kind of a generator; None for other values and for the global generators."""
+    kind = _KIND_OF_TYPE.get(type(value))
+    if kind is None or any(value is generator for generator in _GLOBAL_GENERATORS):
+        return None
+    return kind
 
 
 def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
@@ -167,24 +207,27 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
 
     Args:
         states: of `part_states`, also of versions that searched for generators in nested objects;
-            what has no counterpart is left out with a warning.
+            a state that has no counterpart is skipped with a warning.
         parts: the same ones, or others made in the same way.
     """
     for stored in states or ():
-        path = []
-        for step in stored["path"]:
+        path: list[Any] = []
+        for step in cast("list[Any]", stored["path"]):
             # Earlier versions wrote a pair for each attribute.
-            path.append(step[1] if isinstance(step, list) else step)
+            path.append(cast("list[Any]", step)[1] if isinstance(step, list) else step)
 
         part = parts[stored["root"]]
-        owner = dict(_with_wrapped(part)).get(tuple(path[:-1]))
+        owners = dict(_walk_wrapped(part))
+        owner = owners.get(tuple(path[:-1]))
         if not _restore(owner, path[-1], stored):
-            _warn_of_lost(".".join(map(str, [type(part).__name__, *path])))
+            names = [type(part).__name__, *map(str, path)]
+            _warn_of_lost(".".join(names))
 
 
 class RandomSources:
-    """All that draws random numbers while batches are made: the global CPU generators, and parts of
-    loaders.
+    """All that draws random numbers while batches are made.
+
+    These are the global CPU generators, and the generators of parts of loaders.
 
     Args:
         parts: such as `drawing_parts`.
@@ -192,11 +235,11 @@ class RandomSources:
 
     def __init__(self, *parts: Any) -> None:
         self.parts = parts
-        self._owners = owners_of(*parts)
+        self._owners = state_owners(*parts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the generators, and those of the parts as "own"."""
-        return {**capture_host_rng(), "own": owner_states(self._owners)}
+        return {**capture_host_rng(), "own": states_of(self._owners)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore them."""
@@ -204,28 +247,24 @@ class RandomSources:
         restore_parts(state.get("own"), *self.parts)
 
 
-def _with_wrapped(
-    part: Any, path: tuple[str | int, ...] = ()
-) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield a part and those that it wraps, each after the names of the attributes that lead to
-    it.
-    """
+def _walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[AttributePath, Any]]:
+    """Yield a part and those that it wraps, each after the attributes that lead to it."""
     yield path, part
     # The parts of a loader are saved for themselves.
     if isinstance(part, DataLoader) or len(path) >= _LONGEST_PATH:
         return
 
-    attributes = getattr(part, "__dict__", {})
-    for name in _WRAPPED:
+    attributes: dict[str, Any] = getattr(part, "__dict__", {})
+    for name in _WRAPPING_ATTRIBUTES:
         wrapped = attributes.get(name)
         if isinstance(wrapped, list):
-            for index, item in enumerate(wrapped):
-                yield from _with_wrapped(item, (*path, name, index))
+            for index, item in enumerate(cast("list[Any]", wrapped)):
+                yield from _walk_wrapped(item, (*path, name, index))
         elif wrapped is not None:
-            yield from _with_wrapped(wrapped, (*path, name))
+            yield from _walk_wrapped(wrapped, (*path, name))
 
 
-def _has_state(owner: Any) -> bool:
+def _has_state_dict(owner: Any) -> bool:
     has_both = hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
     return has_both and not isinstance(owner, _SAVED_ELSEWHERE)
 
@@ -244,22 +283,24 @@ def _state_dict_of(owner: Any) -> dict[str, Any] | None:
 def _restore(owner: Any, name: str, stored: dict[str, Any]) -> bool:
     """Restore one state, if its owner still has a counterpart for it; return whether it has."""
     if stored["kind"] == "state_dict":
-        if not _has_state(owner):
+        if not _has_state_dict(owner):
             return False
         owner.load_state_dict(copy.deepcopy(stored["state"]))
         return True
 
-    attributes = getattr(owner, "__dict__", {})
+    # A generator that its owner has not made yet, as it draws for the first time later.
+    attributes: dict[str, Any] = getattr(owner, "__dict__", {})
     if name not in attributes:
         return False
-    kind = _KINDS[stored["kind"]]
+    kind = _GENERATOR_KINDS[stored["kind"]]
     if attributes[name] is None:
         setattr(owner, name, kind.make(stored["state"]))
+
     generator = getattr(owner, name)
     if type(generator) is not kind.type:
         return False
     try:
-        kind.restore(generator, stored["state"])
+        kind.set_state(generator, stored["state"])
     except ValueError:  # of another algorithm
         return False
     return True
@@ -269,8 +310,9 @@ def _restore(owner: Any, name: str, stored: dict[str, Any]) -> bool:
 def _warn_of_lost(name: str) -> None:
     _log.warning(
         "%s is in the checkpoint, but cannot be restored: it is missing now, or of another kind. "
-        "It may draw other numbers than without the interruption. Restored are generators in "
-        "attributes, and `state_dict` with `load_state_dict`, of dataset, samplers and collator.",
+        "The resumed run may draw other numbers than an uninterrupted one. Generators in "
+        "attributes of dataset, samplers and collator are restored, and their `state_dict` if they "
+        "have `load_state_dict`.",
         name,
     )
 
@@ -278,7 +320,7 @@ def _warn_of_lost(name: str) -> None:
 @functools.cache
 def _warn_of_unsaved(name: str, reason: str) -> None:
     _log.warning(
-        "The state_dict of %s is not saved, as it holds what a checkpoint cannot: %s. Return "
+        "The state_dict of %s is not saved because a checkpoint cannot hold it: %s. Return "
         "tensors, arrays, numbers, strings, and lists and dicts of them.",
         name,
         reason,

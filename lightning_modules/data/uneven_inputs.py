@@ -1,13 +1,14 @@
-"""Stop all processes together when their streams are of different lengths, instead of hanging in
-a collective.
+"""Stop all processes together when their streams are of different lengths.
+
+Otherwise the others would hang in a collective.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,19 +19,34 @@ from .dispatch import DispatchLoader
 
 logger = logging.getLogger(__name__)
 
-_UNKNOWN = -1
+_UNKNOWN_SIZE = -1
+
+
+class _RankStatus(NamedTuple):
+    """What a process tells the others in a round: 1 for yes, 0 for no.
+
+    Attributes:
+        has_batch: it has another batch.
+        size: samples in the batch, -1 if unknown.
+        is_last: the batch is its last one.
+    """
+
+    has_batch: int
+    size: int
+    is_last: int
 
 
 def may_be_uneven(loader: Any) -> bool:
-    """Return whether processes may have different numbers of batches; not if process 0 reads for
-    all.
-    """
+    """Return whether processes may have different numbers of batches."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return False
+    # Process 0 reads for all.
     if isinstance(loader, DispatchLoader):
         return False
     dataset = getattr(loader, "dataset", None)
-    return isinstance(dataset, IterableDataset) or dataset is None or not hasattr(loader, "__len__")
+    if dataset is None or isinstance(dataset, IterableDataset):
+        return True
+    return not hasattr(loader, "__len__")
 
 
 class UnevenInputs:
@@ -40,90 +56,118 @@ class UnevenInputs:
     gloo, so that there is no synchronisation with an accelerator. All have to read together.
 
     Args:
-        what: name of the data, for the warning.
+        description: name of the data, for messages.
         same_size: cut batches to the smallest of the round, so that their outputs can be gathered.
         ends: whether the batch just read is the last one of this process.
+
+    Attributes:
+        is_last: no process gets another batch after this one.
+        uneven: the batches of the processes have differed in number or size so far.
     """
 
     def __init__(
-        self, what: str, *, same_size: bool = False, ends: Callable[[], bool] = bool
+        self, description: str, *, same_size: bool = False, ends: Callable[[], bool] = bool
     ) -> None:
-        self.what = what
+        self.description = description
         self.same_size = same_size
         self.ends = ends
         self.is_last = False
-        """True if no process gets another batch after this one."""
         self.uneven = False
-        """True if the batches of the processes have differed in number or size so far."""
-        self._left_out = 0
+        self._has_cut = False
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches of this process; it reads one more than it yields if another process
-        ends first.
+        """Yield the batches of this process.
+
+        It reads one more than it yields if another process ends first.
         """
-        self.is_last = self.uneven = False
-        self._left_out, count = 0, 0
-        with _group_of_hosts() as group:
+        self.is_last = False
+        self.uneven = False
+        self._has_cut = False
+        rounds = 0
+        with _gloo_group() as group:
             for batch in _with_end(batches):
-                own = 0 if batch is None else find_batch_size(batch) or _UNKNOWN
-                said = _exchanged(
-                    [int(batch is not None), own, int(batch is not None and self.ends())], group
-                )
-                if not all(there for there, *_ in said):
-                    if any(there for there, *_ in said):
-                        self._warn_of_end(count, [bool(there) for there, *_ in said])
+                statuses = _exchange(self._status(batch), group)
+
+                # All stop as soon as one process has no batch.
+                have_batches = [bool(status.has_batch) for status in statuses]
+                if not all(have_batches):
+                    if any(have_batches):
+                        self._report_early_end(rounds, have_batches)
                     return
-                count += 1
-                self.is_last = any(last for *_, last in said)
-                self.uneven |= self.is_last and not all(last for *_, last in said)
-                yield self._cut(batch, [size for _, size, _ in said])
+
+                rounds += 1
+                ranks_at_end = sum(status.is_last for status in statuses)
+                self.is_last = ranks_at_end > 0
+                if 0 < ranks_at_end < len(statuses):
+                    self.uneven = True
+                yield self._cut(batch, [status.size for status in statuses])
+
+    def _status(self, batch: Any) -> _RankStatus:
+        """Return what this process tells the others; `batch` is None at the end."""
+        if batch is None:
+            return _RankStatus(has_batch=0, size=0, is_last=0)
+        size = find_batch_size(batch) or _UNKNOWN_SIZE
+        return _RankStatus(has_batch=1, size=size, is_last=int(self.ends()))
 
     def _cut(self, batch: Any, sizes: list[int]) -> Any:
-        least = min(sizes)
-        if not self.same_size or max(sizes) == least:
+        """Cut a batch to the smallest of the round, if batches have to have the same size."""
+        smallest = min(sizes)
+        if not self.same_size or max(sizes) == smallest:
             return batch
         self.uneven = True
-        if not self._left_out:
-            said = "%s: the processes have batches of %s samples in one round, cut to the smallest."
-            logger.warning(said, self.what, sizes[:16])
-        own = sizes[dist.get_rank()]
-        self._left_out += own - least
-        return map_nested(lambda leaf: _shorter(leaf, own, least), batch)
+        if not self._has_cut:
+            logger.warning(
+                "%s: batches of one round have %s samples on the processes. They are cut to the "
+                "smallest; the other samples are left out.",
+                self.description,
+                sizes[:16],
+            )
+            self._has_cut = True
+        size = sizes[dist.get_rank()]
+        return map_nested(lambda leaf: _first_rows(leaf, size, smallest), batch)
 
-    def _warn_of_end(self, count: int, there: list[bool]) -> None:
-        ended = [rank for rank, more in enumerate(there) if not more]
-        said = (
-            f"{self.what}: processes {ended[:8]} had {count} batches, and the others more. All "
-            "stop after "
-            f"{count}.{' The rest is in no prediction and no metric.' * self.same_size} Streams "
-            "have to be the same in all processes, or as long; or set dispatch_batches=True in "
-            "accelerator_config."
+    def _report_early_end(self, rounds: int, have_batches: list[bool]) -> None:
+        """Warn that some processes have no further batch; raise if they had none at all."""
+        ended = [rank for rank, has_batch in enumerate(have_batches) if not has_batch]
+        consequence = ""
+        if self.same_size:
+            consequence = " Predictions and metrics leave out the remaining samples."
+        message = (
+            f"{self.description}: processes {ended[:8]} had {rounds} batches, and the others more. "
+            f"All stop after {rounds}.{consequence} Give all processes the same stream, or streams "
+            "of the same length, or set dispatch_batches=True in accelerator_config."
         )
-        if count == 0:
-            raise ValueError(said)
-        logger.warning(said)
+        if rounds == 0:
+            raise ValueError(message)
+        logger.warning(message)
 
 
 def _with_end(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the batches, and None when there are no more."""
+    """Yield the batches, and None after the last one."""
     yield from batches
     yield None
 
 
-def _exchanged(said: list[int], group: Any) -> list[list[int]]:
-    own = torch.tensor(said, device="cpu")
-    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, own, group=group)
-    return [one.tolist() for one in gathered]
+def _exchange(status: _RankStatus, group: Any) -> list[_RankStatus]:
+    """Return the status of every process."""
+    tensor = torch.tensor(list(status), device="cpu")
+    gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, tensor, group=group)  # pyright: ignore[reportUnknownMemberType] - untyped in torch
+
+    statuses: list[_RankStatus] = []
+    for values in gathered:
+        has_batch, size, is_last = (int(value.item()) for value in values)
+        statuses.append(_RankStatus(has_batch, size, is_last))
+    return statuses
 
 
 @contextlib.contextmanager
-def _group_of_hosts() -> Iterator[Any]:
+def _gloo_group() -> Generator[Any]:
     """Provide a gloo group of all processes: the default group if that is one."""
     if str(dist.get_backend()) == "gloo":
         yield None
         return
-    group: Any = dist.new_group(backend="gloo")
+    group: Any = dist.new_group(backend="gloo")  # pyright: ignore[reportUnknownMemberType] - untyped in torch
     try:
         yield group
     finally:
@@ -131,6 +175,8 @@ def _group_of_hosts() -> Iterator[Any]:
             dist.destroy_process_group(group)
 
 
-def _shorter(leaf: Any, size: int, least: int) -> Any:
-    sized = hasattr(leaf, "shape") and len(leaf.shape) > 0 and leaf.shape[0] == size
-    return leaf[:least] if sized else leaf
+def _first_rows(leaf: Any, size: int, count: int) -> Any:
+    """Return the first `count` rows of a tensor or array of `size` rows; other values as is."""
+    if hasattr(leaf, "shape") and len(leaf.shape) > 0 and leaf.shape[0] == size:
+        return leaf[:count]
+    return leaf

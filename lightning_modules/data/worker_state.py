@@ -1,6 +1,4 @@
-"""Worker processes of data loaders: the states of their generators and streams, signals, and
-their end.
-"""
+"""Worker processes of data loaders: their generators and streams, signals, and their end."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from types import FrameType, MappingProxyType
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -25,17 +23,17 @@ from .stateful_parts import part_states, restore_parts
 
 
 def is_resumable(dataset: Any) -> bool:
-    """Return whether a dataset is a stream that can save its position and resume from it with the
-    very same samples.
+    """Return whether a dataset is a stream that resumes from its state with the very same samples.
 
     It has `state_dict` and `load_state_dict`. A `datasets.IterableDataset` that shuffles has them
-    too, but fills its buffer anew: it has to be read from the start to be the same.
+    too, but refills its buffer from scratch: it has to be read from the start to be the same.
     """
-    if not isinstance(dataset, IterableDataset):
-        return False
-    if not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")):
-        return False
+    has_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
     stage = getattr(dataset, "_ex_iterable", None)
+    if not (has_state and isinstance(dataset, IterableDataset)):
+        return False
+
+    # A `datasets.IterableDataset` is a chain of stages, each of which wraps the one before.
     while stage is not None:
         if "Shuffled" in type(stage).__name__:
             return False
@@ -48,15 +46,19 @@ ENDED = "ended"
 
 
 class Fetched(NamedTuple):
-    """A batch from a worker, and the states of the worker after it."""
+    """A batch from a worker, and the states of the worker after it.
+
+    Attributes:
+        batch: the batch.
+        worker: index of the worker.
+        states: those that changed since the last batch, packed, since hardly any of them is ever
+            read: "rng" of the global generators, "collate_draws" and "dataset_draws" of collator
+            and dataset, "dataset" the position in a stream.
+    """
 
     batch: Any
     worker: int
     states: dict[str, bytes]
-    """Those that changed since the last batch, packed, since hardly any of them is ever read: `rng`
-    of the global generators, `collate_draws` and `dataset_draws` of collator and dataset, `dataset`
-    the position in a stream.
-    """
 
 
 class ReportingCollate(SurfacingCollate):
@@ -64,7 +66,7 @@ class ReportingCollate(SurfacingCollate):
 
     Args:
         collate: makes the batch.
-        batch_size: samples of a full batch, None where samples are not put together.
+        batch_size: samples of a full batch, None where samples are not batched.
         saved: by worker, the states to restore before its first batch.
     """
 
@@ -101,9 +103,10 @@ class ReportingCollate(SurfacingCollate):
         }
         if is_resumable(dataset):
             states["dataset"] = self._packed_position(dataset, samples)
-        changed = {
-            name: state for name, state in states.items() if state != self._reported.get(name)
-        }
+        changed: dict[str, bytes] = {}
+        for name, state in states.items():
+            if state != self._reported.get(name):
+                changed[name] = state
         self._reported = states
 
         # Most workers never draw from the global generators, whose states take long to pack.
@@ -114,12 +117,14 @@ class ReportingCollate(SurfacingCollate):
         return changed
 
     def _packed_position(self, stream: Any, samples: Any) -> bytes:
+        """Return the packed state of a stream after these samples were read from it."""
         # Only the last batch of a stream has fewer samples.
-        if isinstance(samples, list) and len(samples) != self.batch_size:
+        if isinstance(samples, list) and len(cast("list[Any]", samples)) != self.batch_size:
             return packed(ENDED)
         try:
             return packed(stream.state_dict())
-        except UnsafeValueError:  # has to be read from its start again
+        except UnsafeValueError:
+            # A stream whose state cannot be saved is read from its start again.
             return packed(ENDED)
 
 
@@ -127,16 +132,19 @@ class WorkerStates(NamedTuple):
     """States of each worker after the last batch that came from it, in the order of the batches.
 
     They are never changed, only replaced: each batch that was read keeps those before it.
+
+    Attributes:
+        states: by index of the worker, its packed states.
+        last: the worker that the last batch came from.
     """
 
     states: Mapping[int, dict[str, bytes]] = MappingProxyType({})
     last: int | None = None
-    """The worker that the last batch came from."""
 
     @classmethod
     def known(cls, state: dict[str, Any]) -> WorkerStates:
         """Return the states of a `state_dict`."""
-        states = {}
+        states: dict[int, dict[str, bytes]] = {}
         for worker, values in state["states"]:
             states[worker] = {name: packed(value) for name, value in values.items()}
         return cls(states, state["last"])
@@ -151,7 +159,7 @@ class WorkerStates(NamedTuple):
 
     def state_dict(self, workers: int) -> dict[str, Any]:
         """Return the states for `ResumedWorkers`."""
-        states = []
+        states: list[list[Any]] = []
         for worker, values in self.states.items():
             states.append([worker, {name: unpacked(value) for name, value in values.items()}])
         return {"workers": workers, "last": self.last, "states": states}
@@ -160,36 +168,36 @@ class WorkerStates(NamedTuple):
 class ResumedWorkers:
     """A `worker_init_fn` that restores the states of each worker.
 
-    torch asks its workers for batches in turn and begins with worker 0. So that takes the place of
-    the worker whose turn it is.
+    torch asks its workers for batches in turn and starts with worker 0. So worker 0 resumes as the
+    one whose turn it is.
 
     Args:
         state: from `WorkerStates.state_dict`.
-        then: the loader's own `worker_init_fn`.
+        worker_init_fn: the loader's own function.
     """
 
-    def __init__(self, state: dict[str, Any], then: Callable[[int], None] | None) -> None:
-        self.states = dict(state["states"])
-        self.then = then
-        self.first = 0
+    def __init__(self, state: dict[str, Any], worker_init_fn: Callable[[int], None] | None) -> None:
+        self.states: dict[int, dict[str, Any]] = dict(state["states"])
+        self.worker_init_fn = worker_init_fn
+        self.first_worker = 0
         if state["last"] is not None:
-            self.first = (state["last"] + 1) % state["workers"]
+            self.first_worker = (state["last"] + 1) % state["workers"]
 
     def __call__(self, worker_id: int) -> None:
         """Called in the worker, after torch has seeded it."""
         info: Any = get_worker_info()
-        worker = (self.first + worker_id) % info.num_workers
-        if self.first > 0:
+        worker = (self.first_worker + worker_id) % info.num_workers
+        if self.first_worker > 0:
             seed = info.seed - info.id + worker
             # The public object refuses changes, but a stream that shards by `info.id` has to see
             # the resumed index.
             object.__setattr__(info, "id", worker)
             object.__setattr__(info, "seed", seed)
-            torch.manual_seed(seed)
+            torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType] - untyped in torch
 
         # The script's own function may seed generators, so the saved states are restored after it.
-        if self.then is not None:
-            self.then(worker)
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(worker)
 
         state = self.states.get(worker, {})
         if "rng" in state:
@@ -210,7 +218,7 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(value: bytes) -> Any:
-    """Return what `packed`, in a process of this program, was given."""
+    """Return the value that a process of this program passed to `packed`."""
     return from_plain(pickle.loads(value))
 
 
@@ -220,10 +228,10 @@ def ignore_signals(
     listens: torch.Tensor | None = None,
     then: Callable[[int], None] | None = None,
 ) -> None:
-    """Ignore signals in a worker (a `worker_init_fn`), so that its parent can end in order.
+    """Ignore signals in a worker (a `worker_init_fn`), so that its parent can stop in order.
 
-    A signal that ends a job goes to all of its processes. A worker that dies of it aborts the
-    training in the middle of a step; one that ignores it still ends with the training.
+    A signal that stops a job goes to all of its processes. A worker that dies of it aborts the
+    training in the middle of a step; one that ignores it still exits with the training.
 
     Args:
         worker_id: index of the worker.
@@ -231,9 +239,9 @@ def ignore_signals(
         listens: in shared memory, whether the parent handles the signals; without it, always.
         then: another `worker_init_fn`, called afterwards.
     """
-    handler: Any = signal.SIG_IGN
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers = signal.SIG_IGN
     if listens is not None:
-        handler = functools.partial(_left_to, listens)
+        handler = functools.partial(_ignore_if_parent_listens, listens)
     for number in signals:
         signal.signal(number, handler)
     if then is not None:
@@ -241,7 +249,7 @@ def ignore_signals(
 
 
 def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -> None:
-    """Make a worker exit when its parent is gone, for any reason (a `worker_init_fn`).
+    """Make a worker exit when its parent has exited, for any reason (a `worker_init_fn`).
 
     Args:
         worker_id: index of the worker.
@@ -253,30 +261,30 @@ def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -
 
 
 def end_with_parent() -> None:
-    """Make this process exit when its parent is gone; to be called in a worker.
+    """Make this process exit when its parent has exited; to be called in a worker.
 
     torch's workers check for their parent only while they wait for work, every five seconds. One
     that is busy reading, or blocked on a full queue, would live on.
     """
     parent = os.getppid()
     watch = threading.Thread(
-        target=_end_after, args=(parent,), name="lightrainer-parent", daemon=True
+        target=_exit_after, args=(parent,), name="lightrainer-parent", daemon=True
     )
     watch.start()
 
 
-def _end_after(parent: int) -> None:
+def _exit_after(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
 
 
-def _left_to(listens: torch.Tensor, number: int, frame: Any) -> None:
+def _ignore_if_parent_listens(listens: torch.Tensor, number: int, frame: FrameType | None) -> None:
     """Handle a signal as Python does by default, unless the parent listens to it."""
     if listens:
         return
-    handler: Any = signal.SIG_DFL
     if number == signal.SIGINT:
-        handler = signal.default_int_handler
-    signal.signal(number, handler)
+        signal.signal(number, signal.default_int_handler)
+    else:
+        signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)

@@ -254,7 +254,7 @@ def test_an_evaluation_takes_what_all_have(together):
     assert (
         "Evaluation: processes [1] had 4 batches, and the others more." in first["evaluated"][1][0]
     )
-    assert "The rest is in no prediction and no metric." in first["evaluated"][1][0]
+    assert "Predictions and metrics leave out the remaining samples." in first["evaluated"][1][0]
 
 
 def test_an_error_in_all_processes_at_once_is_their_own(together):

@@ -278,7 +278,7 @@ def test_a_batch_that_a_worker_cannot_send_is_an_error(name, tracked):
     loader = build_loader(list(range(8)), batch_size=4, collate_fn=collate, **ONE_WORKER)
     if tracked:
         loader.tracked = True
-    with pytest.raises(TypeError, match=r"worker cannot send a batch.*num_workers=0"):
+    with pytest.raises(TypeError, match=r"cannot send its batch.*num_workers=0"):
         next(iter(loader))
 
 
@@ -290,7 +290,7 @@ def test_a_batch_that_a_worker_of_an_own_loader_cannot_send_is_an_error():
         list(range(8)), batch_size=4, collate_fn=lambda samples: threading.Lock(), **ONE_WORKER
     )
     collate = loader.collate_fn
-    with pytest.raises(TypeError, match=r"worker cannot send a batch.*num_workers=0"):
+    with pytest.raises(TypeError, match=r"cannot send its batch.*num_workers=0"):
         next(iterate(loader))
     assert loader.collate_fn is collate
 

@@ -198,7 +198,8 @@ def our_shares(count, batch_size, world_size, drop_last, **options):
         for rank in range(world_size)
     ]
     batches = [
-        [batch.tolist() for batch in DataLoader(shard, batch_size=shard.share)] for shard in shards
+        [batch.tolist() for batch in DataLoader(shard, batch_size=shard.samples_per_rank)]
+        for shard in shards
     ]
     return batches, {shard.last_round for shard in shards}
 
