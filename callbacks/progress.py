@@ -170,6 +170,11 @@ class ProgressCallback(TrainerCallback):
         """Close the bar and leave it on the screen."""
         self._close_training_bar()
 
+    def close(self) -> None:
+        """Close all bars as they are, where a training has ended by an error."""
+        self._close_prediction_bar()
+        self._close_training_bar()
+
     def _is_shown(self, args: CallbackArguments, state: TrainerState) -> bool:
         return state.is_world_process_zero
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...callbacks import TrainerState
+from ...callbacks import ProgressCallback, TrainerState
 from ...callbacks.recording import recording_into
 from ...callbacks.switch_setters import SwitchSetters
 from ...lightning_modules import checkpoints
@@ -130,6 +130,12 @@ class TrainingRun:
                 )
             trainer._object_store.finish()
             return output
+        except BaseException:
+            # The error is printed below the bars.
+            for callback in trainer.callback_handler.callbacks:
+                if isinstance(callback, ProgressCallback):
+                    callback.close()
+            raise
         finally:
             trainer._object_store.leave()
             trainer.is_in_train = False

@@ -7,7 +7,7 @@ import traceback
 import pytest
 from tiny import At, Tiny, points, trainer
 
-from lightrainer import Trainer
+from lightrainer import ProgressCallback, Trainer
 from lightrainer.facade.evaluation.metrics import Moment
 
 
@@ -52,6 +52,21 @@ def test_a_traceback_ends_at_the_line_of_the_user(tmp_path, place):
     assert not [frame for frame in frames if "/lightning/" in frame.filename]
     if place in ("training", "evaluation"):
         assert "compute_loss" in [frame.name for frame in frames]
+
+
+@pytest.mark.parametrize("place", ["training", "evaluation"])
+def test_an_error_closes_the_progress_bars(tmp_path, capsys, place):
+    """The traceback begins on a line of its own, and Python does not close them as it ends."""
+    settings = {"model": Failing(place == "training"), "eval_strategy": "steps", "eval_steps": 2}
+    made = trainer(tmp_path, disable_tqdm=False, **settings)
+    (progress,) = [
+        one for one in made.callback_handler.callbacks if isinstance(one, ProgressCallback)
+    ]
+    with pytest.raises(ValueError, match="a shape"):
+        made.train()
+    assert progress.training_bar is None
+    assert progress.prediction_bar is None
+    assert capsys.readouterr().err.endswith("\n")
 
 
 class WithoutLoss(Tiny):
