@@ -36,8 +36,8 @@ from .report.callback import LossCurveCallback as LossCurveCallback
 from .report.callback import RunReportCallback as RunReportCallback
 from .report.pictures import draw_loss_curve as draw_loss_curve
 from .reporting import available_reporting_integrations as available_reporting_integrations
-from .reporting import profilers_asked_for as profilers_asked_for
 from .reporting import reporting_callbacks as reporting_callbacks
+from .reporting import requested_profilers as requested_profilers
 from .state import ExportableState as ExportableState
 from .state import TrainerControl as TrainerControl
 from .state import TrainerState as TrainerState

@@ -6,52 +6,56 @@ import contextlib
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .state import TrainerState
 
 logger = logging.getLogger(__name__)
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write `content` to `path` so that a reader sees the old file or the new one, never a part.
+    """Write `content` to `path` atomically: a reader sees the old file or the new one.
 
-    The bytes go to a neighbour of `path` first, are flushed to the disk, and take the final name in
-    one step. If anything fails, the neighbour is removed and what stood at `path` is untouched.
+    The content is written to a temporary file in the same folder, flushed to the disk, and renamed.
+    If anything fails, the temporary file is removed and the old file stays unchanged.
     """
     target = Path(os.path.realpath(path))
-    neighbour = target.with_name(f".{target.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    unique = f"{os.getpid()}-{os.urandom(4).hex()}"
+    temporary_file = target.with_name(f".{target.name}.{unique}.tmp")
     try:
-        with open(neighbour, "wb") as file:
+        with open(temporary_file, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(neighbour, target)
+        os.replace(temporary_file, target)
     except BaseException:
         with contextlib.suppress(OSError):
-            neighbour.unlink()
+            temporary_file.unlink()
         raise
 
 
-def is_folder_name(name: Any) -> bool:
+def is_folder_name(name: object) -> bool:
     """Return whether a name is a single path component that stays inside its parent folder."""
-    return (
-        isinstance(name, str)
-        and name.strip() not in ("", ".", "..")
-        and not set(name) & set("/\\\0")
-    )
+    if not isinstance(name, str) or name.strip() in ("", ".", ".."):
+        return False
+    return not any(forbidden in name for forbidden in ("/", "\\", "\0"))
 
 
-def trial_folder(folder: str | os.PathLike[str], state: Any) -> str:
-    """Return the folder a callback writes to: a subfolder of `folder` for each trial of a search.
+def trial_folder(folder: str | os.PathLike[str], state: TrainerState) -> str:
+    """Return the folder to which a callback writes.
+
+    In a hyperparameter search each trial has its own subfolder.
 
     Args:
-        folder: the usual one.
-        state: of the training, whose `trial_name` may come from anywhere.
+        folder: the folder outside of searches.
+        state: of the training. Its `trial_name` may be any text, as a user can choose it.
     """
     if not state.is_hyper_param_search or not state.trial_name:
         return os.fspath(folder)
     if not is_folder_name(state.trial_name):
         logger.warning(
-            "trial_name is %r, which cannot name a folder: %s is used itself.",
+            "trial_name is %r, which is not a valid folder name: writing to %s instead.",
             state.trial_name,
             folder,
         )

@@ -1,4 +1,4 @@
-"""Count floating point operations as they run, and look up the peak of a device."""
+"""Count floating point operations, and look up the peak of a device."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_f
 
 
 def flop_counter() -> FlopCounterMode:
-    """Return a context that counts operations; as torch's, which does not count attention on the
-    CPU.
-    """
+    """Return a context that counts operations: torch's, and attention on the CPU too."""
     counter = FlopCounterMode(display=False)
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     counter.flop_registry[attention] = sdpa_flop
-    counter.flop_registry[torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward] = (
-        sdpa_backward_flop
-    )
+    counter.flop_registry[attention_backward] = sdpa_backward_flop
     return counter
 
 
-# FLOP/s of dense matrices (makers also print twice as many, for sparse ones), sums kept in float32.
-# One column each for float16 and bfloat16, for float32 where TF32 may stand in for it, and for
-# float32 itself. The first match counts.
+# A pattern for the name of a device, and its peak in TFLOP/s: in float16 and bfloat16, in float32
+# computed as TF32, and in float32. They are those of dense matrices (data sheets also have twice as
+# much, for sparse ones), accumulated in float32. The first pattern that matches counts.
 _TERA_FLOPS: tuple[tuple[str, float, float, float], ...] = (
     (r"GB200|GB300", 2500, 1250, 80),
     (r"B200|B300", 2250, 1125, 75),
@@ -52,32 +49,36 @@ _TERA_FLOPS: tuple[tuple[str, float, float, float], ...] = (
     (r"V100", 125, 15.7, 15.7),
     (r"T4\b", 65, 8.1, 8.1),
     (r"MI325X|MI300X", 1307.4, 653.7, 163.4),
-    (r"MI250X", 191.5, 47.9, 47.9),  # of one of the two devices that a card shows itself as
+    (r"MI250X", 191.5, 47.9, 47.9),  # one of the two devices of a card, as for MI250
     (r"MI250\b", 181, 45.3, 45.3),
 )
 
 
-def peak_flops(device_name: str, kind: str, *, tf32: bool = True) -> float | None:
-    """Return the peak FLOP/s of a device in dense matrix products; None where device or type is
-    unknown.
+def peak_flops(device_name: str, dtype_name: str, *, tf32: bool = True) -> float | None:
+    """Return the peak FLOP/s of a device in dense matrix products; None if unknown.
 
     Args:
         device_name: as `torch.cuda.get_device_name()` returns it.
-        kind: the type of the numbers: `float32`, `float16` or `bfloat16`.
-        tf32: whether float32 may be multiplied as TF32.
+        dtype_name: `float32`, `float16` or `bfloat16`; of other dtypes the peak is unknown.
+        tf32: whether float32 may be computed as TF32.
     """
-    for name, half, tf, single in _TERA_FLOPS:
-        if re.search(rf"\b(?:{name})(?!\d)", device_name):
-            peaks = {"float16": half, "bfloat16": half, "float32": tf if tf32 else single}
-            return peaks[kind] * 1e12 if kind in peaks else None
+    for pattern, half_peak, tf32_peak, float32_peak in _TERA_FLOPS:
+        if not re.search(rf"\b(?:{pattern})(?!\d)", device_name):
+            continue
+        if dtype_name in ("float16", "bfloat16"):
+            return half_peak * 1e12
+        if dtype_name == "float32":
+            return (tf32_peak if tf32 else float32_peak) * 1e12
+        return None
     return None
 
 
 def may_use_tf32() -> bool:
-    """Return whether float32 matmuls may use TF32; True where torch cannot tell, so that the MFU
-    is not overstated.
+    """Return whether float32 matmuls may use TF32.
+
+    True if torch cannot tell, so that the MFU is not overstated.
     """
     try:
         return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # scripts that mix torch's older and newer settings
+    except RuntimeError:  # the script has used both the older and the newer settings of torch
         return True

@@ -15,17 +15,17 @@ logger = logging.getLogger(__name__)
 
 
 class EarlyStoppingError(ValueError, AssertionError):
-    """The arguments give early stopping nothing to go by.
+    """The arguments lack what early stopping needs.
 
-    It is an `AssertionError` as well, since that is what scripts written for transformers expect.
+    It is an `AssertionError` too, since scripts written for transformers expect that.
     """
 
 
 class EarlyStoppingCallback(TrainerCallback, ExportableState):
-    """As `transformers.EarlyStoppingCallback`; how far patience has run out is kept in checkpoints.
+    """As `transformers.EarlyStoppingCallback`; the count of evaluations is kept in checkpoints.
 
     Args:
-        early_stopping_patience: evaluations in a row without improvement after which training
+        early_stopping_patience: consecutive evaluations without improvement after which training
             stops.
         early_stopping_threshold: an improvement must be larger than this, in units of the metric.
     """
@@ -35,7 +35,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     ) -> None:
         if early_stopping_patience < 0:
             raise ValueError(
-                f"{early_stopping_patience=} is a number of evaluations: give 1 or more."
+                f"{early_stopping_patience=} must be a number of evaluations: pass 1 or more."
             )
         self.early_stopping_patience = early_stopping_patience
         self.early_stopping_threshold = early_stopping_threshold
@@ -52,9 +52,8 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
         NaN does not count as an improvement.
         """
-        if state.best_metric is None or self._improves(
-            metric_value, state.best_metric, args.greater_is_better
-        ):
+        best_value = state.best_metric
+        if best_value is None or self._improves(metric_value, best_value, args.greater_is_better):
             self.early_stopping_patience_counter = 0
         else:
             self.early_stopping_patience_counter += 1
@@ -66,24 +65,29 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Check that there is a metric and that it will be computed.
+        """Check that a metric is set and will be computed.
 
         Raises:
             EarlyStoppingError: `metric_for_best_model` is not set, or `eval_strategy` is "no".
         """
         if args.metric_for_best_model is None:
             raise EarlyStoppingError(
-                "EarlyStoppingCallback needs metric_for_best_model, which is None: set it."
+                "EarlyStoppingCallback needs a metric, but metric_for_best_model is None. Set it, "
+                "for example to 'eval_loss'."
             )
         if args.eval_strategy == "no":
             raise EarlyStoppingError(
-                "EarlyStoppingCallback needs evaluations: eval_strategy='no' has none."
+                "EarlyStoppingCallback needs evaluations, but eval_strategy is 'no'. Set it to "
+                "'steps' or 'epoch'."
             )
-        loads_models = getattr(args, "loads_models", True)  # not under a plain Lightning Trainer
-        if loads_models and not args.load_best_model_at_end and state.is_world_process_zero:
+
+        # A plain Lightning Trainer cannot load the best model, so there is no advice to give.
+        can_load_models = getattr(args, "loads_models", True)
+        keeps_last_weights = can_load_models and not args.load_best_model_at_end
+        if keeps_last_weights and state.is_world_process_zero:
             logger.warning(
                 "EarlyStoppingCallback without load_best_model_at_end=True: the model keeps the "
-                "last weights."
+                "last weights, not the best ones."
             )
 
     def on_evaluate(
@@ -96,33 +100,40 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     ) -> None:
         """Count this evaluation, and stop training when patience has run out."""
         name = args.metric_for_best_model
-        if name is None:  # an evaluation outside of training, which has checked nothing
+        if name is None:  # an evaluation outside of training, before any check
             return
-        name = name if name.startswith("eval_") else f"eval_{name}"
-        value = (metrics or {}).get(name)
-        if value is None and getattr(args, "eval_aggregate", None):
-            return  # the event of one set: that of the aggregate comes last
+        if not name.startswith("eval_"):
+            name = f"eval_{name}"
+
+        metrics = metrics or {}
+        value = metrics.get(name)
         if value is None:
-            there = ", ".join(metrics or {}) or "nothing"
-            logger.warning(
-                "Early stopping watches %s (metric_for_best_model); this evaluation has %s.",
-                name,
-                there,
-            )
+            # With `eval_aggregate` this is the event of one set; that of all sets comes last.
+            if not getattr(args, "eval_aggregate", None):
+                logger.warning(
+                    "Early stopping watches %s (metric_for_best_model), but this evaluation has "
+                    "only: %s.",
+                    name,
+                    ", ".join(metrics) or "no metrics",
+                )
             return
+
         self.check_metric_value(args, state, control, value)
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
 
     def state(self) -> dict[str, Any]:
         """Return both arguments, and the count as an attribute."""
-        arguments = ("early_stopping_patience", "early_stopping_threshold")
-        counter = "early_stopping_patience_counter"
         return {
-            "args": {name: getattr(self, name) for name in arguments},
-            "attributes": {counter: getattr(self, counter)},
+            "args": {
+                "early_stopping_patience": self.early_stopping_patience,
+                "early_stopping_threshold": self.early_stopping_threshold,
+            },
+            "attributes": {
+                "early_stopping_patience_counter": self.early_stopping_patience_counter,
+            },
         }
 
     def _improves(self, value: float, best: float, greater_is_better: bool | None) -> bool:
-        better = value > best if greater_is_better else value < best
-        return better and abs(value - best) > (self.early_stopping_threshold or 0.0)
+        is_better = value > best if greater_is_better else value < best
+        return is_better and abs(value - best) > (self.early_stopping_threshold or 0.0)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .base import TrainerCallback
@@ -14,7 +14,9 @@ from .state import TrainerControl, TrainerState
 from .tensor_states import CALLBACK_STATES_NAME
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
+    from torch.utils.hooks import RemovableHandle
 
     from .arguments import CallbackArguments
 
@@ -22,28 +24,32 @@ logger = logging.getLogger(__name__)
 
 
 class EMACallback(TrainerCallback):
-    """No counterpart in transformers: keeps an exponential moving average of the weights.
+    """Keeps an exponential moving average of the weights. Not in transformers.
 
-    After every `update_every`-th step each trained weight's average becomes
-    `decay * average + (1 - decay) * weight`. It stays on the device of the weight, in float32 if
-    the weight is less precise, and the device is not synchronized. Buffers, such as the statistics
-    of batch normalization, are not averaged. The training itself is not changed by a bit.
-    Checkpoints hold the average (in `callback_states.pt`), and a resumed training continues with it
+    After every `update_every`-th step the average of each trained weight becomes
+    `decay * average + (1 - decay) * weight`. It is on the device of the weight, in float32 if the
+    weight is less precise, and the device is not synchronized. Buffers, such as the statistics of
+    batch normalization, are not averaged. The training itself is unchanged, bit for bit.
+    Checkpoints have the average (in `callback_states.pt`), and a resumed training continues with it
     exactly.
 
     Args:
-        decay: share of the average kept at an update, from 0 to below 1.
-        warmup: begin with less: at most (1 + n) / (10 + n) at the n-th update, counted from 0, so
-            that the first weights do not stay in the average for long.
+        decay: fraction of the average that an update keeps, from 0 to below 1.
+        warmup: whether to begin with a smaller fraction: at most (1 + n) / (10 + n) at the n-th
+            update, counted from 0, so that the first weights do not dominate the average for long.
         update_every: steps between two updates.
-        evaluate: evaluations and predictions in the training are those of the average. The weights
-            change places for each forward pass in evaluation mode, without being copied.
-        at_end: when training ends, the model gets the average, so that `save_model` saves it. With
-            `load_best_model_at_end` it is the average of the best checkpoint.
+        evaluate: whether evaluations and predictions during the training use the average. The
+            weights are swapped, without copies, for each forward pass in evaluation mode.
+        at_end: whether the model gets the average when training ends, so that `save_model` saves
+            it. With `load_best_model_at_end` it is the average of the best checkpoint.
+
+    Attributes:
+        updates: the number of updates so far.
+        averages: the average of each trained weight, by its name in the model.
 
     Raises:
-        ValueError: a parameter is out of its range. When training begins: the model is spread over
-            processes.
+        ValueError: a parameter is out of its range. When training begins: the weights of the model
+            are sharded.
     """
 
     reads_checkpoints = False
@@ -58,21 +64,20 @@ class EMACallback(TrainerCallback):
         at_end: bool = True,
     ) -> None:
         if not 0 <= decay < 1:
-            raise ValueError(f"decay is {decay!r}: it has to be from 0 to below 1.")
+            raise ValueError(f"decay is {decay!r}, but it must be from 0 to below 1.")
         if update_every < 1:
-            raise ValueError(f"update_every is {update_every!r}: it has to be 1 or more.")
+            raise ValueError(f"update_every is {update_every!r}, but it must be at least 1.")
         self.decay = decay
         self.warmup = warmup
         self.update_every = update_every
         self.evaluate = evaluate
         self.at_end = at_end
+
         self.updates = 0
-        """Updates so far."""
-        self.averages: dict[str, Any] = {}
-        """The average of each trained weight, by its name in the model."""
-        self._weights: dict[str, Any] = {}
-        self._resumed: dict[str, Any] | None = None
-        self._swap: _Swap | None = None
+        self.averages: dict[str, torch.Tensor] = {}
+        self._weights: dict[str, nn.Parameter] = {}
+        self._loaded_state: dict[str, Any] | None = None
+        self._swap: _WeightSwap | None = None
 
     def on_train_begin(
         self,
@@ -82,20 +87,21 @@ class EMACallback(TrainerCallback):
         model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
-        """Begin with the weights as they are, or with the average of the checkpoint."""
-        self._end_swapping()
+        """Begin with the current weights, or with the average of the checkpoint."""
+        self._stop_swapping()
         if model is None:
             return
-        _require_whole(model)
+        _check_is_not_sharded(model)
         self._weights = {
             name: weight for name, weight in model.named_parameters() if _is_averaged(weight)
         }
         self.updates = 0
-        self.averages = {name: _precise(weight) for name, weight in self._weights.items()}
+        self.averages = {name: _precise_copy(weight) for name, weight in self._weights.items()}
         if state.global_step > 0:
             self._resume(state)
         if self.evaluate:
-            self._swap = _Swap(model, self._weights, self.averages)
+            self._swap = _WeightSwap(self._weights, self.averages)
+            self._swap.attach(model)
 
     def on_step_end(
         self,
@@ -109,15 +115,19 @@ class EMACallback(TrainerCallback):
             return
         from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-        n = self.updates
-        self.updates = self.updates + 1
-        decay = min(self.decay, (1 + n) / (10 + n)) if self.warmup else self.decay
+        decay = self.decay
+        if self.warmup:
+            decay = min(decay, (1 + self.updates) / (10 + self.updates))
+        self.updates += 1
+
         averages = list(self.averages.values())
-        pairs = zip(self._weights.values(), averages, strict=True)
-        weights = [weight.detach().to(average.dtype) for weight, average in pairs]
-        get_ema_multi_avg_fn(decay)(averages, weights, None)
+        weights: list[torch.Tensor] = []
+        for weight, average in zip(self._weights.values(), averages, strict=True):
+            weights.append(weight.detach().to(average.dtype))
+        update = get_ema_multi_avg_fn(decay)
+        update(averages, weights, None)
         if self._swap is not None:
-            self._swap.forget()
+            self._swap.drop_copies()
 
     def on_train_end(
         self,
@@ -126,16 +136,16 @@ class EMACallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Give the average to the model, if that is asked for."""
-        self._end_swapping()
-        self._resumed = None
+        """Copy the average into the model, with `at_end`."""
+        self._stop_swapping()
+        self._loaded_state = None
         weights = self._weights
         self._weights = {}
         if self.at_end and weights:
-            self._take_best(args, state)
-            self._copy_to(weights)
+            self._load_best_average(args, state)
+            self._copy_averages(weights)
 
-    def copy_to(self, model: Any) -> None:
+    def copy_to(self, model: nn.Module) -> None:
         """Copy the average into a model, which has weights of the same names.
 
         Raises:
@@ -143,43 +153,43 @@ class EMACallback(TrainerCallback):
         """
         if not self.averages:
             raise RuntimeError(
-                "EMACallback has averages only after a training has begun: call trainer.train() "
+                "EMACallback has no averages before a training has begun. Call trainer.train() "
                 "first."
             )
-        self._copy_to(dict(model.named_parameters()))
+        self._copy_averages(dict(model.named_parameters()))
 
     @contextlib.contextmanager
-    def applied_to(self, model: Any) -> Iterator[None]:
-        """Give a model the average inside a `with`, for example to save it, and its own weights
-        after it.
+    def applied_to(self, model: nn.Module) -> Iterator[None]:
+        """Give a model the average inside a `with`, for example to save it.
+
+        After it, the model has its own weights again.
         """
         weights = dict(model.named_parameters())
-        swap = _Swap(None, {name: weights[name] for name in self.averages}, self.averages)
-        swap.change()
+        swap = _WeightSwap({name: weights[name] for name in self.averages}, self.averages)
+        swap.exchange()
         try:
             yield
         finally:
-            swap.change()
+            swap.exchange()
 
-    def evaluated_weights(self) -> list[tuple[Any, Any]]:
-        """Return each weight with its average, where evaluations of this training used it in the
-        weight's place.
-        """
-        if self._swap is None or not self._swap.is_used:
+    def evaluated_weights(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+        """Return each weight with its average; empty if no evaluation has used the averages."""
+        if self._swap is None or not self._swap.has_been_used:
             return []
         return [(weight, self.averages[name]) for name, weight in self._weights.items()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the averages, not copies of them, and the number of
-        updates.
+        """Return the state for a checkpoint.
+
+        It has the averages themselves, not copies, and the number of updates.
         """
         return {"updates": self.updates, "averages": dict(self.averages)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state of a checkpoint until the training begins."""
-        self._resumed = state_dict
+        self._loaded_state = state_dict
 
-    def _copy_to(self, weights: dict[str, Any]) -> None:
+    def _copy_averages(self, weights: Mapping[str, torch.Tensor]) -> None:
         import torch
 
         with torch.no_grad():
@@ -187,148 +197,174 @@ class EMACallback(TrainerCallback):
                 weights[name].copy_(average)
 
     def _resume(self, state: TrainerState) -> None:
-        """Go on with the average of a checkpoint."""
-        if self._resumed is None:
+        """Continue with the average of a checkpoint."""
+        if self._loaded_state is None:
             logger.warning(
-                "EMACallback starts from the present weights: the checkpoint at step %s has no "
+                "EMACallback starts from the current weights: the checkpoint at step %s has no "
                 "average.",
                 state.global_step,
             )
             return
-        self.updates = int(self._resumed["updates"])
-        self._fill(self._resumed["averages"])
+        self.updates = int(self._loaded_state["updates"])
+        self._load_averages(self._loaded_state["averages"])
 
-    def _fill(self, stored: dict[str, Any]) -> None:
+    def _load_averages(self, stored: dict[str, torch.Tensor]) -> None:
+        """Copy stored averages, which have to be those of the same weights."""
         shapes = {name: average.shape for name, average in self.averages.items()}
         stored_shapes = {name: average.shape for name, average in stored.items()}
-        wrong = [
-            name
-            for name in {**shapes, **stored_shapes}
-            if shapes.get(name) != stored_shapes.get(name)
-        ]
-        if wrong:
+        different_names = []
+        for name in {**shapes, **stored_shapes}:
+            if shapes.get(name) != stored_shapes.get(name):
+                different_names.append(name)
+        if different_names:
             raise ValueError(
-                "EMACallback: its average in the checkpoint and the model differ in "
-                f"{', '.join(wrong[:3])}."
+                "The average of EMACallback in the checkpoint does not fit the model. They differ "
+                f"in {', '.join(different_names[:3])}. Resume with the model that was trained."
             )
         for name, average in self.averages.items():
             average.copy_(stored[name])
 
-    def _take_best(self, args: CallbackArguments, state: TrainerState) -> None:
-        """Take the average of the best checkpoint, where that is what the model is set back to."""
-        best = (
-            state.best_model_checkpoint if getattr(args, "load_best_model_at_end", False) else None
-        )
-        path = None if best is None else os.path.join(best, CALLBACK_STATES_NAME)
-        if path is None:
+    def _load_best_average(self, args: CallbackArguments, state: TrainerState) -> None:
+        """Load the average of the best checkpoint, if the model gets the weights of that."""
+        best_checkpoint = state.best_model_checkpoint
+        if best_checkpoint is None or not getattr(args, "load_best_model_at_end", False):
             return
+
+        path = os.path.join(best_checkpoint, CALLBACK_STATES_NAME)
         if not os.path.isfile(path):
             logger.warning(
                 "%s is missing: the model gets the last average of its weights, not the best.",
                 path,
             )
             return
-        import torch
-
-        try:
-            states = torch.load(path, map_location="cpu", weights_only=True).get(
-                type(self).__name__
-            )
-        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-            raise ValueError(
-                f"{path} is damaged, or holds other objects than states, and is not read."
-            ) from error
+        states = _read_states(path).get(type(self).__name__)
         if states:
-            self._fill(states[0]["averages"])
+            self._load_averages(states[0]["averages"])
 
-    def _end_swapping(self) -> None:
+    def _stop_swapping(self) -> None:
         if self._swap is not None:
-            self._swap.remove()
+            self._swap.detach()
             self._swap = None
 
 
-class _Swap:
+class _WeightSwap:
     """Swaps averaged weights into a model for each forward pass in evaluation mode.
 
-    Exchanges only the storage behind the parameters, so it takes microseconds and optimizers and
+    Exchanges only the storage behind the parameters, so it takes microseconds, and optimizers and
     wrappers keep the same parameter objects. The weights are swapped back even if the forward pass
     fails.
+
+    Args:
+        weights: the weights of the model, by name.
+        averages: their averages, in the same order.
+
+    Attributes:
+        has_been_used: whether the model was called in evaluation mode; a LightningModule may call
+            its parts instead.
     """
 
-    def __init__(self, model: Any, weights: dict[str, Any], averages: dict[str, Any]) -> None:
-        self._model = model
+    def __init__(
+        self, weights: Mapping[str, torch.Tensor], averages: Mapping[str, torch.Tensor]
+    ) -> None:
+        self.has_been_used = False
         self._weights = list(weights.values())
         self._averages = list(averages.values())
-        self._others: list[Any] | None = None
-        self._depth = 0
-        self.is_used = False
-        """Whether the model was called in evaluation mode; a LightningModule may call its parts
-        instead.
-        """
-        self._hooks: list[Any] = []
-        if model is not None:
-            before = model.register_forward_pre_hook(self._before)
-            self._hooks = [before, model.register_forward_hook(self._after, always_call=True)]
+        # The values that the model does not have now: the averages in the dtype of the weights or,
+        # during an evaluation, the trained weights.
+        self._other_values: list[torch.Tensor] | None = None
 
-    def __deepcopy__(self, memo: Any) -> _Swap:
-        """Return the same object, so that the hooks of a copied model stay without effect."""
+        self._model: nn.Module | None = None
+        self._hooks: list[RemovableHandle] = []
+        self._depth = 0  # of calls of the model in itself
+
+    def __deepcopy__(self, memo: object) -> _WeightSwap:
+        """Return the same object, so that the hooks of a copied model have no effect."""
         return self
 
-    def change(self) -> None:
-        """Exchange the weights; a second time gives them back."""
-        if self._others is None:
-            pairs = zip(self._averages, self._weights, strict=True)
-            self._others = [average.to(weight.dtype) for average, weight in pairs]
-        for index, weight in enumerate(self._weights):
-            weight.data, self._others[index] = self._others[index], weight.data
+    def attach(self, model: nn.Module) -> None:
+        """Swap the weights for each forward pass of a model."""
+        self._model = model
+        self._hooks = [
+            model.register_forward_pre_hook(self._before_forward),
+            model.register_forward_hook(self._after_forward, always_call=True),
+        ]
 
-    def forget(self) -> None:
-        """Note that the averages have changed, and copies of them are no longer good."""
-        self._others = None
-
-    def remove(self) -> None:
-        """Leave the model alone from now on."""
+    def detach(self) -> None:
+        """Remove the hooks from the model."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
-    def _before(self, module: Any, args: CallbackArguments) -> None:
-        if module is self._model and not module.training:
-            self._depth += 1
-            if self._depth == 1:
-                self.is_used = True
-                self.change()
+    def exchange(self) -> None:
+        """Exchange the weights with the averages; a second call exchanges them back."""
+        if self._other_values is None:
+            self._other_values = []
+            for average, weight in zip(self._averages, self._weights, strict=True):
+                self._other_values.append(average.to(weight.dtype))
+        for index, weight in enumerate(self._weights):
+            weight.data, self._other_values[index] = self._other_values[index], weight.data
 
-    def _after(self, module: Any, args: CallbackArguments, output: Any) -> None:
-        if module is self._model and self._depth:
-            self._depth -= 1
-            if self._depth == 0:
-                self.change()
+    def drop_copies(self) -> None:
+        """Drop copies of the averages, which have changed."""
+        self._other_values = None
+
+    def _before_forward(self, module: nn.Module, inputs: object) -> None:
+        if module is not self._model or module.training:
+            return
+        self._depth += 1
+        if self._depth == 1:
+            self.has_been_used = True
+            self.exchange()
+
+    def _after_forward(self, module: nn.Module, inputs: object, output: object) -> None:
+        if module is not self._model or self._depth == 0:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            self.exchange()
 
 
-def _is_averaged(weight: Any) -> bool:
+def _read_states(path: str) -> dict[str, Any]:
+    """Read the states of callbacks in a checkpoint.
+
+    Raises:
+        ValueError: the file is damaged, or has other objects than tensors and plain values.
+    """
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{path} is not loaded: it is damaged, or has objects other than tensors and plain "
+            "values. Restore it from a backup, or set at_end=False."
+        ) from error
+
+
+def _is_averaged(weight: nn.Parameter) -> bool:
     return weight.requires_grad and (weight.is_floating_point() or weight.is_complex())
 
 
-def _precise(weight: Any) -> Any:
+def _precise_copy(weight: nn.Parameter) -> torch.Tensor:
     """Return a copy of a weight, in float32 or a more precise type."""
     import torch
 
-    return weight.detach().to(torch.promote_types(weight.dtype, torch.float32), copy=True)
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    return weight.detach().to(dtype, copy=True)
 
 
-def _require_whole(model: Any) -> None:
-    """Refuse models whose parameters are sharded."""
+def _check_is_not_sharded(model: nn.Module) -> None:
+    """Raise `ValueError` if weights of the model are sharded."""
     for name, weight in model.named_parameters():
-        if _is_spread(weight):
+        if _is_sharded(weight):
             raise ValueError(
-                f"EMACallback cannot average {name}, which is spread over processes. Leave it out."
+                f"EMACallback cannot average {name}, which is sharded over processes. Remove the "
+                "callback, or train without sharding."
             )
 
 
-def _is_spread(weight: Any) -> bool:
-    return (
-        hasattr(weight, "full_tensor")
-        or type(weight).__name__ == "FlatParameter"
-        or hasattr(weight, "ds_id")
-    )
+def _is_sharded(weight: nn.Parameter) -> bool:
+    is_dtensor = hasattr(weight, "full_tensor")
+    is_fsdp_parameter = type(weight).__name__ == "FlatParameter"
+    is_deepspeed_parameter = hasattr(weight, "ds_id")
+    return is_dtensor or is_fsdp_parameter or is_deepspeed_parameter

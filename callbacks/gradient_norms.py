@@ -12,33 +12,36 @@ from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from .arguments import CallbackArguments
 
 _LAYER = re.compile(r"^(.*?\.?\d+)(?:\.|$)")
+"""The name of a parameter up to its first number."""
 
 
 class GradientNormCallback(TrainerCallback):
-    """No counterpart in transformers, which logs one norm: adds `grad_norm/<layer>` to the logs,
-    for each layer.
+    """Adds `grad_norm/<layer>` to the logs, for each layer. Not in transformers.
 
-    It is the 2-norm of the layer's gradients in the step that is logged, before they are clipped,
-    so the squares of all layers add up to the square of `grad_norm` in the same log. Norms are
-    computed on the device, in steps that `logging_steps` will log (in every step where another
-    setting decides), and fetched when the log is written.
+    It is the 2-norm of the layer's gradients in the logged step, before they are clipped, so the
+    squares of all layers add up to the square of `grad_norm` in the same log. Norms are computed on
+    the device, in the steps that `logging_steps` will log (in every step if another setting
+    decides), and fetched when the log is written.
 
     Args:
         layer_of: the name of a parameter -> the name of its layer, or `None` to leave the parameter
-            out. By default the name up to its first number, as `transformer.h.0`, or else the
-            module's.
+            out. By default the name up to its first number, as `transformer.h.0`, or the name of
+            the module if it has no number.
     """
 
     adds_to_logs = True
 
     def __init__(self, layer_of: Callable[[str], str | None] | None = None) -> None:
         self.layer_of = layer_of or layer_name
-        self._norms: Any = None
+
+        # The norm of each gradient and the layer it belongs to, in the step that they are of.
+        self._norms: list[torch.Tensor] = []
         self._layers: list[str] = []
         self._step = -1
 
@@ -49,8 +52,8 @@ class GradientNormCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Forget the norms of an earlier training."""
-        self._norms = None
+        """Drop the norms of an earlier training."""
+        self._norms = []
 
     def on_pre_optimizer_step(
         self,
@@ -60,21 +63,17 @@ class GradientNormCallback(TrainerCallback):
         model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
-        """Compute the norm of each gradient, if this step is going to be logged."""
+        """Compute the norm of each gradient, if this step may be logged."""
         if model is None or not _may_be_logged(args, state, control):
             return
-        import torch
-
-        named = [(self.layer_of(name), weight.grad) for name, weight in model.named_parameters()]
-        found = [(layer, grad) for layer, grad in named if layer is not None and grad is not None]
-        self._layers = [layer for layer, _ in found]
-        self._norms = [
-            torch.linalg.vector_norm(
-                _dense(grad), dtype=torch.promote_types(grad.dtype, torch.float32)
-            )
-            for _, grad in found
-        ]
+        self._norms = []
+        self._layers = []
         self._step = state.global_step + 1
+        for name, weight in model.named_parameters():
+            layer = self.layer_of(name)
+            if layer is not None and weight.grad is not None:
+                self._layers.append(layer)
+                self._norms.append(_norm(weight.grad))
 
     def on_log(
         self,
@@ -85,56 +84,82 @@ class GradientNormCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Add the norms of the layers."""
-        if is_training_log(logs) and self._norms and self._step == state.global_step:
-            undone = _clipped_by(logs.get("grad_norm"), getattr(args, "max_grad_norm", 0))
-            squares: dict[str, float] = {}
-            for layer, norm in zip(self._layers, _fetched(self._norms), strict=True):
-                squares[layer] = squares.get(layer, 0.0) + norm * norm
-            norms = {
-                f"grad_norm/{layer}": math.sqrt(square) * undone
-                for layer, square in squares.items()
-            }
-            add_to_logs(logs, state, norms)
-        self._norms = None
+        norms = self._norms
+        self._norms = []
+        if not is_training_log(logs) or not norms or self._step != state.global_step:
+            return
+
+        squares: dict[str, float] = {}
+        for layer, norm in zip(self._layers, _fetched(norms), strict=True):
+            squares[layer] = squares.get(layer, 0.0) + norm * norm
+
+        # The gradients were clipped before their norms were computed.
+        clip_factor = _clip_factor(logs.get("grad_norm"), getattr(args, "max_grad_norm", 0))
+        layer_norms: dict[str, float] = {}
+        for layer, square in squares.items():
+            layer_norms[f"grad_norm/{layer}"] = math.sqrt(square) * clip_factor
+        add_to_logs(logs, state, layer_norms)
 
 
-def layer_name(parameter: str) -> str:
-    """Return the layer of a parameter: its name up to the first number, or else its module's name.
+def layer_name(parameter_name: str) -> str:
+    """Return the layer of a parameter: its name up to the first number, or its module's name.
 
     `transformer.h.0.attn.weight` belongs to `transformer.h.0`, `lm_head.weight` to `lm_head`.
     """
-    numbered = _LAYER.match(parameter)
-    return numbered.group(1) if numbered else parameter.rpartition(".")[0] or parameter
+    match = _LAYER.match(parameter_name)
+    if match is not None:
+        return match.group(1)
+    module_name = parameter_name.rpartition(".")[0]
+    return module_name or parameter_name
 
 
 def _may_be_logged(args: CallbackArguments, state: TrainerState, control: TrainerControl) -> bool:
-    """Return whether a log may be due after the coming step; only logs by interval are known in
-    advance.
+    """Return whether a log may be due after the coming step.
+
+    Only logs by interval are known in advance.
     """
+    if control.should_log:
+        return True
     strategy = getattr(args, "logging_strategy", None)
+    if strategy != "steps":
+        return strategy != "no"
     step = state.global_step + 1
-    every = state.logging_steps
-    if control.should_log or strategy != "steps":
-        return control.should_log or strategy != "no"
-    return (step == 1 and bool(getattr(args, "logging_first_step", False))) or (
-        every > 0 and step % every == 0
-    )
+    if step == 1 and getattr(args, "logging_first_step", False):
+        return True
+    return state.logging_steps > 0 and step % state.logging_steps == 0
 
 
-def _dense(gradient: Any) -> Any:
+def _norm(gradient: torch.Tensor) -> torch.Tensor:
+    """Return the 2-norm of a gradient, computed at least in float32."""
+    import torch
+
+    dtype = torch.promote_types(gradient.dtype, torch.float32)
+    return torch.linalg.vector_norm(_dense_values(gradient), dtype=dtype)
+
+
+def _dense_values(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
-def _fetched(norms: list[Any]) -> list[float]:
+def _fetched(norms: list[torch.Tensor]) -> list[float]:
     """Fetch all norms with one synchronization; norms of sharded gradients are gathered first."""
     import torch
 
-    whole = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
-    return torch.stack([norm.to(whole[0].device) for norm in whole]).tolist()
+    whole_norms: list[torch.Tensor] = []
+    for norm in norms:
+        gather = getattr(norm, "full_tensor", None)  # of a DTensor
+        whole_norms.append(norm if gather is None else gather())
+    device = whole_norms[0].device
+    return torch.stack([norm.to(device) for norm in whole_norms]).tolist()
 
 
-def _clipped_by(norm: float | None, limit: float | None) -> float:
-    """Return the factor by which `torch.nn.utils.clip_grad_norm_` has divided the gradients."""
-    if norm is None or not limit or limit <= 0:
+def _clip_factor(norm: float | None, max_norm: float | None) -> float:
+    """Return the factor by which `torch.nn.utils.clip_grad_norm_` has divided the gradients.
+
+    Args:
+        norm: of all gradients, before clipping.
+        max_norm: the limit; 0 or None for no clipping.
+    """
+    if norm is None or not max_norm or max_norm <= 0:
         return 1.0
-    return max((norm + 1e-6) / limit, 1.0)
+    return max((norm + 1e-6) / max_norm, 1.0)

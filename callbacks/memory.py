@@ -18,19 +18,19 @@ _GIB = 2**30
 
 
 class MemoryCallback(TrainerCallback):
-    """No counterpart in transformers, whose `skip_memory_metrics=False` measures a whole run:
-    memory, in each log.
+    """Adds memory to each log of the training. Not in transformers.
 
-    Added to each log of the training, of this process, in GiB:
+    The `skip_memory_metrics=False` of transformers measures a whole run. Here each log has, for
+    this process, in GiB:
 
     - `host_memory_gib`: main memory that the process holds now (resident set).
-    - `device_memory_peak_gib`: the most that tensors held on the accelerator since the process
-      began, where there is one. The peak is never reset, as other code may be measuring too.
+    - `device_memory_peak_gib`: the peak of the memory of tensors on the accelerator since the
+      process began, if there is one. It is never reset, as other code may be measuring too.
 
     The device is not synchronized.
 
     Raises:
-        ImportError: the system needs psutil for the main memory, and it is not installed.
+        ImportError: psutil is not installed, and this system has no other measure of main memory.
     """
 
     adds_to_logs = True
@@ -38,7 +38,8 @@ class MemoryCallback(TrainerCallback):
     def __init__(self) -> None:
         if host_memory() is None:
             raise ImportError(
-                "MemoryCallback needs psutil on this system: pip install 'lightrainer[memory]'."
+                "MemoryCallback needs psutil on this system. Install it with "
+                "pip install 'lightrainer[memory]'."
             )
 
     def on_log(
@@ -55,29 +56,34 @@ class MemoryCallback(TrainerCallback):
 
 
 def memory_in_use() -> dict[str, float]:
-    """Return the values that `MemoryCallback` logs, as far as they are known."""
-    found = {"host_memory_gib": host_memory(), "device_memory_peak_gib": _device_peak()}
-    return {name: round(value / _GIB, 4) for name, value in found.items() if value is not None}
+    """Return the values that `MemoryCallback` logs; unknown ones are left out."""
+    sizes = {"host_memory_gib": host_memory(), "device_memory_peak_gib": _device_peak()}
+    return {name: round(size / _GIB, 4) for name, size in sizes.items() if size is not None}
 
 
 def host_memory() -> int | None:
-    """Return the bytes of main memory that this process holds, from psutil or else from Linux."""
+    """Return the bytes of main memory that this process holds; None if unknown.
+
+    They are measured by psutil or, without it, read from Linux.
+    """
     if is_installed("psutil"):
         import psutil
 
         return psutil.Process().memory_info().rss
     try:
         with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            resident_pages = int(file.read().split()[1])
     except OSError:
         return None
+    return resident_pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _device_peak() -> int | None:
-    """Return the peak of bytes in tensors on the accelerator; None where none is in use."""
+    """Return the peak of bytes in tensors on the accelerator; None if none is in use."""
+    # Looked up in sys.modules: without torch there is nothing to measure.
     torch = sys.modules.get("torch")
-    for kind in ("cuda", "xpu"):
-        module = getattr(torch, kind, None)
+    for device_type in ("cuda", "xpu"):
+        module = getattr(torch, device_type, None)
         if module is not None and module.is_available() and module.is_initialized():
             return module.max_memory_allocated()
     return None

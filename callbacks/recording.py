@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
 
 RESERVED = frozenset(
     {"loss", "grad_norm", "learning_rate", "epoch", "step", "num_input_tokens_seen", "total_flos"}
@@ -15,6 +18,8 @@ RESERVED = frozenset(
 Sums = dict[str, tuple[float, float]]
 """The sum of weighted values and the sum of weights, by name."""
 
+_Scalar: TypeAlias = "float | torch.Tensor"
+
 
 class RecordedValues:
     """Weighted means of the values of `Trainer.record`, summed on their device.
@@ -23,61 +28,64 @@ class RecordedValues:
         weigh: a batch -> its weight, a number or a scalar tensor.
 
     Attributes:
-        batch: what is computed now, for `weigh`; None outside of a batch, where values weigh 1.
+        batch: the batch that is being computed, for `weigh`. None outside of batches, where values
+            have the weight 1.
     """
 
     def __init__(self, weigh: Callable[[Any], Any]) -> None:
         self.weigh = weigh
         self.batch: Any = None
-        self._sums: dict[str, tuple[Any, Any]] = {}
+        self._sums: dict[str, tuple[_Scalar, _Scalar]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._sums)
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Add values, each with the weight of the current batch; nothing waits for the device.
+        """Add values with the weight of the current batch, without synchronizing the device.
 
         Raises:
             ValueError: a name is one of `RESERVED`, or a value is not a number.
         """
+        # All values are checked before one is added.
         scalars = {name: _scalar(name, value) for name, value in values.items()}
+
         weight = 1.0 if self.batch is None else self.weigh(self.batch)
         for name, value in scalars.items():
-            total, weights = self._sums.get(name, (0.0, 0.0))
-            self._sums[name] = total + value * weight, weights + weight
+            total, total_weight = self._sums.get(name, (0.0, 0.0))
+            self._sums[name] = (total + value * weight, total_weight + weight)
 
     def state_dict(self) -> Sums:
-        """Return the sums; this synchronises with the device."""
-        return {
-            name: (float(total), float(weights)) for name, (total, weights) in self._sums.items()
-        }
+        """Return the sums; this synchronizes the device."""
+        sums: Sums = {}
+        for name, (total, total_weight) in self._sums.items():
+            sums[name] = (float(total), float(total_weight))
+        return sums
 
     def load_state_dict(self, state: Sums) -> None:
         """Continue from a `state_dict`."""
         self._sums = dict(state)
 
     def take(self, gather: Callable[[Sums], Iterable[Sums]]) -> dict[str, float]:
-        """Return the means, and start again.
+        """Return the means over all processes, and start again.
 
         Args:
-            gather: the sums of this process -> those of all processes.
+            gather: the sums of this process -> the sums of each process.
         """
         sums = self.state_dict()
         self._sums = {}
-        joined = joined_sums(gather(sums))
-        return {
-            name: total / weights if weights else float("nan")
-            for name, (total, weights) in joined.items()
-        }
+        means: dict[str, float] = {}
+        for name, (total, total_weight) in joined_sums(gather(sums)).items():
+            means[name] = total / total_weight if total_weight else float("nan")
+        return means
 
 
-def joined_sums(parts: Iterable[Sums]) -> Sums:
+def joined_sums(sums_of_processes: Iterable[Sums]) -> Sums:
     """Return the sums of several processes as one."""
     joined: Sums = {}
-    for part in parts:
-        for name, (total, weights) in part.items():
-            before = joined.get(name, (0.0, 0.0))
-            joined[name] = before[0] + total, before[1] + weights
+    for sums in sums_of_processes:
+        for name, (total, total_weight) in sums.items():
+            joined_total, joined_weight = joined.get(name, (0.0, 0.0))
+            joined[name] = (joined_total + total, joined_weight + total_weight)
     return joined
 
 
@@ -95,7 +103,7 @@ def recording_into(values: RecordedValues) -> Iterator[None]:
 
 
 def record(values: Mapping[str, Any]) -> None:
-    """Add to the values of the training, or of the evaluation inside of it, that is running.
+    """Add to the values of the running training, or of the evaluation that runs in it.
 
     Raises:
         RuntimeError: nothing is running.
@@ -104,14 +112,20 @@ def record(values: Mapping[str, Any]) -> None:
     current = _current.get()
     if current is None:
         raise RuntimeError(
-            f"record({', '.join(values)}) outside of train(), evaluate() and predict(): use log() "
-            "there."
+            f"record({', '.join(values)}) was called outside of train(), evaluate() and predict(). "
+            "Use log() there."
         )
     current.add(values)
 
 
-def _scalar(name: str, value: Any) -> Any:
-    import torch  # not where callbacks are imported, as arguments import those
+def _scalar(name: str, value: object) -> _Scalar:
+    """Return a value as a number or a scalar tensor in float32.
+
+    Raises:
+        ValueError: the name is one of `RESERVED`, or the value is not a number.
+    """
+    # Imported here, since the arguments import callbacks, and must not import torch.
+    import torch
 
     if name in RESERVED:
         raise ValueError(
@@ -121,7 +135,7 @@ def _scalar(name: str, value: Any) -> Any:
         return value.detach().float().reshape(())
     if not isinstance(value, (int, float)):
         raise ValueError(
-            f"record({name}={value!r:.80}) takes a number or a tensor with one element. Pass its "
+            f"record({name}={value!r:.80}) needs a number or a tensor with one element. Pass its "
             "mean."
         )
     return value

@@ -9,30 +9,35 @@ from importlib import import_module
 from ..lightning_modules.common.suggestions import did_you_mean
 from .base import TrainerCallback
 from .loggers.availability import AVAILABLE, TRACKERS, is_comet_available
-from .loggers.kubeflow import KubeflowCallback, is_kubeflow_there
+from .loggers.kubeflow import KubeflowCallback, accepts_kubeflow_reports
 
 PROFILE = "LIGHTRAINER_PROFILE"
-"""The environment variable of `lightrainer profile`: wait, warmup and active of a
-`ProfilerCallback`, with commas.
+"""The environment variable by which `lightrainer profile` adds a `ProfilerCallback`.
+
+Its value is `wait,warmup,active`.
 """
 
 
 def available_reporting_integrations() -> list[str]:
-    """As `transformers.integrations.get_available_reporting_integrations`: what "all" stands for.
+    """As `transformers.integrations.get_available_reporting_integrations`: the names in "all".
 
-    The names whose package is installed, without those that could not work: Flyte outside of its
-    tasks, DagsHub without `MLFLOW_TRACKING_URI`, Comet without a key. MLflow comes before Azure ML,
-    which writes there too, and DagsHub before MLflow, as it is one.
+    These are the names whose package is installed, without those that cannot work: Flyte outside of
+    its tasks, DagsHub without `MLFLOW_TRACKING_URI`, Comet without a key. MLflow replaces Azure ML,
+    which writes to MLflow too, and DagsHub replaces MLflow, since it is an MLflow server.
     """
     checks = {**AVAILABLE, "comet_ml": is_comet_available}
-    there = [name for name in _ALL if checks[name]()]
-    left_out = {"azure_ml"} if "mlflow" in there else set()
-    if "dagshub" in there:
-        left_out.add("mlflow" if os.environ.get("MLFLOW_TRACKING_URI") else "dagshub")
-    return [name for name in there if name not in left_out]
+    available = [name for name in _NAMES_IN_ALL if checks[name]()]
+
+    left_out = set()
+    if "mlflow" in available:
+        left_out.add("azure_ml")
+    if "dagshub" in available:
+        has_server = bool(os.environ.get("MLFLOW_TRACKING_URI"))
+        left_out.add("mlflow" if has_server else "dagshub")
+    return [name for name in available if name not in left_out]
 
 
-_ALL = (
+_NAMES_IN_ALL = (
     "azure_ml",
     "comet_ml",
     "dagshub",
@@ -45,47 +50,55 @@ _ALL = (
     "swanlab",
     "trackio",
 )
-"""Names that "all" may stand for, in the order of the reference."""
+"""Names that "all" may stand for, in the order of transformers."""
 
 
 def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[TrainerCallback]]:
-    """As `transformers.integrations.get_reporting_integration_callbacks`, but "none" and "all" may
-    be in a list.
+    """As `transformers.integrations.get_reporting_integration_callbacks`, with "all" in lists too.
 
-    In a job of Kubeflow that takes reports, its callback is always among them.
+    In a Kubeflow job that accepts reports, its callback is always among the result.
 
     Args:
-        report_to: a name or several; `None` and "none" stand for no callback, "all" for everything
-            that is installed.
+        report_to: one name or several; `None` and "none" stand for no callback, "all" for all that
+            are installed.
 
     Raises:
         ValueError: a name is unknown.
     """
     names = [report_to] if isinstance(report_to, str) else list(report_to or [])
     if "all" in names:
-        names = [*available_reporting_integrations(), *(name for name in names if name != "all")]
-    there = is_kubeflow_there()
-    left_out = ("none", "kubeflow") if there else ("none",)
-    chosen = [_callback_class(name) for name in dict.fromkeys(names) if name not in left_out]
-    return [*chosen, KubeflowCallback] if there else chosen
+        other_names = [name for name in names if name != "all"]
+        names = available_reporting_integrations() + other_names
+
+    is_in_kubeflow = accepts_kubeflow_reports()
+    callbacks: list[type[TrainerCallback]] = []
+    for name in dict.fromkeys(names):
+        is_added_below = name == "kubeflow" and is_in_kubeflow
+        if name != "none" and not is_added_below:
+            callbacks.append(_callback_class(name))
+    if is_in_kubeflow:
+        callbacks.append(KubeflowCallback)
+    return callbacks
 
 
-def profilers_asked_for() -> list[TrainerCallback]:
-    """Return the callback that `lightrainer profile` asks for, if it does."""
-    asked = os.environ.get(PROFILE)
-    if not asked:
+def requested_profilers() -> list[TrainerCallback]:
+    """Return the callback that `lightrainer profile` requests; empty if it does not run."""
+    settings = os.environ.get(PROFILE)
+    if not settings:
         return []
     from .profiler import ProfilerCallback
 
-    return [ProfilerCallback(*map(int, asked.split(",")), stop=True)]
+    wait, warmup, active = (int(steps) for steps in settings.split(","))
+    return [ProfilerCallback(wait, warmup, active, stop=True)]
 
 
 def _callback_class(name: str) -> type[TrainerCallback]:
     if name not in TRACKERS:
-        known = [*TRACKERS, "all", "none"]
+        valid_names = [*TRACKERS, "all", "none"]
         raise ValueError(
-            f"report_to has {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}; or "
-            "TrainerCallbacks."
+            f"report_to has {name!r}.{did_you_mean(name, valid_names)} Valid names: "
+            f"{', '.join(valid_names)}. Other trackers are passed as callbacks=[...]."
         )
-    module, callback, _ = TRACKERS[name]
-    return getattr(import_module(f".loggers.{module}", __package__), callback)
+    tracker = TRACKERS[name]
+    module = import_module(f".loggers.{tracker.module}", __package__)
+    return getattr(module, tracker.class_name)

@@ -19,31 +19,36 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_PARTS = re.compile(
+_SECONDS_IN_UNIT = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+
+_EXAMPLES = "For example 7200, timedelta(hours=2), '2h', '1h 30m' or '1:30:00'."
+
+# A number with its unit, as in "1h 30m": the number, and one group for each unit.
+_NUMBER_WITH_UNIT = re.compile(
     r"(\d+(?:\.\d+)?)\s*(?:(d)(?:ays?)?|(h)(?:rs?|ours?)?|(m)(?:ins?|inutes?)?|(s)(?:ecs?|econds?)?)(?![a-z])\s*"
 )
+
+# Days, hours, minutes and seconds, as in "1-12:00:00".
 _CLOCK = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 
 
 class TimeLimitCallback(TrainerCallback):
-    """No counterpart in transformers: saves a checkpoint and stops the training when its time is
-    up.
+    """Saves a checkpoint and stops the training when its time is up. Not in transformers.
 
-    The time is checked after each step. Everything due at that step still happens, so that a
+    The time is checked after each step. Everything that is due at that step still happens, so a
     training resumed from the checkpoint has the numbers of an uninterrupted one; leave some time
-    for that and for the saving. The checkpoint is complete also under `save_only_model`, and
-    neither `save_strategy="best"` nor `save_total_limit=1` prevents or removes it.
+    for that and for the save. The checkpoint is complete also with `save_only_model`, and neither
+    `save_strategy="best"` nor `save_total_limit=1` prevents or removes it.
 
-    With several processes, all stop at the same step: each reports when its own clock has run out,
-    and gets the others' reports at the next step.
+    With several processes, all stop at the same step: each process reports when its own clock has
+    run out, and gets the reports of the others at the next step.
 
     Args:
         limit: seconds, a `timedelta`, or a text: "2h", "1h 30m", "90 min", "1:30:00", "1-12:00:00"
             (with days), "45:00" (minutes and seconds).
-        save: write a checkpoint at the last step.
-        over_all_runs: count the time of the runs before this one too, as the checkpoint that was
-            resumed has it. A training whose time is up already then stops after a step.
+        save: whether to write a checkpoint at the last step.
+        over_all_runs: whether to count the time of earlier runs too, which is in the checkpoint
+            that was resumed. If the time is up already, the training stops after one step.
 
     Raises:
         TypeError, ValueError: `limit` is not a time, or not above zero.
@@ -59,15 +64,17 @@ class TimeLimitCallback(TrainerCallback):
         self.over_all_runs = over_all_runs
         self.stopped = False
         """True once this callback stops the training."""
-        self._began: float | None = None
-        self._ran = 0.0
-        self._before = 0.0
+        self._start_time: float | None = None  # None while no training runs
+        self._seconds_of_last_run = 0.0
+        self._seconds_of_earlier_runs = 0.0
         self._exchange: SignalExchange | None = None
 
     @property
     def elapsed(self) -> float:
         """Seconds of training so far: of this run or, with `over_all_runs`, of all of them."""
-        return self._this_run() + (self._before if self.over_all_runs else 0.0)
+        if self.over_all_runs:
+            return self._seconds_of_earlier_runs + self._seconds_of_run()
+        return self._seconds_of_run()
 
     def on_train_begin(
         self,
@@ -78,10 +85,10 @@ class TimeLimitCallback(TrainerCallback):
     ) -> None:
         """Start the clock."""
         if state.global_step == 0:  # a training from scratch, also on the same object
-            self._before = 0.0
+            self._seconds_of_earlier_runs = 0.0
         self.stopped = False
-        self._leave_exchange()
-        self._began = time.monotonic()
+        self._close_exchange()
+        self._start_time = time.monotonic()
         if world_size() > 1:
             self._exchange = SignalExchange()
 
@@ -92,10 +99,11 @@ class TimeLimitCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Save and stop; at the last step of an epoch `on_epoch_end` does, after its logs and
-        evaluations.
-        """
-        if self._is_up() and (self.stopped or not ends_epoch(state, control)):
+        """Save and stop, except at the end of an epoch, where `on_epoch_end` does."""
+        # Always asked first, since all ranks have to take part in the exchange.
+        if not self._is_time_up():
+            return
+        if self.stopped or not ends_epoch(state, control):
             self._stop(state, control)
 
     def on_epoch_end(
@@ -106,10 +114,12 @@ class TimeLimitCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Save and stop; after a stop in the middle of the epoch, nothing is due here."""
-        up = self._is_up()
+        is_time_up = self._is_time_up()
         if self.stopped:
-            control.should_log = control.should_evaluate = control.should_save = False
-        elif up:
+            control.should_log = False
+            control.should_evaluate = False
+            control.should_save = False
+        elif is_time_up:
             self._stop(state, control)
 
     def on_train_end(
@@ -120,42 +130,51 @@ class TimeLimitCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Stop the clock."""
-        self._ran = self._this_run()
-        self._began = None
-        self._leave_exchange()
+        self._seconds_of_last_run = self._seconds_of_run()
+        self._start_time = None
+        self._close_exchange()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the seconds of training so far, for a checkpoint."""
-        return {"seconds": self._before + self._this_run()}
+        return {"seconds": self._seconds_of_earlier_runs + self._seconds_of_run()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue counting from a checkpoint."""
-        self._before = float(state_dict["seconds"])
+        self._seconds_of_earlier_runs = float(state_dict["seconds"])
 
-    def _this_run(self) -> float:
-        return self._ran if self._began is None else time.monotonic() - self._began
+    def _seconds_of_run(self) -> float:
+        """Return the seconds of the current run, or of the last one after its end."""
+        if self._start_time is None:
+            return self._seconds_of_last_run
+        return time.monotonic() - self._start_time
 
-    def _is_up(self) -> bool:
+    def _is_time_up(self) -> bool:
         """Return whether to stop; all ranks call it at the same places and get the same answer."""
-        up = self._began is not None and self.elapsed >= self.limit
-        return up if self._exchange is None else self._exchange.exchange(int(up), wait=False) > 0
+        is_running = self._start_time is not None
+        is_up_here = is_running and self.elapsed >= self.limit
+        if self._exchange is None:
+            return is_up_here
+        return self._exchange.exchange(int(is_up_here), wait=False) > 0
 
     def _stop(self, state: TrainerState, control: TrainerControl) -> None:
         control.should_training_stop = True
-        if self.stopped:  # Lightning goes on up to `min_epochs` and `min_steps`
+        if self.stopped:  # Lightning continues up to `min_epochs` and `min_steps`
             return
         self.stopped = True
-        control.should_save = control.should_save or self.save
+        if self.save:
+            control.should_save = True
+
         if state.is_world_process_zero:
+            result = ", with a checkpoint to resume from" if self.save else ""
             logger.warning(
                 "The time limit of %s is reached: training stops at step %s of %s%s.",
                 format_seconds(self.limit),
                 state.global_step,
                 state.max_steps,
-                ", with a checkpoint to resume from" if self.save else "",
+                result,
             )
 
-    def _leave_exchange(self) -> None:
+    def _close_exchange(self) -> None:
         exchange = self._exchange
         self._exchange = None
         if exchange is not None:
@@ -163,36 +182,48 @@ class TimeLimitCallback(TrainerCallback):
 
 
 def seconds_of(limit: float | str | timedelta) -> float:
-    """Return a length of time in seconds; `TimeLimitCallback` lists the forms."""
-    if isinstance(limit, bool) or not isinstance(limit, (int, float, str, timedelta)):
+    """Return a length of time in seconds; `TimeLimitCallback` lists the forms.
+
+    Raises:
+        TypeError, ValueError: `limit` is not a time, or not above zero.
+    """
+    if isinstance(limit, timedelta):
+        seconds = limit.total_seconds()
+    elif isinstance(limit, str):
+        seconds = _parse(limit)
+    elif isinstance(limit, (int, float)) and not isinstance(limit, bool):
+        seconds = float(limit)
+    else:
         raise TypeError(
-            f"limit is {limit!r} ({type(limit).__name__}): give seconds, a timedelta, or a text. "
-            f"{_SO}"
+            f"limit is {limit!r} ({type(limit).__name__}), but it must be seconds, a timedelta, or "
+            f"a text. {_EXAMPLES}"
         )
-    seconds = limit.total_seconds() if isinstance(limit, timedelta) else _read(limit)
     if not seconds > 0 or math.isinf(seconds):
-        raise ValueError(
-            f"limit is {limit!r}, but a time to stop after has to be above zero and finite. {_SO}"
-        )
+        raise ValueError(f"limit is {limit!r}, but it must be above zero and finite. {_EXAMPLES}")
     return seconds
 
 
-_SO = "For example 7200, timedelta(hours=2), '2h', '1h 30m' or '1:30:00'."
-
-
-def _read(limit: float | str) -> float:
-    if not isinstance(limit, str):
-        return float(limit)
+def _parse(limit: str) -> float:
+    """Return the seconds of a time that is written as text."""
     text = limit.strip().lower()
-    if on_clock := _CLOCK.fullmatch(text):
-        days, hours, minutes, seconds = (float(part or 0) for part in on_clock.groups())
+
+    clock = _CLOCK.fullmatch(text)
+    if clock is not None:
+        days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
         return days * 86400 + hours * 3600 + minutes * 60 + seconds
-    parts = _PARTS.findall(text)
-    if parts and not _PARTS.sub("", text):
-        return sum(float(number) * _UNITS["".join(unit)] for number, *unit in parts)
+
+    parts = _NUMBER_WITH_UNIT.findall(text)
+    rest = _NUMBER_WITH_UNIT.sub("", text)
+    if parts and not rest:
+        total = 0.0
+        for number, *units in parts:
+            # Of the groups for the units only one is not empty.
+            total += float(number) * _SECONDS_IN_UNIT["".join(units)]
+        return total
+
     try:
         return float(text)
     except ValueError as error:
         raise ValueError(
-            f"limit is {limit!r}, which is not read as a length of time. {_SO}"
+            f"limit is {limit!r}, which is not a length of time. {_EXAMPLES}"
         ) from error

@@ -1,50 +1,65 @@
-"""Check which trackers are installed, and refuse those that are not."""
+"""The trackers of `report_to`, and whether they are installed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from importlib import import_module
+from typing import NamedTuple
 
 from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.versions import installed, is_older
 
 COMET_AT_LEAST = "3.44"
-"""The oldest comet_ml whose `start` heeds `COMET_START_ONLINE`."""
+"""The oldest comet_ml whose `start` reads `COMET_START_ONLINE`."""
+
+
+class Tracker(NamedTuple):
+    """A tracker that `report_to` can name."""
+
+    module: str
+    """The module of this package with its callback."""
+    class_name: str
+    """The class of its callback."""
+    packages: str
+    """The packages of its client, as for `pip install`."""
+
 
 TRACKERS = {
-    "azure_ml": ("services", "AzureMLCallback", "azureml-core"),
-    "clearml": ("clearml", "ClearMLCallback", "clearml"),
-    "codecarbon": ("services", "CodeCarbonCallback", "codecarbon"),
-    "comet_ml": ("services", "CometCallback", "'comet_ml>=3.44'"),
-    "dagshub": ("mlflow", "DagsHubCallback", "dagshub mlflow"),
-    "dvclive": ("dvclive", "DVCLiveCallback", "dvclive"),
-    "flyte": ("services", "FlyteCallback", "flytekit"),
-    "mlflow": ("mlflow", "MLflowCallback", "mlflow"),
-    "swanlab": ("swanlab", "SwanLabCallback", "swanlab"),
-    "tensorboard": ("tensorboard", "TensorBoardCallback", "tensorboard"),
-    "trackio": ("trackio", "TrackioCallback", "trackio"),
-    "wandb": ("wandb", "WandbCallback", "wandb"),
+    "azure_ml": Tracker("services", "AzureMLCallback", "azureml-core"),
+    "clearml": Tracker("clearml", "ClearMLCallback", "clearml"),
+    "codecarbon": Tracker("services", "CodeCarbonCallback", "codecarbon"),
+    "comet_ml": Tracker("services", "CometCallback", "'comet_ml>=3.44'"),
+    "dagshub": Tracker("mlflow", "DagsHubCallback", "dagshub mlflow"),
+    "dvclive": Tracker("dvclive", "DVCLiveCallback", "dvclive"),
+    "flyte": Tracker("services", "FlyteCallback", "flytekit"),
+    "mlflow": Tracker("mlflow", "MLflowCallback", "mlflow"),
+    "swanlab": Tracker("swanlab", "SwanLabCallback", "swanlab"),
+    "tensorboard": Tracker("tensorboard", "TensorBoardCallback", "tensorboard"),
+    "trackio": Tracker("trackio", "TrackioCallback", "trackio"),
+    "wandb": Tracker("wandb", "WandbCallback", "wandb"),
 }
-"""The module, the class and the packages to install for each name in `report_to`."""
+"""The trackers by their names in `report_to`."""
 
 
 class MissingTrackerError(ImportError, RuntimeError):
-    """The package of a tracker is missing: a RuntimeError in the reference, an ImportError by
-    its nature.
+    """The package of a tracker is missing.
+
+    It is a RuntimeError too, since scripts written for transformers expect that.
     """
 
 
 def is_switched_on(variable: str, default: str = "FALSE") -> bool:
     """Return whether an environment variable is 1, on, true, y or yes, in any case."""
-    return os.environ.get(variable, default).strip().upper() in {"1", "ON", "TRUE", "Y", "YES"}
+    value = os.environ.get(variable, default).strip().upper()
+    return value in {"1", "ON", "TRUE", "Y", "YES"}
 
 
 def _check_for(module: str) -> Callable[[], bool]:
     return lambda: is_installed(module)
 
 
-# As the functions of these names in `transformers.integrations`; nothing is imported by a check.
+# As the functions of these names in `transformers.integrations`. They import nothing.
 is_azureml_available = _check_for("azureml.core.run")
 is_clearml_available = _check_for("clearml")
 is_codecarbon_available = _check_for("codecarbon")
@@ -56,28 +71,30 @@ is_wandb_available = _check_for("wandb")
 
 
 def is_comet_available() -> bool:
-    """As `transformers.integrations.is_comet_available`, but an API key is not needed for
-    experiments kept offline.
+    """As `transformers.integrations.is_comet_available`, but offline no API key is needed.
 
-    Reads the installed version without importing the package; imports it only to ask for the key in
+    Reads the installed version without importing the package; imports it only to read the key in
     its files.
     """
     if not is_comet_installed():
         return False
-    offline = os.environ.get("COMET_START_ONLINE", "").strip().lower() in ("0", "false")
-    if offline or os.environ.get("COMET_API_KEY"):
+    is_offline = os.environ.get("COMET_START_ONLINE", "").strip().lower() in ("0", "false")
+    if is_offline or os.environ.get("COMET_API_KEY"):
         return True
-    return import_module("comet_ml.config").get_config("comet.api_key") is not None
+    comet_config = import_module("comet_ml.config")
+    return comet_config.get_config("comet.api_key") is not None
 
 
 def is_comet_installed() -> bool:
     """Return whether comet_ml is installed in `COMET_AT_LEAST` or newer."""
-    found = installed("comet_ml") if is_installed("comet_ml") else None
-    return found is not None and not is_older(found, COMET_AT_LEAST)
+    if not is_installed("comet_ml"):
+        return False
+    version = installed("comet_ml")
+    return version is not None and not is_older(version, COMET_AT_LEAST)
 
 
 def is_dagshub_available() -> bool:
-    """As `transformers.integrations.is_dagshub_available`: its client and that of MLflow."""
+    """As `transformers.integrations.is_dagshub_available`: DagsHub's client and MLflow's."""
     return is_installed("dagshub") and is_installed("mlflow")
 
 
@@ -87,16 +104,15 @@ def is_flyte_deck_standard_available() -> bool:
 
 
 def is_mlflow_available() -> bool:
-    """As `transformers.integrations.is_mlflow_available`: installed, and not turned off by the
-    environment.
+    """As `transformers.integrations.is_mlflow_available`.
+
+    True if MLflow is installed, and not disabled by the environment.
     """
     return not is_switched_on("DISABLE_MLFLOW_INTEGRATION") and is_installed("mlflow")
 
 
 def is_tensorboard_available() -> bool:
-    """As `transformers.integrations.is_tensorboard_available`: tensorboard, or tensorboardX in
-    its place.
-    """
+    """As `transformers.integrations.is_tensorboard_available`: tensorboard or tensorboardX."""
     return is_installed("tensorboard") or is_installed("tensorboardX")
 
 
@@ -117,23 +133,26 @@ AVAILABLE = {
 """The check of each name in `report_to`."""
 
 
-def require(there: bool, platform: str, callback: str) -> None:
-    """Raise where the package of a callback is missing.
+def require(is_available: bool, platform: str, class_name: str) -> None:
+    """Raise an error if the package of a tracker is missing.
 
     Args:
-        there: whether it is.
-        platform: its name in `report_to`.
-        callback: the name of the class, for the message.
+        is_available: whether it is installed and enabled.
+        platform: the name of the tracker in `report_to`.
+        class_name: of the callback, for the message.
 
     Raises:
-        MissingTrackerError: says what to install.
+        MissingTrackerError: it is not; the message has the command that installs it.
     """
-    if there:
+    if is_available:
         return
-    if platform in ("mlflow", "dagshub") and is_installed("mlflow") and not is_mlflow_available():
+    is_mlflow_disabled = is_installed("mlflow") and not is_mlflow_available()
+    if platform in ("mlflow", "dagshub") and is_mlflow_disabled:
         raise MissingTrackerError(
-            f"report_to={platform!r} is turned off by DISABLE_MLFLOW_INTEGRATION: unset it."
+            f"report_to={platform!r} is disabled by DISABLE_MLFLOW_INTEGRATION. Unset that "
+            "environment variable."
         )
+    packages = TRACKERS[platform].packages
     raise MissingTrackerError(
-        f"report_to={platform!r}: {callback} needs `pip install {TRACKERS[platform][2]}`."
+        f"report_to={platform!r}: {class_name} needs `pip install {packages}`."
     )

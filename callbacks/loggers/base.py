@@ -12,7 +12,7 @@ from ...lightning_modules.common.libraries import is_instance
 from ..base import TrainerCallback
 from ..state import TrainerControl, TrainerState
 from .availability import AVAILABLE, require
-from .values import checkpoint_folder, number
+from .values import checkpoint_folder, number_or_none
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,85 +21,70 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SAVE_THEMSELVES = {
+_CLASSES_WITH_SAVE_PRETRAINED = {
     "transformers.modeling_utils": "PreTrainedModel",
     "peft": "PeftModel",
     "huggingface_hub.hub_mixin": "PyTorchModelHubMixin",
 }
-"""By module the class of models whose `save_pretrained` writes all weights."""
+"""Classes of models whose `save_pretrained` writes all weights, by module."""
 
 
 class LoggerCallback(TrainerCallback):
     """As the callbacks of `transformers.integrations`, with one policy for failures of trackers.
 
-    A run is opened when training begins, or at the first log outside of training, by the first
-    process of all, once. A run that cannot be opened is an error, before the first step. Later
-    failures (a broken network, a full disk) do not end the training: the first gives a warning, and
-    the end of training their number.
+    Process 0 opens a run when training begins, or at the first log outside of training. If that
+    fails, an error is raised, before the first step. Later failures (a broken network, a full disk)
+    do not end the training: the first one is logged as a warning, and their number at the end.
 
-    To make one, define `_available`, `_start`, `_report` and, where a run has to be closed,
-    `_finish`.
+    A subclass defines `_available`, `_start`, `_report` and, if a run has to be closed, `_finish`.
 
     Raises:
         MissingTrackerError: an ImportError; the package is not installed.
     """
 
     platform: ClassVar[str] = ""
-    """Its name in `report_to`."""
+    """The name of the tracker in `report_to`."""
     advice: ClassVar[str] = ""
-    """Advice for when its run cannot be opened; a sentence."""
+    """A sentence with advice if its run cannot be opened."""
     ends_with_training: bool = False
     """True closes the run when training ends; the next training opens another one."""
     run_variable: ClassVar[str] = ""
-    """The environment variable that names a run to resume, which goes before that of a
-    checkpoint.
-    """
+    """The environment variable that names a run to resume; it overrides the run of a checkpoint."""
     run_id: Any = None
-    """The name by which the tracker finds the run again: a resumed training takes it from the
-    checkpoint.
-    """
-    _resumed_run: str | None = None
+    """The name by which the tracker finds the run again. It is saved in checkpoints."""
     save_model: Callable[[str], Any] | None = None
     """Writes the model to a folder, called by all processes; set by the Trainer."""
+    _loaded_run_id: str | None = None
 
     def __init__(self) -> None:
         require(self._available(), self.platform, type(self).__name__)
         self._initialized = False
-        self._over = False
-        self._lost = 0
+        self._has_finished = False
+        self._failures = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the run, for checkpoints; nothing without one."""
-        return {"run": self.run_id} if self._initialized and self.run_id is not None else {}
+        """Return the name of the run, for checkpoints; empty without a run."""
+        if not self._initialized or self.run_id is None:
+            return {}
+        return {"run": self.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the run of a checkpoint, for the next one that is opened."""
-        self._resumed_run = state_dict.get("run")
-
-    def _run_to_resume(self, state: TrainerState) -> str | None:
-        """Return the run of the checkpoint that the training resumes from, once, unless the
-        environment names one.
-        """
-        found = self._resumed_run
-        self._resumed_run = None
-        return None if state.is_hyper_param_search or os.environ.get(self.run_variable) else found
-
-    def _available(self) -> bool:
-        """Return whether the package is installed."""
-        return AVAILABLE[self.platform]()
+        """Let the next run that is opened be the run of a checkpoint."""
+        self._loaded_run_id = state_dict.get("run")
 
     @property
     def uploads_checkpoints(self) -> bool:
-        """Return whether it reads the files of checkpoints in `on_save`."""
+        """Whether it reads the files of checkpoints in `on_save`."""
         return False
 
     @property
     def reads_checkpoints(self) -> bool:
-        """Return whether checkpoints have to be on disk at `on_save`: to upload them, or for an
-        override.
+        """Whether checkpoints have to be on the disk at `on_save`.
+
+        They have to be for uploads, and if a class outside of this package overrides `on_save`.
         """
-        own = type(self).on_save.__module__.startswith(__package__ or "")
-        return self.uploads_checkpoints or not own
+        is_overridden = not type(self).on_save.__module__.startswith(__package__ or "")
+        return self.uploads_checkpoints or is_overridden
 
     def setup(
         self,
@@ -108,14 +93,14 @@ class LoggerCallback(TrainerCallback):
         model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
-        """Open a run and describe it; override this to tell the tracker more."""
+        """Open a run and describe it; override this to send more to the tracker."""
         if state.is_world_process_zero:
             try:
                 self._start(args, state, model)
             except Exception as error:
                 logger.error(
-                    "report_to=%r: no run could be opened (%s). %s Without it: take the name out "
-                    "of report_to.",
+                    "report_to=%r: opening a run failed (%s). %s To train without the tracker, "
+                    "remove it from report_to.",
                     self.platform,
                     type(error).__name__,
                     self.advice,
@@ -132,7 +117,7 @@ class LoggerCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Open a run; each trial of a hyperparameter search has its own."""
-        if state.is_hyper_param_search or self._over:
+        if state.is_hyper_param_search or self._has_finished:
             self._leave(state)
         if not self._initialized:
             self.setup(args, state, model, **kwargs)
@@ -152,7 +137,7 @@ class LoggerCallback(TrainerCallback):
         if not self._initialized:
             self.setup(args, state, model, **kwargs)
         if state.is_world_process_zero:
-            with self._training_goes_on(f"the logs of step {state.global_step}"):
+            with self._failures_as_warnings(f"the logs of step {state.global_step}"):
                 self._report(args, state, logs)
 
     def on_save(
@@ -162,10 +147,11 @@ class LoggerCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Upload the checkpoint, where that was asked for."""
+        """Upload the checkpoint, if that is enabled."""
         if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
-            with self._training_goes_on(f"checkpoint-{state.global_step}"):
-                self._upload(args, state, checkpoint_folder(args, state))
+            with self._failures_as_warnings(f"checkpoint-{state.global_step}"):
+                folder = checkpoint_folder(args, state)
+                self._upload(args, state, folder)
 
     def on_train_end(
         self,
@@ -174,52 +160,83 @@ class LoggerCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Close the run where the platform has it so, and say what did not arrive."""
+        """Close the run with `ends_with_training`, and log the number of failures."""
         if not self._initialized:
             return
-        if self.ends_with_training and not self._over:
-            self._over = True
+        if self.ends_with_training and not self._has_finished:
+            self._has_finished = True
             if state.is_world_process_zero:
-                with self._training_goes_on("the end of the run"):
+                with self._failures_as_warnings("the end of the run"):
                     self._finish()
-        self._warn_what_is_lost()
+        self._log_failures()
+
+    # What a subclass defines.
+
+    def _available(self) -> bool:
+        """Return whether the package is installed."""
+        return AVAILABLE[self.platform]()
 
     def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
-        """Open a run, in the first process of all."""
+        """Open a run, in process 0."""
 
     def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
-        """Send logs, in the first process of all."""
+        """Send logs, in process 0."""
 
     def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
-        """Send the checkpoint in `folder`, in the first process of all."""
+        """Send the checkpoint in `folder`, in process 0."""
 
     def _finish(self) -> None:
-        """Close the run, in the first process of all."""
+        """Close the run, in process 0."""
+
+    # What subclasses use.
 
     def _leave(self, state: TrainerState) -> None:
-        """Close the run of another training, if it is still open; the next event opens one."""
-        if self._initialized and not self._over and state.is_world_process_zero:
-            with self._training_goes_on("the end of the run"):
+        """Close the run of an earlier training, if it is open; the next event opens one."""
+        if self._initialized and not self._has_finished and state.is_world_process_zero:
+            with self._failures_as_warnings("the end of the run"):
                 self._finish()
-        self._initialized = self._over = False
+        self._initialized = False
+        self._has_finished = False
+
+    def _run_to_resume(self, state: TrainerState) -> str | None:
+        """Return the run of the checkpoint from which the training resumes, once.
+
+        None if the environment names a run, and in a hyperparameter search.
+        """
+        run_id = self._loaded_run_id
+        self._loaded_run_id = None
+        if state.is_hyper_param_search or os.environ.get(self.run_variable):
+            return None
+        return run_id
 
     def _numbers(self, logs: Mapping[str, Any]) -> dict[str, float]:
-        """Return the numbers in logs, and warn of everything else."""
-        numbers = {name: number(value) for name, value in logs.items()}
-        left_out = [name for name, value in numbers.items() if value is None]
-        if left_out:
+        """Return the numbers in logs, and warn about other values."""
+        numbers: dict[str, float] = {}
+        other_names: list[str] = []
+        for name, value in logs.items():
+            number = number_or_none(value)
+            if number is None:
+                other_names.append(name)
+            else:
+                numbers[name] = number
+        if other_names:
             logger.warning(
-                "%s takes numbers, so these logs are left out: %s.",
+                "%s accepts only numbers, so these logs are left out: %s.",
                 self.platform,
-                ", ".join(left_out),
+                ", ".join(other_names),
             )
-        return {name: value for name, value in numbers.items() if value is not None}
+        return numbers
 
     def _write_model(
-        self, state: TrainerState, model: Any, processing_class: Any, folder: str
+        self,
+        state: TrainerState,
+        model: nn.Module | None,
+        processing_class: object,
+        folder: str,
     ) -> None:
-        """Write the model that training ends with; all processes call it, for one that is spread
-        over them.
+        """Write the model at the end of the training.
+
+        All processes call this, since the weights may be sharded.
         """
         if self.save_model is not None:
             self.save_model(folder)
@@ -227,30 +244,33 @@ class LoggerCallback(TrainerCallback):
             write_model(model, processing_class, folder)
 
     @contextmanager
-    def _training_goes_on(self, what: str) -> Iterator[None]:
+    def _failures_as_warnings(self, content: str) -> Iterator[None]:
+        """Turn exceptions inside the block into warnings.
+
+        Args:
+            content: what the block sends, for the message.
+        """
         try:
             yield
         except Exception as error:
-            self._lost += 1
-            level = logging.WARNING if self._lost == 1 else logging.DEBUG
+            self._failures += 1
+            level = logging.WARNING if self._failures == 1 else logging.DEBUG
             logger.log(
                 level,
                 "%s failed to log %s (%s: %s). Training continues; further failures are only "
                 "counted.",
                 self.platform,
-                what,
+                content,
                 type(error).__name__,
                 error,
             )
 
-    def _warn_what_is_lost(self) -> None:
-        if self._lost > 1:
+    def _log_failures(self) -> None:
+        if self._failures > 1:
             logger.warning(
-                "%s did not take %d things that it was sent in this training.",
-                self.platform,
-                self._lost,
+                "%s failed to log %d times in this training.", self.platform, self._failures
             )
-        self._lost = 0
+        self._failures = 0
 
 
 class PredictionLogger(LoggerCallback):
@@ -261,7 +281,7 @@ class PredictionLogger(LoggerCallback):
         args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
-        metrics: Any,
+        metrics: dict[str, float],
         model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
@@ -269,24 +289,28 @@ class PredictionLogger(LoggerCallback):
         if not self._initialized:
             self.setup(args, state, model, **kwargs)
         if state.is_world_process_zero:
-            with self._training_goes_on("the metrics of a prediction"):
+            with self._failures_as_warnings("the metrics of a prediction"):
                 self._report_prediction(state, metrics)
 
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
-        """Send them, in the first process of all."""
+        """Send the metrics of a prediction, in process 0."""
 
 
 def write_model(model: Any, processing_class: Any, folder: str) -> None:
-    """Write weights, configuration and what processes the data, where no trainer is there to do it.
+    """Write the weights and the configuration of a model, and its processor.
 
     Args:
-        model: one of `transformers`, PEFT or `huggingface_hub`, saved by its `save_pretrained`, or
-            any other module.
+        model: a model of `transformers`, PEFT or `huggingface_hub`, saved by its `save_pretrained`,
+            or any other module.
         processing_class: a tokenizer or another processor, or None.
-        folder: is made if it does not exist.
+        folder: is created if it does not exist.
     """
     os.makedirs(folder, exist_ok=True)
-    if any(is_instance(model, module, name) for module, name in _SAVE_THEMSELVES.items()):
+    has_save_pretrained = any(
+        is_instance(model, module, class_name)
+        for module, class_name in _CLASSES_WITH_SAVE_PRETRAINED.items()
+    )
+    if has_save_pretrained:
         model.save_pretrained(folder)
     else:
         from safetensors.torch import save_model
@@ -296,7 +320,8 @@ def write_model(model: Any, processing_class: Any, folder: str) -> None:
         processing_class.save_pretrained(folder)
 
 
-def write_architecture(model: Any, folder: str) -> None:
-    """Write `model_architecture.txt`: the model as it prints."""
-    with open(os.path.join(folder, "model_architecture.txt"), "w", encoding="utf-8") as file:
+def write_architecture(model: object, folder: str) -> None:
+    """Write the text form of the model to `model_architecture.txt`."""
+    path = os.path.join(folder, "model_architecture.txt")
+    with open(path, "w", encoding="utf-8") as file:
         print(model, file=file)

@@ -10,35 +10,34 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from ..state import TrainerState
 from .availability import is_switched_on
 from .base import LoggerCallback
-from .values import SUMMARY, config_of, flattened
+from .values import SUMMARY_NAMES, config_of, flattened, group_and_metric
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..arguments import CallbackArguments
 
-_ONCE = (*SUMMARY, "epoch")
+_SINGLE_VALUES = (*SUMMARY_NAMES, "epoch")
+"""Names of logs that are single values of a task, and not curves."""
 
 
 class ClearMLCallback(LoggerCallback):
-    """As `transformers.integrations.ClearMLCallback`, but a task that was closed is never written
-    to.
+    """As `transformers.integrations.ClearMLCallback`, but a closed task is reopened for later logs.
 
-    A task that exists is used, and left open; a further training in it has "_2", "_3" and so on
-    after its names. Else a task is made, and closed when training ends. What is logged after that
-    goes to it again.
+    An existing task is used, and left open; the names of a second training in it end with "_2" and
+    so on. Otherwise a task is created, and closed when training ends. Later logs are added to it.
 
-    Arguments and model configuration appear in the task under "Transformers" and "Model
-    Configuration". When the task runs on an agent, they are those of the interface where its
-    switches `_ignore_hparams_ui_overrides_` and `_ignore_model_config_ui_overrides_` were set to
-    false.
+    Arguments and model configuration are in the task under "Transformers" and "Model
+    Configuration". When the task runs on an agent, the values set in the ClearML interface apply if
+    the switches `_ignore_hparams_ui_overrides_` and `_ignore_model_config_ui_overrides_` are false
+    there.
 
     Environment variables:
 
     - `CLEARML_PROJECT`: the project, by default "HuggingFace Transformers".
     - `CLEARML_TASK`: the name of the task, by default "Trainer".
     - `CLEARML_LOG_MODEL`: whether checkpoints are uploaded as models, up to `save_total_limit` of
-      them. By default they are for a task that was made here, not for one that exists.
+      them. By default they are for a task that was created here, not for an existing one.
 
     Raises:
         MissingTrackerError: an ImportError; clearml is not installed.
@@ -49,76 +48,85 @@ class ClearMLCallback(LoggerCallback):
         "CLEARML_OFFLINE_MODE=1 keeps the task on this machine, `clearml-init` stores credentials."
     )
 
-    _trainings_of: ClassVar[dict[str, int]] = {}
-    """Number of trainings in each task, by its id."""
+    _training_counts: ClassVar[dict[str, int]] = {}
+    """The number of trainings in each task, by its id."""
 
     def __init__(self) -> None:
         super().__init__()
         self._clearml: Any = import_module("clearml")
         self._clearml_task: Any = None
         self._task_id: str | None = None
-        self.ends_with_training = False  # True for a task that was made here
-        self._suffix = ""
-        self._checkpoints_saved: list[Any] = []
+        self.ends_with_training = False  # True for a task that was created here
+        self._name_suffix = ""  # of a second training in a task
+        self._uploaded_models: list[Any] = []
 
     @property
     def uploads_checkpoints(self) -> bool:
-        """With `CLEARML_LOG_MODEL`, and by default in a task that is made here."""
-        made_here = (
-            self.ends_with_training
-            if self._initialized
-            else self._clearml.Task.current_task() is None
-        )
-        return is_switched_on("CLEARML_LOG_MODEL", default=str(made_here))
+        """Whether checkpoints are uploaded, by `CLEARML_LOG_MODEL`."""
+        if self._initialized:
+            creates_task = self.ends_with_training
+        else:
+            creates_task = self._clearml.Task.current_task() is None
+        return is_switched_on("CLEARML_LOG_MODEL", default=str(creates_task))
 
     def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
-        base = os.path.basename(folder)
-        name = base + self._suffix
+        folder_name = os.path.basename(folder)
+        name = folder_name + self._name_suffix
         model = self._clearml.OutputModel(task=self._clearml_task, name=name)
         model.connect(task=self._clearml_task, name=name)
         model.update_weights_package(
             weights_path=folder,
-            target_filename=base,
+            target_filename=folder_name,
             iteration=state.global_step,
             auto_delete_file=False,
         )
-        self._checkpoints_saved.append(model)
-        while args.save_total_limit and args.save_total_limit < len(self._checkpoints_saved):
+        self._uploaded_models.append(model)
+
+        # Remove the oldest ones.
+        while args.save_total_limit and args.save_total_limit < len(self._uploaded_models):
             self._clearml.model.Model.remove(
-                self._checkpoints_saved.pop(0),
+                self._uploaded_models.pop(0),
                 delete_weights_file=True,
                 force=True,
                 raise_on_errors=True,
             )
 
     def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
-        self._checkpoints_saved = []
+        self._uploaded_models = []
         task_class = self._clearml.Task
         self._clearml_task = task_class.current_task()
-        made_here = self._clearml_task is None
-        if made_here:
-            self._clearml_task = self._make_task(state)
-        task_id = self._task_id = str(self._clearml_task.id)
-        count = self._trainings_of[task_id] = self._trainings_of.get(task_id, 0) + 1
-        self._suffix = "" if count == 1 else f"_{count}"
-        # an agent closes its task itself
-        self.ends_with_training = made_here and task_class.running_locally()
+        creates_task = self._clearml_task is None
+        if creates_task:
+            self._clearml_task = self._create_task(state)
+        task_id = str(self._clearml_task.id)
+        self._task_id = task_id
+
+        count = self._training_counts.get(task_id, 0) + 1
+        self._training_counts[task_id] = count
+        self._name_suffix = "" if count == 1 else f"_{count}"
+
+        # An agent closes its task itself.
+        self.ends_with_training = creates_task and task_class.running_locally()
+
         self._connect_arguments(args)
         if config_of(model):
             self._connect_config(model)
 
-    def _make_task(self, state: TrainerState, **more: Any) -> Any:
+    def _create_task(self, state: TrainerState, **options: Any) -> Any:
+        """Return a new task, or with `continue_last_task` an earlier one."""
         name = os.environ.get("CLEARML_TASK", "Trainer")
+        if state.trial_name is not None:
+            name = f"{name} {state.trial_name}"
         return self._clearml.Task.init(
             project_name=os.environ.get("CLEARML_PROJECT", "HuggingFace Transformers"),
-            task_name=name if state.trial_name is None else f"{name} {state.trial_name}",
+            task_name=name,
             auto_connect_frameworks={"tensorboard": False, "pytorch": False},
             output_uri=True,
-            **more,
+            **options,
         )
 
     def _connect_arguments(self, args: CallbackArguments) -> None:
-        section = f"Transformers{self._suffix}"
+        section = f"Transformers{self._name_suffix}"
         if self._is_overridden(f"{section}/_ignore_hparams_ui_overrides_"):
             self._clearml_task.connect(args, section)
             return
@@ -126,15 +134,17 @@ class ClearMLCallback(LoggerCallback):
         for field in fields(cast(Any, args)):  # TrainingArguments are a dataclass
             if field.init and not field.name.endswith("_token"):
                 values[field.name] = getattr(args, field.name)
-        plain = {f"{section}/{name}": str(value) for name, value in flattened(values, "/").items()}
-        self._clearml_task.update_parameters(plain)
+        parameters: dict[str, str] = {}
+        for name, value in flattened(values, "/").items():
+            parameters[f"{section}/{name}"] = str(value)
+        self._clearml_task.update_parameters(parameters)
 
     def _connect_config(self, model: Any) -> None:
-        section = f"Model Configuration{self._suffix}"
-        if self._is_overridden(f"Transformers{self._suffix}/_ignore_model_config_ui_overrides_"):
-            model.config = model.config.from_dict(
-                self._clearml_task.get_configuration_object_as_dict(section)
-            )
+        section = f"Model Configuration{self._name_suffix}"
+        switch = f"Transformers{self._name_suffix}/_ignore_model_config_ui_overrides_"
+        if self._is_overridden(switch):
+            values = self._clearml_task.get_configuration_object_as_dict(section)
+            model.config = model.config.from_dict(values)
             return
         self._clearml_task.set_configuration_object(
             name=section,
@@ -143,8 +153,9 @@ class ClearMLCallback(LoggerCallback):
         )
 
     def _is_overridden(self, switch: str) -> bool:
-        """Return whether values set in the ClearML interface apply; create the switch for it in
-        a local task.
+        """Return whether the values set in the ClearML interface apply.
+
+        A local task creates the switch for it, and its own values apply.
         """
         if not self._clearml.Task.running_locally():
             return not self._clearml_task.get_parameter(switch, default=True, cast=True)
@@ -153,15 +164,15 @@ class ClearMLCallback(LoggerCallback):
             value=True,
             value_type=bool,
             description=(
-                "False takes what is set here when the task runs on an agent; True, what its "
-                "script says."
+                "When the task runs on an agent: False uses the values that are set here, True "
+                "those of the script."
             ),
         )
         return False
 
     def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
-        if self._over:
-            task = self._make_task(state, continue_last_task=self._task_id)
+        if self._has_finished:
+            task = self._create_task(state, continue_last_task=self._task_id)
             try:
                 self._send(task.get_logger(), state, logs)
             finally:
@@ -170,20 +181,17 @@ class ClearMLCallback(LoggerCallback):
             self._send(self._clearml_task.get_logger(), state, logs)
 
     def _send(self, log: Any, state: TrainerState, logs: dict[str, Any]) -> None:
-        for name, plain in self._numbers(logs).items():
-            group, separator, rest = name.partition("_")
-            if name in _ONCE:
-                log.report_single_value(name=name + self._suffix, value=plain)
-            else:
-                title, series = (
-                    (group, rest) if separator and group in ("eval", "test") else ("train", name)
-                )
-                log.report_scalar(
-                    title=title + self._suffix,
-                    series=series,
-                    value=plain,
-                    iteration=state.global_step,
-                )
+        for name, number in self._numbers(logs).items():
+            if name in _SINGLE_VALUES:
+                log.report_single_value(name=name + self._name_suffix, value=number)
+                continue
+            group, metric = group_and_metric(name)
+            log.report_scalar(
+                title=group + self._name_suffix,
+                series=metric,
+                value=number,
+                iteration=state.global_step,
+            )
 
     def _finish(self) -> None:
         if self.ends_with_training and self._clearml_task is not None:

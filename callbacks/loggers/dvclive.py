@@ -20,22 +20,21 @@ logger = logging.getLogger(__name__)
 
 
 class DVCLiveCallback(LoggerCallback):
-    """As `transformers.integrations.DVCLiveCallback`, but what else it is given goes to
-    `dvclive.Live`, as documented.
+    """As `transformers.integrations.DVCLiveCallback`, but keywords reach `dvclive.Live`.
 
     A step of DVCLive is one log.
 
     Args:
-        live: a `dvclive.Live` to use; by default one is made.
-        log_model: True keeps the model at the end as an artifact, in `output_dir/last`, or
-            `output_dir/best` under `load_best_model_at_end`; "all" keeps the whole output folder,
-            at every checkpoint. By default what the environment variable `HF_DVCLIVE_LOG_MODEL`
-            says: 1, true, or all.
-        **kwargs: for the `dvclive.Live` that is made, such as `dir`.
+        live: a `dvclive.Live` to use; by default one is created.
+        log_model: True stores the model at the end as an artifact, from `output_dir/last`, or from
+            `output_dir/best` with `load_best_model_at_end`; "all" stores the whole output folder at
+            every checkpoint. The default is in the environment variable `HF_DVCLIVE_LOG_MODEL`: 1,
+            true, or all.
+        **kwargs: for the `dvclive.Live` that is created, such as `dir`.
 
     Raises:
         MissingTrackerError: an ImportError; dvclive is not installed.
-        RuntimeError: `live` is something else.
+        RuntimeError: `live` is not a `dvclive.Live`.
     """
 
     platform = "dvclive"
@@ -48,13 +47,13 @@ class DVCLiveCallback(LoggerCallback):
         if live is not None and not isinstance(live, self._live_class):
             raise RuntimeError(f"live must be a dvclive.Live, but is a {type(live).__name__}.")
         self.live: Any = live
-        self._own = live is None
-        self._options = kwargs
+        self._creates_live = live is None
+        self._live_options = kwargs
         self._log_model = _from_environment() if log_model is None else log_model
 
     @property
     def uploads_checkpoints(self) -> bool:
-        """With `log_model="all"`."""
+        """Whether checkpoints are uploaded: with `log_model="all"`."""
         return self._log_model == "all"
 
     def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
@@ -65,30 +64,30 @@ class DVCLiveCallback(LoggerCallback):
         args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
+        model: nn.Module | None = None,
+        processing_class: object = None,
         **kwargs: object,
     ) -> None:
-        """Keep the model with `log_model=True`; write the summary."""
+        """Store the model with `log_model=True`, and write the summary."""
         if self._initialized and self._log_model is True:
             name = "best" if args.load_best_model_at_end else "last"
             folder = os.path.join(args.output_dir, name)
-            with self._training_goes_on("the model"):
-                self._write_model(
-                    state, kwargs.get("model"), kwargs.get("processing_class"), folder
-                )
+            with self._failures_as_warnings("the model"):
+                self._write_model(state, model, processing_class, folder)
                 if state.is_world_process_zero:
                     self.live.log_artifact(folder, name=name, type="model", copy=True)
         if self._initialized and state.is_world_process_zero:
-            with self._training_goes_on("the end of the run"):
+            with self._failures_as_warnings("the end of the run"):
                 self.live.end()
         super().on_train_end(args, state, control, **kwargs)
 
     def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         if self.live is None:
-            self.live = self._live_class(**self._options)
+            self.live = self._live_class(**self._live_options)
         self.live.log_params(args.to_dict())
 
     def _finish(self) -> None:
-        if self._own:
+        if self._creates_live:
             self.live = None
 
     def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
@@ -99,7 +98,7 @@ class DVCLiveCallback(LoggerCallback):
                 self.live.log_metric(standardize_metric_name(name, "dvclive.huggingface"), value)
             else:
                 logger.warning(
-                    "DVCLive shows numbers: the log %r of type %s is left out.",
+                    "DVCLive accepts only numbers, so the log %r of type %s is left out.",
                     name,
                     type(value).__name__,
                 )
@@ -107,7 +106,8 @@ class DVCLiveCallback(LoggerCallback):
 
 
 def _from_environment() -> Literal["all"] | bool:
+    """Return the value of `log_model` in the environment."""
     variable = "HF_DVCLIVE_LOG_MODEL"
-    return (
-        "all" if os.environ.get(variable, "").strip().lower() == "all" else is_switched_on(variable)
-    )
+    if os.environ.get(variable, "").strip().lower() == "all":
+        return "all"
+    return is_switched_on(variable)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,33 +22,32 @@ logger = logging.getLogger(__name__)
 SERVER = "KUBEFLOW_TRAINER_SERVER_URL"
 INTERVAL = 5.0
 """Seconds between two reports."""
-PATIENCE = 5.0
-"""Seconds that one may take."""
+TIMEOUT = 5.0
+"""Seconds after which a report fails."""
 
 
-def is_kubeflow_there() -> bool:
-    """Return whether this process belongs to a Kubeflow job that accepts reports, and reports
-    are enabled.
+def accepts_kubeflow_reports() -> bool:
+    """Return whether this process is in a Kubeflow job with a server for reports.
+
+    False if reports are disabled by the environment.
     """
-    return (
-        SERVER in os.environ
-        and os.environ.get("DISABLE_KUBEFLOW_INTEGRATION", "").upper() != "TRUE"
-    )
+    is_disabled = os.environ.get("DISABLE_KUBEFLOW_INTEGRATION", "").upper() == "TRUE"
+    return SERVER in os.environ and not is_disabled
 
 
 class KubeflowCallback(TrainerCallback):
-    """As `transformers.integrations.KubeflowCallback`, of 5.4: progress, time that is left, and the
-    last metrics.
+    """As `transformers.integrations.KubeflowCallback` of 5.4.
 
-    The first process of all posts them, at most every five seconds, and at the end. The job's
-    controller sets the address, and the files of certificate and token
-    (`KUBEFLOW_TRAINER_SERVER_CA_CERT`, `KUBEFLOW_TRAINER_SERVER_TOKEN`). What cannot be sent is
-    left out: a training does not end for its report.
+    Process 0 reports progress, remaining time and the last metrics, at most every five seconds, and
+    at the end. The controller of the job sets the address, and the files of certificate and token
+    (`KUBEFLOW_TRAINER_SERVER_CA_CERT`, `KUBEFLOW_TRAINER_SERVER_TOKEN`). A report that fails is
+    dropped; the training continues.
     """
 
     def __init__(self) -> None:
-        self._metrics: dict[str, Any] = {}
-        self._started = self._sent = 0.0
+        self._metrics: dict[str, float] = {}
+        self._start_time = 0.0
+        self._last_report_time = 0.0
 
     def on_train_begin(
         self,
@@ -58,8 +58,9 @@ class KubeflowCallback(TrainerCallback):
     ) -> None:
         """Report 0 %."""
         self._metrics = {}
-        self._started = time.monotonic()
-        self._report(state, 0, None, {"total_steps": state.max_steps} if state.max_steps else {})
+        self._start_time = time.monotonic()
+        metrics = {"total_steps": state.max_steps} if state.max_steps else {}
+        self._report(state, percent=0, remaining_seconds=None, metrics=metrics)
 
     def on_log(
         self,
@@ -70,9 +71,9 @@ class KubeflowCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Keep the numbers for the next report."""
-        self._metrics.update(
-            {name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))}
-        )
+        for name, value in (logs or {}).items():
+            if isinstance(value, (int, float)):
+                self._metrics[name] = value
 
     def on_step_end(
         self,
@@ -81,17 +82,25 @@ class KubeflowCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Report how far the training is, if the last report is old enough."""
-        if not state.max_steps or time.monotonic() - self._sent < INTERVAL:
+        """Report the progress, if the last report is old enough."""
+        now = time.monotonic()
+        if not state.max_steps or now - self._last_report_time < INTERVAL:
             return
-        done = state.global_step / state.max_steps
-        left = (time.monotonic() - self._started) * (1 - done) / done if done else None
-        steps = {
+
+        fraction_done = state.global_step / state.max_steps
+        remaining_seconds = None
+        if fraction_done:
+            elapsed = now - self._start_time
+            remaining_seconds = elapsed * (1 - fraction_done) / fraction_done
+        metrics = {
+            **self._metrics,
             "current_step": state.global_step,
             "total_steps": state.max_steps,
             "current_epoch": state.epoch,
         }
-        self._report(state, min(int(100 * done), 99), left, {**self._metrics, **steps})
+        # 100 % means that the training has ended.
+        percent = min(int(100 * fraction_done), 99)
+        self._report(state, percent, remaining_seconds, metrics)
 
     def on_train_end(
         self,
@@ -101,42 +110,55 @@ class KubeflowCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Report 100 %."""
-        self._report(state, 100, 0.0, self._metrics)
+        self._report(state, percent=100, remaining_seconds=0.0, metrics=self._metrics)
 
     def _report(
-        self, state: TrainerState, percent: int, left: float | None, metrics: dict[str, Any]
+        self,
+        state: TrainerState,
+        percent: int,
+        remaining_seconds: float | None,
+        metrics: Mapping[str, float],
     ) -> None:
+        """Send a report, in process 0.
+
+        Args:
+            state: of the training.
+            percent: of the training that is done.
+            remaining_seconds: None if unknown.
+            metrics: numbers by name.
+        """
         if not state.is_world_process_zero:
             return
-        self._sent = time.monotonic()
+        self._last_report_time = time.monotonic()
         status: dict[str, Any] = {
             "lastUpdatedTime": datetime.now(UTC).isoformat(),
             "progressPercentage": percent,
             "metrics": [{"name": name, "value": str(value)} for name, value in metrics.items()],
         }
-        if left is not None:
-            status["estimatedRemainingSeconds"] = max(0, int(left))
+        if remaining_seconds is not None:
+            status["estimatedRemainingSeconds"] = max(0, int(remaining_seconds))
         try:
             _post({"trainerStatus": status})
         except Exception as error:  # a report that fails must not end the training
             logger.debug(
-                "Kubeflow has not got the report of step %s (%s).",
+                "Reporting step %s to Kubeflow failed (%s).",
                 state.global_step,
                 type(error).__name__,
             )
 
 
 def _post(content: dict[str, Any]) -> None:
+    """Send a report to the server of the job."""
     import ssl
     from urllib import request
 
     # Read each time, as it is renewed while the job runs.
-    token = Path(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read_text(encoding="utf-8").strip()
+    token_file = Path(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"])
+    token = token_file.read_text(encoding="utf-8").strip()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    asked = request.Request(
-        os.environ[SERVER], json.dumps(content).encode(), headers, method="POST"
-    )
+    post = request.Request(os.environ[SERVER], json.dumps(content).encode(), headers, method="POST")
+
     certificate = os.environ.get("KUBEFLOW_TRAINER_SERVER_CA_CERT")
-    trusted = ssl.create_default_context(cafile=certificate) if certificate else None
-    with request.urlopen(asked, timeout=PATIENCE, context=trusted):
+    context = ssl.create_default_context(cafile=certificate) if certificate else None
+    with request.urlopen(post, timeout=TIMEOUT, context=context):
         pass

@@ -1,4 +1,4 @@
-"""MLflow, and DagsHub, which keeps a server of it for each repository."""
+"""MLflow, and DagsHub, which has an MLflow server for each repository."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ logger = logging.getLogger(__name__)
 
 
 class MLflowCallback(LoggerCallback):
-    """As `transformers.integrations.MLflowCallback`, but every training and every trial of a search
-    has its own run.
+    """As `transformers.integrations.MLflowCallback`, but every training and trial has its own run.
 
-    A run that is active already is used, and left open. Metrics keep the names of the logs (`loss`,
-    `eval_loss`); those of an evaluation after the training go to its run. Needs mlflow 3.9 or
-    newer; `mlflow-skinny` will do.
+    An active run is used, and left open. Metrics keep the names of the logs (`loss`, `eval_loss`);
+    those of an evaluation after the training are added to its run. Needs mlflow 3.9 or newer, or
+    `mlflow-skinny`.
 
     Environment variables:
 
     - `MLFLOW_TRACKING_URI`: a folder, a database or a server.
-    - `MLFLOW_EXPERIMENT_NAME`: the experiment, made if it does not exist; by default "Default".
+    - `MLFLOW_EXPERIMENT_NAME`: the experiment, created if it does not exist; by default "Default".
     - `MLFLOW_RUN_ID`: resume this run.
-    - `MLFLOW_NESTED_RUN`: 1 or true opens a run inside of the active one.
+    - `MLFLOW_NESTED_RUN`: 1 or true opens a run inside the active one.
     - `MLFLOW_TAGS`: tags of the run, a dict as JSON.
     - `MLFLOW_FLATTEN_PARAMS`: 1 or true logs nested arguments one by one.
-    - `MLFLOW_MAX_LOG_PARAMS`: log no more than this many parameters.
+    - `MLFLOW_MAX_LOG_PARAMS`: the maximum number of parameters to log.
     - `HF_MLFLOW_LOG_ARTIFACTS`: 1 or true copies every checkpoint to the artifacts of the run.
-    - `DISABLE_MLFLOW_INTEGRATION`: true takes MLflow for not installed.
+    - `DISABLE_MLFLOW_INTEGRATION`: true has the same effect as if MLflow were not installed.
 
     Raises:
-        MissingTrackerError: an ImportError; mlflow is not installed, or turned off by the
+        MissingTrackerError: an ImportError; mlflow is not installed, or disabled by the
             environment.
     """
 
@@ -60,12 +59,12 @@ class MLflowCallback(LoggerCallback):
         super().__init__()
         self._ml_flow: Any = import_module("mlflow")
         validation = import_module("mlflow.utils.validation")
-        self._longest_value: int = validation.MAX_PARAM_VAL_LENGTH
-        self._most_params: int = validation.MAX_PARAMS_TAGS_PER_BATCH
+        self._max_value_length: int = validation.MAX_PARAM_VAL_LENGTH
+        self._max_batch_size: int = validation.MAX_PARAMS_TAGS_PER_BATCH
 
     @property
     def uploads_checkpoints(self) -> bool:
-        """With `HF_MLFLOW_LOG_ARTIFACTS`."""
+        """Whether checkpoints are uploaded, by `HF_MLFLOW_LOG_ARTIFACTS`."""
         return is_switched_on("HF_MLFLOW_LOG_ARTIFACTS")
 
     def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
@@ -77,69 +76,88 @@ class MLflowCallback(LoggerCallback):
         self._auto_end_run = False
         self._enter_run(args, state)
         self.run_id = self._ml_flow.active_run().info.run_id
+
         params = {**config_of(model), **args.to_dict()}
-        with self._training_goes_on("the parameters"):
-            self._log_params(
-                flattened(params) if is_switched_on("MLFLOW_FLATTEN_PARAMS") else params
-            )
+        if is_switched_on("MLFLOW_FLATTEN_PARAMS"):
+            params = flattened(params)
+        with self._failures_as_warnings("the parameters"):
+            self._log_params(params)
+
         tags = os.environ.get("MLFLOW_TAGS")
         if tags:
             self._ml_flow.set_tags(json.loads(tags))
 
     def _enter_run(self, args: CallbackArguments, state: TrainerState) -> None:
+        """Use the active run, resume the run of a checkpoint, or start a new run."""
         mlflow = self._ml_flow
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if uri and not mlflow.is_tracking_uri_set():
             mlflow.set_tracking_uri(uri)
-        nested = is_switched_on("MLFLOW_NESTED_RUN")
-        resumed = self._run_to_resume(state)
-        if mlflow.active_run() is not None and not nested and not os.environ.get("MLFLOW_RUN_ID"):
+
+        is_nested = is_switched_on("MLFLOW_NESTED_RUN")
+        needs_own_run = is_nested or bool(os.environ.get("MLFLOW_RUN_ID"))
+        resumed_run = self._run_to_resume(state)
+        if mlflow.active_run() is not None and not needs_own_run:
             return
+
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME")
         if experiment:
             mlflow.set_experiment(experiment)
-        trial = (
-            None
-            if state.trial_name is None
-            else "-".join(filter(None, (args.run_name, state.trial_name)))
-        )
-        if resumed and not mlflow.search_runs(
-            filter_string=f"attributes.run_id = '{resumed}'", output_format="list"
-        ):
-            logger.warning(
-                "MLflow has no run %s, which the checkpoint names: the training gets another one.",
-                resumed,
-            )
-            resumed = None
-        known = {"run_id": resumed} if resumed else {}
-        mlflow.start_run(run_name=trial or args.run_name, nested=nested, **known)
+
+        run_name = args.run_name
+        if state.trial_name:
+            run_name = f"{run_name}-{state.trial_name}" if run_name else state.trial_name
+        options = {"run_name": run_name, "nested": is_nested}
+        if resumed_run and self._has_run(resumed_run):
+            options["run_id"] = resumed_run
+        mlflow.start_run(**options)
         self._auto_end_run = True
 
+    def _has_run(self, run_id: str) -> bool:
+        """Return whether the server has a run; logs a warning if it has not."""
+        runs = self._ml_flow.search_runs(
+            filter_string=f"attributes.run_id = '{run_id}'", output_format="list"
+        )
+        if runs:
+            return True
+        logger.warning(
+            "MLflow has no run %s, which is in the checkpoint: starting a new run.", run_id
+        )
+        return False
+
     def _log_params(self, params: dict[str, Any]) -> None:
-        too_long = [name for name, value in params.items() if len(str(value)) > self._longest_value]
+        """Log parameters, except those that MLflow would reject."""
+        names: list[str] = []
+        too_long: list[str] = []
+        for name, value in params.items():
+            if len(str(value)) > self._max_value_length:
+                too_long.append(name)
+            else:
+                names.append(name)
         if too_long:
             logger.warning(
-                "MLflow takes up to %d characters, so parameters are left out: %s. Try "
-                "MLFLOW_FLATTEN_PARAMS=1.",
-                self._longest_value,
+                "MLflow accepts values of up to %d characters, so these parameters are left out: "
+                "%s. Try MLFLOW_FLATTEN_PARAMS=1.",
+                self._max_value_length,
                 ", ".join(too_long),
             )
-        kept = [(name, value) for name, value in params.items() if name not in too_long]
-        most = os.environ.get("MLFLOW_MAX_LOG_PARAMS", "")
-        if most.isdigit():
-            kept = kept[: int(most)]
-        known = self._ml_flow.active_run().data.params  # a run keeps the values that it has
-        kept = [(name, value) for name, value in kept if name not in known]
-        for start in range(0, len(kept), self._most_params):
-            self._ml_flow.log_params(
-                dict(kept[start : start + self._most_params]), synchronous=False
-            )
+
+        limit = os.environ.get("MLFLOW_MAX_LOG_PARAMS", "")
+        if limit.isdigit():
+            names = names[: int(limit)]
+
+        # A parameter cannot be changed, so those of a resumed run are left as they are.
+        logged = self._ml_flow.active_run().data.params
+        names = [name for name in names if name not in logged]
+        for start in range(0, len(names), self._max_batch_size):
+            batch = names[start : start + self._max_batch_size]
+            self._ml_flow.log_params({name: params[name] for name in batch}, synchronous=False)
 
     def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
-        metrics = {
-            re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII): it
-            for name, it in self._numbers(logs).items()
-        }
+        metrics: dict[str, float] = {}
+        for name, number in self._numbers(logs).items():
+            valid_name = re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)
+            metrics[valid_name] = number
         self._ml_flow.log_metrics(
             metrics=metrics, step=state.global_step, synchronous=False, run_id=self.run_id
         )
@@ -154,22 +172,21 @@ class MLflowCallback(LoggerCallback):
             self._ml_flow.end_run(status)
 
     def __del__(self) -> None:
-        """End the run of a training that an exception ended: MLflow begins no other one before."""
-        if self._auto_end_run and not self._over and not sys.is_finalizing():
+        """End the run of a training that failed: otherwise MLflow refuses to start another one."""
+        if self._auto_end_run and not self._has_finished and not sys.is_finalizing():
             self._end_own_run("FAILED")
 
 
 class DagsHubCallback(MLflowCallback):
-    """As `transformers.integrations.DagsHubCallback`, but its run is closed when training ends, as
-    that of MLflow is.
+    """As `transformers.integrations.DagsHubCallback`, but its run is closed when training ends.
 
-    Environment variables, beside those of `MLflowCallback`:
+    Environment variables, in addition to those of `MLflowCallback`:
 
-    - `MLFLOW_TRACKING_URI`: `https://dagshub.com/<owner>/<repository>.mlflow`, which
-      `dagshub.init()` sets. Necessary.
-    - `HF_DAGSHUB_LOG_ARTIFACTS`: 1 or true uploads the output folder when training ends, and the
-      training data with it.
-    - `BRANCH`: the branch that it is uploaded to, by default "main".
+    - `MLFLOW_TRACKING_URI`, required: `https://dagshub.com/<owner>/<repository>.mlflow`, which
+      `dagshub.init()` sets.
+    - `HF_DAGSHUB_LOG_ARTIFACTS`: 1 or true uploads the output folder when training ends, with the
+      training data.
+    - `BRANCH`: the branch of these uploads, by default "main".
 
     Raises:
         MissingTrackerError: an ImportError; dagshub or mlflow is not installed.
@@ -188,16 +205,14 @@ class DagsHubCallback(MLflowCallback):
         args: CallbackArguments,
         state: TrainerState,
         control: TrainerControl,
+        train_dataloader: object = None,
         **kwargs: object,
     ) -> None:
         """Close the run; with `HF_DAGSHUB_LOG_ARTIFACTS` upload the output folder."""
-        if (
-            self._initialized
-            and state.is_world_process_zero
-            and is_switched_on("HF_DAGSHUB_LOG_ARTIFACTS")
-        ):
-            with self._training_goes_on("the output folder"):
-                dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
+        is_upload_enabled = self._initialized and is_switched_on("HF_DAGSHUB_LOG_ARTIFACTS")
+        if is_upload_enabled and state.is_world_process_zero:
+            with self._failures_as_warnings("the output folder"):
+                dataset = getattr(train_dataloader, "dataset", None)
                 if dataset is not None:
                     import torch
 
@@ -216,7 +231,9 @@ def _repository(uri: str | None) -> tuple[str, str]:
     parts = urlsplit(uri or "").path.strip("/").split("/")
     if len(parts) < 2:
         raise RuntimeError(
-            "report_to='dagshub' needs MLFLOW_TRACKING_URI, as `dagshub.init()` sets it: "
-            f"https://dagshub.com/<owner>/<repository>.mlflow, not {uri!r}."
+            f"report_to='dagshub' cannot use MLFLOW_TRACKING_URI={uri!r}. It must be "
+            "https://dagshub.com/<owner>/<repository>.mlflow, which `dagshub.init()` sets."
         )
-    return parts[-2], parts[-1].partition(".")[0]
+    owner = parts[-2]
+    repository = parts[-1].partition(".")[0]
+    return owner, repository

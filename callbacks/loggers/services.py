@@ -23,14 +23,12 @@ _COMET_MODES = ("get", "get_or_create", "create")
 
 
 class AzureMLCallback(LoggerCallback):
-    """As `transformers.integrations.AzureMLCallback`: numbers go to the run that the script was
-    submitted as.
+    """As `transformers.integrations.AzureMLCallback`: logs numbers to the run of the script.
 
-    Metrics keep the names of the logs (`loss`, `eval_loss`). On a machine outside of Azure azureml
-    prints them.
+    Metrics keep the names of the logs (`loss`, `eval_loss`). Outside of Azure, azureml prints them.
 
     Args:
-        azureml_run: a run to use instead of that of the context.
+        azureml_run: a run to use instead of the one in the context.
 
     Raises:
         MissingTrackerError: an ImportError; azureml-core is not installed.
@@ -49,15 +47,16 @@ class AzureMLCallback(LoggerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Find the run of the context."""
+        """Get the run from the context."""
         self.setup(args, state)
 
     def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         if self.azureml_run is None:
-            self.azureml_run = import_module("azureml.core.run").Run.get_context()
+            azureml = import_module("azureml.core.run")
+            self.azureml_run = azureml.Run.get_context()
 
     def _leave(self, state: TrainerState) -> None:
-        """Keep the run open: trials share the run of Azure."""
+        """Leave the run open: all trials of a search share the run of Azure."""
 
     def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         for name, value in self._numbers(logs).items():
@@ -65,10 +64,9 @@ class AzureMLCallback(LoggerCallback):
 
 
 class CodeCarbonCallback(LoggerCallback):
-    """As `transformers.integrations.CodeCarbonCallback`, but every training is measured, not the
-    first one only.
+    """As `transformers.integrations.CodeCarbonCallback`, but every training is measured.
 
-    Writes `emissions.csv` to the output folder, on the first process of every machine, as each
+    Writes `emissions.csv` to the output folder, in the first process of every machine, as each
     machine has its own power. `tracker.final_emissions_data` has the figures.
 
     Environment variables are those of codecarbon (`CODECARBON_LOG_LEVEL`,
@@ -77,7 +75,7 @@ class CodeCarbonCallback(LoggerCallback):
 
     Raises:
         MissingTrackerError: an ImportError; codecarbon is not installed.
-        RuntimeError: the GPU is one of AMD, which codecarbon cannot read.
+        RuntimeError: the GPU is from AMD; codecarbon cannot read its power.
     """
 
     platform = "codecarbon"
@@ -91,11 +89,12 @@ class CodeCarbonCallback(LoggerCallback):
 
         if torch.version.hip:
             raise RuntimeError(
-                "report_to='codecarbon' cannot read the power of AMD GPUs (ROCm): leave it out."
+                "report_to='codecarbon' cannot read the power of AMD GPUs (ROCm). Remove it from "
+                "report_to."
             )
         self._codecarbon: Any = import_module("codecarbon")
         self.tracker: Any = None
-        self._measuring = False
+        self._is_measuring = False
 
     def on_init_end(
         self,
@@ -104,9 +103,9 @@ class CodeCarbonCallback(LoggerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Make a tracker."""
+        """Create a tracker."""
         if self.tracker is None and state.is_local_process_zero:
-            self.tracker = self._make_tracker(args)
+            self.tracker = self._create_tracker(args)
 
     def on_train_begin(
         self,
@@ -116,13 +115,14 @@ class CodeCarbonCallback(LoggerCallback):
         model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
-        """Begin to measure."""
-        if not state.is_local_process_zero or self._measuring:
+        """Start to measure."""
+        if not state.is_local_process_zero or self._is_measuring:
             return
-        if self.tracker is None or self._over:
-            self.tracker = self._make_tracker(args)  # one that was stopped cannot start again
-        self._over = False
-        self._measuring = True
+        # A tracker that was stopped cannot be started again.
+        if self.tracker is None or self._has_finished:
+            self.tracker = self._create_tracker(args)
+        self._has_finished = False
+        self._is_measuring = True
         self.tracker.start()
 
     def on_log(
@@ -142,34 +142,35 @@ class CodeCarbonCallback(LoggerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Stop, and write the figures."""
-        if self._measuring:
-            self._over = True
-            self._measuring = False
-            with self._training_goes_on("the figures"):
+        """Stop to measure, and write the figures."""
+        if self._is_measuring:
+            self._has_finished = True
+            self._is_measuring = False
+            with self._failures_as_warnings("the figures"):
                 self.tracker.stop()
 
-    def _make_tracker(self, args: CallbackArguments) -> Any:
+    def _create_tracker(self, args: CallbackArguments) -> Any:
         os.makedirs(args.output_dir, exist_ok=True)
+        tracker_class = self._codecarbon.EmissionsTracker
         if os.environ.get("CODECARBON_COUNTRY_ISO_CODE"):
-            return self._codecarbon.OfflineEmissionsTracker(output_dir=str(args.output_dir))
-        return self._codecarbon.EmissionsTracker(output_dir=str(args.output_dir))
+            tracker_class = self._codecarbon.OfflineEmissionsTracker
+        return tracker_class(output_dir=str(args.output_dir))
 
 
 class CometCallback(PredictionLogger):
     """As `transformers.integrations.CometCallback`, through the public methods of an experiment.
 
-    Environment variables, beside those of comet_ml itself (`COMET_API_KEY`, `COMET_WORKSPACE`,
-    `COMET_OFFLINE_DIRECTORY`, ...):
+    Environment variables, in addition to those of comet_ml itself (`COMET_API_KEY`,
+    `COMET_WORKSPACE`, `COMET_OFFLINE_DIRECTORY`, ...):
 
     - `COMET_MODE`: "get_or_create", the default, "create" or "get", the latter two with
-      `COMET_EXPERIMENT_KEY`; with anything else nothing is logged.
-    - `COMET_START_ONLINE`: 0 or false keeps the experiment in an archive on this machine.
+      `COMET_EXPERIMENT_KEY`; with any other value nothing is logged.
+    - `COMET_START_ONLINE`: 0 or false writes the experiment to an archive on this machine.
     - `COMET_PROJECT_NAME`: the project.
     - `COMET_LOG_ASSETS`: 1 or true uploads the output folder when training ends.
 
-    The experiment stays open when training ends, for what comes after it; comet_ml closes it at the
-    end of the program. Each trial of a search is a separate experiment.
+    The experiment stays open when training ends, for later logs; comet_ml closes it at the end of
+    the program. Each trial of a search is a separate experiment.
 
     Raises:
         MissingTrackerError: an ImportError; comet_ml 3.44 or newer is not installed.
@@ -183,7 +184,7 @@ class CometCallback(PredictionLogger):
 
     def __init__(self) -> None:
         super().__init__()
-        self._experiment: Any = None
+        self._experiment: Any = None  # of comet_ml, which has no types
 
     @property
     def run_id(self) -> str | None:
@@ -198,15 +199,15 @@ class CometCallback(PredictionLogger):
         **kwargs: object,
     ) -> None:
         """Upload the output folder with `COMET_LOG_ASSETS`."""
-        if (
-            self._experiment is not None
-            and state.is_world_process_zero
-            and is_switched_on("COMET_LOG_ASSETS")
-        ):
-            with self._training_goes_on("the output folder"):
-                folder = str(args.output_dir)
-                self._experiment.log_asset_folder(
-                    folder, recursive=True, log_file_name=True, step=state.global_step
+        experiment = self._experiment
+        is_upload_enabled = is_switched_on("COMET_LOG_ASSETS") and state.is_world_process_zero
+        if experiment is not None and is_upload_enabled:
+            with self._failures_as_warnings("the output folder"):
+                experiment.log_asset_folder(
+                    str(args.output_dir),
+                    recursive=True,
+                    log_file_name=True,
+                    step=state.global_step,
                 )
         super().on_train_end(args, state, control, **kwargs)
 
@@ -214,25 +215,34 @@ class CometCallback(PredictionLogger):
         mode = os.environ.get("COMET_MODE", "").lower() or None
         if mode is not None and mode not in _COMET_MODES:
             logger.warning(
-                "COMET_MODE=%r is none of %s: nothing is logged to Comet.",
+                "COMET_MODE=%r is not one of %s: nothing is logged to Comet.",
                 mode,
                 ", ".join(_COMET_MODES),
             )
             return
         if state.is_hyper_param_search:
             mode = "create"
+
+        # Start an experiment, or resume that of the checkpoint.
         comet_ml = import_module("comet_ml")
-        named = comet_ml.ExperimentConfig(name=args.run_name)
-        resumed = self._run_to_resume(state)
-        key = {"experiment_key": resumed} if resumed and mode != "create" else {}
-        self._experiment = comet_ml.start(online=None, mode=mode, experiment_config=named, **key)
+        options = {
+            "online": None,
+            "mode": mode,
+            "experiment_config": comet_ml.ExperimentConfig(name=args.run_name),
+        }
+        resumed_key = self._run_to_resume(state)
+        if resumed_key and mode != "create":
+            options["experiment_key"] = resumed_key
+        self._experiment = comet_ml.start(**options)
+
+        # Describe it.
         self._experiment.set_model_graph(model)
-        known = {
+        settings = {
             "args": args.to_dict(),
             "config": config_of(model),
             "peft_config": getattr(model, "peft_config", None),
         }
-        parameters = {name: value for name, value in known.items() if value}
+        parameters = {name: value for name, value in settings.items() if value}
         self._experiment.log_parameters(parameters, nested_support=True)
         if state.is_hyper_param_search:
             self._experiment.log_optimization(
@@ -255,14 +265,15 @@ class CometCallback(PredictionLogger):
 
 
 class FlyteCallback(LoggerCallback):
-    """As `transformers.integrations.FlyteCallback`, but only the first process makes the deck.
-    Inside of a Flyte task.
+    """As `transformers.integrations.FlyteCallback`, but only process 0 creates the deck.
+
+    It works inside a Flyte task.
 
     Args:
-        save_log_history: show all logs as a table, a Flyte deck; needs
+        save_log_history: whether to show all logs as a table, a Flyte deck; needs
             flytekitplugins-deck-standard and pandas.
-        sync_checkpoints: keep the newest checkpoint in Flyte, from which an interrupted task
-            resumes with
+        sync_checkpoints: whether to store the newest checkpoint in Flyte. An interrupted task
+            resumes from it with
             `trainer.train(resume_from_checkpoint=current_context().checkpoint.restore())`.
 
     Raises:
@@ -273,9 +284,11 @@ class FlyteCallback(LoggerCallback):
 
     def __init__(self, save_log_history: bool = True, sync_checkpoints: bool = True) -> None:
         super().__init__()
-        if save_log_history and not (is_flyte_deck_standard_available() and is_installed("pandas")):
+        can_make_deck = is_flyte_deck_standard_available() and is_installed("pandas")
+        if save_log_history and not can_make_deck:
             logger.warning(
-                "A deck of the logs needs `pip install flytekitplugins-deck-standard pandas`."
+                "No deck of the logs is created: that needs "
+                "`pip install flytekitplugins-deck-standard pandas`."
             )
             save_log_history = False
         self.cp: Any = import_module("flytekit").current_context().checkpoint
@@ -284,7 +297,7 @@ class FlyteCallback(LoggerCallback):
 
     @property
     def uploads_checkpoints(self) -> bool:
-        """With `sync_checkpoints`."""
+        """Whether checkpoints are uploaded, by `sync_checkpoints`."""
         return self.sync_checkpoints
 
     def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
@@ -299,8 +312,10 @@ class FlyteCallback(LoggerCallback):
     ) -> None:
         """Show the logs as a table."""
         if self.save_log_history and state.is_world_process_zero:
-            with self._training_goes_on("the table of logs"):
-                table = import_module("pandas").DataFrame(state.log_history)
+            with self._failures_as_warnings("the table of logs"):
+                pandas = import_module("pandas")
+                flytekit = import_module("flytekit")
                 renderer = import_module("flytekitplugins.deck.renderer").TableRenderer()
-                import_module("flytekit").Deck("Log History", renderer.to_html(table))
-        self._warn_what_is_lost()
+                table = pandas.DataFrame(state.log_history)
+                flytekit.Deck("Log History", renderer.to_html(table))
+        self._log_failures()

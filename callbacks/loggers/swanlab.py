@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..state import TrainerState
 from .base import PredictionLogger
-from .values import SUMMARY, description, parameter_count, rewrite_logs, without_summary
+from .values import SUMMARY_NAMES, description, parameter_count, rewrite_logs, without_summary
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,21 +22,20 @@ logger = logging.getLogger(__name__)
 
 
 class SwanLabCallback(PredictionLogger):
-    """As `transformers.integrations.SwanLabCallback`, but each trial of a hyperparameter search is
-    an experiment.
+    """As `transformers.integrations.SwanLabCallback`, but each trial of a search is an experiment.
 
-    Environment variables, beside those of swanlab itself (`SWANLAB_API_KEY`, `SWANLAB_WEB_HOST`,
-    `SWANLAB_API_HOST`, `SWANLAB_MODE` with "local", "offline", "cloud" or "disabled",
-    `SWANLAB_LOG_DIR`):
+    Environment variables, in addition to those of swanlab itself (`SWANLAB_API_KEY`,
+    `SWANLAB_WEB_HOST`, `SWANLAB_API_HOST`, `SWANLAB_MODE` with "local", "offline", "cloud" or
+    "disabled", `SWANLAB_LOG_DIR`):
 
-    - `SWANLAB_PROJECT`: the project, by default the name of the working folder.
+    - `SWANLAB_PROJECT`: the project, by default the name of the current folder.
     - `SWANLAB_RUN_ID`: the experiment to resume.
     - `SWANLAB_RESUME`: "must", "allow" or "never"; by default "allow" with the argument
       `resume_from_checkpoint`.
-    - `SWANLAB_LOG_MODEL`: SwanLab keeps no models; setting it is warned of.
+    - `SWANLAB_LOG_MODEL`: logs a warning, since SwanLab does not store models.
 
-    An experiment that exists already is used. It stays open when training ends, for what comes
-    after it; swanlab closes it at the end of the program.
+    An existing experiment is used. It stays open when training ends, for later logs; swanlab closes
+    it at the end of the program.
 
     Raises:
         MissingTrackerError: an ImportError; swanlab is not installed.
@@ -54,12 +53,22 @@ class SwanLabCallback(PredictionLogger):
 
     def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         if os.environ.get("SWANLAB_LOG_MODEL") is not None:
-            logger.warning("SWANLAB_LOG_MODEL is set, but SwanLab does not keep models.")
-        resumed = self._run_to_resume(state)
+            logger.warning(
+                "SWANLAB_LOG_MODEL has no effect: SwanLab does not store models. Unset it."
+            )
+
+        # Start an experiment, or resume that of the checkpoint; the environment has precedence.
+        resumed_id = self._run_to_resume(state)
         if not self._is_running():
-            naming = ({"id": resumed, "resume": "allow"} if resumed else {}) | _naming(args, state)
+            options: dict[str, Any] = {}
+            if resumed_id:
+                options["id"] = resumed_id
+                options["resume"] = "allow"
+            options.update(_experiment_options(args, state))
             with _without_variable("SWANLAB_PROJECT"):
-                self._swanlab.init(**naming)
+                self._swanlab.init(**options)
+
+        # Describe it.
         self.run_id = getattr(self._swanlab.get_run(), "id", None)
         self._swanlab.config["FRAMEWORK"] = "lightrainer"
         self._swanlab.config.update(description(args, model))
@@ -75,8 +84,9 @@ class SwanLabCallback(PredictionLogger):
             )
 
     def _is_running(self) -> bool:
-        """Return whether there is a run; without one older versions return None, newer ones
-        raise.
+        """Return whether an experiment is open.
+
+        If none is, older versions of swanlab return None, newer ones raise an error.
         """
         try:
             return self._swanlab.get_run() is not None
@@ -84,7 +94,7 @@ class SwanLabCallback(PredictionLogger):
             return False
 
     def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
-        for name in SUMMARY:
+        for name in SUMMARY_NAMES:
             if name in logs:
                 self._swanlab.log({f"single_value/{name}": logs[name]}, step=state.global_step)
         values = {**without_summary(logs), "train/global_step": state.global_step}
@@ -101,9 +111,7 @@ class SwanLabCallback(PredictionLogger):
 
 @contextmanager
 def _without_variable(name: str) -> Iterator[None]:
-    """Unset a variable in the block: newer versions of swanlab read something else from it, and
-    fail.
-    """
+    """Unset a variable in the block, since newer versions of swanlab fail if it is set."""
     value = os.environ.pop(name, None)
     try:
         yield
@@ -112,13 +120,19 @@ def _without_variable(name: str) -> Iterator[None]:
             os.environ[name] = value
 
 
-def _naming(args: CallbackArguments, state: TrainerState) -> dict[str, Any]:
+def _experiment_options(args: CallbackArguments, state: TrainerState) -> dict[str, Any]:
     """Return project, name, id and resume mode of the experiment."""
-    naming: dict[str, Any] = {"project": os.environ.get("SWANLAB_PROJECT")}
-    name = "-".join(filter(None, (args.run_name, state.trial_name)))
-    if name:
-        naming["experiment_name"] = name
+    options: dict[str, Any] = {"project": os.environ.get("SWANLAB_PROJECT")}
+
+    name_parts = [part for part in (args.run_name, state.trial_name) if part]
+    if name_parts:
+        options["experiment_name"] = "-".join(name_parts)
+
     if os.environ.get("SWANLAB_RUN_ID"):
-        naming["id"] = os.environ["SWANLAB_RUN_ID"]
-    resume = os.environ.get("SWANLAB_RESUME") or ("allow" if args.resume_from_checkpoint else None)
-    return naming if resume is None else {**naming, "resume": resume}
+        options["id"] = os.environ["SWANLAB_RUN_ID"]
+
+    if os.environ.get("SWANLAB_RESUME"):
+        options["resume"] = os.environ["SWANLAB_RESUME"]
+    elif args.resume_from_checkpoint:
+        options["resume"] = "allow"
+    return options

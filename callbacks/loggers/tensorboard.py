@@ -14,7 +14,7 @@ from .._files import trial_folder
 from ..state import TrainerControl, TrainerState
 from .availability import is_installed, is_tensorboard_available
 from .base import LoggerCallback
-from .values import number, rewrite_logs
+from .values import number_or_none, rewrite_logs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,13 +25,12 @@ logger = logging.getLogger(__name__)
 
 
 class TensorBoardCallback(LoggerCallback):
-    """As `transformers.integrations.TensorBoardCallback`, but a log directory that was asked for is
-    kept in a search.
+    """As `transformers.integrations.TensorBoardCallback`, but searches respect the log directory.
 
-    The logs go to `args.logging_dir`, else to the environment variable `TENSORBOARD_LOGGING_DIR`,
-    else to `output_dir/runs/<date>_<host>`; each trial of a hyperparameter search to a subfolder of
-    its name. Only the first process of all writes. A writer is opened when training begins, or at
-    the first log outside of training.
+    Logs are written to `args.logging_dir`, otherwise to the environment variable
+    `TENSORBOARD_LOGGING_DIR`, otherwise to `output_dir/runs/<date>_<host>`. Each trial of a
+    hyperparameter search has a subfolder with its name. Only process 0 writes. A writer is opened
+    when training begins, or at the first log outside of training.
 
     Args:
         tb_writer: a `torch.utils.tensorboard.SummaryWriter` to use instead.
@@ -50,12 +49,10 @@ class TensorBoardCallback(LoggerCallback):
 
     @property
     def run_id(self) -> str | None:
-        """Return the name of the folder below `runs` that was made for this training."""
-        return (
-            os.path.basename(self.logging_dir)
-            if self.logging_dir and self._given_writer is None
-            else None
-        )
+        """The name of the folder below `runs` that was created for this training."""
+        if not self.logging_dir or self._given_writer is not None:
+            return None
+        return os.path.basename(self.logging_dir)
 
     def _available(self) -> bool:
         return self._given_writer is not None or is_tensorboard_available()
@@ -68,9 +65,7 @@ class TensorBoardCallback(LoggerCallback):
         model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
-        """Open a writer and note the arguments, as text and as hyperparameters, and the model's
-        configuration.
-        """
+        """Open a writer, and write the arguments and the model's configuration."""
         if state.is_hyper_param_search:
             self._leave(state)
             self.logging_dir = None
@@ -83,9 +78,9 @@ class TensorBoardCallback(LoggerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Close the writer; a later log opens one on the same directory."""
+        """Close the writer; a later log opens one for the same directory."""
         self._finish()
-        self._warn_what_is_lost()
+        self._log_failures()
 
     def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         writer = self._writer(args, state)
@@ -97,23 +92,26 @@ class TensorBoardCallback(LoggerCallback):
             _add_hparams(writer, args.to_sanitized_dict())
 
     def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
-        """Write numbers as scalars and strings as text, at `state.global_step`; warn about
-        anything else.
+        """Write numbers as scalars and strings as text, at `state.global_step`.
+
+        Warns about other values.
         """
         writer = self._writer(args, state)
         for name, value in rewrite_logs(logs).items():
             if isinstance(value, str):
                 writer.add_text(name, value, state.global_step)
-            elif (plain := number(value)) is not None:
-                writer.add_scalar(name, plain, state.global_step)
-            else:
-                logger.warning(
-                    "TensorBoard shows numbers and strings, so the log %r = %r of type %s is left "
-                    "out.",
-                    name,
-                    value,
-                    type(value).__name__,
-                )
+                continue
+            number = number_or_none(value)
+            if number is not None:
+                writer.add_scalar(name, number, state.global_step)
+                continue
+            logger.warning(
+                "TensorBoard accepts numbers and strings, so the log %r = %r of type %s is left "
+                "out.",
+                name,
+                value,
+                type(value).__name__,
+            )
         writer.flush()
 
     def _finish(self) -> None:
@@ -122,16 +120,22 @@ class TensorBoardCallback(LoggerCallback):
             self.tb_writer = self._given_writer
 
     def _writer(self, args: CallbackArguments, state: TrainerState) -> Any:
-        if self.tb_writer is None:
-            resumed = self._run_to_resume(state)
-            if self.logging_dir is None or resumed:
-                self.logging_dir = _logging_dir(args, state, resumed)
-            purged = {"purge_step": state.global_step + 1} if resumed else {}
-            self.tb_writer = _writer_class()(self.logging_dir, **purged)
+        """Return the writer; open one if there is none."""
+        if self.tb_writer is not None:
+            return self.tb_writer
+        resumed_run = self._run_to_resume(state)
+        if self.logging_dir is None or resumed_run:
+            self.logging_dir = _logging_dir(args, state, resumed_run)
+
+        # TensorBoard hides what an interrupted training has logged after its checkpoint.
+        options = {"purge_step": state.global_step + 1} if resumed_run else {}
+        writer_class = _summary_writer_class()
+        self.tb_writer = writer_class(self.logging_dir, **options)
         return self.tb_writer
 
 
-def _writer_class() -> Any:
+def _summary_writer_class() -> Any:
+    """Return the `SummaryWriter` of torch, or without tensorboard that of tensorboardX."""
     if not is_installed("tensorboard"):
         return import_module("tensorboardX").SummaryWriter
     from torch.utils.tensorboard.writer import SummaryWriter
@@ -139,26 +143,36 @@ def _writer_class() -> Any:
     return SummaryWriter
 
 
-def _logging_dir(args: CallbackArguments, state: TrainerState, resumed: str | None) -> str:
-    asked = getattr(args, "logging_dir", None) or os.environ.get("TENSORBOARD_LOGGING_DIR")
-    if asked:
-        directory = os.path.expanduser(asked)
-    else:
-        started = datetime.now().strftime("%b%d_%H-%M-%S")
-        name = os.path.basename(resumed or f"{started}_{socket.gethostname()}")
-        directory = os.path.join(args.output_dir, "runs", name)
+def _logging_dir(args: CallbackArguments, state: TrainerState, resumed_run: str | None) -> str:
+    """Return the directory of the logs.
+
+    Args:
+        args: the training arguments.
+        state: of the training.
+        resumed_run: the name of the folder of the training that is resumed.
+    """
+    chosen = getattr(args, "logging_dir", None) or os.environ.get("TENSORBOARD_LOGGING_DIR")
+    if chosen:
+        return trial_folder(os.path.expanduser(chosen), state)
+
+    name = resumed_run
+    if not name:
+        start_time = datetime.now().strftime("%b%d_%H-%M-%S")
+        name = f"{start_time}_{socket.gethostname()}"
+    # The name may come from a checkpoint of another person, and must not leave the folder.
+    directory = os.path.join(args.output_dir, "runs", os.path.basename(name))
     return trial_folder(directory, state)
 
 
-def _as_text(described: Any) -> str:
-    """Return arguments or a configuration as JSON, with `str` for values that have no JSON form."""
-    if hasattr(described, "to_json_string"):
-        return described.to_json_string()
-    return json.dumps(described, indent=2, default=str)
+def _as_text(settings: Any) -> str:
+    """Return arguments or a configuration as JSON; values without a JSON form become text."""
+    if hasattr(settings, "to_json_string"):
+        return settings.to_json_string()
+    return json.dumps(settings, indent=2, default=str)
 
 
 def _add_hparams(writer: Any, values: dict[str, Any]) -> None:
-    """Write hyperparameters into the run itself; torch would make a separate run for them."""
+    """Write hyperparameters into the run itself; torch's default is a separate run for them."""
     if type(writer).__module__.startswith("torch."):
         writer.add_hparams(values, {}, run_name=".")
     else:

@@ -21,15 +21,14 @@ logger = logging.getLogger(__name__)
 
 
 class TrackioCallback(PredictionLogger):
-    """As `transformers.integrations.TrackioCallback`, but logs after the training go to the same
-    run.
+    """As `transformers.integrations.TrackioCallback`, but later logs are added to the same run.
 
     Reads the arguments `run_name`, `project`, `trackio_space_id` (unset keeps the data on this
     machine), `trackio_bucket_id`, `trackio_static_space_id` and `hub_private_repo`, and trackio's
-    own environment variables (`TRACKIO_DIR`, `TRACKIO_SPACE_ID`, ...). As in later versions of the
-    reference, a static copy of the Space is made when training is over, unless
-    `trackio_static_space_id=False`; a project on this machine is uploaded as one when the model is
-    pushed to the Hub, whose card then points at it.
+    own environment variables (`TRACKIO_DIR`, `TRACKIO_SPACE_ID`, ...). As in later versions of
+    transformers, a static copy of the Space is created at the end of the training, unless
+    `trackio_static_space_id=False`. A project on this machine is uploaded as a static Space when
+    the model is pushed to the Hub, and the model card links to it.
 
     Raises:
         MissingTrackerError: an ImportError; trackio is not installed.
@@ -50,8 +49,10 @@ class TrackioCallback(PredictionLogger):
         self._space_id: str | None = None
         self._static_space_id: str | None = None
         self._description: dict[str, Any] = {}
-        self._args: Any = None
-        self._model: Any = None
+
+        # Those of the training, for events after it. None before the first one.
+        self._args: CallbackArguments | None = None
+        self._model: nn.Module | None = None
 
     def on_push_begin(
         self,
@@ -61,22 +62,17 @@ class TrackioCallback(PredictionLogger):
         model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
-        """Upload a project that is kept on this machine as a static Space, and let the model's
-        tags name it.
-        """
-        asked = getattr(args, "trackio_static_space_id", None)
-        if (
-            not state.is_world_process_zero
-            or not self._initialized
-            or self._space_id
-            or asked is False
-        ):
+        """Upload a project on this machine as a static Space, and add it to the model's tags."""
+        if not state.is_world_process_zero or not self._initialized:
             return
-        with self._training_goes_on("the project"):
+        has_live_space = bool(self._space_id)
+        if has_live_space or not _allows_static_space(args):
+            return
+        with self._failures_as_warnings("the project"):
             self._static_space_id = self._trackio.sync(
                 project=args.project,
                 sdk="static",
-                space_id=self._static_space_id or asked or _static_space(args.project),
+                space_id=self._name_of_static_space(args),
                 private=args.hub_private_repo,
                 bucket_id=getattr(args, "trackio_bucket_id", None),
                 force=True,
@@ -86,23 +82,25 @@ class TrackioCallback(PredictionLogger):
     def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         self._args = args
         self._model = model
+        self._description = description(args, model)
         count = parameter_count(model)
-        counted = {} if count is None else {"model/num_parameters": count}
-        self._description = {**description(args, model), **counted}
-        self._open(args, state.trial_name or args.run_name or self._run_to_resume(state))
+        if count is not None:
+            self._description["model/num_parameters"] = count
+        self._open_run(args, state.trial_name or args.run_name or self._run_to_resume(state))
 
-    def _open(self, args: CallbackArguments, name: str | None) -> None:
-        more = {"resume": "allow", "private": args.hub_private_repo}
-        if name != args.run_name and args.run_name:
-            more["group"] = args.run_name
+    def _open_run(self, args: CallbackArguments, name: str | None) -> None:
+        options: dict[str, Any] = {"resume": "allow", "private": args.hub_private_repo}
+        # Trials of a search share a group.
+        if args.run_name and name != args.run_name:
+            options["group"] = args.run_name
         if getattr(args, "trackio_bucket_id", None) is not None:
-            more["bucket_id"] = args.trackio_bucket_id
+            options["bucket_id"] = args.trackio_bucket_id
         run = self._trackio.init(
-            project=args.project, name=name, space_id=args.trackio_space_id, **more
+            project=args.project, name=name, space_id=args.trackio_space_id, **options
         )
         self._trackio.config.update(self._description)
         self.run_id = getattr(run, "name", name)
-        # with the name of the user, if any
+        # trackio adds the name of the user if the argument has none.
         self._space_id = self._trackio.context_vars.current_space_id.get()
 
     def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
@@ -112,10 +110,11 @@ class TrackioCallback(PredictionLogger):
         self._send(rewrite_logs(metrics))
 
     def _send(self, values: dict[str, Any]) -> None:
-        if not self._over:
+        """Log values; after the training, reopen its run for them."""
+        if not self._has_finished or self._args is None:
             self._trackio.log(values)
             return
-        self._open(self._args, self.run_id)
+        self._open_run(self._args, self.run_id)
         try:
             self._trackio.log(values)
         finally:
@@ -123,46 +122,52 @@ class TrackioCallback(PredictionLogger):
 
     def _finish(self) -> None:
         self._trackio.finish()
-        if (
-            self._space_id is not None
-            and getattr(self._args, "trackio_static_space_id", None) is not False
-        ):
-            self._freeze()
-
-    def _freeze(self) -> None:
-        """Make a copy of the Space that needs no machine to run on."""
         args = self._args
+        if args is not None and self._space_id is not None and _allows_static_space(args):
+            self._freeze(args)
+
+    def _freeze(self, args: CallbackArguments) -> None:
+        """Create a static copy of the Space, which needs no server."""
         if not hasattr(self._trackio, "freeze"):
             logger.warning(
-                "No static copy of the Space is made: `pip install --upgrade trackio` for one that "
-                "can."
+                "No static copy of the Space is created: this version of trackio cannot do that. "
+                "Upgrade it with `pip install --upgrade trackio`."
             )
             return
-        asked = (
-            self._static_space_id
-            or getattr(args, "trackio_static_space_id", None)
-            or _static_space(args.project)
-        )
         self._static_space_id = self._trackio.freeze(
             space_id=self._space_id,
             project=args.project,
-            new_space_id=asked,
+            new_space_id=self._name_of_static_space(args),
             private=args.hub_private_repo,
         )
         self._tag(self._model)
 
+    def _name_of_static_space(self, args: CallbackArguments) -> str:
+        """Return the name of the earlier copy, or that of the arguments, or a new one."""
+        chosen = getattr(args, "trackio_static_space_id", None)
+        return self._static_space_id or chosen or _new_space_name(args.project)
+
     def _tag(self, model: Any) -> None:
-        """Name the Space among the model's tags, from which the model card and the Hub take it."""
+        """Add the Space to the model's tags, from which the model card and the Hub take it."""
         url = self.SPACE_URL.format(space_id=self._static_space_id or self._space_id)
-        tags = [
-            tag
-            for tag in getattr(model, "model_tags", None) or []
-            if not str(tag).startswith("trackio:https://")
-        ]
-        model.model_tags = [*dict.fromkeys([*tags, "trackio", f"trackio:{url}"])]
+        tags: list[str] = []
+        for tag in getattr(model, "model_tags", None) or []:
+            is_link_to_space = str(tag).startswith("trackio:https://")
+            if not is_link_to_space:
+                tags.append(tag)
+        tags += ["trackio", f"trackio:{url}"]
+        model.model_tags = list(dict.fromkeys(tags))
 
 
-def _static_space(project: str) -> str:
+def _allows_static_space(args: CallbackArguments) -> bool:
+    return getattr(args, "trackio_static_space_id", None) is not False
+
+
+def _new_space_name(project: str) -> str:
     """Return a valid name for a Space, made unique by a random suffix."""
-    plain = re.sub(r"-+", "-", re.sub(r"[^a-z0-9._-]", "-", project.strip().lower())).strip("-_.")
-    return f"{(plain or 'trackio-project')[:81].rstrip('-')}-static-{secrets.token_hex(3)}"
+    name = re.sub(r"[^a-z0-9._-]", "-", project.strip().lower())
+    name = re.sub(r"-+", "-", name).strip("-_.")
+    name = name or "trackio-project"
+    # The Hub allows names of up to 96 characters.
+    prefix = name[:81].rstrip("-")
+    return f"{prefix}-static-{secrets.token_hex(3)}"

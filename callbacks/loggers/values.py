@@ -8,68 +8,90 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..arguments import CallbackArguments
+    from torch import nn
 
-SUMMARY = (
+    from ..arguments import CallbackArguments
+    from ..state import TrainerState
+
+SUMMARY_NAMES = (
     "train_runtime",
     "train_samples_per_second",
     "train_steps_per_second",
     "train_loss",
     "total_flos",
 )
-"""Logs that come once, when the training is over."""
+"""Names that are logged once, at the end of the training."""
 
 
 def rewrite_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """As `transformers.integrations.rewrite_logs`: `eval_loss` becomes `eval/loss`, `loss` becomes
-    `train/loss`.
+    """As `transformers.integrations.rewrite_logs`: group the names for trackers.
 
-    What begins with `eval_` or `test_` goes to that group, everything else to `train`.
+    `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`. Names that begin with `eval_` or
+    `test_` are in that group, all others in `train`.
     """
     grouped = {}
     for name, value in logs.items():
-        group, separator, rest = name.partition("_")
-        grouped[
-            f"{group}/{rest}" if separator and group in ("eval", "test") else f"train/{name}"
-        ] = value
+        group, metric = group_and_metric(name)
+        grouped[f"{group}/{metric}"] = value
     return grouped
 
 
+def group_and_metric(name: str) -> tuple[str, str]:
+    """Return the group of a logged name, `train`, `eval` or `test`, and its name in the group."""
+    prefix, separator, metric = name.partition("_")
+    if separator and prefix in ("eval", "test"):
+        return prefix, metric
+    return "train", name
+
+
 def without_summary(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the logs of a step, under the names of `rewrite_logs`."""
-    return rewrite_logs({name: value for name, value in logs.items() if name not in SUMMARY})
+    """Return the logs except those in `SUMMARY_NAMES`, with the names of `rewrite_logs`."""
+    return rewrite_logs({name: value for name, value in logs.items() if name not in SUMMARY_NAMES})
 
 
-def number(value: Any) -> float | int | None:
-    """Return a Python number, also of an array of one element; None for anything else."""
+def number_or_none(value: Any) -> float | int | None:
+    """Return a number as a Python number; None for anything else.
+
+    Arrays and tensors of one element are numbers too.
+    """
     if isinstance(value, (int, float)):
         return value
-    if hasattr(value, "item") and getattr(value, "size", None) is not None:
-        count = value.numel() if hasattr(value, "numel") else value.size
-        held = value.item() if count == 1 else None
-        return held if isinstance(held, (int, float)) else None
-    return None
+    if not hasattr(value, "item") or getattr(value, "size", None) is None:
+        return None
+    # The attribute `size` of an array is a number, that of a tensor is a method.
+    count = value.numel() if hasattr(value, "numel") else value.size
+    if count != 1:
+        return None
+    element = value.item()
+    return element if isinstance(element, (int, float)) else None
 
 
-def description(args: CallbackArguments, model: Any) -> dict[str, Any]:
-    """Return the arguments of a run, without tokens, with the configurations of its model and
-    adapters.
-    """
+def description(args: CallbackArguments, model: nn.Module | None) -> dict[str, Any]:
+    """Return the settings of a run: of adapters, of the model, and all arguments, tokens masked."""
+    settings: dict[str, Any] = {}
     adapters = getattr(model, "peft_config", None)
-    described = {} if adapters is None else {"peft_config": adapters}
-    return {**described, **config_of(model), **args.to_dict()}
+    if adapters is not None:
+        settings["peft_config"] = adapters
+    settings.update(config_of(model))
+    settings.update(args.to_dict())
+    return settings
 
 
-def config_of(model: Any) -> dict[str, Any]:
-    """Return the configuration of a model as a dict; empty where it has none."""
+def config_of(model: nn.Module | None) -> dict[str, Any]:
+    """Return the configuration of a model as a dict; empty if it has none."""
     config: Any = getattr(model, "config", None)
     if isinstance(config, Mapping):
         return dict(config)
-    return config.to_dict() if hasattr(config, "to_dict") else {}
+    if hasattr(config, "to_dict"):
+        return config.to_dict()
+    return {}
 
 
 def parameter_count(model: Any) -> int | None:
-    """Return the number of parameters of a model, by its own `num_parameters` if it has one."""
+    """Return the number of parameters of a model; None if it has no such thing.
+
+    It is that of its method `num_parameters`, if there is one.
+    """
     if callable(getattr(model, "num_parameters", None)):
         return model.num_parameters()
     if callable(getattr(model, "parameters", None)):
@@ -78,7 +100,7 @@ def parameter_count(model: Any) -> int | None:
 
 
 def flattened(values: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
-    """Flatten to one level: `{"a": {"b": 1}}` becomes `{"a.b": 1}`. Empty dicts stay."""
+    """Flatten to one level: `{"a": {"b": 1}}` becomes `{"a.b": 1}`. Empty dicts are kept."""
     return dict(_leaves(values, "", separator))
 
 
@@ -90,11 +112,15 @@ def _leaves(values: Mapping[str, Any], prefix: str, separator: str) -> Iterator[
             yield f"{prefix}{name}", value
 
 
-def checkpoint_folder(args: CallbackArguments, state: Any) -> str:
-    """Return the folder of the checkpoint just written, also in a trial of a search."""
+def checkpoint_folder(args: CallbackArguments, state: TrainerState) -> str:
+    """Return the folder of the checkpoint that was just written."""
     name = f"checkpoint-{state.global_step}"
     folder = os.path.join(args.output_dir, name)
-    if state.is_hyper_param_search and not os.path.isdir(folder):
-        of_trials = sorted(Path(args.output_dir).glob(f"run-*/{name}"), key=os.path.getmtime)
-        return str(of_trials[-1]) if of_trials else folder
-    return folder
+    if not state.is_hyper_param_search or os.path.isdir(folder):
+        return folder
+
+    # In a search it is in the folder of the trial: the newest one of this name.
+    folders_of_trials = list(Path(args.output_dir).glob(f"run-*/{name}"))
+    if not folders_of_trials:
+        return folder
+    return str(max(folders_of_trials, key=os.path.getmtime))

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 from ..state import TrainerControl, TrainerState
 from .availability import is_switched_on
 from .base import PredictionLogger, write_architecture
-from .values import SUMMARY, config_of, description, parameter_count, rewrite_logs, without_summary
+from .values import (
+    SUMMARY_NAMES,
+    config_of,
+    description,
+    parameter_count,
+    rewrite_logs,
+    without_summary,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,50 +31,47 @@ logger = logging.getLogger(__name__)
 
 
 class WandbLogModel(str, Enum):
-    """As `transformers.integrations.integration_utils.WandbLogModel`: which models become
-    artifacts.
-    """
+    """As `transformers.integrations.integration_utils.WandbLogModel`: the models to upload."""
 
     CHECKPOINT = "checkpoint"
     """Every checkpoint, and the model at the end."""
     END = "end"
-    """The model at the end: the best one under `load_best_model_at_end`."""
+    """The model at the end: the best one with `load_best_model_at_end`."""
     FALSE = "false"
-    """None."""
+    """No model."""
 
     @property
     def is_enabled(self) -> bool:
-        """Return whether any model becomes an artifact."""
+        """Whether any model is uploaded."""
         return self is not WandbLogModel.FALSE
 
     @classmethod
     def _missing_(cls, value: object) -> WandbLogModel:
-        found = [member for member in cls if member.value == str(value).strip().lower()]
-        if not found:
-            known = ", ".join(member.value for member in cls)
-            logger.warning(
-                "WANDB_LOG_MODEL=%r is none of %s: no model is kept in Weights & Biases.",
-                value,
-                known,
-            )
-        return found[0] if found else cls.FALSE
+        for member in cls:
+            if member.value == str(value).strip().lower():
+                return member
+        logger.warning(
+            "WANDB_LOG_MODEL=%r is not one of %s: no model is uploaded to Weights & Biases.",
+            value,
+            ", ".join(member.value for member in cls),
+        )
+        return cls.FALSE
 
 
 class WandbCallback(PredictionLogger):
-    """As `transformers.integrations.WandbCallback`, but the arguments are not changed in a
-    hyperparameter search.
+    """As `transformers.integrations.WandbCallback`, but searches leave the arguments unchanged.
 
-    Environment variables, beside those of wandb itself (`WANDB_API_KEY`, `WANDB_MODE=offline`,
-    `WANDB_DIR`, `WANDB_RUN_ID` with `WANDB_RESUME`, ...):
+    Environment variables, in addition to those of wandb itself (`WANDB_API_KEY`,
+    `WANDB_MODE=offline`, `WANDB_DIR`, `WANDB_RUN_ID` with `WANDB_RESUME`, ...):
 
     - `WANDB_PROJECT`: the project, by default "huggingface".
     - `WANDB_LOG_MODEL`: "checkpoint", "end" or "false", the default; see `WandbLogModel`.
-    - `WANDB_WATCH`: "gradients", "parameters", "all" or "false", the default: histograms of them,
-      every `logging_steps` steps or every 100 if those are fewer.
+    - `WANDB_WATCH`: "gradients", "parameters", "all" or "false", the default: logs histograms of
+      them every `logging_steps` steps, but not more often than every 100.
     - `WANDB_DISABLED`: true disables wandb.
 
-    A run that exists already is used. The run stays open when training ends, for what comes after
-    it; wandb closes it at the end of the program.
+    An existing run is used. The run stays open when training ends, for later logs; wandb closes it
+    at the end of the program.
 
     Raises:
         MissingTrackerError: an ImportError; wandb is not installed.
@@ -84,18 +88,17 @@ class WandbCallback(PredictionLogger):
 
     @property
     def uploads_checkpoints(self) -> bool:
-        """With `WANDB_LOG_MODEL=checkpoint`."""
+        """Whether checkpoints are uploaded: with `WANDB_LOG_MODEL=checkpoint`."""
         return self._log_model is WandbLogModel.CHECKPOINT
 
     @property
     def run_id(self) -> str | None:
-        """Return the id of the run."""
+        """The id of the run; None without a run."""
         return getattr(self._wandb.run, "id", None)
 
     def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
-        artifact = self._artifact(
-            args, {**self._summary(), "model/num_parameters": self._parameter_count()}
-        )
+        metadata = {**self._summary(), "model/num_parameters": self._parameter_count()}
+        artifact = self._create_artifact(args, metadata)
         artifact.add_dir(folder)
         aliases = [f"epoch_{round(state.epoch, 2)}", f"checkpoint_global_step_{state.global_step}"]
         self._wandb.log_artifact(artifact, aliases=aliases)
@@ -109,58 +112,62 @@ class WandbCallback(PredictionLogger):
         processing_class: Any = None,
         **kwargs: object,
     ) -> None:
-        """Keep the model as an artifact, where `WANDB_LOG_MODEL` enables it."""
+        """Upload the model as an artifact, if `WANDB_LOG_MODEL` enables it."""
         if self._initialized and self._log_model.is_enabled:
-            with self._training_goes_on("the model"), tempfile.TemporaryDirectory() as folder:
+            with self._failures_as_warnings("the model"), tempfile.TemporaryDirectory() as folder:
                 self._write_model(state, model, processing_class, folder)
                 if state.is_world_process_zero:
                     write_architecture(model, folder)
-                    artifact = self._artifact(
-                        args, {**self._result(args, state), "final_model": True}
-                    )
-                    self._send(artifact, folder, "final_model")
+                    metadata = {**self._final_metadata(args, state), "final_model": True}
+                    artifact = self._create_artifact(args, metadata)
+                    self._upload_artifact(artifact, folder, "final_model")
         super().on_train_end(args, state, control, **kwargs)
 
     def _leave(self, state: TrainerState) -> None:
+        # Also a run that the script has started, since the next trial needs its own.
         if state.is_world_process_zero and self._wandb.run is not None:
-            self._wandb.finish()  # also one that the script began: the next trial needs its own
+            self._wandb.finish()
         self._initialized = False
 
     def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
-        resumed = self._run_to_resume(state)
+        # Start a run, or resume that of the checkpoint.
+        resumed_id = self._run_to_resume(state)
         if self._wandb.run is None:
-            naming = _naming(args, state) | (
-                {"id": resumed, "resume": os.environ.get("WANDB_RESUME") or "allow"}
-                if resumed
-                else {}
-            )
-            self._wandb.init(project=os.environ.get("WANDB_PROJECT", "huggingface"), **naming)
+            options = _run_options(args, state)
+            if resumed_id:
+                options["id"] = resumed_id
+                options["resume"] = os.environ.get("WANDB_RESUME") or "allow"
+            self._wandb.init(project=os.environ.get("WANDB_PROJECT", "huggingface"), **options)
+
+        # Describe it.
         self._wandb.config.update(description(args, model), allow_val_change=True)
         self._wandb.define_metric("train/global_step")
         self._wandb.define_metric("*", step_metric="train/global_step", step_sync=True)
-        watched = os.environ.get("WANDB_WATCH", "false").strip().lower()
-        if watched in ("all", "parameters", "gradients"):
-            self._wandb.watch(model, log=watched, log_freq=max(100, state.logging_steps))
         count = parameter_count(model)
         if count is not None:
             self._wandb.config.update({"model/num_parameters": count}, allow_val_change=True)
-        if self._log_model.is_enabled:
-            with self._training_goes_on("the architecture of the model"):
-                self._describe_model(args, model)
 
-    def _describe_model(self, args: CallbackArguments, model: Any) -> None:
-        config = config_of(model) or None
+        # Log the weights or gradients, and the architecture of the model.
+        watched = os.environ.get("WANDB_WATCH", "false").strip().lower()
+        if watched in ("all", "parameters", "gradients"):
+            self._wandb.watch(model, log=watched, log_freq=max(100, state.logging_steps))
+        if self._log_model.is_enabled:
+            with self._failures_as_warnings("the architecture of the model"):
+                self._upload_architecture(args, model)
+
+    def _upload_architecture(self, args: CallbackArguments, model: Any) -> None:
         metadata = {
-            "model_config": config,
+            "model_config": config_of(model) or None,
             "num_parameters": self._parameter_count(),
             "initial_model": True,
         }
         with tempfile.TemporaryDirectory() as folder:
             write_architecture(model, folder)
-            self._send(self._artifact(args, metadata), folder, "base_model")
+            artifact = self._create_artifact(args, metadata)
+            self._upload_artifact(artifact, folder, "base_model")
 
     def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
-        for name in SUMMARY:
+        for name in SUMMARY_NAMES:
             if name in logs:
                 self._wandb.run.summary[name] = logs[name]
         self._wandb.log({**without_summary(logs), "train/global_step": state.global_step})
@@ -168,25 +175,28 @@ class WandbCallback(PredictionLogger):
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
         self._wandb.log(rewrite_logs(metrics))
 
-    def _artifact(self, args: CallbackArguments, metadata: dict[str, Any]) -> Any:
-        named = args.run_name is not None and args.run_name != args.output_dir
-        name = self._wandb.run.name if named else self._wandb.run.id
-        return self._wandb.Artifact(
-            name=re.sub(r"[^\w.-]", "_", f"model-{name}"), type="model", metadata=metadata
-        )
+    def _create_artifact(self, args: CallbackArguments, metadata: dict[str, Any]) -> Any:
+        """Return an artifact with the name of the run, or with its id if no name was chosen."""
+        run = self._wandb.run
+        is_named = args.run_name is not None and args.run_name != args.output_dir
+        name = run.name if is_named else run.id
+        valid_name = re.sub(r"[^\w.-]", "_", f"model-{name}")
+        return self._wandb.Artifact(name=valid_name, type="model", metadata=metadata)
 
-    def _send(self, artifact: Any, folder: str, alias: str) -> None:
+    def _upload_artifact(self, artifact: Any, folder: str, alias: str) -> None:
         artifact.add_dir(folder)
         self._wandb.run.log_artifact(artifact, aliases=[alias])
 
     def _summary(self) -> dict[str, Any]:
         """Return the newest value of each metric."""
-        newest = dict(self._wandb.summary)
-        return {
-            k: v for k, v in newest.items() if isinstance(v, (int, float)) and not k.startswith("_")
-        }
+        summary: dict[str, Any] = {}
+        for name, value in dict(self._wandb.summary).items():
+            is_metric = not name.startswith("_")  # others are those of wandb itself
+            if is_metric and isinstance(value, (int, float)):
+                summary[name] = value
+        return summary
 
-    def _result(self, args: CallbackArguments, state: TrainerState) -> dict[str, Any]:
+    def _final_metadata(self, args: CallbackArguments, state: TrainerState) -> dict[str, Any]:
         if not args.load_best_model_at_end:
             return self._summary()
         return {
@@ -199,11 +209,14 @@ class WandbCallback(PredictionLogger):
         return self._wandb.config.get("model/num_parameters")
 
 
-def _naming(args: CallbackArguments, state: TrainerState) -> dict[str, Any]:
-    """Return the options that name the run; the trials of a search share a group."""
-    naming: dict[str, Any] = {"mode": "disabled"} if is_switched_on("WANDB_DISABLED") else {}
+def _run_options(args: CallbackArguments, state: TrainerState) -> dict[str, Any]:
+    """Return mode, name and group of the run; the trials of a search share a group."""
+    options: dict[str, Any] = {}
+    if is_switched_on("WANDB_DISABLED"):
+        options["mode"] = "disabled"
     if state.trial_name is not None:
-        naming |= {"name": state.trial_name, "group": args.run_name or args.output_dir}
+        options["name"] = state.trial_name
+        options["group"] = args.run_name or args.output_dir
     elif args.run_name is not None:
-        naming["name"] = args.run_name
-    return naming
+        options["name"] = args.run_name
+    return options

@@ -1,1 +1,1 @@
-"""Pictures of runs with matplotlib, and the report on a run."""
+"""Pictures of runs with matplotlib, and the report of a run."""

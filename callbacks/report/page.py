@@ -1,4 +1,4 @@
-"""The page about a run: its picture, and a table of its logged values."""
+"""The report of a run as a page: its picture, and a table of its logged values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from .._log_values import shortened
 from ..state import TrainerState
 
-_MOST_ROWS = 100
+_MAX_ROWS = 100
 _STYLE = (
     "body { font-family: sans-serif } img { max-width: 100% } td, th { padding: 0 1em 0 0; "
     "text-align: right }"
@@ -18,27 +18,29 @@ _STYLE = (
 
 
 def render_page(name: str, state: TrainerState, status: str, picture: bytes) -> str:
-    """Return a report on a run as one page, which loads nothing.
+    """Return the report of a run as a single page without external resources.
 
     Args:
         name: of the run.
         state: has the progress and the logged values.
-        status: `running`, `finished`, `stopped`, or `evaluated` where nothing was trained.
-        picture: of the curves, a PNG; empty where there are none.
+        status: `running`, `finished`, `stopped`, or `evaluated` if nothing was trained.
+        picture: the curves as a PNG; empty without curves.
     """
-    steps = f"step {state.global_step:,} of {state.max_steps:,}, epoch {state.epoch or 0:.4g}"
-    written = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-    image = base64.b64encode(picture).decode()
+    progress = f"step {state.global_step:,} of {state.max_steps:,}, epoch {state.epoch or 0:.4g}"
+    written_at = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
     title = escape(f"{name}: {status}")
+
+    image = ""
+    if picture:
+        encoded_picture = base64.b64encode(picture).decode()
+        source = f"data:image/png;base64,{encoded_picture}"
+        image = f'<img alt="Curves of the logged values" src="{source}">'
+
     sections = [
         "<!doctype html>",
         f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>',
-        f"<h1>{title}</h1><p>{steps}; {written}</p>",
-        (
-            f'<img alt="Curves of the logged values" src="data:image/png;base64,{image}">'
-            if picture
-            else ""
-        ),
+        f"<h1>{title}</h1><p>{progress}; {written_at}</p>",
+        image,
         _table(state.log_history),
     ]
     return "\n".join(sections)
@@ -46,18 +48,25 @@ def render_page(name: str, state: TrainerState, status: str, picture: bytes) -> 
 
 def _table(log_history: list[dict[str, Any]]) -> str:
     """Return the newest entries of the history as a table, the last one first."""
-    shown = log_history[: -_MOST_ROWS - 1 : -1]
-    names = dict.fromkeys(["step"])
-    for entry in reversed(shown):
-        names.update(dict.fromkeys(entry))
+    newest_entries = log_history[-_MAX_ROWS:]
+    columns = {"step": None}
+    for entry in newest_entries:
+        columns.update(dict.fromkeys(entry))
+
     lines = [
-        f"<p>The last {len(shown)} of {len(log_history)} logs:</p><table>",
-        _row("th", list(names)),
+        f"<p>The last {len(newest_entries)} of {len(log_history)} logs:</p><table>",
+        _row("th", list(columns)),
     ]
-    lines += [_row("td", [entry.get(name, "") for name in names]) for entry in shown]
-    return "\n".join([*lines, "</table>"])
+    for entry in reversed(newest_entries):
+        lines.append(_row("td", [entry.get(name, "") for name in columns]))
+    lines.append("</table>")
+    return "\n".join(lines)
 
 
 def _row(tag: str, values: list[Any]) -> str:
-    texts = [f"{value:.6g}" if isinstance(value, float) else shortened(value) for value in values]
-    return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
+    """Return a row of the table; its cells have the tag `th` or `td`."""
+    cells = []
+    for value in values:
+        text = f"{value:.6g}" if isinstance(value, float) else shortened(value)
+        cells.append(f"<{tag}>{escape(text)}</{tag}>")
+    return f"<tr>{''.join(cells)}</tr>"

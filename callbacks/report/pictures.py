@@ -15,21 +15,25 @@ from .curves import Panel, Points, panels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOST_PANELS = 40
+_MAX_PANELS = 40
+
 _MANY_POINTS = 60
+"""Curves with at least this many points have no markers, and noisy ones get a running mean."""
+
 _LOGARITHMIC = ("Loss", "Gradient norm", "Gradient norm by layer")
-"""Panels whose axis is logarithmic where values are more than a hundredfold apart."""
+"""Panels whose axis is logarithmic if the largest value is over 100 times the smallest."""
 
 
 def check_matplotlib(purpose: str) -> None:
     """Check that matplotlib is installed.
 
     Raises:
-        ImportError: it is not; names the purpose, and how to install it.
+        ImportError: matplotlib is not installed; the message has the purpose and the command.
     """
     if not is_installed("matplotlib"):
         raise ImportError(
-            f"{purpose} needs matplotlib, which is not installed: pip install 'lightrainer[plot]'."
+            f"{purpose} needs matplotlib, which is not installed. Install it with "
+            "pip install 'lightrainer[plot]'."
         )
 
 
@@ -39,44 +43,42 @@ def draw(
     """Return a picture with the charts side by side.
 
     Args:
-        panels: one or more, of which at most 40 are drawn.
-        title: stands above them.
+        panels: at least one; the first 40 are drawn.
+        title: of the picture, above the charts.
         columns: the largest number of charts in a row.
         file_format: `png` or `svg`.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    # Lay out the charts. Without pyplot the settings and windows of the script are left alone.
-    panels = panels[:_MOST_PANELS]
+    # Lay out the charts, without pyplot, whose settings and windows belong to the script.
+    panels = panels[:_MAX_PANELS]
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(
-        figsize=(max(5.6 * columns, 9), 3.2 * rows + 0.6), dpi=110, layout="constrained"
-    )
-    figure.suptitle(_plain(title), x=0.01, ha="left", fontsize=15)
-    grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    width = max(5.6 * columns, 9)
+    height = 3.2 * rows + 0.6
+    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    figure.suptitle(_escaped(title), x=0.01, ha="left", fontsize=15)
+    all_axes = figure.subplots(rows, columns, squeeze=False).flatten()
 
-    # Draw them.
-    for axes, panel in zip(grid, panels, strict=False):
+    # Draw the charts, and hide the axes that are left over in the last row.
+    for axes, panel in zip(all_axes, panels, strict=False):
         _draw_panel(axes, panel)
-    for axes in grid[len(panels) :]:
+    for axes in all_axes[len(panels) :]:
         axes.set_axis_off()
 
     # Write the picture. In an SVG text stays text, and equal pictures are equal files.
+    metadata = {"Date": None} if file_format == "svg" else None
     picture = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "lightrainer"}):
-        figure.savefig(
-            picture, format=file_format, metadata={"Date": None} if file_format == "svg" else None
-        )
+        figure.savefig(picture, format=file_format, metadata=metadata)
     return picture.getvalue()
 
 
 def draw_loss_curve(
     log_history: Iterable[dict[str, Any]], file_format: str = "png"
 ) -> bytes | None:
-    """Return a picture of the losses and learning rates in `log_history`, or `None` if there are no
-    losses in it.
+    """Return a picture of the losses and learning rates; `None` if no losses were logged.
 
     Args:
         log_history: of a `TrainerState`.
@@ -86,70 +88,84 @@ def draw_loss_curve(
         ImportError: matplotlib is not installed.
     """
     check_matplotlib("The picture of the losses")
-    drawn = [panel for panel in panels(log_history) if panel.title in ("Loss", "Learning rate")]
-    if not drawn or drawn[0].title != "Loss":
+    panels_by_title = {panel.title: panel for panel in panels(log_history)}
+    if "Loss" not in panels_by_title:
         return None
-    return draw(drawn, columns=1, file_format=file_format)
+    drawn_panels = [panels_by_title["Loss"]]
+    if "Learning rate" in panels_by_title:
+        drawn_panels.append(panels_by_title["Learning rate"])
+    return draw(drawn_panels, columns=1, file_format=file_format)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
+    is_noisy = panel.title != "Learning rate"
     finite_values = []
     for label, points in panel.curves.items():
-        finite = [(step, value) for step, value in points if math.isfinite(value)]
-        finite_values += [value for _, value in finite]
-        text = _label(
-            label,
-            points,
-            finite,
-            with_lowest=panel.title == "Loss" and label.startswith("evaluation"),
-        )
-        _draw_curve(axes, text, finite, is_noisy=panel.title != "Learning rate")
+        finite_points = [(step, value) for step, value in points if math.isfinite(value)]
+        finite_values += [value for _, value in finite_points]
+        is_evaluation_loss = panel.title == "Loss" and label.startswith("evaluation")
+        text = _legend_text(label, points, finite_points, with_lowest=is_evaluation_loss)
+        _draw_curve(axes, text, finite_points, is_noisy=is_noisy)
 
-        # Mark the values that cannot be drawn.
+        # Mark the steps of values that cannot be drawn.
         for step, value in points:
             if not math.isfinite(value):
                 axes.axvline(step, color="red", linewidth=0.8, linestyle=":")
 
     # Axes, title and legend.
     if panel.title in _LOGARITHMIC and finite_values and min(finite_values) > 0:
-        axes.set_yscale("log" if max(finite_values) > 100 * min(finite_values) else "linear")
-    axes.set_title(_plain(panel.title), loc="left", fontsize=11)
+        is_wide_range = max(finite_values) > 100 * min(finite_values)
+        axes.set_yscale("log" if is_wide_range else "linear")
+    axes.set_title(_escaped(panel.title), loc="left", fontsize=11)
     axes.legend(fontsize=8)
     axes.grid(alpha=0.25)
 
 
 def _draw_curve(axes: Axes, label: str, points: Points, *, is_noisy: bool) -> None:
-    """Draw the finite points of a curve; of a noisy one with many points the running mean stands
-    out.
+    """Draw the finite points of a curve.
+
+    A noisy curve with many points is drawn faintly, with its running mean above it.
     """
     steps = [step for step, _ in points]
     values = [value for _, value in points]
-    if not is_noisy or len(points) < _MANY_POINTS:
-        axes.plot(steps, values, label=label, marker="." if len(points) < _MANY_POINTS else "")
+    has_many_points = len(points) >= _MANY_POINTS
+    if not (is_noisy and has_many_points):
+        marker = "" if has_many_points else "."
+        axes.plot(steps, values, label=label, marker=marker)
         return
     (line,) = axes.plot(steps, values, linewidth=0.7, alpha=0.3)
     axes.plot(steps, _running_mean(values), label=label, color=line.get_color())
 
 
 def _running_mean(values: Sequence[float]) -> numpy.ndarray:
-    """Return the means over a twentieth of the values, over fewer at the ends."""
+    """Return the running mean, over a twentieth of the values, and over fewer at the ends."""
     window = numpy.ones(len(values) // 20)
     counts = numpy.convolve(numpy.ones(len(values)), window, mode="same")
     return numpy.convolve(values, window, mode="same") / counts
 
 
-def _label(label: str, points: Points, finite: Points, *, with_lowest: bool) -> str:
-    """Return the label in the legend, with the number of values that are not finite."""
-    if with_lowest and finite:
-        step, value = min(finite, key=lambda point: point[1])
+def _legend_text(label: str, points: Points, finite_points: Points, *, with_lowest: bool) -> str:
+    """Return the text in the legend, with the number of values that are not finite.
+
+    Args:
+        label: of the curve.
+        points: of the curve.
+        finite_points: those with finite values.
+        with_lowest: whether to add the lowest value.
+    """
+    if with_lowest and finite_points:
+        step, value = min(finite_points, key=lambda point: point[1])
         label = f"{label} (lowest {value:.4g} at step {step:g})"
-    missing = len(points) - len(finite)
-    if missing:
-        label = f"{label} ({missing} of {len(points)} not finite)"
-    # A label that begins with an underscore would be hidden.
-    return f" {_plain(label)}" if label.startswith("_") else _plain(label)
+    not_finite = len(points) - len(finite_points)
+    if not_finite:
+        label = f"{label} ({not_finite} of {len(points)} not finite)"
+
+    text = _escaped(label)
+    # matplotlib hides a label that begins with an underscore.
+    return f" {text}" if label.startswith("_") else text
 
 
-def _plain(text: str) -> str:
-    """Escape dollar signs, which would begin a formula, and drop what XML has no letters for."""
-    return "".join(letter for letter in text if letter.isprintable()).replace("$", r"\$")
+def _escaped(text: str) -> str:
+    """Escape dollar signs, which begin a formula, and drop characters that XML does not allow."""
+    printable = "".join(character for character in text if character.isprintable())
+    return printable.replace("$", r"\$")

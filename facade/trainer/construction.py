@@ -24,8 +24,8 @@ from ...callbacks import (
     PrinterCallback,
     TrainerState,
     default_progress_callback,
-    profilers_asked_for,
     reporting_callbacks,
+    requested_profilers,
 )
 from ...lightning_modules.common.seeding import (
     enable_full_determinism,
@@ -264,7 +264,7 @@ def set_up_callbacks(trainer: Trainer, callbacks: list[Any]) -> None:
             DefaultFlowCallback,
             *reporting_callbacks(trainer.args.report_to),
             *own,
-            *profilers_asked_for(),
+            *requested_profilers(),
         ],
         trainer.model,
         trainer.processing_class,

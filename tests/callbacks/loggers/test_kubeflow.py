@@ -64,7 +64,7 @@ def test_reports_are_not_more_frequent_than_the_controller_likes(reports):
 
 def test_a_controller_that_is_away_is_no_error(reports, monkeypatch):
     monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", "http://127.0.0.1:9/status")
-    monkeypatch.setattr(kubeflow, "PATIENCE", 0.1)
+    monkeypatch.setattr(kubeflow, "TIMEOUT", 0.1)
     train(steps=1)
     assert not reports
 

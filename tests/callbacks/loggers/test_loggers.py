@@ -42,7 +42,7 @@ def tracker(request, monkeypatch):
     """Its name, its callback, what its client is told, and the call that sends it numbers."""
     monkeypatch.setitem(availability.AVAILABLE, "comet_ml", lambda: True)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://dagshub.com/me/repository.mlflow")
-    monkeypatch.setattr(callbacks.ClearMLCallback, "_trainings_of", {})
+    monkeypatch.setattr(callbacks.ClearMLCallback, "_training_counts", {})
     name = request.param
     stand_in, sends = STAND_INS[name]
     return SimpleNamespace(
@@ -123,7 +123,7 @@ def test_a_run_that_cannot_be_opened_is_an_error_before_the_first_step(
     with pytest.raises(ConnectionError, match="no route"):
         made.train()
     assert made.state.global_step == 0
-    assert f"report_to='{tracker.name}': no run could be opened (ConnectionError)" in caplog.text
+    assert f"report_to='{tracker.name}': opening a run failed (ConnectionError)" in caplog.text
 
 
 def test_a_network_that_goes_away_does_not_end_the_training(tracker, tmp_path, caplog):
@@ -145,7 +145,7 @@ def test_a_network_that_goes_away_does_not_end_the_training(tracker, tmp_path, c
     said = [record.getMessage() for record in said if record.levelno == logging.WARNING]
     once = [text for text in said if "(ConnectionError: gone). Training continues" in text]
     assert len(once) == 1
-    assert any(text.startswith(f"{tracker.name} did not take ") for text in said)
+    assert any(text.startswith(f"{tracker.name} failed to log ") for text in said)
 
 
 def test_what_is_wrong_in_an_override_is_not_hidden(monkeypatch, tmp_path):

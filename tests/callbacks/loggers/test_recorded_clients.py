@@ -110,7 +110,7 @@ def _fresh_counters(monkeypatch):
         ("_should_close_on_train_end", None),
     ):
         monkeypatch.setattr(reference.ClearMLCallback, name, value)
-    monkeypatch.setattr(callbacks.ClearMLCallback, "_trainings_of", {})
+    monkeypatch.setattr(callbacks.ClearMLCallback, "_training_counts", {})
 
 
 SAVING = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
@@ -227,7 +227,7 @@ def test_mlflow_parameters_are_cut_as_asked(monkeypatch, tmp_path, caplog):
     made.model.config.to_dict = lambda: {"long": "x" * 6001, "short": 1}
     made.train()
     assert [len(args[0]) for _, args, _ in called(record, "log_params")] == [100, 5]
-    assert "up to 6000 characters, so parameters are left out: long" in caplog.text
+    assert "up to 6000 characters, so these parameters are left out: long" in caplog.text
 
 
 # Flyte
