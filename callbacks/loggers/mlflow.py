@@ -108,12 +108,12 @@ class MLflowCallback(LoggerCallback):
         if state.trial_name:
             run_name = f"{run_name}-{state.trial_name}" if run_name else state.trial_name
         options = {"run_name": run_name, "nested": is_nested}
-        if resumed_run and self._has_run(resumed_run):
+        if resumed_run and self._run_exists(resumed_run):
             options["run_id"] = resumed_run
         mlflow.start_run(**options)
         self._auto_end_run = True
 
-    def _has_run(self, run_id: str) -> bool:
+    def _run_exists(self, run_id: str) -> bool:
         """Return whether the server has a run; logs a warning if it has not."""
         runs = self._ml_flow.search_runs(
             filter_string=f"attributes.run_id = '{run_id}'", output_format="list"

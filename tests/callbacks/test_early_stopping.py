@@ -58,6 +58,6 @@ def test_an_evaluation_without_the_metric_is_not_counted_and_says_what_there_is(
             arguments(metric_for_best_model="f1"), TrainerState(), control, {"eval_loss": 1.0}
         )
     assert "eval_f1" in caplog.text
-    assert "this evaluation has eval_loss" in caplog.text
+    assert "this evaluation has only: eval_loss" in caplog.text
     assert callback.early_stopping_patience_counter == 0
     assert not control.should_training_stop

@@ -193,10 +193,10 @@ def test_a_pass_that_fails_leaves_the_weights_of_the_training():
     assert torch.equal(model.weight, before)
 
 
-def test_parameters_out_of_range_and_spread_models_are_refused():
+def test_parameters_out_of_range_and_sharded_models_are_refused():
     with pytest.raises(ValueError, match=r"decay is 1\.0"):
         EMACallback(1.0)
     model = nn.Linear(1, 1)
     model.weight.full_tensor = None  # what a weight under FSDP has
-    with pytest.raises(ValueError, match="weight, which is spread"):
+    with pytest.raises(ValueError, match="weight, which is sharded"):
         EMACallback().on_train_begin(None, TrainerState(), TrainerControl(), model=model)
