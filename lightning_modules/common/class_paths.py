@@ -7,14 +7,14 @@ from __future__ import annotations
 import inspect
 import pydoc
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from .suggestions import did_you_mean
 
 _CONSTRUCTORS = ("from_pretrained", "from_config", "_from_config")
 
 
-def is_description(value: Any) -> bool:
+def is_description(value: object) -> TypeGuard[Mapping[str, Any]]:
     """Return whether a value is a class path with arguments, as `LightningCLI` writes them."""
     return isinstance(value, Mapping) and "class_path" in value
 

@@ -18,41 +18,56 @@ from ..common.nested import find_batch_size, mapping_like, sequence_like
 from ..data.epoch_loader import EpochLoader
 from ..models.inspection import base_of_adapter
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 
 def split_labels(batch: Any) -> tuple[tuple[Any, ...], Any]:
-    """Split a batch without names into its inputs, in the order of `forward`, and its labels, which
-    are its last part.
+    """Split a batch without names into inputs and labels.
+
+    The labels are the last part, the inputs are in the order of `forward`.
 
     Args:
         batch: a tuple, a list, or one tensor or object alone.
 
     Returns:
-        The inputs, and the labels; None for them where there is one part only.
+        The inputs, and the labels; None for the labels if there is one part only.
     """
-    parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
-    return (parts[:-1], parts[-1]) if len(parts) > 1 else (parts, None)
+    parts = parts_of(batch)
+    if len(parts) > 1:
+        return parts[:-1], parts[-1]
+    return parts, None
+
+
+def parts_of(batch: Any) -> tuple[Any, ...]:
+    """Return the parts of a batch without names; a tensor or another object is one part."""
+    if isinstance(batch, (tuple, list)):
+        return tuple(batch)
+    return (batch,)
 
 
 def as_arguments(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Make positional and keyword arguments of inputs: a mapping alone, as in
-    `({"input_ids": ...}, y)`, has names.
+    """Return inputs as positional and keyword arguments.
+
+    A mapping alone, as in `({"input_ids": ...}, y)`, becomes keyword arguments.
     """
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         return (), dict(inputs[0])
     return inputs, {}
 
 
-def needs_all(model: nn.Module, batch: Any) -> bool:
-    """Return whether `forward` requires every part of a batch without names, so that none of
-    them is a label.
+def requires_all_parts(model: nn.Module, batch: object) -> bool:
+    """Return whether `forward` requires every part of a batch without names.
+
+    None of the parts is a label then.
     """
-    parameters = inspect.signature(base_of_adapter(model).forward).parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one for one in parameters if one.kind in positional and one.default is one.empty]
-    return len(needed) >= (len(batch) if isinstance(batch, (tuple, list)) else 1)
+    required = 0
+    for parameter in inspect.signature(base_of_adapter(model).forward).parameters.values():
+        if parameter.kind in _POSITIONAL and parameter.default is parameter.empty:
+            required += 1
+    return required >= len(parts_of(batch))
 
 
-def count_targets(loss_fn: Any, labels: Any, device: torch.device) -> torch.Tensor | None:
+def count_targets(loss_fn: object, labels: Any, device: torch.device) -> torch.Tensor | None:
     """Count the items of a mean loss: class numbers that are not ignored, values, or samples.
 
     Args:
@@ -66,38 +81,44 @@ def count_targets(loss_fn: Any, labels: Any, device: torch.device) -> torch.Tens
     reduction = getattr(loss_fn, "reduction", "mean")
     if reduction not in ("mean", "batchmean"):
         return None
+
+    # "mean" averages over classes that are not ignored, or over all values; "batchmean" over rows.
     if isinstance(labels, torch.Tensor) and reduction == "mean":
-        if not labels.is_floating_point() and labels.dtype != torch.bool:
+        is_class_number = not labels.is_floating_point() and labels.dtype != torch.bool
+        if is_class_number:
             return labels.ne(getattr(loss_fn, "ignore_index", -100)).sum()
         return torch.full((), labels.numel(), device=device)
+
     samples = find_batch_size(labels)
-    return None if samples is None else torch.full((), samples, device=device)
+    if samples is None:
+        return None
+    return torch.full((), samples, device=device)
 
 
-def describe_batch(batch: Any) -> str:
-    """Name what is in a batch, for messages: columns, or types and shapes."""
+def describe_batch(batch: object) -> str:
+    """Return the columns of a batch, or the types and shapes of its parts, for messages."""
     if isinstance(batch, Mapping):
         return ", ".join(map(str, batch)) or "nothing"
-    parts = batch if isinstance(batch, (tuple, list)) else [batch]
-    return ", ".join(
-        (
-            f"{type(part).__name__} {tuple(part.shape)}"
-            if isinstance(part, torch.Tensor)
-            else type(part).__name__
-        )
-        for part in parts
-    )
+
+    descriptions: list[str] = []
+    for part in parts_of(batch):
+        description = type(part).__name__
+        if isinstance(part, torch.Tensor):
+            description += f" {tuple(part.shape)}"
+        descriptions.append(description)
+    return ", ".join(descriptions)
 
 
-def samples_that_count(
-    loader: Any, batch: Any, index: int, rank: int, world_size: int
+def count_unrepeated_samples(
+    loader: object, batch: Any, index: int, rank: int, world_size: int
 ) -> int | None:
-    """Return the number of samples of this batch that are not repeated; None for all, or if it is
-    unknown.
+    """Return how many samples of a batch are not repeated ones.
+
+    None means all of them, or that the number is unknown.
 
     Args:
-        loader: of the batch; known for an `EpochLoader`, over a stream if at most one worker reads
-            it.
+        loader: of the batch. The number is known for an `EpochLoader`, over a stream if at most
+            one worker reads it.
         batch: the batch.
         index: of the batch in its epoch.
         rank: index of this process.
@@ -105,24 +126,29 @@ def samples_that_count(
     """
     if world_size == 1 or not isinstance(loader, EpochLoader) or not loader.end_of_loader:
         return None
-    if index + 1 < loader.handed_out:  # the last batch has been read ahead
+
+    # The loader is at its end, but this batch is not the last one: that has been read ahead.
+    if index + 1 < loader.handed_out:
         return None
-    left = loader.remainder
-    share = loader.samples_per_round // world_size
+    samples_left = loader.remainder
+    rows_per_process = loader.samples_per_round // world_size
     rows = find_batch_size(batch)
     if rows is None:
         return None
-    if loader.total is None and rows == math.ceil(left / world_size):
-        # the last round of a stream is shared out evenly, and not filled up to whole batches
-        share = rows
-    if left <= 0 or rows != share:
+
+    # The last round of a stream is shared out evenly, and not filled up to whole batches.
+    if loader.total is None and rows == math.ceil(samples_left / world_size):
+        rows_per_process = rows
+    if samples_left <= 0 or rows != rows_per_process:
         return None
-    return min(max(left - rank * share, 0), share)
+    left_for_this_rank = max(samples_left - rank * rows_per_process, 0)
+    return min(left_for_this_rank, rows_per_process)
 
 
 def cut_batch(batch: Any, samples: int) -> Any:
-    """Return the first samples of a batch, a mapping, a sequence or a tensor, of every part with
-    an entry for each.
+    """Return the first samples of a batch: a mapping, a sequence or a tensor.
+
+    Only parts with an entry for each sample are cut.
     """
     size = find_batch_size(batch)
     if isinstance(batch, Mapping):
@@ -134,9 +160,14 @@ def cut_batch(batch: Any, samples: int) -> Any:
 
 def _cut(value: Any, samples: int, size: int | None) -> Any:
     if isinstance(value, Mapping):
-        return mapping_like(
-            value, {name: _cut(part, samples, size) for name, part in value.items()}
-        )
+        parts = {name: _cut(part, samples, size) for name, part in value.items()}
+        return mapping_like(value, parts)
+
+    has_entry_for_each = False
     if isinstance(value, torch.Tensor):
-        return value[:samples] if value.ndim > 0 and value.shape[0] == size else value
-    return value[:samples] if isinstance(value, (list, tuple)) and len(value) == size else value
+        has_entry_for_each = value.ndim > 0 and value.shape[0] == size
+    elif isinstance(value, (list, tuple)):
+        has_entry_for_each = len(value) == size
+    if has_entry_for_each:
+        return value[:samples]
+    return value

@@ -1,6 +1,4 @@
-"""A LightningDataModule over datasets, with the order, the shares and the exact resumption of
-the Trainer API.
-"""
+"""A LightningDataModule over datasets, with the order and the exact resumption of the Trainer."""
 
 from __future__ import annotations
 
@@ -21,9 +19,15 @@ from ..data.epoch_loader import EpochLoader
 from ..data.length_grouping import LengthGroupedSampler
 from ..data.lengths import column_lengths, is_table, sample_lengths
 from ..data.loaders import build_loader
-from ..internals.lightning_import import BatchSizeFinder, LightningDataModule, callbacks_of
+from ..internals.lightning_import import (
+    BatchSizeFinder,
+    Callback,
+    LightningDataModule,
+    Trainer,
+    callbacks_of,
+)
 from ..internals.lightning_internals import (
-    is_made_by_cli,
+    made_by_cli,
     use_distributed_samplers,
     uses_distributed_samplers,
 )
@@ -35,39 +39,60 @@ _KEEP_ALL_COLUMNS = "name those to keep: columns=[...]"
 # A child of Lightning's logger, for the same handlers and level.
 _logger = logging.getLogger("lightning.pytorch.lightrainer")
 
-_PLAIN = """
-    batch_size eval_batch_size shuffle group_by_length length_column input_column columns seed
-    drop_last num_workers pin_memory persistent_workers prefetch_factor dispatch_batches
-    split_batches
-"""
+_PLAIN_ARGUMENTS = (
+    "batch_size",
+    "eval_batch_size",
+    "shuffle",
+    "group_by_length",
+    "length_column",
+    "input_column",
+    "columns",
+    "seed",
+    "drop_last",
+    "num_workers",
+    "pin_memory",
+    "persistent_workers",
+    "prefetch_factor",
+    "dispatch_batches",
+    "split_batches",
+)
 """Arguments that are plain values, kept as hyperparameters."""
 
 _STAGES = ("train", "val", "test", "predict")
 
 OneDataset = Callable[[], Any] | Any
+"""A dataset of any kind, or a function without arguments that makes one."""
+
 Datasets = dict[str, Callable[[], Any]] | Callable[[], Any] | Any
-"""Of any kind. `LightningCLI` imports the functions that a YAML file names; it writes a dict as
-the first type says.
+"""One dataset, several by name, or a function.
+
+`LightningCLI` imports the functions that a YAML file names, and writes a dict as the first type.
 """
+
+
+EvaluationLoaders = EpochLoader | dict[str, Any] | list[Any]
+"""A loader, or several by name or in a list."""
 
 
 class DataModule(LightningDataModule):
     """As the datasets and the `dataloader_*` and `*_batch_size` arguments of a Trainer, for
     `lightning.Trainer`.
 
-    The loaders are those of `build_loader`: an order that depends on seed and epoch alone, whole
-    batches shared out to the processes in turn (Lightning's own distributed sampler is switched off
-    for it; processes that hold parts of the same layers get the same batches), and the position in
-    the data in every checkpoint, so that `fit(..., ckpt_path=...)` goes on with the very next
-    batch. That works with any LightningModule. Loaders of `predict` are torch's own, with
-    Lightning's sampler, which it needs to join predictions.
+    The loaders are those of `build_loader`. Their order depends on seed and epoch alone. Whole
+    batches are assigned to the processes in turn, so Lightning's own distributed sampler is
+    disabled; processes that hold parts of the same layers get the same batches. Every checkpoint
+    holds the position in the data, so that `fit(..., ckpt_path=...)` resumes with the very next
+    batch. All of this works with any LightningModule.
+
+    Loaders of `predict` are torch's own, with Lightning's sampler, which Lightning needs to join
+    predictions.
 
     Args:
         train_dataset: map-style (also of the library `datasets`) or iterable; or a function without
             arguments that makes it, called once in every process, in `setup`. Subclasses may set
             the attributes in `setup` too.
-        val_dataset: the same, or a dict of them: each is then evaluated by itself, under its name.
-            Or a list of `Dataset` objects, which Lightning numbers.
+        val_dataset: the same; or a dict of them, each of which is evaluated separately, under its
+            name; or a list of `Dataset` objects, which Lightning numbers.
         test_dataset: as `val_dataset`.
         predict_dataset: as `train_dataset`.
         collate_fn: list of samples -> batch. By default `default_data_collator` for samples with
@@ -76,18 +101,18 @@ class DataModule(LightningDataModule):
             and sets it.
         eval_batch_size: the same for validation, test and predictions; by default `batch_size`.
         shuffle: train on the samples in another order in each epoch.
-        sampler: called with the training data, returns the sampler that orders it; the same one in
-            each process, whose batches are then sharded. Goes before `shuffle` and
-            `group_by_length`.
+        sampler: called with the training data, returns the sampler that orders it. It has to
+            return the same order in each process, as its batches are then sharded. Takes
+            precedence over `shuffle` and `group_by_length`.
         group_by_length: train and evaluate on batches of similar length, as the Trainer API does
             with `train_sampling_strategy="group_by_length"`.
-        length_column: where a `datasets.Dataset` has the length of each sample, if it does.
-        input_column: is measured otherwise.
-        columns: those that are kept of samples that are dicts. By default those that the model
-            takes, where the module says so, as `LossModule` does (`input_columns`), else all.
+        length_column: column of a `datasets.Dataset` that holds the length of each sample.
+        input_column: column whose length is measured where `length_column` does not exist.
+        columns: columns to keep where samples are dicts. By default those that the model takes, if
+            the module has the property `input_columns`, as `LossModule` does; otherwise all.
         seed: of the order; None for the seed that torch was given last.
         drop_last: leave out a last, smaller batch of the training.
-        num_workers: processes that read ahead.
+        num_workers: worker processes that read ahead.
         pin_memory: by default where the trainer uses CUDA or an Intel GPU.
         persistent_workers: keep them from one epoch to the next.
         prefetch_factor: batches that each of them reads ahead.
@@ -128,7 +153,9 @@ class DataModule(LightningDataModule):
         self.val_dataset: Any = val_dataset
         self.test_dataset: Any = test_dataset
         self.predict_dataset: Any = predict_dataset
-        self.collate_fn = collate_samples if collate_fn is None else collate_fn
+        if collate_fn is None:
+            collate_fn = collate_samples
+        self.collate_fn = collate_fn
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.shuffle = shuffle
@@ -145,16 +172,20 @@ class DataModule(LightningDataModule):
         self.prefetch_factor = prefetch_factor
         self.dispatch_batches = dispatch_batches
         self.split_batches = split_batches
-        if is_made_by_cli():
+
+        if made_by_cli():
             self.save_hyperparameters()
         else:
-            self.save_hyperparameters({name: getattr(self, name) for name in _PLAIN.split()})
+            self.save_hyperparameters({name: getattr(self, name) for name in _PLAIN_ARGUMENTS})
+
         self._train_loader: EpochLoader | None = None
-        self._pending: dict[str, Any] | None = None
-        self._distributed_samplers: bool | None = None
-        if type(self).setup is DataModule.setup:  # subclasses may set their datasets in `setup`
+        self._state_to_resume: dict[str, Any] | None = None
+        self._uses_distributed_samplers: bool | None = None
+
+        # Subclasses may set their datasets in `setup`, so they are known only after it.
+        if type(self).setup is DataModule.setup:
             for stage in _STAGES:
-                self._has(stage)
+                self._hide_stage_without_data(stage)
 
     @classmethod
     def from_datasets(
@@ -170,12 +201,12 @@ class DataModule(LightningDataModule):
         """As Lightning's: make a data module of these datasets.
 
         Args:
-            train_dataset: see the class, as the others.
-            val_dataset: see there.
-            test_dataset: see there.
-            predict_dataset: see there.
-            batch_size: see there; 1 by default, as Lightning has it.
-            num_workers: see there.
+            train_dataset: as in the class.
+            val_dataset: as in the class.
+            test_dataset: as in the class.
+            predict_dataset: as in the class.
+            batch_size: as in the class, but 1 by default, as in Lightning.
+            num_workers: as in the class.
             datamodule_kwargs: other arguments of the class.
         """
         datasets = (train_dataset, val_dataset, test_dataset, predict_dataset)
@@ -184,24 +215,28 @@ class DataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Make the datasets that are given as functions, and set up sampling and resumption."""
         super().setup(stage)
-        for each in _STAGES:
-            name = f"{each}_dataset"
-            setattr(self, name, _made(getattr(self, name), name))
-            self._has(each)
+        for data_stage in _STAGES:
+            argument = f"{data_stage}_dataset"
+            setattr(self, argument, _make_dataset(getattr(self, argument), argument))
+            self._hide_stage_without_data(data_stage)
+
         trainer = self.trainer
         if trainer is None:
             return
-        if self._distributed_samplers is None:
-            self._distributed_samplers = uses_distributed_samplers(trainer)
-        use_distributed_samplers(trainer, self._distributed_samplers and stage == "predict")
+
+        # The loaders share the data out themselves, except those of `predict`.
+        if self._uses_distributed_samplers is None:
+            self._uses_distributed_samplers = uses_distributed_samplers(trainer)
+        use_distributed_samplers(trainer, self._uses_distributed_samplers and stage == "predict")
+
         callbacks = self._callbacks()
         if not any(isinstance(callback, ResumingCallback) for callback in callbacks):
             callbacks.append(ResumingCallback())
 
     def teardown(self, stage: str) -> None:
-        """Give Lightning its sampler back."""
-        if self.trainer is not None and self._distributed_samplers is not None:
-            use_distributed_samplers(self.trainer, self._distributed_samplers)
+        """Enable Lightning's distributed sampler again, if it was enabled before."""
+        if self.trainer is not None and self._uses_distributed_samplers is not None:
+            use_distributed_samplers(self.trainer, self._uses_distributed_samplers)
         super().teardown(stage)
 
     def train_dataloader(self) -> EpochLoader:
@@ -216,186 +251,236 @@ class DataModule(LightningDataModule):
                 f"{type(self).__name__} has no train_dataset: pass it, or set it in setup."
             )
         _require_dataset(dataset, "train_dataset")
-        again_and_again = (
-            self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
-        )
-        stream = isinstance(dataset, IterableDataset)
-        if stream and again_and_again:
-            dataset, stream = self._first_samples(dataset), False
+
+        # With `overfit_batches` the same first batches are repeated, so their order is fixed.
+        repeats_batches = self.trainer is not None and _overfit_batches(self.trainer) > 0
+        is_stream = isinstance(dataset, IterableDataset)
+        if is_stream and repeats_batches:
+            dataset = self._first_samples(dataset)
+            is_stream = False
+
         sampler = None
-        if not stream and not again_and_again:
-            sampler = self._order(dataset, self.batch_size * self._accumulation(), training=True)
-        loader = self._loader(
+        if not is_stream and not repeats_batches:
+            samples_per_step = self.batch_size * self._accumulation()
+            sampler = self._training_sampler(dataset, samples_per_step)
+        worker_init_fn = None
+        if not is_stream:
+            worker_init_fn = self._worker_init_fn()
+
+        loader = self._build_loader(
             dataset,
             self.batch_size,
             sampler,
-            drop_last=self.drop_last and not stream,
+            drop_last=self.drop_last and not is_stream,
             dispatch_batches=self.dispatch_batches,
             split_batches=self.split_batches,
-            worker_init_fn=None if stream else self._seeding_of_workers(),
+            worker_init_fn=worker_init_fn,
         )
         loader.tracked = True
         self._resume(loader)
         self._train_loader = loader
         return loader
 
-    def val_dataloader(self) -> Any:
+    def val_dataloader(self) -> EvaluationLoaders:
         """Return batches to validate on: a loader, or a dict or a list of them."""
         return self._evaluation_loaders(self.val_dataset, "val_dataset")
 
-    def test_dataloader(self) -> Any:
+    def test_dataloader(self) -> EvaluationLoaders:
         """Return batches to test on: a loader, or a dict or a list of them."""
         return self._evaluation_loaders(self.test_dataset, "test_dataset")
 
-    def predict_dataloader(self) -> Any:
+    def predict_dataloader(self) -> DataLoader | list[DataLoader]:
         """Return batches to predict, in the order of the samples."""
         if self.predict_dataset is None:
             return []
         _require_dataset(self.predict_dataset, "predict_dataset")
-        dataset, collate = self._columns(self.predict_dataset)
+        dataset, collate_fn = self._without_unused_columns(self.predict_dataset)
         return DataLoader(
-            dataset, batch_size=self._eval_batch_size, collate_fn=collate, **self._workers()
+            dataset,
+            batch_size=self._eval_batch_size,
+            collate_fn=collate_fn,
+            **self._worker_options(),
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the training data, in tensors and plain values, for
-        `load_state_dict`.
+        """Return the position in the training data, in tensors and plain values.
 
-        Empty while a trainer runs: its checkpoints have it from every process already.
+        Empty while a trainer runs: its checkpoints hold the position of every process already.
         """
         if self._is_running() or self._train_loader is None:
             return {}
-        return {
-            "position": pack({"loader": self._train_loader.state_dict(), "rng": capture_host_rng()})
-        }
+        position = {"loader": self._train_loader.state_dict(), "rng": capture_host_rng()}
+        return {"position": pack(position)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next loader of training data resume from a `state_dict`; a running trainer
-        does so by itself.
+        """Let the next loader of training data resume from a `state_dict`.
+
+        Ignored while a trainer runs, which resumes from its checkpoint.
         """
         if state_dict and not self._is_running():
-            self._pending = unpack(state_dict["position"])
+            self._state_to_resume = unpack(state_dict["position"])
 
     @property
     def _eval_batch_size(self) -> int:
-        return self.batch_size if self.eval_batch_size is None else self.eval_batch_size
+        if self.eval_batch_size is None:
+            return self.batch_size
+        return self.eval_batch_size
 
-    def _has(self, stage: str) -> None:
+    def _hide_stage_without_data(self, stage: str) -> None:
         """Hide the method of a stage without data from Lightning, so that it skips the stage.
 
-        But not a subclass's own method, nor from the search for a batch size, which calls the
-        method for validation in any case.
+        A method that a subclass overrides stays visible. So do all methods while Lightning searches
+        for a batch size, as the search always calls the method for validation.
         """
         name = f"{stage}_dataloader"
         is_overridden = getattr(type(self), name) is not getattr(DataModule, name)
-        is_searching = any(isinstance(one, BatchSizeFinder) for one in self._callbacks())
+        is_searching = any(isinstance(callback, BatchSizeFinder) for callback in self._callbacks())
         is_needed = stage == "train" or getattr(self, f"{stage}_dataset") is not None
         if is_needed or is_overridden or is_searching:
             vars(self).pop(name, None)
         else:
             setattr(self, name, getattr(super(), name))
 
-    def _callbacks(self) -> list[Any]:
-        return [] if self.trainer is None else callbacks_of(self.trainer)
+    def _callbacks(self) -> list[Callback]:
+        if self.trainer is None:
+            return []
+        return callbacks_of(self.trainer)
 
     def _first_samples(self, stream: IterableDataset) -> list[Any]:
-        """Return the samples that `overfit_batches` repeats, as a stream may begin with others
-        each time.
+        """Return the samples that `overfit_batches` repeats.
+
+        They are kept in a list, as a stream may begin with other samples each time.
         """
-        wanted: Any = getattr(self.trainer, "overfit_batches", 0)
-        return list(
-            itertools.islice(iter(stream), int(wanted) * self.batch_size * self._share().shares)
-        )
+        batches = int(_overfit_batches(self.trainer))
+        samples = batches * self.batch_size * self._share().shares
+        return list(itertools.islice(iter(stream), samples))
 
     def _is_running(self) -> bool:
         return self.trainer is not None and self.trainer.state.status == "running"
 
-    def _evaluation_loaders(self, dataset: Any, argument: str) -> Any:
+    def _evaluation_loaders(self, dataset: Any, argument: str) -> EvaluationLoaders:
         if dataset is None:
             return []
+
+        # Several datasets: each has its own loader.
         if isinstance(dataset, Mapping):
-            return {
-                name: self._evaluation_loaders(one, f"{argument}[{name!r}]")
-                for name, one in dataset.items()
-            }
+            loaders_by_name: dict[str, EvaluationLoaders] = {}
+            for name, part in dataset.items():
+                loaders_by_name[name] = self._evaluation_loaders(part, f"{argument}[{name!r}]")
+            return loaders_by_name
         if _is_list_of_datasets(dataset):
-            return [
-                self._evaluation_loaders(one, f"{argument}[{index}]")
-                for index, one in enumerate(dataset)
-            ]
+            loaders: list[EvaluationLoaders] = []
+            for index, part in enumerate(dataset):
+                loaders.append(self._evaluation_loaders(part, f"{argument}[{index}]"))
+            return loaders
+
         _require_dataset(dataset, argument)
         sampler = None
         if self.group_by_length and not isinstance(dataset, IterableDataset):
-            sampler = self._order(dataset, self._eval_batch_size, training=False)
-        return self._loader(dataset, self._eval_batch_size, sampler)
+            sampler = self._length_sampler(dataset, self._eval_batch_size)
+        return self._build_loader(dataset, self._eval_batch_size, sampler)
 
-    def _loader(self, dataset: Any, batch_size: int, sampler: Any, **options: Any) -> EpochLoader:
+    def _build_loader(
+        self, dataset: Any, batch_size: int, sampler: Sampler[int] | None, **options: Any
+    ) -> EpochLoader:
         share = self._share()
-        dataset, collate = self._columns(dataset)
+        dataset, collate_fn = self._without_unused_columns(dataset)
         return build_loader(
             dataset,
             batch_size=batch_size,
-            collate_fn=collate,
+            collate_fn=collate_fn,
             sampler=sampler,
             seed=self.seed,
             rank=share.rank,
             world_size=share.world_size,
             copies=share.copies,
-            **self._workers(),
+            **self._worker_options(),
             **options,
         )
 
-    def _order(self, dataset: Any, batch_size: int, *, training: bool) -> Any:
-        if training and self.sampler is not None:
+    def _training_sampler(self, dataset: Any, samples_per_step: int) -> Sampler[int] | None:
+        if self.sampler is not None:
             if not callable(self.sampler):
                 kind = type(self.sampler).__name__
                 raise TypeError(
-                    f"`sampler` is a {kind}. Pass a function that makes it of the training data: "
+                    f"`sampler` is a {kind}, but has to be a function of the training data. Pass "
                     f"sampler=lambda data: {kind}(...)."
                 )
             return self.sampler(dataset)
+
         if self.group_by_length:
-            lengths = _measured_lengths(dataset, self.length_column, self.input_column)
-            return LengthGroupedSampler(batch_size, lengths=lengths)
-        return RandomSampler(dataset) if training and self.shuffle and len(dataset) else None
+            return self._length_sampler(dataset, samples_per_step)
+        if self.shuffle and len(dataset):
+            return RandomSampler(dataset)
+        return None
 
-    def _columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
-        """Return the dataset and the collator without the columns that the model, or `columns`,
-        leaves out.
+    def _length_sampler(self, dataset: Any, batch_size: int) -> LengthGroupedSampler:
+        lengths = column_lengths(dataset, self.length_column)
+        if lengths is None:
+            lengths = sample_lengths(dataset, self.input_column, length_argument="length_column")
+        return LengthGroupedSampler(batch_size, lengths=lengths)
 
-        Columns that the model leaves out are logged, but not by workers, which would repeat it in
-        every epoch.
+    def _without_unused_columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
+        """Return dataset and collator without the columns that the model, or `columns`, leaves out.
+
+        Columns that the model leaves out are logged, but not by workers, which would repeat the
+        message in every epoch.
         """
-        columns, module = (
-            self.columns,
-            (None if self.trainer is None else self.trainer.lightning_module),
-        )
+        module = None
+        if self.trainer is not None:
+            module = self.trainer.lightning_module
+        columns = self.columns
         if columns is None:
             columns = getattr(module, "input_columns", None)
         if columns is None:
             return dataset, self.collate_fn
-        name, advice = type(getattr(module, "model", None)).__name__, _KEEP_ALL_COLUMNS
-        logger, removed = _logger if self.columns is None and self._share().rank == 0 else None, ()
+
+        logger = None
+        if self.columns is None and self._share().rank == 0:
+            logger = _logger
+        model_name = type(getattr(module, "model", None)).__name__
+
+        # A table need not even read the columns.
+        removed: set[str] = set()
         if is_table(dataset):
             removed = set(dataset.column_names).difference(columns)
-            dataset = remove_unused(dataset, columns, name, logger=logger, advice=advice)
-        logger = None if self.num_workers > 0 else logger
-        return dataset, RemoveColumnsCollator(
-            self.collate_fn, columns, logger, name, advice=advice, removed=removed
-        )
+            dataset = remove_unused(
+                dataset, columns, model_name, logger=logger, advice=_KEEP_ALL_COLUMNS
+            )
 
-    def _workers(self) -> dict[str, Any]:
-        locks_pages = (
-            self.trainer is not None and self.trainer.strategy.root_device.type in WITH_PAGE_LOCKS
+        if self.num_workers > 0:
+            logger = None
+        collate_fn = RemoveColumnsCollator(
+            self.collate_fn,
+            columns,
+            logger,
+            model_name,
+            advice=_KEEP_ALL_COLUMNS,
+            removed=removed,
         )
+        return dataset, collate_fn
+
+    def _worker_options(self) -> dict[str, Any]:
+        pin_memory = self.pin_memory
+        if pin_memory is None:
+            pin_memory = (
+                self.trainer is not None
+                and self.trainer.strategy.root_device.type in WITH_PAGE_LOCKS
+            )
+
+        # torch refuses these two without workers.
+        persistent_workers = self.persistent_workers and self.num_workers > 0
+        prefetch_factor = None
+        if self.num_workers > 0:
+            prefetch_factor = self.prefetch_factor
         return {
             "num_workers": self.num_workers,
-            "pin_memory": locks_pages if self.pin_memory is None else self.pin_memory,
-            "persistent_workers": self.persistent_workers and self.num_workers > 0,
-            "prefetch_factor": self.prefetch_factor if self.num_workers > 0 else None,
+            "pin_memory": pin_memory,
+            "persistent_workers": persistent_workers,
+            "prefetch_factor": prefetch_factor,
         }
 
-    def _seeding_of_workers(self) -> Callable[[int], None]:
+    def _worker_init_fn(self) -> Callable[[int], None]:
         return functools.partial(
             seed_worker, num_workers=self.num_workers, rank=self._share().share
         )
@@ -404,44 +489,32 @@ class DataModule(LightningDataModule):
         return data_share(self.trainer)
 
     def _accumulation(self) -> int:
-        return 1 if self.trainer is None else self.trainer.accumulate_grad_batches
+        if self.trainer is None:
+            return 1
+        return self.trainer.accumulate_grad_batches
 
     def _resume(self, loader: EpochLoader) -> None:
-        """Resume from a state that the user has loaded."""
-        pending = self._pending
-        self._pending = None
-        if pending is None:
-            return
-        loader.load_state_dict({**pending["loader"], "rng": pending["rng"]})
+        """Load the state that the user has passed to `load_state_dict`."""
+        state = self._state_to_resume
+        self._state_to_resume = None
+        if state is not None:
+            loader.load_state_dict({**state["loader"], "rng": state["rng"]})
 
 
-def _measured_lengths(dataset: Any, length_column: str, input_column: str) -> Any:
-    """Return each sample's length: from a column of lengths if there is one, else of the column
-    that is measured.
-    """
-    given = column_lengths(dataset, length_column)
-    return (
-        sample_lengths(dataset, input_column, length_argument="length_column")
-        if given is None
-        else given
-    )
+def _overfit_batches(trainer: Trainer | None) -> int | float:
+    """Return `Trainer(overfit_batches=)`, an attribute that Lightning's class does not declare."""
+    return getattr(trainer, "overfit_batches", 0)
 
 
-def _is_list_of_datasets(value: Any) -> bool:
+def _is_list_of_datasets(value: object) -> bool:
     """Return whether a list or tuple holds datasets, and not samples."""
-    return (
-        isinstance(value, (list, tuple))
-        and bool(value)
-        and all(_is_dataset_object(one) for one in value)
-    )
+    if not isinstance(value, (list, tuple)) or not value:
+        return False
+    return all(isinstance(part, (Dataset, DataLoader)) or is_table(part) for part in value)
 
 
-def _is_dataset_object(value: Any) -> bool:
-    return isinstance(value, (Dataset, DataLoader)) or is_table(value)
-
-
-def _require_dataset(dataset: Any, argument: str) -> None:
-    """Refuse what is not a dataset; the errors of torch name no argument.
+def _require_dataset(dataset: object, argument: str) -> None:
+    """Raise an error that names the argument if its value is not a dataset.
 
     Raises:
         TypeError: it is a loader, several datasets, or has no samples that can be read.
@@ -461,32 +534,33 @@ def _require_dataset(dataset: Any, argument: str) -> None:
         )
     if isinstance(dataset, IterableDataset):
         return
-    is_text = isinstance(dataset, (str, bytes))
-    if (
-        is_text
-        or isinstance(dataset, type)
-        or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"))
-    ):
-        name = dataset.__name__ if isinstance(dataset, type) else kind
-        raise TypeError(
-            f"`{argument}` is {'the class' if isinstance(dataset, type) else 'of the type'} "
-            f"{name}, which is not a dataset. Pass one with `__len__` and `__getitem__`, such as "
-            "a list of samples, an IterableDataset, or a function without arguments that makes "
-            "one."
-        )
+
+    is_class = isinstance(dataset, type)
+    has_samples = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if has_samples and not is_class and not isinstance(dataset, (str, bytes)):
+        return
+    description = f"of the type {kind}"
+    if is_class:
+        description = f"the class {dataset.__name__}"
+    raise TypeError(
+        f"`{argument}` is {description}, which is not a dataset. Pass a dataset with `__len__` and "
+        "`__getitem__`, such as a list of samples, an IterableDataset, or a function without "
+        "arguments that makes a dataset."
+    )
 
 
-def _made(dataset: Any, name: str) -> Any:
-    """Return the dataset itself, where a function or a description of it is given, or a dict of
-    them.
+def _make_dataset(dataset: Any, argument: str) -> Any:
+    """Return a dataset, made from a function or a description if one is given.
+
+    A dict of datasets is handled by name.
     """
     if is_description(dataset):
-        return build_described(dataset, object, name)
+        return build_described(dataset, object, argument)
     if isinstance(dataset, Mapping):
-        return {key: _made(value, name) for key, value in dataset.items()}
-    is_function = (
-        callable(dataset)
-        and not hasattr(dataset, "__getitem__")
-        and not hasattr(dataset, "__iter__")
-    )
-    return dataset() if is_function else dataset
+        return {name: _make_dataset(part, argument) for name, part in dataset.items()}
+
+    # Datasets of some libraries can be called, too.
+    has_samples = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
+    if callable(dataset) and not has_samples:
+        return dataset()
+    return dataset

@@ -1,5 +1,6 @@
-"""The share of the data that a process reads: several processes read the same where they hold
-parts of one layer.
+"""The share of the data that a process reads.
+
+Several processes read the same share where they hold parts of one layer.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from ..internals.lightning_import import Trainer
 
 @dataclass(frozen=True)
 class DataShare:
-    """A process, and which of the others read the same batches.
+    """The share of the data that a process reads, and how many processes read the same share.
 
     Attributes:
         rank: index of this process.
         world_size: number of processes.
-        copies: how many processes with successive ranks read the same batches.
+        copies: number of processes with successive ranks that read the same batches.
     """
 
     rank: int = 0
@@ -27,7 +28,7 @@ class DataShare:
 
     @property
     def share(self) -> int:
-        """Return the index of what this process reads."""
+        """Return the index of the share that this process reads."""
         return self.rank // self.copies
 
     @property
@@ -37,16 +38,17 @@ class DataShare:
 
 
 def data_share(trainer: Trainer | None) -> DataShare:
-    """Return the share of this process, as the strategy counts the shares for Lightning's own
-    sampler.
+    """Return the share of this process.
+
+    The strategy counts the shares for Lightning's own sampler; this takes the same counts.
 
     Args:
-        trainer: has set up its processes; None takes each process of the process group as one
+        trainer: has set up its processes; None gives each process of the process group its own
             share.
 
     Raises:
-        ValueError: the strategy does not say which processes read the same, or they are not
-            successive.
+        ValueError: the strategy does not tell which processes read the same share, or their ranks
+            are not successive.
     """
     if trainer is None:
         if not dist.is_initialized():
@@ -57,7 +59,7 @@ def data_share(trainer: Trainer | None) -> DataShare:
     world_size = trainer.world_size
     name = type(trainer.strategy).__name__
     try:
-        counted = trainer.distributed_sampler_kwargs
+        sampler_kwargs = trainer.distributed_sampler_kwargs
     except (KeyError, RuntimeError) as error:
         # torch raises these for a mesh without the dimension "data_parallel".
         raise ValueError(
@@ -66,17 +68,17 @@ def data_share(trainer: Trainer | None) -> DataShare:
             '"data_parallel", or override that property.'
         ) from error
 
-    if counted is None:
+    if sampler_kwargs is None:
         return DataShare()
 
-    # The class knows successive copies only, so its counts have to be those of the strategy.
-    copies = max(world_size // counted["num_replicas"], 1)
+    # `DataShare` describes successive copies only, so its counts have to be those of the strategy.
+    copies = max(world_size // sampler_kwargs["num_replicas"], 1)
     share = DataShare(rank, world_size, copies)
-    if (share.share, share.shares) != (counted["rank"], counted["num_replicas"]):
+    if (share.share, share.shares) != (sampler_kwargs["rank"], sampler_kwargs["num_replicas"]):
         raise ValueError(
-            f"{name}.distributed_sampler_kwargs is {counted} in process {rank} of {world_size}. "
-            "DataModule shares the data out where successive processes read the same batches, "
-            'equally many of them each. Make "data_parallel" the first dimension of the device '
-            "mesh, or pass loaders of your own instead."
+            f"{name}.distributed_sampler_kwargs is {sampler_kwargs} in process {rank} of "
+            f"{world_size}. DataModule supports only groups of successive processes of equal size "
+            'that read the same batches. Make "data_parallel" the first dimension of the device '
+            "mesh, or pass your own loaders instead of a DataModule."
         )
     return share

@@ -1,7 +1,6 @@
-"""Position of a training under Lightning in its data: what a checkpoint holds of the loaders, and
-the way back to it.
+"""Saves and restores the position of a training under Lightning in its data.
 
-Each process has its own. A training may have several loaders, in a dict, a list or a
+Each process has its own position. A training may have several loaders, in a dict, a list or a
 `CombinedLoader`.
 """
 
@@ -19,72 +18,75 @@ from ..data.loader_state import before_epoch, position_at, with_other_batches
 from ..internals.lightning_import import Trainer
 from ..internals.loop_states import (
     LoopPosition,
+    begin_reading_anew,
     count_read_ahead,
     current_loop_position,
     ends_with_shortest_loader,
     loaders_used_up,
-    restart_loaders,
     set_batches_done,
     set_loaders_used_up,
     train_loaders,
 )
 from ..training.accumulation import WindowLoader
-from .step_window import is_inside_step, load_step, step_so_far
+from .step_window import incomplete_step, is_inside_step, load_step
 
 _log = logging.getLogger(__name__)
 
 
 def epoch_loaders(trainer: Trainer) -> list[EpochLoader]:
-    """Return those loaders of the training whose position is saved and restored here."""
+    """Return the `EpochLoader`s of the training, whose position is saved and restored exactly."""
     return [loader for loader in train_loaders(trainer) if isinstance(loader, EpochLoader)]
 
 
 def position_state(trainer: Trainer) -> Any:
-    """Return the position in the loaders, and in a step that is not complete, in plain values and
-    tensors.
+    """Return the position in the loaders and in an incomplete step, in plain values and tensors.
 
-    A loader that began again has no state of the batches before that; `began_again` tells whether
-    one may be unused.
+    After a loader has begun again, its state does not cover the batches before. `began_again` tells
+    whether one of those may be unused.
     """
     loop_position = current_loop_position(trainer)
-    in_work = _in_work(trainer)
-    unused = count_read_ahead(trainer) + in_work
+    batches_in_progress = _batches_in_progress(trainer)
+    unused = count_read_ahead(trainer) + batches_in_progress
     position: dict[str, Any] = {"layout": _layout(trainer), "unused": unused}
     if epoch_loaders(trainer):
         loaders = train_loaders(trainer)
         used_up = loaders_used_up(trainer) or [False] * len(loaders)
-        position["used_up"] = used_up
-        counts: list[int] = []
-        for loader, is_used_up in zip(loaders, used_up, strict=True):
-            if is_used_up:
-                counts.append(unused)
-            else:
-                counts.append(_unused_of(loader, loop_position, unused, in_work))
 
-        position["states"] = [
-            _state_of(loader, count) for loader, count in zip(loaders, counts, strict=True)
-        ]
-        position["began_again"] = in_work > 0 and _began_again(
-            loaders, counts, used_up, loop_position
+        # The state of a loader is that before the batches which no step was taken on.
+        unused_of_loaders: list[int] = []
+        states: list[Any] = []
+        for loader, is_used_up in zip(loaders, used_up, strict=True):
+            unused_of_loader = unused
+            if not is_used_up:
+                unused_of_loader = _count_unused(loader, loop_position, unused, batches_in_progress)
+            unused_of_loaders.append(unused_of_loader)
+            states.append(_state_before(loader, unused_of_loader))
+
+        position["used_up"] = used_up
+        position["states"] = states
+        position["began_again"] = batches_in_progress > 0 and _may_have_begun_again(
+            loaders, unused_of_loaders, used_up, loop_position
         )
 
-    # Gradients of a step that is not complete.
+    # Gradients of an incomplete step.
     if is_inside_step(trainer, loop_position):
-        step = step_so_far(trainer)
+        step = incomplete_step(trainer)
         if step is None:
             position["step_is_lost"] = True
         else:
             position["step"] = step
-            position["step_in_work"] = in_work > 0
+            position["step_in_work"] = batches_in_progress > 0
     return to_plain(position)
 
 
 def facade_position(trainer: Trainer) -> Any:
-    """Return the position as in `data_state_*.pth`, in whole steps; None unless an `EpochLoader`
-    alone is read.
+    """Return the position as in `data_state_*.pth`, in whole steps.
 
-    So the Trainer API resumes from folders of Lightning. It reads whole windows itself, in which
-    case only they count.
+    So the Trainer API resumes from folders of Lightning. In a training of the Trainer API itself
+    the batches of Lightning are whole windows.
+
+    Returns:
+        Plain values; None unless there is one loader, and that is an `EpochLoader`.
     """
     loader = trainer.train_dataloader
     loop_position = current_loop_position(trainer)
@@ -100,11 +102,11 @@ def facade_position(trainer: Trainer) -> Any:
         accumulation = trainer.accumulate_grad_batches
         batches_of_step = accumulation
         is_sized = batches != float("inf")
-        is_between_batches = _in_work(trainer) == 0
+        is_between_batches = _batches_in_progress(trainer) == 0
     if not isinstance(loader, EpochLoader):
         return None
 
-    # Of a stream it is only known that it has not ended.
+    # The length of a stream is not known: at least one more window follows.
     done = loop_position.done // batches_of_step
     windows = done + 1
     if is_sized:
@@ -130,30 +132,42 @@ def facade_position(trainer: Trainer) -> Any:
     return to_plain(state)
 
 
-def from_facade_position(written: Any, loop_position: LoopPosition) -> dict[str, Any]:
-    """Return what `facade_position` gave as a `position_state`, if it is that of `loop_position`;
-    otherwise an empty one.
-    """
-    if written is None:
-        return {}
-    stored: dict[str, Any] = from_plain(written)
-    layout = stored["layout"]
-    next_batch = (stored["epoch"], stored["done"] * layout["accumulation"])
-    if stored["done"] >= stored["windows"]:
-        next_batch = (stored["epoch"] + 1, 0)
+def from_facade_position(stored: Any, loop_position: LoopPosition) -> dict[str, Any]:
+    """Return a result of `facade_position` in the form of `position_state`.
 
-    state = stored["loader"]
-    if next_batch != _next(loop_position) or state is None or "handed_out" not in state:
+    Args:
+        stored: what the checkpoint holds, or None.
+        loop_position: where the checkpoint was written.
+
+    Returns:
+        The position; an empty dict if nothing is stored, or if it is not at this position.
+    """
+    if stored is None:
+        return {}
+    position: dict[str, Any] = from_plain(stored)
+    layout = position["layout"]
+    next_batch = (position["epoch"], position["done"] * layout["accumulation"])
+    if position["done"] >= position["windows"]:
+        next_batch = (position["epoch"] + 1, 0)
+
+    loader_state = position["loader"]
+    has_state = loader_state is not None and "handed_out" in loader_state
+    if next_batch != _next_batch(loop_position) or not has_state:
         return {}
     samples = layout["world_size"] * layout["batch_size"]
-    return {"layout": {"batches": [samples]}, "states": [state], "unused": 0, "used_up": []}
+    return {
+        "layout": {"batches": [samples]},
+        "states": [loader_state],
+        "unused": 0,
+        "used_up": [],
+    }
 
 
 def is_inside_of_epoch(loop_position: LoopPosition, position: Mapping[str, Any]) -> bool:
-    """Return whether the loops continue inside of an epoch, at whose end they may be.
+    """Return whether the loops resume inside an epoch, or at its end.
 
-    The loaders may have handed out batches before the first one is done: one that was interrupted,
-    and one that Lightning reads ahead of a loader without a length.
+    That may be so before the first batch is done: the loaders have handed out a batch that was
+    interrupted, or one that Lightning reads ahead from a loader without a length.
     """
     return loop_position.done > 0 or bool(position.get("unused"))
 
@@ -164,33 +178,33 @@ def restore_position(
     position: Mapping[str, Any],
     other_states: list[dict[str, Any]],
 ) -> None:
-    """Let the loaders resume at a position, and restore a step that was not complete.
+    """Let the loaders resume at a position, and restore an incomplete step.
 
-    Inside of an epoch the iteration of the loaders begins here. It is left to the caller where a
-    new epoch begins: a loader of torch draws then, which the generators of the checkpoint have not
-    yet.
+    Inside an epoch this begins the iteration of the loaders. At the start of an epoch the caller
+    has to begin it, once the random generators are restored, as a loader of torch draws from them.
 
     Args:
         trainer: its loops are settled at the position, and are about to run.
         loop_position: where the checkpoint was written.
         position: from `position_state`, may be empty.
-        other_states: what Lightning has saved of loaders, where none is an `EpochLoader`.
+        other_states: states of loaders that Lightning has saved, if none is an `EpochLoader`.
     """
     loaders = train_loaders(trainer)
+    next_epoch, _ = _next_batch(loop_position)
     for loader in loaders:
         if isinstance(loader, EpochLoader):
-            # Lightning has read already where there is no length.
-            loader.shut_down_workers()
-            _warn_of_kept_workers(trainer, loader)
+            # Lightning has begun to read if the loader has no length.
+            loader.end_workers()
+            _warn_of_persistent_workers(trainer, loader)
         else:
-            _set_epoch_of_samplers(loader, _next(loop_position)[0])
+            _set_epoch_of_samplers(loader, next_epoch)
 
     states = list(position.get("states", [None] * len(loaders)))
     if len(states) != len(loaders):
         _log.warning(
-            "The checkpoint was written with %s training loaders, and there are %s now: none is "
-            "restored to its state, and each skips as many batches as were trained in this "
-            "epoch.",
+            "The checkpoint was written with %s training loaders, but there are %s now. No state "
+            "of a loader is restored; each skips as many batches as were trained in this epoch. "
+            "Resume with the same loaders.",
             len(states),
             len(loaders),
         )
@@ -202,66 +216,64 @@ def restore_position(
     elif is_next_epoch:
         _resume_loaders(trainer, loop_position, states, is_next_epoch)
     else:
-        _resume_loaders(
-            trainer,
-            loop_position,
-            _in_present_batches(trainer, loop_position, position, states),
-            is_next_epoch,
-        )
+        states_to_load = _states_in_current_batches(trainer, loop_position, position, states)
+        _resume_loaders(trainer, loop_position, states_to_load, is_next_epoch)
         set_loaders_used_up(trainer, position.get("used_up", []))
         _warn_of_unnoticed_end(trainer, loop_position, position, states)
         if position.get("began_again"):
             _log.warning(
-                "The checkpoint was written in the middle of a batch, and a stream had begun again "
-                "just after it: its last batch before that may be left out. Resume from a "
-                "checkpoint of a whole batch."
+                "The checkpoint was written in the middle of a batch, just before a stream began "
+                "again: the last batch before that may be left out. Resume from a checkpoint that "
+                "was written between two batches."
             )
+    _restore_step(trainer, position)
 
+
+def _restore_step(trainer: Trainer, position: Mapping[str, Any]) -> None:
+    """Restore the gradients of an incomplete step; warn where they are missing or inexact."""
     if "step" in position and _layout(trainer) == position["layout"]:
         load_step(trainer.lightning_module, position["step"])
     if position.get("step_is_lost"):
         _log.warning(
-            "The checkpoint was written inside of a step of %s batches, and %s had kept their "
-            "gradients to itself: the step is taken without them. Resume from a checkpoint of a "
-            "whole step.",
+            "The checkpoint was written inside a step of %s batches, but without their gradients, "
+            "which %s does not expose: the step is taken without them. Resume from a checkpoint "
+            "of a whole step.",
             position["layout"]["accumulation"],
             type(trainer.strategy).__name__,
         )
     if position.get("step_in_work"):
         _log.warning(
-            "The checkpoint was written in the middle of a batch of an accumulated step: the "
-            "gradients that it holds may be those of that batch too, which is trained again. "
-            "Resume from a checkpoint of a whole batch."
+            "The checkpoint was written in the middle of a batch of an accumulated step: its "
+            "gradients may include that batch, which is trained again. Resume from a checkpoint "
+            "that was written between two batches."
         )
 
 
 def _warn_of_unnoticed_end(
     trainer: Trainer, loop_position: LoopPosition, position: Mapping[str, Any], states: list[Any]
 ) -> None:
-    """Warn where an epoch has ended and Lightning does not know, as a stream is shorter than the
-    other loaders.
+    """Warn if an epoch has ended with a stream, which Lightning does not know.
 
-    In "min_size" Lightning takes the shortest length, and finds out by reading that a stream is
-    shorter.
+    In the mode "min_size" Lightning takes the shortest known length. It notices only by reading
+    that a stream is shorter.
     """
     if not ends_with_shortest_loader(trainer) or position.get("unused"):
         return
-    if any(
-        state is not None and state.get("ended") and state["handed_out"] == loop_position.done
-        for state in states
-    ):
-        _log.warning(
-            "The checkpoint was written after the last batch of a stream, of which Lightning did "
-            'not know that it ends the epoch in the mode "min_size": other samples may follow. '
-            "Resume from a checkpoint of another batch."
-        )
+    for state in states:
+        if state is not None and state.get("ended") and state["handed_out"] == loop_position.done:
+            _log.warning(
+                "The checkpoint was written after the last batch of a stream, which ends the epoch "
+                'in the mode "min_size". Lightning did not know that, so other samples may follow. '
+                "Resume from a checkpoint of another batch."
+            )
+            return
 
 
 def _resume_loaders(
     trainer: Trainer, loop_position: LoopPosition, states: list[Any], is_next_epoch: bool
 ) -> None:
     """Let each loader hand out its next batch, or begin the epoch after those that are complete."""
-    epoch, _ = _next(loop_position)
+    epoch, _ = _next_batch(loop_position)
     for loader, state in zip(train_loaders(trainer), states, strict=True):
         if isinstance(loader, EpochLoader):
             if is_next_epoch and state is None:
@@ -274,13 +286,12 @@ def _resume_loaders(
                 loader.load_state_dict(state, inside_epoch=True)
         elif state is not None and is_next_epoch and _has_order_to_restore(loader):
             loader.load_state_dict(state)
-            # This iteration is of the epoch that is complete, so that the next one is of the next
-            # epoch.
+            # Begins the epoch that is complete, so that the next iteration is of the next one.
             iter(loader)
         elif state is not None and not is_next_epoch and _is_stateful(loader):
             loader.load_state_dict(state)
     if not is_next_epoch:
-        restart_loaders(trainer)
+        begin_reading_anew(trainer)
 
 
 def _resume_other_loaders(
@@ -289,15 +300,16 @@ def _resume_other_loaders(
     position: Mapping[str, Any],
     is_next_epoch: bool,
 ) -> None:
-    """Let loaders of other libraries resume by their own states; warn of batches that were read
-    and not trained.
+    """Let loaders of other libraries resume by their own states.
+
+    Warns of batches that were read and not trained.
     """
     if position.get("unused"):
         _log.warning(
-            "%s batches had been read and not trained when the checkpoint was written: in the "
-            "middle of a batch, or of a loader without a length, which Lightning reads one batch "
-            "ahead. They are skipped, or other ones are read. Read the data with a DataModule or "
-            "build_loader instead.",
+            "%s batches had been read and not trained when the checkpoint was written: it was in "
+            "the middle of a batch, or Lightning had read a batch ahead from a loader without a "
+            "length. They are skipped, or other batches are read. Read the data with a DataModule "
+            "or build_loader instead.",
             position["unused"],
         )
     stateful = [loader for loader in train_loaders(trainer) if _is_stateful(loader)]
@@ -306,8 +318,9 @@ def _resume_other_loaders(
 
     if len(states) != len(stateful):
         _log.warning(
-            "The checkpoint has the states of %s training loaders, and %s have a state now: none "
-            "is restored, and they begin their epoch again.",
+            "The checkpoint has the states of %s training loaders, but %s loaders have a state "
+            "now. No state is restored, and the loaders begin their epoch again. Resume with the "
+            "same loaders.",
             len(states),
             len(stateful),
         )
@@ -315,46 +328,47 @@ def _resume_other_loaders(
     if any(map(_has_order_without_state, stateful)):
         _log.warning(
             "Lightning shares the samples of a StatefulDataLoader between processes by a sampler "
-            "around its own, whose order is in no checkpoint: other samples may follow. Read the "
-            "data with a DataModule or build_loader, or pass a DistributedSampler and "
+            "that wraps the loader's own. Its order is not saved, so other samples may follow. "
+            "Read the data with a DataModule or build_loader, or pass a DistributedSampler and "
             "use_distributed_sampler=False."
         )
     for loader, state in zip(stateful, states, strict=True):
         loader.load_state_dict(state)
 
     if not is_next_epoch:
-        restart_loaders(trainer)
+        begin_reading_anew(trainer)
         return
-    # This iteration is of the epoch that is complete, so that the next one is of the next epoch.
+    # Begins the epoch that is complete, so that the next iteration is of the next one.
     for loader in stateful:
         iter(loader)
 
 
-def _in_present_batches(
+def _states_in_current_batches(
     trainer: Trainer, loop_position: LoopPosition, position: Mapping[str, Any], states: list[Any]
 ) -> list[Any]:
-    """Return the states in batches of the present size; warn if samples are trained twice, or
-    not at all.
+    """Return the states in batches of the current size.
+
+    Warns if that is not possible, as samples are then trained twice, or not at all.
     """
     before = position.get("layout", {}).get("batches")
     now = _layout(trainer)["batches"]
     if before is None or before == now or len(before) != len(now):
         return states
 
-    # One loader continues with the next sample if whole batches of the present size end there.
+    # A single loader continues with the next sample if a batch of the current size begins there.
     state: dict[str, Any] | None = states[0]
     is_alone = len(now) == 1 and "step" not in position
     if is_alone and state is not None:
-        done, rest = divmod(loop_position.done * before[0], now[0])
-        if rest == 0:
+        done, remainder = divmod(loop_position.done * before[0], now[0])
+        if remainder == 0:
             set_batches_done(trainer, done)
             return [with_other_batches(state, done)]
 
     _log.warning(
         "The training resumes in the middle of an epoch with another batch size or number of "
-        "processes (%s samples a batch of all processes instead of %s): samples of this epoch are "
-        "trained twice, or not at all. Resume with the same batch size and processes, or from the "
-        "end of an epoch.",
+        "processes (a batch of all processes has %s samples instead of %s): samples of this epoch "
+        "are trained twice, or not at all. Resume with the same batch size and number of "
+        "processes, or from the end of an epoch.",
         now,
         before,
     )
@@ -362,9 +376,7 @@ def _in_present_batches(
 
 
 def _layout(trainer: Trainer) -> dict[str, Any]:
-    """Return the samples in a batch of each loader, of all processes together, and what a step
-    is made of.
-    """
+    """Return the number of processes, batches per step, and samples per batch of all processes."""
     loaders = train_loaders(trainer)
     return {
         "world_size": trainer.world_size,
@@ -373,47 +385,55 @@ def _layout(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _unused_of(loader: Any, loop_position: LoopPosition, unused: int, in_work: int) -> int:
+def _count_unused(
+    loader: Any, loop_position: LoopPosition, unused: int, batches_in_progress: int
+) -> int:
     """Return how many batches a loader handed out in this epoch that no step was taken on.
 
     Args:
         loader: one of the training, not begun again in this epoch.
         loop_position: of the training.
-        unused: batches that were read of all loaders together, and not trained.
-        in_work: 1 in the middle of a batch, otherwise 0.
+        unused: combined batches of all loaders that were read and not trained.
+        batches_in_progress: 1 in the middle of a batch, otherwise 0.
     """
     if not isinstance(loader, EpochLoader):
         return unused
     read = max(loader.handed_out - loop_position.done, 0)
-    # it may have been read once more before another one ended, with which the epoch does
-    if in_work:
+    # Lightning may have read this loader once more before it noticed that another one had ended.
+    if batches_in_progress:
         return read
-    return min(unused, read)  # it may have ended before those that were read ahead
+    # The loader may have ended before the batches that were read ahead.
+    return min(unused, read)
 
 
-def _began_again(
-    loaders: list[Any], counts: list[int], used_up: list[bool], loop_position: LoopPosition
+def _may_have_begun_again(
+    loaders: list[Any],
+    unused_of_loaders: list[int],
+    used_up: list[bool],
+    loop_position: LoopPosition,
 ) -> bool:
-    """Return whether a loader may have begun again since the batch in work, of which it has no
-    state then.
+    """Return whether a loader may have begun again since the batch in progress.
 
-    At the end of an epoch Lightning finds which loader is the longest by reading those before it
-    once more.
+    It has no state of that batch then. At the end of an epoch Lightning finds which loader is the
+    longest by reading those before it once more.
     """
     if all(used_up):
-        is_first_longest = (
-            loop_position.done > 0
-            and getattr(loaders[0], "handed_out", None) == loop_position.done + 1
-        )
-        return len(loaders) > 1 and not is_first_longest
-    return any(
-        is_used_up and isinstance(loader, EpochLoader) and loader.handed_out < count
-        for loader, count, is_used_up in zip(loaders, counts, used_up, strict=True)
-    )
+        if len(loaders) == 1:
+            return False
+        handed_out = getattr(loaders[0], "handed_out", None)
+        is_first_longest = loop_position.done > 0 and handed_out == loop_position.done + 1
+        return not is_first_longest
+
+    for loader, unused, is_used_up in zip(loaders, unused_of_loaders, used_up, strict=True):
+        if is_used_up and isinstance(loader, EpochLoader) and loader.handed_out < unused:
+            return True
+    return False
 
 
-def _state_of(loader: Any, unused: int) -> Any:
-    """Return the state of a loader; None if it has none, or one that a checkpoint cannot hold.
+def _state_before(loader: Any, unused: int) -> dict[str, Any] | None:
+    """Return the state of a loader before its last batches.
+
+    None if it has no state, or one that a checkpoint cannot hold.
 
     Args:
         loader: one of the training.
@@ -427,9 +447,7 @@ def _state_of(loader: Any, unused: int) -> Any:
 
 
 def _has_order_without_state(loader: Any) -> bool:
-    """Return whether Lightning has wrapped the sampler of a loader, which draws its order, to
-    share it out.
-    """
+    """Return whether Lightning has wrapped the sampler of a loader to share its samples out."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     sampler = getattr(batch_sampler, "sampler", None)
     return is_instance(
@@ -438,39 +456,39 @@ def _has_order_without_state(loader: Any) -> bool:
 
 
 def _set_epoch_of_samplers(loader: Any, epoch: int) -> None:
-    """Set the epoch of samplers that shuffle by it, as Lightning does too late for those that
-    read ahead.
+    """Set the epoch of samplers that shuffle by it.
+
+    Lightning sets it too late for loaders that read ahead.
     """
-    batch_sampler: Any = getattr(loader, "batch_sampler", None)
-    samplers: list[Any] = [
-        getattr(loader, "sampler", None),
-        getattr(batch_sampler, "sampler", None),
-    ]
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    samplers = (getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None))
     for sampler in samplers:
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
+        set_epoch = getattr(sampler, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
 
 
 def _if_plain(state: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a state that a checkpoint can hold; of others None, with a warning."""
+    """Return a state that a checkpoint can hold; None for other states, with a warning."""
     try:
         to_plain(state)
     except UnsafeValueError as error:
         _log.warning(
-            "The state of the data loader is not saved, as it holds what a checkpoint cannot: %s.",
+            "The state of the data loader is not saved, so a resumed training may read other "
+            "samples: %s. Return only tensors and plain values from state_dict().",
             error,
         )
         return None
     return state
 
 
-def _in_work(trainer: Trainer) -> int:
+def _batches_in_progress(trainer: Trainer) -> int:
     """Return 1 in the middle of a batch, otherwise 0."""
     current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     return current.ready - current.processed
 
 
-def _next(loop_position: LoopPosition) -> tuple[int, int]:
+def _next_batch(loop_position: LoopPosition) -> tuple[int, int]:
     """Return epoch and batch to resume at."""
     if loop_position.at_end:
         return loop_position.epoch + 1, 0
@@ -482,21 +500,21 @@ def _is_stateful(loader: Any) -> bool:
 
 
 def _has_order_to_restore(loader: Any) -> bool:
-    """Return whether the order of later epochs depends on the state of the loader at the end of
-    one.
+    """Return whether the order of later epochs depends on the loader's state at the end of one.
 
     Other loaders may have no batch left in such a state, and lose an epoch.
     """
     return is_instance(loader, "torchdata.stateful_dataloader", "StatefulDataLoader")
 
 
-def _warn_of_kept_workers(trainer: Trainer, loader: EpochLoader) -> None:
+def _warn_of_persistent_workers(trainer: Trainer, loader: EpochLoader) -> None:
     """Warn of persistent workers, whose states at the end of an epoch are not known."""
     limit = trainer.limit_train_batches
     is_cut_short = not isinstance(limit, float) or limit < 1
     if loader.persistent_workers and (trainer.enable_validation or is_cut_short):
         _log.warning(
             "persistent_workers=True: the resumed training may draw other random numbers than an "
-            "uninterrupted one, as workers of validations begin anew, and those of epochs that "
-            "limit_train_batches cuts short had read ahead."
+            "uninterrupted one, as the workers of validations are started again, and workers had "
+            "read ahead in epochs that limit_train_batches cuts short. Set it to False for exact "
+            "resumption."
         )

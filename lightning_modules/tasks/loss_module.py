@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -24,10 +24,11 @@ from ..training.noted_items import NotedItems
 from .batch_inputs import (
     as_arguments,
     count_targets,
+    count_unrepeated_samples,
     cut_batch,
     describe_batch,
-    needs_all,
-    samples_that_count,
+    parts_of,
+    requires_all_parts,
     split_labels,
 )
 from .data_share import data_share
@@ -35,9 +36,13 @@ from .model_module import ModelSource
 from .optimizer_module import OptimizerModule
 from .step_window import batches_per_step
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] | None
-"""Called with the output of the model and the labels; or {"class_path": ..., "init_args": {...}}
-of a module.
+"""Called with the output of the model and the labels.
+
+Or the description of a module: {"class_path": ..., "init_args": {...}}.
 """
 
 _log = logging.getLogger(__name__)
@@ -56,65 +61,65 @@ class LossModule(OptimizerModule):
     A batch is a mapping of the arguments of the model's `forward`; or a tuple or list of them in
     order, the labels last, as in `(x, y)`; or one tensor. A model that returns its loss is given
     all of it. With `loss_fn` it is given all but the labels, and the loss is
-    `loss_fn(output, labels)`; what comes without labels is compared with itself, as autoencoders
-    want it.
+    `loss_fn(output, labels)`; a batch without labels is its own target (autoencoders).
 
-    Losses and weights are those of the Trainer API: to the last bit, and with accumulated gradients
-    to rounding. So with several batches a step every item counts the same, in a shorter last step
-    too, see `step_window`: each label that counts, or each row where the labels are no class
-    numbers.
+    Losses and weights are those of the Trainer API: bit for bit, and up to rounding with
+    accumulated gradients. So with several batches a step every item has the same weight, in a
+    shorter last step too (see `step_window`). An item is a label that counts, or a row where the
+    labels are not class numbers.
 
-    Several training loaders, in a dict or a list, make one step of a batch of each, as one larger
-    batch; each logs `train_<loader>_loss`.
+    With several training loaders, in a dict or a list, a step takes a batch of each, as one larger
+    batch; each loader logs `train_<loader>_loss`.
 
     Logs `train_loss` at each step (over all its batches so far), `val_loss` and `test_loss` over an
-    epoch, each sample counting the same, and metrics over an epoch as `val_<name>`, `test_<name>`
-    and `train_<name>`. Where there is a dict of validation or test loaders, each has its own:
+    epoch with the same weight for each sample, and metrics over an epoch as `val_<name>`,
+    `test_<name>` and `train_<name>`. With a dict of validation or test loaders, each logs its own
     `val_<loader>_loss`.
 
     Args:
-        model: returns a loss in a mapping, as the first of a tuple, or as an attribute `loss`; or
-            anything, if there is a `loss_fn`. Or a function without
-            arguments that makes the model, or `{"class_path": "my.Model", "init_args": {...}}`: it
-            is then made in `configure_model`, where strategies that shard it want it. Only the last
-            stays in a checkpoint; for the others it is `load_from_checkpoint(path, model=...)`.
-        loss_fn: mean loss of a batch, of what the model returned and the labels:
-            `nn.CrossEntropyLoss()`, a function, or the description of a class. It is given again to
-            `load_from_checkpoint` unless it is a description. Where batches are accumulated they
-            are weighed by what it takes the mean of, see `count_targets`.
+        model: returns a loss in a mapping, as the first of a tuple, or as an attribute `loss`; with
+            `loss_fn` it may return anything. Or a function without arguments that makes the model,
+            or `{"class_path": "my.Model", "init_args": {...}}`. Those two are called in
+            `configure_model`, where sharding strategies expect the model to be made. Only a
+            description is stored in checkpoints; other models are passed to
+            `load_from_checkpoint(path, model=...)` again.
+        loss_fn: returns the mean loss of a batch from the output of the model and the labels:
+            `nn.CrossEntropyLoss()`, a function, or the description of a class. Pass it to
+            `load_from_checkpoint` again unless it is a description. Accumulated batches are
+            weighted by the number of items in the mean (see `count_targets`).
         optimizer: what `configure_optimizers` makes: an `OptimizerConfig`, a dict of its fields, a
             class of any library as `{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}`,
-            or a function of parameter groups. Weight decay spares biases and normalisation layers.
-            Functions are passed again to `load_from_checkpoint`, before the module is trained.
+            or a function of parameter groups. Biases and normalisation layers have no weight decay.
+            Pass functions to `load_from_checkpoint` again before the module is trained.
         schedule: learning rate over the steps; constant by default. A `ScheduleConfig`, or one of
-            the other forms. Its `total_steps` may be left out: the length of the training is taken.
-            Schedules of other libraries are stepped after each epoch, or as `schedule_interval`
-            says; plateau schedules with `monitor`.
+            the other forms. `total_steps` defaults to the length of the training. Schedules of
+            other libraries are stepped after each epoch, or as `schedule_interval` says; plateau
+            schedules follow `monitor`.
         parameter_rules: learning rate, decay by layer, weight decay and freezing by patterns of
             names of parameters, as `TrainingArguments(parameter_rules=)`:
-            `{"head.*": {"lr_factor": 10}}`. The model is changed where it freezes.
+            `{"head.*": {"lr_factor": 10}}`. Frozen parameters of the model are changed in place.
         metrics: torchmetrics objects, a dict of them and of functions of predictions and labels, or
-            `BatchMetrics`, as in `Trainer(compute_metrics=...)`: updated with what the model
-            returns beside the loss, and the labels, of which functions are given those of all
-            batches together. Lightning's sampler for several processes repeats samples where they
-            do not divide, and they count twice; `DataModule` makes loaders of other kinds.
-        train_metrics: the same for the batches of the training, as the model was when it saw them.
-            True stands for those in `metrics`.
-        label_names: where the labels are in a batch that is a mapping; several are handed to
+            `BatchMetrics`, as in `Trainer(compute_metrics=...)`. They are updated with the labels,
+            and with what the model returns except the loss; functions are given all batches of an
+            epoch at once. Lightning's sampler for several processes repeats samples if their number
+            cannot be divided evenly, and these count twice; loaders of `DataModule` do not.
+        train_metrics: the same for the batches of the training, with the predictions made in the
+            training step. True means those in `metrics`.
+        label_names: columns of the labels where a batch is a mapping; several are passed to
             `loss_fn` as a tuple.
         label_smoothing: as `label_smoothing_factor`: the loss is computed from the logits, see
             `LabelSmoother`.
         neftune_noise_alpha: strength of the noise on the input embeddings while training.
-        monitor: what a plateau schedule watches; by default the loss of the validation.
+        monitor: what a plateau schedule follows; by default the loss of the validation.
         schedule_interval: "step" or "epoch", after which the schedule is stepped. A plateau
-            schedule that is stepped after each step watches what is logged then, such as
+            schedule that is stepped after each step follows a value that each step logs, such as
             "train_loss".
         shard_layers: names of the classes of layers that `ModelParallelStrategy` gathers one by
-            one; by default those that the model itself names (`_no_split_modules`).
+            one; by default those in the model's `_no_split_modules`.
         log_separator: between the stage and the rest of a name in logs: "/" gives `train/loss` and
             `val/accuracy`.
-        train_loss_on_epoch: log the mean over an epoch as well, as `train_loss_epoch`, each sample
-            counting the same.
+        train_loss_on_epoch: log the mean over an epoch as well, as `train_loss_epoch`, with the
+            same weight for each sample.
 
     Attributes:
         learning_rate: the full learning rate, for Lightning's `Tuner.lr_find`.
@@ -146,15 +151,15 @@ class LossModule(OptimizerModule):
         log_separator: str = "_",
         train_loss_on_epoch: bool = False,
     ) -> None:
-        watched = monitor
-        if watched is None:
-            watched = f"val{log_separator}loss"
+        monitor_or_default = monitor
+        if monitor_or_default is None:
+            monitor_or_default = f"val{log_separator}loss"
         super().__init__(
             model,
             optimizer=optimizer,
             schedule=schedule,
             parameter_rules=parameter_rules,
-            monitor=watched,
+            monitor=monitor_or_default,
             schedule_interval=schedule_interval,
             label_names=label_names,
             neftune_noise_alpha=neftune_noise_alpha,
@@ -162,27 +167,29 @@ class LossModule(OptimizerModule):
         )
         if not 0 <= label_smoothing <= 1:
             raise ValueError(
-                f"`label_smoothing` is {label_smoothing}, but it is a share: give a number from 0 "
-                "to 1."
+                f"`label_smoothing` is {label_smoothing}, but it is a fraction: pass a number from "
+                "0 to 1."
             )
         if loss_fn is not None and label_smoothing:
             raise ValueError(
-                f"{label_smoothing=} has no effect on `loss_fn`: leave it out, and smooth labels "
-                "there."
+                f"{label_smoothing=} has no effect on `loss_fn`. Remove it, and smooth the labels "
+                "in the loss function."
             )
         self.label_smoothing = label_smoothing
         self.log_separator = log_separator
         self.train_loss_on_epoch = train_loss_on_epoch
-        self.loss_fn: Any = _as_function(loss_fn)
+        self.loss_fn: Any = _build_loss_fn(loss_fn)
         self.metric_values: dict[str, Any] = {}
-        self._asked = (0, False)
+        # Id of the model, and whether it accepts `num_items_in_batch`.
+        self._accepts_items_of = (0, False)
         self._batch: Any = None
-        self._not_logged: set[str] = set()
+        self._warned_names: set[str] = set()
         self._set_metrics(metrics, train_metrics)
 
-        described: dict[str, Any] = {}
+        # A checkpoint holds a loss function only as a description.
+        stored_loss_fn: dict[str, Any] = {}
         if is_description(loss_fn):
-            described["loss_fn"] = loss_fn
+            stored_loss_fn["loss_fn"] = loss_fn
         self.keep_hyperparameters(
             optimizer=to_stored_setting(self.optimizer_config),
             schedule=to_stored_setting(self.schedule_config),
@@ -195,7 +202,7 @@ class LossModule(OptimizerModule):
             shard_layers=self.shard_layers,
             log_separator=log_separator,
             train_loss_on_epoch=train_loss_on_epoch,
-            **described,
+            **stored_loss_fn,
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -204,50 +211,48 @@ class LossModule(OptimizerModule):
 
     @stop_iteration_surfaces
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """Compute the loss of a batch; of batches of several loaders each item counts the same."""
+        """Compute the loss of a batch; batches of several loaders are weighted by their items."""
         losses: list[torch.Tensor] = []
-        numbers: list[Any] = []
-        for index, part in self._parts(batch):
+        items_of_losses: list[torch.Tensor | None] = []
+        for loader_index, loader_batch in self._batches_of_loaders(batch):
             # In the mode "max_size" there are no batches after the end of a loader.
-            if part is None:
+            if loader_batch is None:
                 continue
-            items = self._items(part)
-            loss, outputs = self.compute_loss(part, items)
+            items = self._items(loader_batch)
+            loss, outputs = self.compute_loss(loader_batch, items)
             losses.append(loss)
 
-            number = self._note_trained(part, items, loss, outputs, index)
-            numbers.append(number)
+            loss_items = self._log_training_batch(loader_batch, items, loss, outputs, loader_index)
+            items_of_losses.append(loss_items)
 
         if len(losses) == 1:
             return losses[0]
-        return _weighted_mean(losses, numbers)
+        return _weighted_mean(losses, items_of_losses)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Compute the loss of a batch."""
-        return self._evaluated("val", batch, batch_idx, dataloader_idx)
+        return self._evaluation_step("val", batch, batch_idx, dataloader_idx)
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Compute the loss of a batch."""
-        return self._evaluated("test", batch, batch_idx, dataloader_idx)
+        return self._evaluation_step("test", batch, batch_idx, dataloader_idx)
 
     @stop_iteration_surfaces
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
-        """Return the predictions for a batch: the output of the model, without the loss where it
-        returns its own.
+        """Return the predictions for a batch: the output of the model, without a loss.
 
-        The model is called as in the training, but with all of a tuple if `forward` requires every
-        part, as none of them is a label then.
+        The model is called as in the training. Of a tuple it is given all parts if `forward`
+        requires every one, as none of them is a label then.
         """
         has_names = isinstance(batch, Mapping)
-        if not has_names and needs_all(self.model, batch):
-            parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
-            arguments, keywords = as_arguments(parts)
-            outputs = self.model(*arguments, **keywords)
+        if not has_names and requires_all_parts(self.model, batch):
+            args, kwargs = as_arguments(parts_of(batch))
+            outputs = self.model(*args, **kwargs)
         else:
-            withheld: Sequence[str] = ()
+            excluded: Sequence[str] = ()
             if self.loss_fn is not None or (self.label_smoothing and not has_names):
-                withheld = self.label_names
-            outputs = self.call_model(batch, without=withheld)
+                excluded = self.label_names
+            outputs = self.call_model(batch, without=excluded)
 
         if self.loss_fn is not None:
             return outputs
@@ -256,11 +261,12 @@ class LossModule(OptimizerModule):
     def compute_loss(
         self, batch: Any, items: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, Any]:
-        """As `Trainer.compute_loss`: the loss of a batch, and the output of the model; the method
-        to override.
+        """As `Trainer.compute_loss`: return the loss of a batch, and the output of the model.
+
+        Override this method for another loss.
 
         Args:
-            batch: see the class.
+            batch: as in the class.
             items: number of labels that count, if the model takes it; else None.
 
         Returns:
@@ -271,53 +277,52 @@ class LossModule(OptimizerModule):
             outputs = self.call_model(batch, without=self.label_names)
             return self.loss_fn(outputs, labels), outputs
 
-        keywords: dict[str, Any] = {}
+        model_kwargs: dict[str, Any] = {}
         if items is not None:
             items = self._divisor(items)
-            keywords["num_items_in_batch"] = items
+            model_kwargs["num_items_in_batch"] = items
 
-        # Smoothed labels are compared here, so that the model need not compute its own loss.
-        labels = self._named_labels(batch) if self.label_smoothing else None
+        # The smoothed loss is computed here, so the model is not given labels for its own loss.
+        labels = None
+        if self.label_smoothing:
+            labels = self._labels_by_name(batch)
         if labels is None:
-            outputs = self.call_model(batch, **keywords)
+            outputs = self.call_model(batch, **model_kwargs)
             return self.read_loss(outputs, batch, items), outputs
-        outputs = self.call_model(batch, without=("labels",), **keywords)
+        outputs = self.call_model(batch, without=("labels",), **model_kwargs)
         return self._smoothed_loss(outputs, labels), outputs
 
     def _smoothed_loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         """Return the loss of the logits in an output, by `label_smoothing`."""
-        self._require_classes()
+        self._require_single_label()
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
         smoother = LabelSmoother(epsilon=self.label_smoothing)
-        counted = self._divisor(self._count_labels(labels))
+        items = self._divisor(self._count_labels(labels))
         return smoother(
-            outputs, labels, shift_labels=self._predicts_next_token(), num_items_in_batch=counted
+            outputs, labels, shift_labels=self._predicts_next_token(), num_items_in_batch=items
         )
 
-    def call_model(self, batch: Any, *, without: Sequence[str] = (), **further: Any) -> Any:
+    def call_model(self, batch: Any, *, without: Sequence[str] = (), **model_kwargs: Any) -> Any:
         """Return the output of the model for a batch.
 
         Args:
-            batch: see the class.
-            without: columns of a mapping that are left out; the last of several tensors is, if this
-                names any.
-            further: keyword arguments beside it.
+            batch: as in the class.
+            without: columns of a mapping that are not passed. If this is not empty, the last of
+                several tensors is not passed.
+            model_kwargs: additional keyword arguments of the model.
         """
         if isinstance(batch, Mapping):
-            arguments: tuple[Any, ...] = ()
-            keywords = {
-                name: value
-                for name, value in self.model_inputs(batch).items()
-                if name not in without
-            }
+            args: tuple[Any, ...] = ()
+            inputs = self.model_inputs(batch)
+            kwargs = {name: value for name, value in inputs.items() if name not in without}
         else:
-            arguments, keywords = self.positional_inputs(batch, labels=not without)
-        keywords = {**keywords, **further}
+            args, kwargs = self.positional_inputs(batch, labels=not without)
+        kwargs = {**kwargs, **model_kwargs}
         try:
-            return self.model(*arguments, **keywords)
+            return self.model(*args, **kwargs)
         except TypeError as error:
-            _require_parameters(self.model, arguments, keywords, error)
+            _explain_refused_arguments(self.model, args, kwargs, error)
             raise
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,29 +351,31 @@ class LossModule(OptimizerModule):
         return read_loss(outputs, describe_batch(batch), self._LOSS_ADVICE)
 
     def begin_batch(self, batch: Any) -> None:
-        """Keep the batch for a loss that an override of `training_step` computes by itself."""
+        """Keep the batch, in case an override of `training_step` computes the loss itself."""
         super().begin_batch(batch)
         self._batch = batch
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """As Lightning's, but every item of a step counts the same, also in losses of a
-        subclass's `training_step`.
+        """As Lightning's, but with the same weight for every item of a step.
+
+        That includes losses that the `training_step` of a subclass computes itself.
         """
-        # No method of this class has computed the loss, so nothing has added it to the step.
-        is_of_subclass = not self.window.has_current
-        if is_of_subclass and self.automatic_optimization:
-            counted = None
+        # If no method of this class has computed the loss, nothing has added it to the step.
+        is_loss_of_subclass = not self.window.has_current
+        if is_loss_of_subclass and self.automatic_optimization:
+            loss_items = None
             if self._is_part_of_step():
-                counted = self._items_of_loss(self._batch, None, None)
-            # Lightning has divided it.
+                loss_items = self._items_of_loss(self._batch, None, None)
+            # Undo Lightning's division.
             mean = loss * self.trainer.accumulate_grad_batches
-            self._add_to_step(mean, counted)
+            self._add_to_step(mean, loss_items)
         super().backward(loss, *args, **kwargs)
 
     def begin_epoch(self, stage: str) -> None:
-        """Empty metrics."""
+        """Reset the metrics of the stage."""
         super().begin_epoch(stage)
-        self._counted[stage].begin(stage, self._several(stage) or 1, self.device)
+        loaders = self._count_loaders(stage) or 1
+        self._stage_metrics[stage].begin(stage, loaders, self.device)
 
     def end_epoch(self, stage: str) -> None:
         """Log the metrics."""
@@ -377,10 +384,15 @@ class LossModule(OptimizerModule):
         self._log_metrics(stage)
 
     def predictions_of(self, outputs: Any) -> Any:
-        """Return the predictions in the output of the model: all but the loss, and keys that its
-        config ignores.
+        """Return the predictions in the output of the model.
+
+        These are all outputs except the loss and the keys that the model's config ignores.
         """
-        return predictions_in(outputs, _not_predicted(self.model))
+        config = getattr(self.model, "config", None)
+        ignored: list[str] = []
+        if config is not None:
+            ignored = list(getattr(config, "keys_to_ignore_at_inference", CACHES))
+        return predictions_in(outputs, ignored)
 
     def _set_metrics(self, metrics: Any, train_metrics: Any) -> None:
         self.metrics = None
@@ -393,34 +405,34 @@ class LossModule(OptimizerModule):
         if train_metrics:
             self.train_metrics = as_batch_metrics(train_metrics)
 
-        for chosen in (self.metrics, self.train_metrics):
-            if chosen is not None:
-                _require_no_loss(chosen.value_names())
-        self._counted = {
+        for batch_metrics in (self.metrics, self.train_metrics):
+            if batch_metrics is not None:
+                _require_no_loss(batch_metrics.value_names())
+        self._stage_metrics = {
             "train": StageMetrics(self.train_metrics),
             "val": StageMetrics(self.metrics),
             "test": StageMetrics(self.metrics),
         }
 
     @stop_iteration_surfaces
-    def _evaluated(self, stage: str, batch: Any, batch_idx: int, loader: int) -> torch.Tensor:
+    def _evaluation_step(self, stage: str, batch: Any, batch_idx: int, loader: int) -> torch.Tensor:
         if self.attached_trainer is None:
             loss, _ = self.compute_loss(batch, self._items(batch))
             return loss
 
-        # Samples that are repeated for other processes are cut off; but every process takes every
-        # step.
-        counting = self._counting(stage, batch, batch_idx, loader)
-        if counting is not None:
-            batch = cut_batch(batch, max(counting, 1))
+        # Repeated samples are cut off. One stays if all are repeated, as every process has to take
+        # every step.
+        unrepeated = self._count_unrepeated(stage, batch, batch_idx, loader)
+        if unrepeated is not None:
+            batch = cut_batch(batch, max(unrepeated, 1))
         loss, outputs = self.compute_loss(batch, self._items(batch))
-        self._note_evaluated(stage, batch, loader, loss, outputs, counting)
+        self._log_evaluation_batch(stage, batch, loader, loss, outputs, unrepeated)
         return loss
 
     # Lightning's `log` cannot be compiled.
 
     @_not_compiled
-    def _note_trained(
+    def _log_training_batch(
         self,
         batch: Any,
         items: torch.Tensor | None,
@@ -428,88 +440,93 @@ class LossModule(OptimizerModule):
         outputs: Any,
         loader: int | None,
     ) -> torch.Tensor | None:
-        """Count and log a batch; return the number of its items, where there are others in this
-        step.
+        """Log a batch, and update the metrics of the training.
 
         Args:
-            batch: of one loader, as are the rest.
+            batch: of one loader.
             items: the number that the model was given.
-            loss: its loss.
+            loss: of the batch.
             outputs: of the model.
             loader: index of the loader; None if it is one of several, and not known.
+
+        Returns:
+            The number of items of the loss; None if the step has no other batch.
         """
         if self.attached_trainer is None:
             return None
-        counted = None
+        loss_items = None
         if self._is_part_of_step():
-            counted = self._items_of_loss(batch, items, outputs)
+            loss_items = self._items_of_loss(batch, items, outputs)
 
         name = f"train{self.log_separator}loss"
         size = find_batch_size(batch)
-        loss_so_far = self._add_to_step(loss, counted)
+        loss_so_far = self._add_to_step(loss, loss_items)
         self.log(name, loss_so_far, prog_bar=True, batch_size=size)
         if self.train_loss_on_epoch:
-            size_in_all = self._size_in_all(size)
             self.log(
                 f"{name}_epoch",
                 loss,
                 on_step=False,
                 on_epoch=True,
                 sync_dist=True,
-                batch_size=size_in_all,
+                batch_size=self._size_over_all_ranks(size),
             )
 
-        # What is logged for each loader.
+        # Each loader has its own loss and metrics.
         if loader is None:
-            return counted
-        if self._several("train"):
-            own_name = self._name_in_logs("train", "loss", loader)
-            self.log(own_name, loss, batch_size=size, add_dataloader_idx=False)
-        self._count("train", loader, batch, loss, outputs, counts=True)
-        return counted
+            return loss_items
+        if self._count_loaders("train"):
+            loader_name = self._name_in_logs("train", "loss", loader)
+            self.log(loader_name, loss, batch_size=size, add_dataloader_idx=False)
+        self._update_metrics("train", loader, batch, loss, outputs, counts=True)
+        return loss_items
 
     @_not_compiled
-    def _note_evaluated(
+    def _log_evaluation_batch(
         self,
         stage: str,
         batch: Any,
         loader: int,
         loss: torch.Tensor,
         outputs: Any,
-        counting: int | None,
+        unrepeated: int | None,
     ) -> None:
-        name = self._name_in_logs(stage, "loss", loader)
-        size = counting
+        size = unrepeated
         if size is None:
             size = find_batch_size(batch)
-        size = self._size_in_all(size)
         self.log(
-            name, loss, prog_bar=True, batch_size=size, sync_dist=True, add_dataloader_idx=False
+            self._name_in_logs(stage, "loss", loader),
+            loss,
+            prog_bar=True,
+            batch_size=self._size_over_all_ranks(size),
+            sync_dist=True,
+            add_dataloader_idx=False,
         )
-        self._count(stage, loader, batch, loss, outputs, counts=counting != 0)
+        self._update_metrics(stage, loader, batch, loss, outputs, counts=unrepeated != 0)
 
     def _name_in_logs(self, stage: str, name: str, loader: int = 0) -> str:
         return name_in_stage(stage, name, self._loaders(stage), loader, self.log_separator)
 
-    def _size_in_all(self, size: int | None) -> int | None:
-        """Return the size of a batch times the processes, as Lightning rounds the mean of these
-        sizes over them.
+    def _size_over_all_ranks(self, size: int | None) -> int | None:
+        """Return the size of a batch times the number of processes.
+
+        Lightning rounds the mean of the sizes over the processes, which is then a whole number.
         """
         if size is None:
             return None
         return size * self.trainer.world_size
 
-    def _counting(self, stage: str, batch: Any, batch_idx: int, index: int) -> int | None:
-        """Return the number of samples of a batch that are not repeated, if some are."""
+    def _count_unrepeated(self, stage: str, batch: Any, batch_idx: int, index: int) -> int | None:
+        """Return the number of samples of a batch that are not repeated ones, if some are."""
         loader = self._loaders(stage)
         if isinstance(loader, Mapping):
             loader = list(loader.values())
         if isinstance(loader, (list, tuple)):
             loader = loader[index]
-        own = data_share(self.trainer)
-        return samples_that_count(loader, batch, batch_idx, own.share, own.shares)
+        share = data_share(self.trainer)
+        return count_unrepeated_samples(loader, batch, batch_idx, share.share, share.shares)
 
-    def _count(
+    def _update_metrics(
         self,
         stage: str,
         loader: int,
@@ -520,9 +537,9 @@ class LossModule(OptimizerModule):
         counts: bool,
     ) -> None:
         """Update the metrics of a stage with a batch."""
-        if self._counted[stage].metrics is None:
+        if self._stage_metrics[stage].metrics is None:
             return
-        self._counted[stage].update(
+        self._stage_metrics[stage].update(
             stage,
             loader,
             self.predictions_of(outputs),
@@ -536,7 +553,7 @@ class LossModule(OptimizerModule):
     def _labels(self, batch: Any) -> Any:
         if not isinstance(batch, Mapping):
             inputs, labels = split_labels(batch)
-            if labels is None and self._compares_with_input():
+            if labels is None and self._uses_inputs_as_labels():
                 return inputs[0]
             return labels
 
@@ -545,16 +562,17 @@ class LossModule(OptimizerModule):
             return labels[0]
         return labels
 
-    def _named_labels(self, batch: Any) -> Any:
-        """Return the column `labels`, which the Trainer API counts and smooths for all
-        `label_names`.
+    def _labels_by_name(self, batch: Any) -> Any:
+        """Return the column `labels`.
+
+        The Trainer API counts and smooths this column, whatever `label_names` says.
         """
         if isinstance(batch, Mapping):
             return batch.get("labels")
         return self._labels(batch)
 
-    def _compares_with_input(self) -> bool:
-        """Return whether a batch without labels is compared with itself."""
+    def _uses_inputs_as_labels(self) -> bool:
+        """Return whether a batch without labels is its own target."""
         return self.loss_fn is not None
 
     def _loaders(self, stage: str) -> Any:
@@ -562,22 +580,21 @@ class LossModule(OptimizerModule):
             return self.trainer.train_dataloader
         return getattr(self.trainer, f"{stage}_dataloaders")
 
-    def _several(self, stage: str) -> int:
+    def _count_loaders(self, stage: str) -> int:
         """Return the number of loaders in a collection; 0 for a loader alone."""
         loaders = self._loaders(stage)
         if isinstance(loaders, (Mapping, list, tuple)):
             return len(loaders)
         return 0
 
-    def _parts(self, batch: Any) -> list[tuple[int | None, Any]]:
-        """Return the batches of the training loaders, which Lightning combines, with the index of
-        each loader.
+    def _batches_of_loaders(self, batch: Any) -> list[tuple[int | None, Any]]:
+        """Return the batches of the training loaders, which Lightning combines, with their indices.
 
-        A mapping with other names than the loaders have is a batch of one of them, which an
-        override passes on. A `compute_loss` of a subclass gets the batches of all loaders at once,
-        to compute one loss of them.
+        A mapping with other names than those of the loaders is a batch of one of them, passed on by
+        an override of `training_step`. An override of `compute_loss` gets the batches of all
+        loaders at once, to compute one loss.
         """
-        if self.attached_trainer is None or self._several("train") == 0:
+        if self.attached_trainer is None or self._count_loaders("train") == 0:
             return [(0, batch)]
         if type(self).compute_loss is not LossModule.compute_loss:
             return [(None, batch)]
@@ -591,23 +608,24 @@ class LossModule(OptimizerModule):
 
     @stop_iteration_surfaces
     def _log_metrics(self, stage: str) -> None:
-        for index, computed in enumerate(
-            self._counted[stage].take(stage, self._processes_with_other_data())
-        ):
-            _require_no_loss(computed)
+        values_of_loaders = self._stage_metrics[stage].take(stage, self._metrics_process_group())
+        for index, values in enumerate(values_of_loaders):
+            _require_no_loss(values)
             numbers: dict[str, Any] = {}
-            for name, value in computed.items():
+            for name, value in values.items():
                 full_name = self._name_in_logs(stage, name, index)
                 self.metric_values[full_name] = value
+
+                # The entries of a vector are logged separately; other values have no entries.
                 entries = as_numbers(name, value)
                 if not entries:
-                    self._warn_of_not_logged(full_name, value)
+                    self._warn_not_logged(full_name, value)
                 for entry_name, entry in entries.items():
                     numbers[self._name_in_logs(stage, entry_name, index)] = entry
             self._log_numbers(stage, index, numbers)
 
-    def _processes_with_other_data(self) -> Any:
-        """Return the process group over which metrics are added up; None for all."""
+    def _metrics_process_group(self) -> ProcessGroup | None:
+        """Return the process group over which metrics are summed; None for all processes."""
         mesh = self.device_mesh
         if mesh is None or "data_parallel" not in (mesh.mesh_dim_names or ()):
             return None
@@ -624,10 +642,10 @@ class LossModule(OptimizerModule):
         else:
             log_of_loader(self, index, numbers, **options)
 
-    def _warn_of_not_logged(self, name: str, value: Any) -> None:
-        if name in self._not_logged:
+    def _warn_not_logged(self, name: str, value: Any) -> None:
+        if name in self._warned_names:
             return
-        self._not_logged.add(name)
+        self._warned_names.add(name)
         kind = type(value).__name__
         if isinstance(value, torch.Tensor):
             kind = f"tensor of shape {tuple(value.shape)}"
@@ -639,43 +657,46 @@ class LossModule(OptimizerModule):
         """Return the number of labels that count, if the model takes it."""
         if self.loss_fn is not None:
             return None
-        labels = self._named_labels(batch)
-        if not isinstance(labels, torch.Tensor) or not self._wants_items():
+        labels = self._labels_by_name(batch)
+        if not isinstance(labels, torch.Tensor) or not self._model_accepts_items():
             return None
         return NotedItems.of(self._count_labels(labels))
 
     def _items_of_loss(
         self, batch: Any, items: torch.Tensor | None, outputs: Any
     ) -> torch.Tensor | None:
-        """Return the number of items whose mean is the loss of a batch; None if it is no mean.
+        """Return the number of items whose mean is the loss of a batch; None if it is not a mean.
 
         Args:
-            batch: see the class.
+            batch: as in the class.
             items: the number that the model was given, and may not have used.
             outputs: of the model; None where they are not known.
         """
         if self.loss_fn is not None:
             return count_targets(self.loss_fn, self._labels(batch), self.device)
+
+        # The model has divided by the number that it was given.
         if isinstance(items, NotedItems) and items.use.noted:
             return items.number
-        labels = count_labels(self._named_labels(batch), shifted=self._predicts_next_token())
+
+        # The loss is a mean over the labels; over the rows where there are no class numbers.
+        label_count = count_labels(self._labels_by_name(batch), shifted=self._predicts_next_token())
         rows = find_batch_size(batch)
-        if labels is None and rows is not None:
+        if label_count is None and rows is not None:
             return torch.full((), rows, device=self.device)
-        return labels
+        return label_count
 
     def _count_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the number of labels that count for the loss; smoothing drops the first one of
-        a row.
+        """Return the number of labels that count for the loss.
+
+        Smoothing shifts the labels of models that predict the next token, which drops the first.
         """
         if self.label_smoothing and self._predicts_next_token():
             labels = labels[..., 1:]
         return labels.ne(-100).sum()
 
     def _divisor(self, items: torch.Tensor) -> torch.Tensor:
-        """Return at least 1 for a batch of several, so that the loss of one without items is 0,
-        not 0 / 0.
-        """
+        """Return at least 1 for one of several batches, so that its loss is not 0 / 0."""
         if self._is_part_of_step():
             return items.clamp(min=1)
         return items
@@ -685,73 +706,87 @@ class LossModule(OptimizerModule):
         trainer = self.attached_trainer
         if trainer is None or not trainer.training:
             return False
-        loaders = self._several("train") or 1
+        loaders = self._count_loaders("train") or 1
         return trainer.world_size * batches_per_step(trainer) * loaders > 1
 
-    def _wants_items(self) -> bool:
-        """Return whether the model takes the number of items; cached, as every step needs it."""
-        if self._asked[0] != id(self.model):
-            wants_items = accepts_loss_kwargs(base_of_adapter(self.model))
-            self._asked = (id(self.model), wants_items)
-        return self._asked[1]
+    def _model_accepts_items(self) -> bool:
+        """Return whether the model accepts the number of items; cached, as every step needs it."""
+        model_id, accepts_items = self._accepts_items_of
+        if model_id != id(self.model):
+            accepts_items = accepts_loss_kwargs(base_of_adapter(self.model))
+            self._accepts_items_of = (id(self.model), accepts_items)
+        return accepts_items
 
-    def _add_to_step(self, loss: torch.Tensor, counted: torch.Tensor | None) -> torch.Tensor:
-        """Add the loss of a batch to its step, see `_items_of_loss`; return the mean loss of the
-        step so far.
+    def _add_to_step(self, loss: torch.Tensor, loss_items: torch.Tensor | None) -> torch.Tensor:
+        """Add the loss of a batch to its step; return the mean loss of the step so far.
+
+        Args:
+            loss: the mean over the batch.
+            loss_items: what `_items_of_loss` returned.
         """
-        processes = self.trainer.world_size
-        if counted is None or processes == 1:
-            return self.window.add(loss, counted)
-        together: Any = self.trainer.strategy.reduce(counted.clone(), reduce_op="sum")
-        return self.window.add(loss, together, share=counted * processes)
+        world_size = self.trainer.world_size
+        if loss_items is None or world_size == 1:
+            return self.window.add(loss, loss_items)
+        items_of_all_ranks = self.trainer.strategy.reduce(loss_items.clone(), reduce_op="sum")
+        items_of_all_ranks = cast("torch.Tensor", items_of_all_ranks)
+        return self.window.add(loss, items_of_all_ranks, share=loss_items * world_size)
 
     def _predicts_next_token(self) -> bool:
         return predicts_next_token(base_of_adapter(self.model))
 
-    def _require_classes(self) -> None:
-        problem = getattr(getattr(self.model, "config", None), "problem_type", None)
-        if problem == "multi_label_classification":
+    def _require_single_label(self) -> None:
+        config = getattr(self.model, "config", None)
+        problem_type = getattr(config, "problem_type", None)
+        if problem_type == "multi_label_classification":
             raise ValueError(
-                f"label_smoothing={self.label_smoothing} cannot smooth several labels: {problem=}."
+                f"label_smoothing={self.label_smoothing} cannot smooth several labels a sample "
+                f"({problem_type=}). Set it to 0."
             )
 
 
-def _weighted_mean(losses: list[torch.Tensor], numbers: list[Any]) -> torch.Tensor:
-    """Return the mean of losses by their numbers of items; each counts the same where one is not
-    known.
+def _weighted_mean(
+    losses: list[torch.Tensor], items_of_losses: list[torch.Tensor | None]
+) -> torch.Tensor:
+    """Return the mean of losses, weighted by their numbers of items.
+
+    All have the same weight if one of the numbers is not known.
     """
-    if any(number is None for number in numbers):
-        return torch.stack(losses).mean()
-    weights = torch.stack(numbers).to(losses[0].dtype)
     stacked = torch.stack(losses)
-    # The mean over no items is NaN.
+    known_items = [items for items in items_of_losses if items is not None]
+    if len(known_items) < len(losses):
+        return stacked.mean()
+
+    # A mean over no items is NaN.
+    weights = torch.stack(known_items).to(stacked.dtype)
     stacked = torch.where(weights > 0, stacked, torch.zeros_like(stacked))
     return (stacked * weights).sum() / weights.sum().clamp(min=1)
 
 
-def _require_parameters(
-    model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any], error: TypeError
+def _explain_refused_arguments(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], error: TypeError
 ) -> None:
-    """Replace the error of a model that does not take labels, the usual one where `loss_fn` is
-    forgotten.
+    """Raise an error that suggests `loss_fn` if the model does not accept these arguments.
+
+    A model that does not accept labels is the usual case, when `loss_fn` was forgotten.
     """
     signature = inspect.signature(base_of_adapter(model).forward)
     try:
-        signature.bind(*arguments, **keywords)
+        signature.bind(*args, **kwargs)
     except TypeError:
-        labels = "the batch has labels that the model does not take"
-        if arguments:
-            labels = "the last part are the labels"
+        condition = "the batch has labels that the model does not accept"
+        if args:
+            condition = "the last part of the batch is the labels"
         raise TypeError(
-            f"{type(model).__name__}.forward{signature} does not take "
-            f"({describe_batch(arguments or keywords)}): {error}. If {labels}, pass a `loss_fn`, "
-            "such as nn.CrossEntropyLoss(): the model is then given the others only."
+            f"{type(model).__name__}.forward{signature} does not accept "
+            f"({describe_batch(args or kwargs)}): {error}. If {condition}, pass a `loss_fn`, "
+            "such as nn.CrossEntropyLoss(); the labels are then not passed to the model."
         ) from error
 
 
 def _require_no_loss(names: Iterable[str]) -> None:
-    """Refuse a metric that would be logged in place of the loss, which checkpoints and early
-    stopping watch.
+    """Refuse a metric that would replace the loss in logs.
+
+    Checkpoints and early stopping follow the loss.
     """
     if "loss" in names:
         raise ValueError(
@@ -760,32 +795,31 @@ def _require_no_loss(names: Iterable[str]) -> None:
         )
 
 
-def _not_predicted(model: nn.Module) -> list[str]:
-    """Return the outputs that are not predictions, by the model's config."""
-    config = getattr(model, "config", None)
-    return [] if config is None else list(getattr(config, "keys_to_ignore_at_inference", CACHES))
+def _build_loss_fn(loss_fn: LossFunction) -> Callable[..., torch.Tensor] | None:
+    """Return the loss function, built from its description if one is given.
 
-
-def _as_function(loss_fn: Any) -> Any:
-    """Return the loss function, made of its description; refuse values that cannot be one."""
+    Raises:
+        TypeError: it is not a function.
+        ValueError: it has parameters to train.
+    """
     if is_description(loss_fn):
         loss_fn = build_described(loss_fn, nn.Module, "loss_fn")
     if loss_fn is None:
         return None
-    if isinstance(loss_fn, type) or not callable(loss_fn):
-        name = loss_fn.__name__ if isinstance(loss_fn, type) else type(loss_fn).__name__
-        kind = (
-            f"the class {name}: make one of it, as in {name}()"
-            if isinstance(loss_fn, type)
-            else f"a {name}"
-        )
+
+    if isinstance(loss_fn, type):
+        name = loss_fn.__name__
+        raise TypeError(f"`loss_fn` is the class {name}: pass an instance, as in {name}().")
+    if not callable(loss_fn):
         raise TypeError(
-            f"`loss_fn` is {kind}. Expected is a function of the model's output and the labels."
+            f"`loss_fn` is a {type(loss_fn).__name__}: pass a function of the model's output and "
+            "the labels."
         )
-    if isinstance(loss_fn, nn.Module) and any(
-        parameter.requires_grad for parameter in loss_fn.parameters()
-    ):
-        raise ValueError(
-            f"`loss_fn` is a {type(loss_fn).__name__} with parameters: make it a part of the model."
-        )
+    if isinstance(loss_fn, nn.Module):
+        has_trained_parameters = any(parameter.requires_grad for parameter in loss_fn.parameters())
+        if has_trained_parameters:
+            raise ValueError(
+                f"`loss_fn` is a {type(loss_fn).__name__} with parameters to train: make it a part "
+                "of the model."
+            )
     return loss_fn

@@ -1,5 +1,6 @@
-"""Checkpoints without optimizer states, which Lightning's sharding strategies cannot load:
-reported when that fails.
+"""Explains why a checkpoint without optimizer states cannot be loaded.
+
+Lightning's sharding strategies need them, and raise an error that does not say so.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def explain_missing_optimizer_states(trainer: Trainer) -> None:
-    """Log why the checkpoint of a trainer could not be loaded, if it lacks the states of its
-    optimizers.
+    """Log why the checkpoint of a trainer could not be loaded, if it lacks optimizer states.
 
     Lightning then raises an IndexError, or an error about a missing key.
 
@@ -28,10 +28,10 @@ def explain_missing_optimizer_states(trainer: Trainer) -> None:
         return
     strategy = trainer.strategy
     path = Path(trainer.ckpt_path)
-    shards = is_instance(
+    is_sharding = is_instance(
         strategy, "lightning.pytorch.strategies", "FSDPStrategy", "ModelParallelStrategy"
     )
-    if not shards or not path.exists() or _has_optimizer_states(path):
+    if not is_sharding or not path.exists() or _has_optimizer_states(path):
         return
     _log.error(
         "%s holds no optimizer states, so Lightning's %s cannot load it: it was written before the "
@@ -45,12 +45,15 @@ def explain_missing_optimizer_states(trainer: Trainer) -> None:
 
 
 def _has_optimizer_states(path: Path) -> bool:
-    """Return whether a checkpoint has any, in one file or in parts; True if that cannot be read."""
+    """Return whether a checkpoint has optimizer states, in one file or in parts.
+
+    True if that cannot be read: Lightning's error is about something else then.
+    """
     try:
         if path.is_dir():
             names = read_table(path).state_dict_metadata
             return any(name.startswith("optimizer_") and ".state." in name for name in names)
         states = load_torch(path, mmap=True)["optimizer_states"]
         return any(state["state"] for state in states)
-    except (KeyError, TypeError, ValueError):  # the error of Lightning is about something else
+    except (KeyError, TypeError, ValueError):
         return True

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
 from ..checkpoints import save_weights
 from ..common.class_paths import build_described, is_description, resolve
-from ..common.dtensor import is_dtensor
+from ..common.dtensor import is_part
 from ..common.local_paths import require_local
-from ..internals.lightning_internals import is_made_by_cli
+from ..internals.lightning_internals import made_by_cli
 from ..models.inspection import base_of_adapter, signature_columns, unwrap_model
 from ..models.neftune import neftune_hook
 from ..optim.module_optimizers import to_plain_setting
@@ -21,6 +22,8 @@ from .module_callback import HookedModule
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+    from torch.utils.hooks import RemovableHandle
 
 ModelSource = Callable[[], nn.Module] | nn.Module | dict[str, Any] | None
 """A model; a function that makes it; or {"class_path": ..., "init_args": {...}}."""
@@ -45,26 +48,27 @@ class ModelModule(HookedModule):
         shard_layers: Sequence[str],
     ) -> None:
         super().__init__()
+        # Any, as users reach attributes of their model through it.
         self.model: Any = None
-        self.model_source: Any = None
+        self.model_source: Callable[[], nn.Module] | Mapping[str, Any] | None = None
         self.label_names = list(label_names)
         self.neftune_noise_alpha = neftune_noise_alpha
         self.shard_layers = list(shard_layers)
-        self._noise: Any = None
-        # the config of the model, whose cache is switched off during a training
-        self._cached: Any = None
+        self._neftune_handle: RemovableHandle | None = None
+        # The config of the model while its cache is disabled during a training.
+        self._config_without_cache: Any = None
         if isinstance(model, nn.Module):
             self.model = model
-        elif is_description(model) or callable(model):
+        elif (isinstance(model, dict) and is_description(model)) or callable(model):
             self.model_source = model
         else:
-            _require_own_way(self, model)
+            _require_configure_model(self, model)
 
     @classmethod
     def from_pretrained(
         cls,
         model_class: Any,
-        name_or_path: Any,
+        name_or_path: str | Path,
         *,
         model_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
@@ -75,13 +79,12 @@ class ModelModule(HookedModule):
             model_class: a class with `from_pretrained`, such as `AutoModelForCausalLM`, or its
                 dotted path.
             name_or_path: a folder, or a name on the Hub.
-            model_kwargs: more arguments of its `from_pretrained`.
+            model_kwargs: additional arguments of its `from_pretrained`.
             kwargs: arguments of the module.
         """
-        found: Any = (
-            resolve(model_class, "model_class") if isinstance(model_class, str) else model_class
-        )
-        model = found.from_pretrained(name_or_path, **(model_kwargs or {}))
+        if isinstance(model_class, str):
+            model_class = resolve(model_class, "model_class")
+        model = model_class.from_pretrained(name_or_path, **(model_kwargs or {}))
         return cls(model, **kwargs)
 
     @classmethod
@@ -90,53 +93,60 @@ class ModelModule(HookedModule):
 
         Args:
             checkpoint_path: a file.
-            args: Lightning's other arguments.
-            kwargs: those, and arguments of the module that the file does not hold.
+            args: Lightning's other positional arguments.
+            kwargs: Lightning's keyword arguments, and arguments of the module that the file does
+                not hold.
 
         Raises:
-            ValueError: it is a folder.
+            ValueError: `checkpoint_path` is a folder.
         """
         if isinstance(checkpoint_path, (str, Path)) and Path(checkpoint_path).is_dir():
             raise ValueError(
                 f"checkpoint_path={str(checkpoint_path)!r} is a folder, not a file of Lightning. "
                 "Make the module as for the training, and pass the folder to the Trainer: "
-                "trainer.validate(module, ckpt_path=folder). A model of transformers is loaded "
-                "by from_pretrained(...)."
+                "trainer.validate(module, ckpt_path=folder). To load a model of transformers, use "
+                "from_pretrained(...)."
             )
         return super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Save the model alone: one of `transformers` or PEFT by its `save_pretrained`, others as
-        `model.safetensors`.
+        """Save the model alone.
+
+        Models of `transformers` and PEFT are saved by their own `save_pretrained`, others as
+        `model.safetensors`. All processes have to call this; the first one writes.
 
         Args:
-            folder: made if needed. All processes call this; the first one writes.
+            folder: created if needed.
         """
         from ..distributed.sharding import is_sharded, whole_state_dict
 
         require_local(folder, "folder")
         model = unwrap_model(self._require_model())
-        first = self._is_first()
-        state = whole_state_dict(model, keep=first) if is_sharded(model) else None
-        if first:
+        is_first = not dist.is_initialized() or dist.get_rank() == 0
+        state_dict = None
+        if is_sharded(model):
+            state_dict = whole_state_dict(model, keep=is_first)
+        if is_first:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            save_weights(model, folder, state_dict=state)
+            save_weights(model, folder, state_dict=state_dict)
 
     def configure_model(self) -> None:
-        """Make the model, unless it is there, and shard it under Lightning's
-        `ModelParallelStrategy`.
-        """
-        if self.model is None and self.model_source is not None:
-            made = self.model_source
-            made = build_described(made, nn.Module, "model") if is_description(made) else made()
-            if not isinstance(made, nn.Module):
+        """Make the model unless it exists, and shard it under `ModelParallelStrategy`."""
+        source = self.model_source
+        if self.model is None and source is not None:
+            if isinstance(source, Mapping):
+                model = build_described(source, nn.Module, "model")
+            else:
+                model = source()
+            if not isinstance(model, nn.Module):
                 raise TypeError(
-                    f"`model` is a function that returned a {type(made).__name__}, not a "
-                    "torch.nn.Module."
+                    f"`model` is a function that returned a {type(model).__name__}: it has to "
+                    "return a torch.nn.Module."
                 )
-            self.model = made
+            self.model = model
         if self.model is None:
             return
+
         self.prepare_model(self.model)
         if self.device_mesh is not None:
             self._shard(self.device_mesh)
@@ -149,110 +159,115 @@ class ModelModule(HookedModule):
         """
 
     def begin_fit(self) -> None:
-        """Put the model into training mode, in which `from_pretrained` does not leave it, and add
-        NEFTune's noise.
+        """Put the model into training mode, disable its cache, and add NEFTune's noise.
 
-        As under the Trainer API `config.use_cache` is off meanwhile.
+        `from_pretrained` leaves a model in evaluation mode. As under the Trainer API
+        `config.use_cache` is off during the training.
         """
         super().begin_fit()
         self._require_model().train()
-        self._end_fit()
+        self._undo_begin_fit()
+
         if self.neftune_noise_alpha:
-            self._noise = neftune_hook(unwrap_model(self.model), self.neftune_noise_alpha)
-        config: Any = getattr(self.model, "config", None)
-        if getattr(config, "use_cache", False):  # a training does not need keys and values
+            self._neftune_handle = neftune_hook(unwrap_model(self.model), self.neftune_noise_alpha)
+
+        # A training does not need cached keys and values.
+        config = getattr(self.model, "config", None)
+        if config is not None and getattr(config, "use_cache", False):
             config.use_cache = False
-            self._cached = config
+            self._config_without_cache = config
 
     def end_fit(self) -> None:
-        """End NEFTune's noise."""
-        self._end_fit()
+        """Remove NEFTune's noise, and enable the cache again."""
+        self._undo_begin_fit()
         super().end_fit()
 
     @property
     def input_columns(self) -> list[str]:
-        """Return the columns of the data that the model takes, with labels; `DataModule` leaves
-        out all others.
-        """
+        """Return the columns that the model takes, with labels; `DataModule` drops all others."""
         return signature_columns(base_of_adapter(self._require_model()), self.label_names)
 
     def keep_hyperparameters(self, **values: Any) -> None:
-        """Keep plain values as `hparams`; for `__init__`. Under `LightningCLI` its configuration is
-        kept instead.
+        """Keep plain values as `hparams`; called by `__init__`.
+
+        Under `LightningCLI` its configuration is kept instead.
 
         Args:
-            values: optimizers and schedules in any form, a description of the model, plain values.
+            values: optimizers and schedules in any form, and plain values.
         """
-        if is_made_by_cli():
+        if made_by_cli():
             self.save_hyperparameters()
             return
-        source = {"model": self.model_source} if is_description(self.model_source) else {}
-        self.save_hyperparameters({**source, **values})
+        if isinstance(self.model_source, Mapping):
+            values = {"model": self.model_source, **values}
+        self.save_hyperparameters(values)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save configs among the hyperparameters as plain values, so that nothing is unpickled
-        to read them.
-        """
+        """Save configs among the hyperparameters as plain values, which need no unpickling."""
         super().on_save_checkpoint(checkpoint)
-        kept = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
-        for name, value in kept.items():
+        hyperparameters = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
+        for name, value in hyperparameters.items():
             plain = to_plain_setting(value)
             if plain is not None:
-                kept[name] = plain
+                hyperparameters[name] = plain
 
     def _require_model(self) -> nn.Module:
         if self.model is None:
             self.configure_model()
         if self.model is None:
             raise RuntimeError(
-                f"{type(self).__name__} has no model: let configure_model() set self.model."
+                f"{type(self).__name__} has no model: set self.model in configure_model()."
             )
         return self.model
 
-    def _is_first(self) -> bool:
-        return not dist.is_initialized() or dist.get_rank() == 0
-
     def _shard(self, mesh: DeviceMesh) -> None:
-        """Shard over the data-parallel dimension of a mesh what the user has not; tensor
-        parallelism is the user's.
+        """Shard the model over the data-parallel dimension of a mesh, unless the user has.
+
+        Splitting layers over the tensor-parallel dimension is left to the user.
         """
         from ..common.collectives import broadcast_tensors
-        from ..distributed.sharding import is_fully_sharded, modules_by_class, shard_fully
+        from ..distributed.sharding import fully_sharded, is_fully_sharded, modules_by_class
 
-        replicas = _dimension(mesh, "data_parallel")
-        parts = _dimension(mesh, "tensor_parallel")
+        data_parallel = _dimension(mesh, "data_parallel")
+        tensor_parallel_size = _dimension(mesh, "tensor_parallel").size()
         parameters = list(self.model.parameters())
         is_split = any(_is_over(parameter, "tensor_parallel") for parameter in parameters)
-        if parts.size() > 1 and not is_split:
+        if tensor_parallel_size > 1 and not is_split:
             raise ValueError(
-                f"tensor_parallel_size={parts.size()}, but no layer of {type(self.model).__name__} "
-                f"is split: the same model would be trained {parts.size()} times. Pass "
+                f"tensor_parallel_size={tensor_parallel_size}, but no layer of "
+                f"{type(self.model).__name__} is split: the same model would be trained "
+                f"{tensor_parallel_size} times. Pass "
                 f"ModelParallelStrategy(data_parallel_size={mesh.size()}, tensor_parallel_size=1) "
                 "to shard it over all processes, or override configure_model: make self.model, "
                 'call parallelize_module(self.model, self.device_mesh["tensor_parallel"], plan), '
                 "then super().configure_model()."
             )
-        if is_fully_sharded(self.model) or all(
-            _is_over(parameter, "data_parallel") for parameter in parameters
-        ):
+
+        # The user may have sharded the model in `configure_model`.
+        if is_fully_sharded(self.model):
+            return
+        if all(_is_over(parameter, "data_parallel") for parameter in parameters):
             return
 
-        whole = [
-            tensor for tensor in (*parameters, *self.model.buffers()) if not is_dtensor(tensor)
-        ]
-        if not any(tensor.is_meta for tensor in whole):
-            broadcast_tensors(whole)
-        if replicas.size() > 1 or not is_split:
-            names = self.shard_layers or getattr(self.model, "_no_split_modules", None) or []
-            shard_fully(self.model, replicas, layers=modules_by_class(self.model, set(names)))
+        # All processes start with the weights of the first; those on "meta" are loaded later.
+        tensors = [*parameters, *self.model.buffers()]
+        whole_tensors = [tensor for tensor in tensors if not is_part(tensor)]
+        if not any(tensor.is_meta for tensor in whole_tensors):
+            broadcast_tensors(whole_tensors)
 
-    def _end_fit(self) -> None:
-        noise = self._noise
-        self._noise = None
-        if noise is not None:
-            noise.remove()
-        config = self._cached
-        self._cached = None
+        if data_parallel.size() > 1 or not is_split:
+            names = self.shard_layers or getattr(self.model, "_no_split_modules", None) or []
+            layers = modules_by_class(self.model, set(names))
+            fully_sharded(self.model, data_parallel, layers=layers)
+
+    def _undo_begin_fit(self) -> None:
+        handle = self._neftune_handle
+        self._neftune_handle = None
+        if handle is not None:
+            handle.remove()
+
+        config = self._config_without_cache
+        self._config_without_cache = None
         if config is not None:
             config.use_cache = True
 
@@ -262,26 +277,30 @@ def _dimension(mesh: DeviceMesh, name: str) -> DeviceMesh:
     names = mesh.mesh_dim_names or ()
     if set(names) != {"data_parallel", "tensor_parallel"}:
         raise ValueError(
-            f"The device mesh of the strategy has the dimensions {names}, but the module shards "
-            'its model over "data_parallel", after a split over "tensor_parallel", as '
-            "ModelParallelStrategy names them. Override configure_model, and shard the model "
-            "there."
+            f"The device mesh of the strategy has the dimensions {names}, but the module needs "
+            '"data_parallel" and "tensor_parallel", as ModelParallelStrategy names them. Override '
+            "configure_model, and shard the model there."
         )
     return mesh[name]
 
 
-def _is_over(tensor: Any, name: str) -> bool:
+def _is_over(tensor: torch.Tensor, name: str) -> bool:
     """Return whether a tensor is a DTensor on a mesh with this dimension."""
-    return is_dtensor(tensor) and name in (tensor.device_mesh.mesh_dim_names or ())
+    if not is_part(tensor):
+        return False
+    mesh = cast("DTensor", tensor).device_mesh
+    return name in (mesh.mesh_dim_names or ())
 
 
-def _require_own_way(module: ModelModule, given: Any) -> None:
-    """Refuse a missing model, unless a subclass makes it."""
-    if given is None and type(module).configure_model is not ModelModule.configure_model:
-        return
+def _require_configure_model(module: ModelModule, model: object) -> None:
+    """Refuse a missing model, unless a subclass makes it in `configure_model`."""
+    description = f"a {type(model).__name__}"
+    if model is None:
+        if type(module).configure_model is not ModelModule.configure_model:
+            return
+        description = "None"
     raise TypeError(
-        f"`model` is {'None' if given is None else 'a ' + type(given).__name__}: pass a "
-        "torch.nn.Module, a function that makes one, or {'class_path': ..., 'init_args': "
-        "{...}}. A checkpoint does not hold the module itself: "
-        f"{type(module).__name__}.load_from_checkpoint(path, model=...)."
+        f"`model` is {description}: pass a torch.nn.Module, a function that makes one, or "
+        "{'class_path': ..., 'init_args': {...}}. A checkpoint does not hold the model itself, so "
+        f"it is passed again: {type(module).__name__}.load_from_checkpoint(path, model=...)."
     )

@@ -1,5 +1,6 @@
-"""Work of the modules at Lightning's hooks, in a callback: users override the empty hooks
-without `super()`.
+"""What the modules do at Lightning's hooks, in a callback.
+
+So users can override the hooks of a module without calling `super()`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from .resuming import ResumableModule
 
 
 class HookedModule(ResumableModule):
-    """The part of `LossModule` by which its own work at hooks does not depend on the hooks of
-    the module.
+    """The part of `LossModule` that lets users override hooks without calling `super()`.
+
+    Subclasses override `begin_fit` and the methods below it; `ModuleCallback` calls them.
     """
 
     @property
     def attached_trainer(self) -> Trainer | None:
-        """Return the trainer; None in Fabric, a unit test, or a loop of the user's own."""
+        """Return the trainer; None in Fabric, in a unit test, or in a loop that the user wrote."""
         if self.fabric is not None:
             return None
         try:
@@ -27,9 +29,9 @@ class HookedModule(ResumableModule):
         except RuntimeError:
             return None
 
-    def own_callbacks(self) -> list[Callback]:
+    def required_callbacks(self) -> list[Callback]:
         """Return the callbacks that this module needs."""
-        return [*super().own_callbacks(), ModuleCallback()]
+        return [*super().required_callbacks(), ModuleCallback()]
 
     def begin_fit(self) -> None:
         """Prepare a training."""
@@ -63,9 +65,7 @@ class HookedModule(ResumableModule):
 
 
 class ModuleCallback(Callback):
-    """Call the methods of a `HookedModule`, before the hooks of the same name of the module
-    itself.
-    """
+    """Calls the methods of a `HookedModule`, before Lightning calls the hooks of the module."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Prepare the training."""

@@ -1,5 +1,6 @@
-"""A LightningModule with the optimizers, schedules and clipping of the Trainer API, under
-automatic optimization.
+"""A LightningModule with the optimizers, schedules and clipping of the Trainer API.
+
+Under Lightning's automatic optimization.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..optim.module_optimizers import (
     to_stored_setting,
     with_learning_rate,
 )
-from .model_module import ModelModule
+from .model_module import ModelModule, ModelSource
 from .step_window import StepWindow, batches_per_step, ends_step
 
 
@@ -36,18 +37,18 @@ class OptimizerModule(ModelModule):
     """The part of `LossModule` that trains its model.
 
     Args:
-        model: see `LossModule`, as all others.
-        optimizer: see there.
-        schedule: see there.
-        parameter_rules: see there.
-        monitor: see there.
-        schedule_interval: see there.
-        kwargs: see `ModelModule`.
+        model: as in `LossModule`.
+        optimizer: as in `LossModule`.
+        schedule: as in `LossModule`.
+        parameter_rules: as in `LossModule`.
+        monitor: as in `LossModule`.
+        schedule_interval: as in `LossModule`.
+        kwargs: arguments of `ModelModule`.
     """
 
     def __init__(
         self,
-        model: Any,
+        model: ModelSource,
         *,
         optimizer: OptimizerSetting,
         schedule: ScheduleSetting,
@@ -66,22 +67,25 @@ class OptimizerModule(ModelModule):
         self.monitor = monitor
         self.schedule_interval = schedule_interval
         self.window = StepWindow()
-        self._in_backward: Any = None  # the optimizer, if it steps there
-        self._own_groups = 0
+        # The optimizer, if it steps in the backward pass.
+        self._backward_optimizer: Any = None
+        # Parameter groups of `configure_optimizers`; callbacks may add others.
+        self._configured_groups = 0
 
     @property
     def loss_of_step(self) -> torch.Tensor | None:
-        """Return the loss of the last optimizer step, every item counting the same; the mean over
-        the processes is it.
+        """Return the loss of the last optimizer step, with the same weight for every item.
 
-        None before the first step of an epoch.
+        In several processes it is the part of this one: the mean over the processes is the loss of
+        the step. None before the first step of an epoch.
         """
         return self.window.finished_loss
 
     @property
     def learning_rate(self) -> float | None:
-        """Return the full learning rate, which `Tuner.lr_find` sets, too; None if a function
-        makes the optimizer.
+        """Return the full learning rate; None if a function makes the optimizer.
+
+        `Tuner.lr_find` sets it.
         """
         return learning_rate_of(self.optimizer_config)
 
@@ -102,15 +106,18 @@ class OptimizerModule(ModelModule):
         optimizer = build_module_optimizer(
             self.optimizer_config, self._require_model(), self.parameter_rules
         )
-        self._in_backward = optimizer if steps_in_backward(optimizer) else None
-        trainer = self.attached_trainer
-        if self._in_backward is not None and trainer is not None and batches_per_step(trainer) > 1:
-            asked = f"accumulate_grad_batches={trainer.accumulate_grad_batches}"
-            raise ValueError(
-                f"{asked}: {type(optimizer).__name__} steps in every backward pass. Use larger "
-                "batches."
-            )
-        self._own_groups = len(optimizer.param_groups)
+        self._backward_optimizer = None
+        if steps_in_backward(optimizer):
+            self._backward_optimizer = optimizer
+            trainer = self.attached_trainer
+            if trainer is not None and batches_per_step(trainer) > 1:
+                raise ValueError(
+                    f"accumulate_grad_batches={trainer.accumulate_grad_batches} is not supported "
+                    f"with {type(optimizer).__name__}, which steps in every backward pass. Set it "
+                    "to 1, and use larger batches."
+                )
+
+        self._configured_groups = len(optimizer.param_groups)
         if self.schedule_config is None:
             return optimizer
         schedule = build_module_schedule(
@@ -140,42 +147,47 @@ class OptimizerModule(ModelModule):
         self.window.begin_batch()
 
     def end_step(self) -> None:
-        """Finish a step whose last batch had no backward pass, as `training_step` returned None
-        for it.
+        """Finish a step whose last batch had no backward pass.
+
+        That is the case where `training_step` returned None for it.
         """
         super().end_step()
         self.window.finish(self.parameters(), batches_per_step(self.trainer))
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """Run the backward pass, in which every item of the step counts the same, and some
-        optimizers step.
+        """Run the backward pass with the same weight for every item of the step.
+
+        Some optimizers step in it.
         """
-        if self._in_backward is not None:
-            self._in_backward.fused_backward(loss, self._in_backward.param_groups[0]["lr"])
+        optimizer = self._backward_optimizer
+        if optimizer is not None:
+            optimizer.fused_backward(loss, optimizer.param_groups[0]["lr"])
             self.window.count_current()
-            self.window.finish([], divisor=1)  # the gradients are used up
+            # The optimizer has used up the gradients, so there are none to scale.
+            self.window.finish([], divisor=1)
             return
+
         super().backward(self.window.weighted(loss), *args, **kwargs)
         self.window.count_current()
         if ends_step(self.trainer):
             self.window.finish(self.parameters(), batches_per_step(self.trainer))
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
-        """Step a schedule. One that follows a metric gets the mean over the processes, so that
-        their rates are equal.
+        """Step a schedule; one that follows a metric gets the mean over the processes.
 
-        Each process has logged `train_loss` for its own batches.
+        Each process has logged `train_loss` for its own batches, and their learning rates have to
+        be equal.
 
         Args:
             scheduler: one of `configure_optimizers`.
             metric: the value that it follows, None for other schedules.
         """
         if metric is not None and self.trainer.world_size > 1:
-            # The mean of equal numbers is that number in float64. A copy, as it is reduced in
-            # place.
-            own = torch.as_tensor(metric, device=self.device)
-            own = own.to(torch.float64, copy=True)
-            metric = self.trainer.strategy.reduce(own, reduce_op="mean")
+            # In float64 the mean of equal numbers is that number. The value is copied, as it is
+            # reduced in place.
+            value = torch.as_tensor(metric, device=self.device)
+            value = value.to(torch.float64, copy=True)
+            metric = self.trainer.strategy.reduce(value, reduce_op="mean")
 
         super().lr_scheduler_step(scheduler, metric)
 
@@ -185,59 +197,68 @@ class OptimizerModule(ModelModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """As Lightning's, but the norm is summed as the Trainer API sums it, and fused optimizers
-        can clip under fp16.
+        """As Lightning's, but the norm is summed in the order of the Trainer API.
+
+        Fused optimizers can clip under fp16, too.
 
         Args:
-            optimizer: Lightning's argument, as are the others.
-            gradient_clip_val: see there.
-            gradient_clip_algorithm: see there.
+            optimizer: as in Lightning.
+            gradient_clip_val: as in Lightning.
+            gradient_clip_algorithm: as in Lightning.
         """
         precision = self.trainer.precision_plugin
         if not gradient_clip_val:
             return
-        if not _clips_plainly(type(precision)):  # it shards the model
+
+        # A plugin that shards the model clips in its own way.
+        if not _clips_as_usual(type(precision)):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
+
+        # A fused optimizer would unscale the gradients in its step, after they are clipped.
         scaler = getattr(precision, "scaler", None)
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-            scaler.unscale_(optimizer)  # Lightning leaves it to the step, which comes too late
+            scaler.unscale_(optimizer)
         if gradient_clip_algorithm == "value":
             nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
         else:
             clip_gradients(self.parameters(), float(gradient_clip_val))
 
     def _schedule_added_groups(self) -> None:
-        """Apply the schedule to groups of callbacks such as BackboneFinetuning, from their first
-        rate on.
+        """Apply the schedule to groups that callbacks such as BackboneFinetuning have added.
+
+        They start with the learning rate that the callback gave them.
         """
         for config in self.trainer.lr_scheduler_configs:
             schedule = config.scheduler
             if not isinstance(schedule, LambdaLR):
                 continue
             groups = schedule.optimizer.param_groups
-            full = schedule.base_lrs
-            for group in groups[len(full) :]:
-                full.append(group["lr"])
+            full_rates = schedule.base_lrs
+            for group in groups[len(full_rates) :]:
+                full_rates.append(group["lr"])
                 schedule.lr_lambdas.append(schedule.lr_lambdas[0])
 
-            # Their present rates are the same shares of their full ones as those of the first
-            # group.
-            present = groups[0]["lr"]
-            if present > 0:
-                for index in range(self._own_groups, len(groups)):
-                    full[index] = groups[index]["lr"] / present * full[0]
+            # The schedule has reduced the rate of the first group by some factor. The full rate of
+            # an added group is the one which this factor reduces to its current rate.
+            current_rate = groups[0]["lr"]
+            if current_rate > 0:
+                for index in range(self._configured_groups, len(groups)):
+                    full_rates[index] = groups[index]["lr"] / current_rate * full_rates[0]
 
     def _total_steps(self) -> int:
         steps = self.trainer.estimated_stepping_batches
         if not 0 <= steps < math.inf:
             raise ValueError(
-                "The length of the training is unknown: set the Trainer's max_steps, or "
-                "total_steps."
+                f"The schedule needs the length of the training, but Lightning estimates {steps} "
+                "steps: set max_steps of the Trainer, or total_steps of the schedule."
             )
         return int(steps)
 
 
-def _clips_plainly(kind: type[Precision]) -> bool:
-    usual = (Precision.clip_gradients, MixedPrecision.clip_gradients)
-    return kind.clip_gradients in usual and kind.clip_grad_by_norm is Precision.clip_grad_by_norm
+def _clips_as_usual(plugin_class: type[Precision]) -> bool:
+    """Return whether a precision plugin clips plain gradients in the way of Lightning's own."""
+    usual_methods = (Precision.clip_gradients, MixedPrecision.clip_gradients)
+    if plugin_class.clip_gradients not in usual_methods:
+        return False
+    return plugin_class.clip_grad_by_norm is Precision.clip_grad_by_norm

@@ -1,6 +1,4 @@
-"""Exact resumption of trainings under `lightning.Trainer`: a callback, and a LightningModule
-that brings it.
-"""
+"""Exact resumption under `lightning.Trainer`: a callback, and a LightningModule that adds it."""
 
 from __future__ import annotations
 
@@ -8,6 +6,8 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from ..checkpoints.folder_io import FolderReader
 from ..common.collectives import gather_objects
@@ -33,15 +33,15 @@ from ..internals.loop_states import (
     PROCESS_STATES,
     LoopPosition,
     begin_epoch,
+    begin_reading_anew,
     current_loop_position,
+    go_on_inside,
     is_inside_validation,
     loaders_given_to_fit,
     loop_position_of,
-    pop_loader_states,
-    restart_loaders,
-    resume_inside_epoch,
-    settle_counters,
+    settle,
     step_plateau_schedules,
+    take_loader_states,
 )
 from ..training.accumulation import WindowLoader
 from .loader_positions import (
@@ -59,46 +59,48 @@ _log = logging.getLogger(__name__)
 
 
 class ResumingCallback(Callback):
-    """Resume a training exactly: loops, random generators of every process, and the position in an
-    `EpochLoader`.
+    """Resumes a training exactly.
 
-    It does nothing unless the module, the data module or a training loader is one of this library.
+    Restores Lightning's loops, the random generators of every process, and the position in each
+    `EpochLoader`. A no-op unless the module, the data module or a training loader is one of this
+    library.
+
     A checkpoint may be written at any hook: `loop_position_of` reads the position from Lightning's
-    counters, `settle_counters` and `resume_inside_epoch` let Lightning's loops do the rest.
+    counters, `settle` and `go_on_inside` let Lightning's loops do the rest.
     """
 
     def __init__(self) -> None:
-        self._resumed: dict[str, Any] | None = None
+        # What the checkpoint holds for this process, until the training starts.
+        self._process_state: dict[str, Any] | None = None
         self._position: dict[str, Any] = {}
+        # States that Lightning has saved, of loaders of other libraries.
         self._loader_states: list[dict[str, Any]] = []
-        """Those that Lightning has saved, of loaders of other libraries."""
-        self._metrics: dict[str, Any] | None = None
+        self._metrics: dict[str, torch.Tensor] | None = None
         self._loop_position = LoopPosition(0, 0)
-        self._before_validation: dict[str, Any] | None = None
+        # The random generators as a validation began with them.
+        self._rng_before_validation: dict[str, Any] | None = None
+        # Lightning has read the checkpoint of this run, or trains without one.
         self._is_loaded = False
-        """Lightning has read the checkpoint of this run, or trains without one."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let `ckpt_path` be a folder too, where Lightning would read and write its own files."""
+        """Let `ckpt_path` be a folder too, unless the strategy has its own checkpoint format."""
         self._is_loaded = False
-        if _has_own_modules(trainer):
+        if _uses_resumable_modules(trainer):
             _use_folder_reader(trainer)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Add the state of every process, and the metrics that plateau schedules depend on."""
-        if (
-            not _is_fitted(trainer)
-            or PROCESS_STATES in checkpoint
-            or "optimizer_states" not in checkpoint
-        ):
+        has_weights_only = "optimizer_states" not in checkpoint
+        is_added_already = PROCESS_STATES in checkpoint
+        if not _is_fitting(trainer) or has_weights_only or is_added_already:
             return
-        if not _has_own_modules(trainer) and not epoch_loaders(trainer):
+        if not _uses_resumable_modules(trainer) and not epoch_loaders(trainer):
             return
 
         # A validation that is interrupted is repeated with the generators that it began with.
-        rng = self._before_validation
+        rng = self._rng_before_validation
         if current_loop_position(trainer).validated:
             rng = None
         add_process_states(checkpoint, trainer, rng=rng)
@@ -116,25 +118,26 @@ class ResumingCallback(Callback):
         """Keep the state of this process until the training starts, and settle the loops."""
         self._is_loaded = True
         states = checkpoint.get(PROCESS_STATES) or {}
-        if not _is_fitted(trainer) or not (states or _has_own_modules(trainer)):
+        if not _is_fitting(trainer) or not (states or _uses_resumable_modules(trainer)):
             return
-        # A trainer may have several of these; the first one resumes.
-        of_this_kind = [
-            callback for callback in callbacks_of(trainer) if isinstance(callback, ResumingCallback)
-        ]
-        if self is not of_this_kind[0]:
+        # A trainer may have several of these callbacks; the first one resumes.
+        callbacks = callbacks_of(trainer)
+        first = next(callback for callback in callbacks if isinstance(callback, ResumingCallback))
+        if self is not first:
             return
 
         rank = trainer.global_rank
         if states and rank not in states:
             _log.warning(
-                "The checkpoint has no state of process %s: its random numbers will be others.",
+                "The checkpoint has no state of process %s, so its random numbers differ from "
+                "those of an uninterrupted training. Resume with the same number of processes.",
                 rank,
             )
-        resumed: dict[str, Any] = {}
+        process_state: dict[str, Any] = {}
         if rank in states:
-            resumed = unpack(states[rank])
-        self._resumed = resumed
+            process_state = unpack(states[rank])
+        self._process_state = process_state
+
         metrics = checkpoint.get(METRICS) or {}
         if metrics:
             self._metrics = metrics.get(rank, metrics[0])
@@ -144,19 +147,21 @@ class ResumingCallback(Callback):
         warn_of_upstream_faults(
             callbacks_of(trainer), self._loop_position, is_inside_validation(fit_loop)
         )
-        settle_counters(fit_loop, self._loop_position)
-        self._loader_states = pop_loader_states(checkpoint)
+        settle(fit_loop, self._loop_position)
+        self._loader_states = take_loader_states(checkpoint)
 
         positions = checkpoint.get(POSITIONS) or {}
         if positions:
-            # The order of the samples is that of process 0, also for processes that were not there.
+            # A rank that did not exist then takes the position of process 0: the order of the
+            # samples is the same in all.
             self._position = from_plain(unpack(positions.get(rank, positions[0])))
         else:
-            self._position = from_facade_position(resumed.get("data"), self._loop_position)
+            self._position = from_facade_position(process_state.get("data"), self._loop_position)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the states of loaders from their first batch on: Lightning may read it before
-        the training starts.
+        """Let loaders record their states from the first batch on.
+
+        Lightning may read that batch before the training starts.
         """
         for loader in loaders_given_to_fit(trainer):
             if isinstance(loader, EpochLoader):
@@ -167,34 +172,36 @@ class ResumingCallback(Callback):
         self._is_loaded = True
         for loader in epoch_loaders(trainer):
             loader.tracked = True
-            # It leaves the states of loaders out of files of weights only.
+            # The reader leaves the states of loaders out of files of weights only.
             _use_folder_reader(trainer)
 
-        resumed = self._resumed
-        self._resumed = None
-        if resumed is None:
+        process_state = self._process_state
+        self._process_state = None
+        if process_state is None:
             return
 
+        # Metrics, accumulation and data; the generators last, as loaders draw from them.
         loop_position = self._loop_position
         self._restore_metrics(trainer)
         if loop_position.done > 0:
             _schedule_accumulation(trainer, loop_position.epoch)
         restore_position(trainer, loop_position, self._position, self._loader_states)
-        if resumed.get("rng") is not None:
-            restore_rng_state(resumed["rng"], trainer.world_size > 1)
+        if process_state.get("rng") is not None:
+            restore_rng_state(process_state["rng"], trainer.world_size > 1)
 
+        # Lightning's loops start at the position.
         if loop_position.done == 0:
             begin_epoch(trainer)
         if is_inside_of_epoch(loop_position, self._position):
-            resume_inside_epoch(trainer, loop_position)
+            go_on_inside(trainer, loop_position)
         else:
-            restart_loaders(trainer)
+            begin_reading_anew(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the epoch of the loaders, which do not notice the end of an epoch that Lightning cuts
-        short.
+        """Set the epoch of the loaders.
 
-        With `overfit_batches` they stay in the first one, whose batches are repeated.
+        They do not notice the end of an epoch that Lightning cuts short. With `overfit_batches`
+        they stay in the first epoch, whose batches are repeated.
         """
         epoch = trainer.current_epoch
         if getattr(trainer, "overfit_batches", 0):
@@ -205,23 +212,21 @@ class ResumingCallback(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the generators, as an interrupted validation is repeated."""
-        self._before_validation = capture_rng_state(trainer.world_size > 1)
+        self._rng_before_validation = capture_rng_state(trainer.world_size > 1)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Drop them."""
-        self._before_validation = None
+        """Drop the generators that the validation began with."""
+        self._rng_before_validation = None
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Report why a checkpoint could not be loaded, where Lightning's error does not tell."""
-        if _is_fitted(trainer) and not self._is_loaded:
+        """Log why a checkpoint could not be loaded, if Lightning's error does not explain it."""
+        if _is_fitting(trainer) and not self._is_loaded:
             explain_missing_optimizer_states(trainer)
 
     def _restore_metrics(self, trainer: Trainer) -> None:
-        """Restore the metrics logged last, and step the schedules that follow one if they had
-        not been.
-        """
+        """Restore the metrics logged last, and step schedules that follow one if it is due."""
         if self._metrics is not None:
             device = trainer.strategy.root_device
             for name, value in self._metrics.items():
@@ -234,85 +239,83 @@ class ResumingCallback(Callback):
         elif any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs):
             _log.warning(
                 "The checkpoint was written before the schedule that follows a metric was stepped "
-                "for its epoch, and has no metrics: the learning rate may be another one than "
-                "that of an uninterrupted training."
+                "for its epoch, and has no metrics: the learning rate may differ from that of an "
+                "uninterrupted training."
             )
 
 
 class ResumableModule(LightningModule):
-    """A LightningModule whose checkpoints hold the random generators and the position in an
-    `EpochLoader` too.
+    """A LightningModule whose checkpoints also hold random generators and positions in the data.
 
     So `fit(module, ckpt_path=...)` gives the numbers of a training that was never interrupted, in
-    mid-epoch too. Loaders of other kinds resume as Lightning lets them. Hooks may be overridden
-    without `super()`, except `on_load_checkpoint`, which weights that are shared and stored once
-    need.
+    mid-epoch too, if the loaders are `EpochLoader`s. Other loaders resume as Lightning lets them.
+    Hooks may be overridden without `super()`, except `on_load_checkpoint`, which restores weights
+    that are shared and stored once.
     """
 
     resumes_exactly = True
     """Read by `ResumingCallback`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let overrides of `configure_callbacks` leave out `super()`, as Lightning's returns
-        nothing.
-        """
+        """Let overrides of `configure_callbacks` leave out `super()`, as in Lightning."""
         super().__init_subclass__(**kwargs)
         if "configure_callbacks" in vars(cls):
-            cls.configure_callbacks = _with_own_callbacks(cls.configure_callbacks)  # type: ignore[method-assign]
+            configure_callbacks = _with_required_callbacks(cls.configure_callbacks)
+            cls.configure_callbacks = configure_callbacks  # type: ignore[method-assign]
 
-    def own_callbacks(self) -> list[Callback]:
+    def required_callbacks(self) -> list[Callback]:
         """Return the callbacks that this module needs."""
         return [ResumingCallback()]
 
-    def configure_callbacks(self) -> Any:
-        """Return those of `own_callbacks` that the trainer lacks."""
-        return _with_own_callbacks(LightningModule.configure_callbacks)(self)
+    def configure_callbacks(self) -> list[Callback]:
+        """Return those of `required_callbacks` that the trainer lacks."""
+        return _with_required_callbacks(LightningModule.configure_callbacks)(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Give weights the names that this module has for them, for strategies that load them by
-        themselves.
-        """
+        """Rename the weights as this module names them, for strategies that load them directly."""
         super().on_load_checkpoint(checkpoint)
         # Without this entry Lightning calls no callback.
         checkpoint.setdefault("callbacks", {})
-        # Some strategies have loaded the weights themselves.
+        # Some strategies have loaded the weights already.
         if "state_dict" in checkpoint:
-            checkpoint["state_dict"] = self._under_own_names(checkpoint["state_dict"])
+            checkpoint["state_dict"] = self._with_names_of_module(checkpoint["state_dict"])
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """As that of `nn.Module`, but compiled models load weights of models that are not
-        compiled, and the reverse.
-        """
-        return super().load_state_dict(
-            self._under_own_names(state_dict), strict=strict, assign=assign
-        )
+        """As that of `nn.Module`, but compiled and uncompiled models load each other's weights."""
+        renamed = self._with_names_of_module(state_dict)
+        return super().load_state_dict(renamed, strict=strict, assign=assign)
 
-    def _under_own_names(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return weights under the names of this module, also of tied ones that a safetensors
-        file stores once.
-        """
-        own = self.state_dict(keep_vars=True)
+    def _with_names_of_module(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return weights under the names of this module.
 
-        # Names differ by the wrappers of compiled modules.
-        own_names = {plain_name(name): name for name in own}
+        A safetensors file stores tied weights once; they get all of their names.
+        """
+        module_weights = self.state_dict(keep_vars=True)
+
+        # Wrappers of compiled modules are part of the names.
+        names_of_module = {plain_name(name): name for name in module_weights}
         renamed: dict[str, Any] = {}
-        for name, value in stored.items():
-            own_name = own_names.get(plain_name(name), name)
-            renamed[own_name] = value
+        for stored_name, value in stored.items():
+            name = names_of_module.get(plain_name(stored_name), stored_name)
+            renamed[name] = value
 
-        # Of weights that are tied one is stored.
-        stored_names = {id(value): name for name, value in own.items() if name in renamed}
-        for name, value in own.items():
+        # Tied weights are the same object in the module, and one of them is stored.
+        stored_names: dict[int, str] = {}
+        for name, value in module_weights.items():
+            if name in renamed:
+                stored_names[id(value)] = name
+        for name, value in module_weights.items():
             if name not in renamed and id(value) in stored_names:
                 renamed[name] = renamed[stored_names[id(value)]]
         return renamed
 
 
-def _with_own_callbacks(configure: Callable[[Any], Any]) -> Callable[[Any], list[Callback]]:
-    """Return `configure_callbacks` with the module's own callbacks added, unless they or the
-    trainer's have them.
+def _with_required_callbacks(configure: Callable[[Any], Any]) -> Callable[[Any], list[Callback]]:
+    """Return `configure_callbacks` with the `required_callbacks` of the module added.
+
+    Those that the trainer or the override already has are not added.
     """
 
     @functools.wraps(configure)
@@ -322,9 +325,9 @@ def _with_own_callbacks(configure: Callable[[Any], Any]) -> Callable[[Any], list
         if isinstance(configured, Sequence):
             callbacks = list(configured)
 
-        kinds = {type(callback) for callback in [*callbacks, *callbacks_of(self.trainer)]}
-        for callback in self.own_callbacks():
-            if type(callback) not in kinds:
+        present = {type(callback) for callback in [*callbacks, *callbacks_of(self.trainer)]}
+        for callback in self.required_callbacks():
+            if type(callback) not in present:
                 callbacks.append(callback)
         return callbacks
 
@@ -334,12 +337,12 @@ def _with_own_callbacks(configure: Callable[[Any], Any]) -> Callable[[Any], list
 def add_process_states(
     checkpoint: dict[str, Any], trainer: Trainer, rng: dict[str, Any] | None = None
 ) -> None:
-    """Add the state of every process to a checkpoint of Lightning, unless that has weights only.
+    """Add the state of every process to a checkpoint of Lightning, unless it has weights only.
 
     Args:
         checkpoint: as Lightning makes it.
-        trainer: fits.
-        rng: the generators; by default their present states.
+        trainer: in the middle of `fit`.
+        rng: the generators; by default their current states.
     """
     if "optimizer_states" not in checkpoint:
         return
@@ -352,12 +355,13 @@ def add_process_states(
     if isinstance(trainer.train_dataloader, WindowLoader):
         checkpoint[IN_WINDOWS] = True
     if epoch_loaders(trainer) or state["data"] is not None:
-        pop_loader_states(checkpoint)
+        take_loader_states(checkpoint)
 
 
 def _use_folder_reader(trainer: Trainer) -> None:
-    """Read folders too, and write files that hold only tensors and plain values, where Lightning
-    has its own files.
+    """Let the trainer read folders too, and write only tensors and plain values.
+
+    A strategy or a plugin with its own checkpoint format keeps that.
     """
     strategy = trainer.strategy
     reads_files = type(strategy).load_checkpoint is Strategy.load_checkpoint
@@ -365,20 +369,20 @@ def _use_folder_reader(trainer: Trainer) -> None:
         strategy.checkpoint_io = FolderReader(trainer)
 
 
-def _is_fitted(trainer: Trainer) -> bool:
+def _is_fitting(trainer: Trainer) -> bool:
     return trainer.state.fn == TrainerFn.FITTING
 
 
-def _has_own_modules(trainer: Trainer) -> bool:
+def _uses_resumable_modules(trainer: Trainer) -> bool:
     """Return whether the module or the data module is one of this library."""
-    datamodule: Any = getattr(trainer, "datamodule", None)
-    modules = (trainer.lightning_module, datamodule)
+    modules = (trainer.lightning_module, getattr(trainer, "datamodule", None))
     return any(getattr(module, "resumes_exactly", False) for module in modules)
 
 
 def _schedule_accumulation(trainer: Trainer, epoch: int) -> None:
-    """Set the batches of a step as Lightning's callback does when an epoch begins: a resumed one
-    does not begin.
+    """Set the batches of a step as `GradientAccumulationScheduler` does when an epoch begins.
+
+    The hook of that callback is not called for an epoch that is resumed.
     """
     for callback in callbacks_of(trainer):
         if isinstance(callback, GradientAccumulationScheduler):

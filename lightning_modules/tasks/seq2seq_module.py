@@ -19,23 +19,25 @@ _IGNORED = -100
 
 
 class Seq2SeqModule(TaskModule):
-    """As `Seq2SeqTrainer` with `predict_with_generate`: metrics of validation and test are those of
-    generated tokens.
+    """As `Seq2SeqTrainer(predict_with_generate=True)`: metrics are computed from generated tokens.
 
-    The losses are those of a forward pass with the labels. Metrics are updated with token ids,
-    (samples, length): those that the model's `generate` returned, without a token that starts each
-    sequence, and the labels. Both are equally long, tokens filled up with the padding token, labels
-    with -100. `BatchMetrics(metrics, prepare=...)` turns them into texts. Without metrics nothing
-    is generated but in `predict`, whose batches are what `generate` returned.
+    That holds for validation and test; metrics of the training are updated with the most likely
+    token at each position, given the correct tokens before it. Losses come from a forward pass with
+    the labels.
+
+    Metrics are updated with token ids, (samples, length): those that the model's `generate`
+    returned, without the token that starts each sequence, and the labels. Both are padded to the
+    same length, tokens with the padding token, labels with -100.
+    `BatchMetrics(metrics, prepare=...)` turns them into texts. Without metrics only `predict`
+    generates; its result is what `generate` returned.
 
     Args:
-        model: see `LossModule`; has a method `generate`.
+        model: as in `LossModule`; has a method `generate`.
         generation: keyword arguments of `generate`, such as
-            `{"max_new_tokens": 40, "num_beams": 4}`; others are those of the model's own
+            `{"max_new_tokens": 40, "num_beams": 4}`; others default to the model's
             `generation_config`.
-        pad_token_id: fills up sequences, by default what the model's config says.
-        kwargs: further arguments of `TaskModule` and `LossModule`. Metrics of the training are
-            updated with the most likely token at each position, given the right ones before it.
+        pad_token_id: pads sequences; by default that of the model's config.
+        kwargs: arguments of `TaskModule` and `LossModule`.
     """
 
     def __init__(
@@ -62,32 +64,29 @@ class Seq2SeqModule(TaskModule):
 
         Args:
             batch: columns that the model's `generate` does not take, such as labels, are left out.
-                Inputs without names have those of the arguments of `forward`.
-            options: keyword arguments of its `generate`; they go before those in `generation`.
+                Inputs without names are named as the arguments of `forward`.
+            options: keyword arguments of `generate`; they override those in `generation`.
 
         Returns:
-            What it returned, (samples, length).
+            Token ids, (samples, length).
 
         Raises:
             TypeError: the model has no method `generate`.
         """
         model = self._require_model()
-        inputs = {
-            name: value
-            for name, value in without_answers(self._with_names(batch)).items()
-            if value is not None
-        }
-        return generate(
-            model, inputs, {**self.generation, **options}, synced_gpus=is_sharded(model)
-        )
+        columns = without_answers(self._with_names(batch))
+        inputs = {name: value for name, value in columns.items() if value is not None}
+        generation = {**self.generation, **options}
+        return generate(model, inputs, generation, synced_gpus=is_sharded(model))
 
     def predictions_of(self, outputs: Any) -> Any:
         """Return the most likely token at each position."""
-        predictions = super().predictions_of(outputs)
-        logits = predictions[0] if isinstance(predictions, tuple) else predictions
+        logits = super().predictions_of(outputs)
+        if isinstance(logits, tuple):
+            logits = logits[0]
         return logits.argmax(-1)
 
-    def _count(
+    def _update_metrics(
         self,
         stage: str,
         loader: int,
@@ -97,53 +96,55 @@ class Seq2SeqModule(TaskModule):
         *,
         counts: bool,
     ) -> None:
-        counted = self._counted[stage]
-        if counted.metrics is None:
+        metrics = self._stage_metrics[stage]
+        if metrics.metrics is None:
             return
-        tokens = (
-            self.predictions_of(outputs)
-            if stage == "train"
-            else self._without_start(self.generate(batch))
-        )
+        if stage == "train":
+            tokens = self.predictions_of(outputs)
+        else:
+            tokens = self._without_start(self.generate(batch))
+
+        # Pad both to the same length.
         labels = self._labels(batch)
         if isinstance(labels, torch.Tensor):
             length = max(tokens.shape[-1], labels.shape[-1])
             if tokens.shape[-1] < length:
-                tokens = _filled(tokens, length, self._padding())
-            labels = _filled(labels, length, _IGNORED)
-        counted.update(
+                tokens = _pad(tokens, length, self._padding_token())
+            labels = _pad(labels, length, _IGNORED)
+
+        metrics.update(
             stage, loader, tokens, labels, inputs=batch, loss=loss.detach(), counts=counts
         )
 
     def _with_names(self, batch: Any) -> Mapping[str, Any]:
         if isinstance(batch, Mapping):
             return batch
-        arguments, named = self.positional_inputs(batch, labels=False)
+        args, kwargs = self.positional_inputs(batch, labels=False)
         names = inspect.signature(base_of_adapter(self.model).forward).parameters
-        return {**dict(zip(names, arguments, strict=False)), **named}
+        return {**dict(zip(names, args, strict=False)), **kwargs}
 
     def _without_start(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Remove the token that starts a sequence, which labels do not have."""
-        places = (
-            getattr(self.model, "generation_config", None),
-            getattr(self.model, "config", None),
-        )
-        starts = [getattr(place, "decoder_start_token_id", None) for place in places]
-        start = next((token for token in starts if token is not None), None)
-        return (
-            tokens
-            if start is None or not tokens.shape[-1] or (tokens[:, 0] != start).any()
-            else tokens[:, 1:]
-        )
+        """Remove the token that starts each sequence, which labels do not have."""
+        start = None
+        for name in ("generation_config", "config"):
+            config = getattr(self.model, name, None)
+            if start is None:
+                start = getattr(config, "decoder_start_token_id", None)
 
-    def _padding(self) -> int:
-        return padding_token(None, self.model) if self.pad_token_id is None else self.pad_token_id
+        if start is None or not tokens.shape[-1] or (tokens[:, 0] != start).any():
+            return tokens
+        return tokens[:, 1:]
+
+    def _padding_token(self) -> int:
+        if self.pad_token_id is None:
+            return padding_token(None, self.model)
+        return self.pad_token_id
 
     def _predicts_next_token(self) -> bool:
         return False
 
 
-def _filled(tokens: torch.Tensor, length: int, token: int) -> torch.Tensor:
-    filled = tokens.new_full((tokens.shape[0], length), token)
-    filled[:, : tokens.shape[-1]] = tokens
-    return filled
+def _pad(tokens: torch.Tensor, length: int, padding: int) -> torch.Tensor:
+    padded = tokens.new_full((tokens.shape[0], length), padding)
+    padded[:, : tokens.shape[-1]] = tokens
+    return padded

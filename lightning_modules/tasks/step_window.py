@@ -1,9 +1,9 @@
-"""Weigh all items of an optimizer step the same under automatic optimization and accumulation.
+"""Gives all items of an optimizer step the same weight under automatic optimization.
 
 Lightning divides the loss of each batch by `accumulate_grad_batches`. So a token in a batch with
-few of them counts more than others, and the last, shorter step of an epoch counts less than other
-steps. The Trainer API has neither: the sum of all losses is divided by what there is in the step.
-Here the losses are weighed before the backward pass, and the gradients scaled after the last one.
+few tokens weighs more than others, and the last, shorter step of an epoch weighs less than other
+steps. The Trainer API divides the sum of all losses by the number of items in the step. Here the
+losses are weighted before the backward pass, and the gradients are scaled after the last one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..common.dtensor import local_part
-from ..internals.lightning_import import Trainer
+from ..common.dtensor import own_part
+from ..internals.lightning_import import LightningModule, Trainer
 from ..internals.loop_states import LoopPosition
 
 _log = logging.getLogger(__name__)
@@ -39,37 +39,43 @@ def ends_step(trainer: Trainer) -> bool:
 
 
 class _Items(NamedTuple):
-    """What the losses of some batches are means of."""
+    """The items of some batches, over which their losses are means.
+
+    Attributes:
+        number: items of all processes.
+        total: sum of each loss times its items in this process, see `StepWindow.add`.
+        unit: items of the first batch. Weights are relative to it, as the items of the whole step
+            are not known before its end.
+    """
 
     number: torch.Tensor
-    """Items over all processes."""
     total: torch.Tensor
-    """Sum of each loss times its items in this process, see `StepWindow.add`."""
     unit: torch.Tensor
-    """Items of the first batch: weights are relative to it, as those of the whole step are not
-    known before its end.
-    """
 
 
 class _Losses(NamedTuple):
-    """The losses of some batches of a step."""
+    """The losses of some batches of a step.
+
+    Attributes:
+        mean: with the same weight for each item, or for each loss where items are not known.
+        items: None where they are not known.
+    """
 
     mean: torch.Tensor | None = None
-    """Each item counts the same, or each loss where items are not known."""
     items: _Items | None = None
 
 
 class StepWindow:
-    """The batches of one optimizer step, so far: those that had a backward pass, and the current
-    one.
+    """The batches of an incomplete optimizer step.
 
+    Those that had a backward pass are counted; the current one is added but not yet counted.
     Nothing here synchronises with the device.
 
     Attributes:
-        batches: how many had a backward pass.
-        finished_loss: that of the step which `finish` ended last, until the next `clear`. In
-            several processes it is the part of this one: the mean over the processes is the loss of
-            the step.
+        batches: number of batches that had a backward pass.
+        finished_loss: of the step that `finish` ended last, until the next `clear`. In several
+            processes it is the part of this one: the mean over the processes is the loss of the
+            step.
     """
 
     def __init__(self) -> None:
@@ -79,14 +85,16 @@ class StepWindow:
         """Begin a step."""
         self.batches = 0
         self.finished_loss: torch.Tensor | None = None
+        # Of the batches that had a backward pass.
         self._counted = _Losses()
-        """Of the batches that had a backward pass."""
         self.begin_batch()
 
     def begin_batch(self) -> None:
-        """Begin a batch, and forget the one before it if its loss had no backward pass, as
-        Lightning does on None.
+        """Begin a batch, and drop the one before it if its loss had no backward pass.
+
+        Lightning skips the backward pass if `training_step` returns None.
         """
+        # The counted batches and the current one.
         self._with_current = self._counted
         self._weight: torch.Tensor | None = None
 
@@ -101,18 +109,19 @@ class StepWindow:
         items: torch.Tensor | None = None,
         share: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Add a loss of the current batch; if there are several, the batch weighs as much as all
-        their items.
+        """Add a loss of the current batch.
+
+        The weight of a batch with several losses is the sum of their items.
 
         Args:
             loss: the mean of its items in this process.
-            items: how many items of it count, over all processes; None where each batch counts the
-                same.
-            share: those of this process, times the number of processes, as gradients are averaged;
+            items: number of its items that count, over all processes; None to give each batch the
+                same weight.
+            share: items of this process, times the number of processes, as gradients are averaged;
                 None in a single process.
 
         Returns:
-            The mean of the losses so far, with the current batch, each item counting the same.
+            The mean of the losses so far, with the current batch and the same weight for each item.
         """
         loss = loss.detach()
         before = self._with_current
@@ -123,16 +132,20 @@ class StepWindow:
             self._with_current = before._replace(mean=mean)
             return mean
 
-        # Counts are exact in these, unlike in half precision.
-        dtype = torch.float64 if loss.dtype == torch.float64 else torch.float32
+        # Counts are exact in these types, unlike in half precision.
+        dtype = torch.float32
+        if loss.dtype == torch.float64:
+            dtype = torch.float64
         items = items.to(dtype)
-        share = items if share is None else share.to(dtype)
+        if share is None:
+            share = items
+        share = share.to(dtype)
         if self._weight is None:
             self._weight = share
         else:
             self._weight = self._weight + share
 
-        # The mean over no items is NaN.
+        # A mean over no items is NaN.
         loss = torch.where(share > 0, loss, torch.zeros_like(loss))
         if before.mean is None or before.items is None:
             first = _Items(items, loss * share, unit=items.clamp(min=1))
@@ -142,7 +155,7 @@ class StepWindow:
         number = before.items.number + items
         total = before.items.total + loss * share
         mean = before.mean + (loss - before.mean) * (items / number.clamp(min=1))
-        # Several losses of the first batch make up the unit together.
+        # The unit is the sum over all losses of the first batch.
         unit = before.items.unit
         if self.batches == 0:
             unit = number.clamp(min=1)
@@ -150,9 +163,7 @@ class StepWindow:
         return mean
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss of the current batch as it goes into the backward pass: in units of
-        the first batch.
-        """
+        """Return the loss of the current batch for the backward pass, relative to the first."""
         items = self._with_current.items
         if self._weight is None or items is None:
             return loss
@@ -167,14 +178,13 @@ class StepWindow:
             self._weight = None
 
     def finish(self, parameters: Iterable[nn.Parameter], divisor: int) -> None:
-        """Turn the sums of gradients into the gradient of the mean loss of the step, and begin the
-        next one.
+        """Scale the summed gradients to the gradient of the mean loss, and begin the next step.
 
-        Without a batch that was counted this is a no-op.
+        A no-op if no batch was counted.
 
         Args:
-            parameters: those that are trained.
-            divisor: of the loss of each batch.
+            parameters: the trained parameters.
+            divisor: number by which Lightning has divided the loss of each batch.
         """
         if self.batches == 0:
             return
@@ -193,13 +203,10 @@ class StepWindow:
         self.finished_loss = finished_loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of an incomplete step for `load_state_dict`, without the current
-        batch.
-        """
+        """Return the state of an incomplete step, without the current batch."""
         mean, items = self._counted
         state: dict[str, Any] = {"batches": self.batches, "loss": mean}
         if items is not None:
-            # The names of version 0.1.0, which saved the attributes.
             state |= {"_items": items.number, "_total": items.total, "_unit": items.unit}
         return state
 
@@ -210,17 +217,15 @@ class StepWindow:
             state: of the same process.
             device: of the module.
         """
-        values = {
-            name: value.to(device)
-            for name, value in state.items()
-            if isinstance(value, torch.Tensor)
-        }
-        mean = values.get("loss")
+        mean = state["loss"]
+        if mean is not None:
+            mean = mean.to(device)
         items = None
-        if mean is not None and "_items" in values:
+        if "_items" in state:
+            number = state["_items"].to(device)
             # Version 0.1.0 did not save the total.
-            total = values.get("_total", mean * values["_items"])
-            items = _Items(values["_items"], total, values["_unit"])
+            total = state.get("_total", mean * number).to(device)
+            items = _Items(number, total, unit=state["_unit"].to(device))
 
         self.batches = state["batches"]
         self._counted = _Losses(mean, items)
@@ -228,53 +233,54 @@ class StepWindow:
 
 
 def is_inside_step(trainer: Trainer, loop_position: LoopPosition) -> bool:
-    """Return whether batches were trained on that no optimizer step was taken with.
+    """Return whether batches were trained on without an optimizer step yet.
 
-    Lightning takes one at the end of an epoch; a strategy that accumulates by itself goes on with
-    the next epoch.
+    Lightning always takes a step at the end of an epoch. A strategy that accumulates itself
+    continues the step in the next epoch.
     """
     if trainer.strategy.handles_gradient_accumulation:
-        counts: Any = trainer.fit_loop.epoch_loop.batch_progress.total
-        return counts.processed % trainer.accumulate_grad_batches > 0
+        total: Any = trainer.fit_loop.epoch_loop.batch_progress.total
+        return total.processed % trainer.accumulate_grad_batches > 0
     return loop_position.done % trainer.accumulate_grad_batches > 0 and not loop_position.at_end
 
 
-def step_so_far(trainer: Trainer) -> dict[str, Any] | None:
+def incomplete_step(trainer: Trainer) -> dict[str, Any] | None:
     """Return the state of an incomplete step: gradients of this process, and the `StepWindow`.
 
-    None where the strategy keeps the gradients to itself, which is warned of: DeepSpeed always,
-    FSDP those that are not sharded yet.
+    None, with a warning, where the strategy does not expose the gradients: DeepSpeed never does,
+    FSDP not before they are sharded.
     """
     module = trainer.lightning_module
     gradients: dict[str, torch.Tensor] = {}
     is_hidden = trainer.strategy.handles_gradient_accumulation
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
-            gradients[name] = local_part(parameter.grad)
-            if gradients[name].shape != local_part(parameter).shape:
+            gradients[name] = own_part(parameter.grad)
+            if gradients[name].shape != own_part(parameter).shape:
                 is_hidden = True
 
     # Modules of other libraries have no window.
     window = getattr(module, "window", None)
-    state = None
+    window_state = None
     has_trained = True
     if isinstance(window, StepWindow):
-        state = window.state_dict()
-        has_trained = window.batches > 0  # not if `training_step` returned None
+        window_state = window.state_dict()
+        # Nothing was trained on if `training_step` returned None each time.
+        has_trained = window.batches > 0
 
     if is_hidden or (has_trained and not gradients):
         _log.warning(
-            "A checkpoint inside of a step of %s batches lacks their gradients, hidden by %s: save "
-            "after whole steps.",
+            "A checkpoint inside a step of %s batches lacks their gradients, which %s does not "
+            "expose. Save after whole steps.",
             trainer.accumulate_grad_batches,
             type(trainer.strategy).__name__,
         )
         return None
-    return {"gradients": gradients, "window": state}
+    return {"gradients": gradients, "window": window_state}
 
 
-def load_step(module: Any, step: dict[str, Any]) -> None:
-    """Restore the result of `step_so_far`.
+def load_step(module: LightningModule, step: dict[str, Any]) -> None:
+    """Restore the result of `incomplete_step`.
 
     Args:
         module: a LightningModule.
@@ -283,7 +289,7 @@ def load_step(module: Any, step: dict[str, Any]) -> None:
     for name, parameter in module.named_parameters():
         if name in step["gradients"]:
             parameter.grad = torch.empty_like(parameter)
-            local_part(parameter.grad).copy_(step["gradients"][name])
+            own_part(parameter.grad).copy_(step["gradients"][name])
     window = getattr(module, "window", None)
     if step["window"] is not None and isinstance(window, StepWindow):
         window.load_state_dict(step["window"], module.device)
@@ -295,8 +301,8 @@ def _scale(gradients: list[torch.Tensor], factor: float | torch.Tensor) -> None:
         return
     with torch.no_grad():
         for gradient in gradients:
-            own = local_part(gradient)
+            shard = own_part(gradient)
             if isinstance(factor, torch.Tensor):
-                own.mul_(factor.to(own.device))
+                shard.mul_(factor.to(shard.device))
             else:
-                own.mul_(factor)
+                shard.mul_(factor)

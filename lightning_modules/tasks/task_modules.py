@@ -1,11 +1,12 @@
-"""LightningModules for the usual tasks: their loss where the model has none of its own, and
-their usual metrics.
+"""LightningModules for the usual tasks, with the loss and the usual metrics of each.
+
+The loss of a task is computed where the model does not return one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn import functional
@@ -25,12 +26,12 @@ class TaskModule(LossModule):
     """A `LossModule` for one task: the model need not take the labels, nor return a loss.
 
     Args:
-        model: see `LossModule`; one that returns logits only, under that name, first of a tuple or
-            as a tensor, gets the loss of the task.
-        num_labels: classes, for the usual metrics; by default `model.config.num_labels`.
-        metrics: see `LossModule`; None takes the usual ones of the task, False none.
-        train_metrics: see `LossModule`.
-        kwargs: further arguments of `LossModule`.
+        model: as in `LossModule`. If it returns only logits (under that name, first of a tuple, or
+            as a tensor), the loss of the task is computed from them.
+        num_labels: number of classes, for the usual metrics; by default `model.config.num_labels`.
+        metrics: as in `LossModule`; None means the usual metrics of the task, False none.
+        train_metrics: as in `LossModule`.
+        kwargs: other arguments of `LossModule`.
     """
 
     def __init__(
@@ -42,23 +43,26 @@ class TaskModule(LossModule):
         train_metrics: Any = None,
         **kwargs: Any,
     ) -> None:
-        self.num_labels_given = num_labels
-        self._usual = (metrics is None, train_metrics)
-        later = metrics is None  # the usual ones, when the model is there
+        self._num_labels = num_labels
+
+        # The usual metrics are made once the model exists, and those of the training with them.
+        self._makes_usual_metrics = metrics is None
+        # In a tuple, as a torchmetrics object would become a submodule.
+        self._train_metrics_setting = (train_metrics,)
+        if self._makes_usual_metrics:
+            train_metrics = None
         super().__init__(
-            model,
-            metrics=metrics or None,
-            train_metrics=None if later else train_metrics or None,
-            **kwargs,
+            model, metrics=metrics or None, train_metrics=train_metrics or None, **kwargs
         )
         self.keep_hyperparameters(num_labels=num_labels)
 
     @property
     def num_labels(self) -> int | None:
         """Return the number of classes; None if it is unknown."""
-        if self.num_labels_given is not None:
-            return self.num_labels_given
-        return getattr(getattr(self.model, "config", None), "num_labels", None)
+        if self._num_labels is not None:
+            return self._num_labels
+        config = getattr(self.model, "config", None)
+        return getattr(config, "num_labels", None)
 
     def begin_epoch(self, stage: str) -> None:
         """Make the usual metrics, which ask the model for its classes."""
@@ -66,92 +70,105 @@ class TaskModule(LossModule):
         super().begin_epoch(stage)
 
     def _make_usual_metrics(self) -> None:
-        wanted, train_metrics = self._usual
-        if wanted:
-            self._usual = (False, None)
-            usual = self.usual_metrics()
-            self._set_metrics(
-                usual or None, train_metrics if usual or train_metrics is not True else None
-            )
+        if not self._makes_usual_metrics:
+            return
+        self._makes_usual_metrics = False
+        metrics = self.usual_metrics()
+
+        # True means the same metrics in the training, of which there may be none.
+        (train_metrics,) = self._train_metrics_setting
+        if train_metrics is True and not metrics:
+            train_metrics = None
+        self._set_metrics(metrics or None, train_metrics)
 
     def usual_metrics(self) -> dict[str, Any]:
-        """Return the metrics of the task, used where none are given."""
+        """Return the metrics of the task, used if `metrics` is None."""
         return {}
 
     def loss_of_logits(
         self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None
     ) -> torch.Tensor:
-        """Compute the loss: by default the cross entropy of classes, in the last dimension, without
-        labels of -100.
+        """Compute the loss: by default the cross entropy of classes, ignoring labels of -100.
 
         Args:
             logits: (..., classes).
             labels: (...), class numbers.
-            items: what the sum is divided by; None for the mean.
+            items: number that the sum is divided by; None for the mean.
         """
-        flat = logits.flatten(0, -2)
+        flat_logits = logits.flatten(0, -2)
         classes = labels.flatten()
         if items is None:
-            return functional.cross_entropy(flat, classes, ignore_index=_IGNORED)
-        return (
-            functional.cross_entropy(flat, classes, ignore_index=_IGNORED, reduction="sum") / items
+            return functional.cross_entropy(flat_logits, classes, ignore_index=_IGNORED)
+        total = functional.cross_entropy(
+            flat_logits, classes, ignore_index=_IGNORED, reduction="sum"
         )
+        return total / items
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the batch; without labels that the model's `forward` does not take."""
-        inputs = super().model_inputs(batch)
+        """Return the batch, without labels that the model's `forward` does not take."""
+        inputs = dict(super().model_inputs(batch))
         accepted = accepted_arguments(self.model.forward, **inputs)
-        return {
-            name: value
-            for name, value in inputs.items()
-            if name in accepted or name not in self.label_names
-        }
+        for name in self.label_names:
+            if name not in accepted:
+                inputs.pop(name, None)
+        return inputs
 
     def positional_inputs(
         self, batch: Any, *, labels: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return a batch without names: all but the labels in order, and those by name where
-        `forward` takes them.
+        """Return the arguments of the model in a batch without names.
+
+        The inputs are passed in order, the labels by name if `forward` takes them.
 
         Args:
-            batch: see `LossModule`, as the other.
-            labels: see there.
+            batch: as in `LossModule`.
+            labels: as in `LossModule`.
         """
-        arguments, named = super().positional_inputs(batch, labels=False)
+        args, kwargs = super().positional_inputs(batch, labels=False)
         if labels and len(self.label_names) == 1:
-            given = {self.label_names[0]: self._labels(batch)}
-            named |= accepted_arguments(self.model.forward, **given)
-        return arguments, named
+            labels_by_name = {self.label_names[0]: self._labels(batch)}
+            kwargs |= accepted_arguments(self.model.forward, **labels_by_name)
+        return args, kwargs
 
     def read_loss(self, outputs: Any, batch: Any, items: torch.Tensor | None) -> torch.Tensor:
         """Return the loss of the model if it returned one, else that of the task."""
         labels = self._labels(batch)
         if has_loss(outputs) or not isinstance(labels, torch.Tensor):
             return super().read_loss(outputs, batch, items)
-        items = self._divisor(self._count_targets(labels)) if self._is_part_of_step() else None
-        return self.loss_of_logits(_first_tensor(predictions_in(outputs, CACHES)), labels, items)
+
+        divisor = None
+        if self._is_part_of_step():
+            divisor = self._divisor(self._count_targets(labels))
+        logits = _first_tensor(predictions_in(outputs, CACHES))
+        return self.loss_of_logits(logits, labels, divisor)
 
     def _items_of_loss(
         self, batch: Any, items: torch.Tensor | None, outputs: Any
     ) -> torch.Tensor | None:
-        smoothed = self._named_labels(batch) if self.label_smoothing else None
-        if smoothed is not None:
-            return self._count_labels(smoothed)
+        smoothed_labels = None
+        if self.label_smoothing:
+            smoothed_labels = self._labels_by_name(batch)
+        if smoothed_labels is not None:
+            return self._count_labels(smoothed_labels)
+
+        # The loss is that of the task only where the model has returned none.
         labels = self._labels(batch)
         if self.loss_fn is not None or has_loss(outputs) or not isinstance(labels, torch.Tensor):
             return super()._items_of_loss(batch, items, outputs)
         return self._count_targets(labels)
 
-    def _count_targets(self, labels: torch.Tensor) -> Any:
-        """Count what the loss of the task is the mean of."""
-        return count_targets(None, labels, labels.device)
+    def _count_targets(self, labels: torch.Tensor) -> torch.Tensor:
+        """Count the items in the mean that is the loss of the task."""
+        count = count_targets(None, labels, labels.device)
+        # It is None only for other losses than means.
+        return cast("torch.Tensor", count)
 
 
 class CausalLMModule(TaskModule):
-    """As `LossModule`, for models that predict the next token: labels are the inputs themselves,
-    not shifted.
+    """As `LossModule`, for models that predict the next token.
 
-    Logs `val_perplexity`, exact over all tokens, where no other metrics are given.
+    The labels are the inputs themselves, not shifted. Logs `val_perplexity`, exact over all tokens,
+    unless `metrics` are passed.
 
     Its arguments are those of `TaskModule` and `LossModule`.
     """
@@ -166,24 +183,23 @@ class CausalLMModule(TaskModule):
         """Return the cross entropy of each token, given those before it."""
         return super().loss_of_logits(logits[:, :-1], labels[:, 1:], items)
 
-    def _count_targets(self, labels: torch.Tensor) -> Any:
+    def _count_targets(self, labels: torch.Tensor) -> torch.Tensor:
         return super()._count_targets(labels[:, 1:])
 
     def _predicts_next_token(self) -> bool:
         return True
 
-    def _compares_with_input(self) -> bool:
+    def _uses_inputs_as_labels(self) -> bool:
         return True
 
 
 class SequenceClassificationModule(TaskModule):
-    """As `LossModule`, for models that classify whole sequences, or give each a number, or several
-    labels.
+    """As `LossModule`, for models that predict a class, a number or several labels for a sequence.
 
-    Logs `val_accuracy` where there are no other metrics and the number of classes is known;
-    `val_mse` for numbers. As in models of `transformers`, labels that are whole numbers are
-    classes, others are numbers if there is one of them, and several labels of 0 and 1 each
-    otherwise; `model.config.problem_type` overrides this.
+    Unless `metrics` are passed, logs `val_accuracy` if the number of classes is known, and
+    `val_mse` for numbers. As in models of `transformers`, labels of an integer type are classes.
+    Floating-point labels are a number to predict if the model has one output, otherwise several
+    labels that are 0 or 1 each. `model.config.problem_type` overrides this.
 
     Its arguments are those of `TaskModule` and `LossModule`.
     """
@@ -191,7 +207,8 @@ class SequenceClassificationModule(TaskModule):
     @property
     def problem_type(self) -> str | None:
         """Return the kind of labels in the model's config, in the words of `transformers`."""
-        problem_type = getattr(getattr(self.model, "config", None), "problem_type", None)
+        config = getattr(self.model, "config", None)
+        problem_type = getattr(config, "problem_type", None)
         if problem_type is None and self.num_labels == 1:
             return "regression"
         return problem_type
@@ -210,26 +227,31 @@ class SequenceClassificationModule(TaskModule):
     def loss_of_logits(
         self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return the cross entropy, squared error, or binary cross entropy, as the labels are."""
-        numbers = labels.is_floating_point()
-        if self.problem_type == "regression" or (
-            numbers and self.problem_type is None and logits.shape[-1] == 1
-        ):
+        """Return the loss for the kind of the labels.
+
+        The cross entropy of classes, the squared error of numbers, or the binary cross entropy of
+        several labels.
+        """
+        is_floating = labels.is_floating_point()
+        is_number = is_floating and self.problem_type is None and logits.shape[-1] == 1
+        if self.problem_type == "regression" or is_number:
             return functional.mse_loss(logits.reshape(labels.shape), labels.to(logits.dtype))
-        if self.problem_type == "multi_label_classification" or numbers:
+        if self.problem_type == "multi_label_classification" or is_floating:
             return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
         return super().loss_of_logits(logits, labels, items)
 
-    def _count_targets(self, labels: torch.Tensor) -> Any:
-        classes = self.problem_type in (None, "single_label_classification")
-        return super()._count_targets(labels if classes else labels.float())
+    def _count_targets(self, labels: torch.Tensor) -> torch.Tensor:
+        # Integers may be numbers or several labels, too, of which each entry counts.
+        if self.problem_type not in (None, "single_label_classification"):
+            labels = labels.float()
+        return super()._count_targets(labels)
 
 
 class TokenClassificationModule(TaskModule):
     """As `LossModule`, for models that classify each token; labels of -100 do not count.
 
-    Logs `val_accuracy` and `val_f1` (mean over the classes) where there are no other metrics and
-    the number of classes is known.
+    Logs `val_accuracy` and `val_f1` (mean over the classes) if the number of classes is known,
+    unless `metrics` are passed.
 
     Its arguments are those of `TaskModule` and `LossModule`.
     """
@@ -248,11 +270,12 @@ class TokenClassificationModule(TaskModule):
 
 def _first_tensor(predictions: Any) -> torch.Tensor:
     while isinstance(predictions, (tuple, list, Mapping)) and len(predictions):
-        predictions = next(
-            iter(predictions.values() if isinstance(predictions, Mapping) else predictions)
-        )
+        if isinstance(predictions, Mapping):
+            predictions = list(predictions.values())
+        predictions = predictions[0]
     if not isinstance(predictions, torch.Tensor):
         raise ValueError(
-            f"The model returned a {type(predictions).__name__}, neither a loss nor `logits`."
+            f"The model returned a {type(predictions).__name__}: it has to return a loss, or "
+            "`logits` as a tensor."
         )
     return predictions

@@ -1,5 +1,6 @@
-"""Callbacks of Lightning that do not resume exactly, and from which checkpoints; a warning names
-them on loading.
+"""Callbacks of Lightning that do not resume exactly, and from which checkpoints.
+
+A warning names them when such a checkpoint is loaded.
 """
 
 from __future__ import annotations
@@ -7,15 +8,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..common.libraries import is_instance
+from ..internals.lightning_import import Callback
 from ..internals.loop_states import LoopPosition
+
+if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import BackboneFinetuning
 
 _log = logging.getLogger(__name__)
 
-Applies = Callable[[Any, LoopPosition, bool], bool]
-"""Of the callback, the position of the checkpoint, and whether it is inside of a validation."""
+Condition = Callable[[Any, LoopPosition, bool], bool]
+"""Called with the callback, the position of the checkpoint, and whether it is inside a validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,75 +29,78 @@ class UpstreamFault:
 
     Attributes:
         callback: name of the class.
-        applies: whether a checkpoint at a position is concerned.
-        effect: what differs then, and what to do.
+        applies: returns whether a checkpoint is affected.
+        effect: what differs, and what to do.
     """
 
     callback: str
-    applies: Applies
+    applies: Condition
     effect: str
 
 
-def _inside_epoch(callback: Any, loop_position: LoopPosition, in_validation: bool) -> bool:
+def _is_inside_epoch(callback: Callback, loop_position: LoopPosition, in_validation: bool) -> bool:
     return loop_position.done > 0 and not loop_position.at_end
 
 
-def _inside_validation(callback: Any, loop_position: LoopPosition, in_validation: bool) -> bool:
+def _is_inside_validation(
+    callback: Callback, loop_position: LoopPosition, in_validation: bool
+) -> bool:
     return in_validation
 
 
-def _after_unfreezing(callback: Any, loop_position: LoopPosition, in_validation: bool) -> bool:
+def _is_after_unfreezing(
+    callback: BackboneFinetuning, loop_position: LoopPosition, in_validation: bool
+) -> bool:
     return (loop_position.epoch, loop_position.done) > (callback.unfreeze_backbone_at_epoch, 0)
 
 
-def _after_an_epoch(callback: Any, loop_position: LoopPosition, in_validation: bool) -> bool:
-    return loop_position.epoch + loop_position.at_end > 0
+def _is_after_first_epoch(
+    callback: Callback, loop_position: LoopPosition, in_validation: bool
+) -> bool:
+    return loop_position.epoch > 0 or loop_position.at_end
 
 
 UPSTREAM_FAULTS = (
     UpstreamFault(
         callback="StochasticWeightAveraging",
-        applies=_inside_epoch,
+        applies=_is_inside_epoch,
         effect="its schedule starts with the next epoch only. Resume from the end of an epoch.",
     ),
     UpstreamFault(
         callback="WeightAveraging",
-        applies=_inside_validation,
+        applies=_is_inside_validation,
         effect=(
-            "the averaged weights are taken for those that are trained. Resume from a checkpoint "
-            "outside of it."
+            "the checkpoint was written inside a validation, and the training would continue with "
+            "the averaged weights. Resume from a checkpoint outside of a validation."
         ),
     ),
     UpstreamFault(
         callback="BackboneFinetuning",
-        applies=_after_unfreezing,
+        applies=_is_after_unfreezing,
         effect="the backbone stays frozen. Set requires_grad of its parameters in on_train_start.",
     ),
     UpstreamFault(
         callback="ModelPruning",
-        applies=_after_an_epoch,
-        effect=(
-            "weights that were pruned are trained again. Prune after the training, or do not "
-            "resume."
-        ),
+        applies=_is_after_first_epoch,
+        effect=("pruned weights are trained again. Prune after the training, or do not resume."),
     ),
 )
 
 
 def warn_of_upstream_faults(
-    callbacks: Iterable[Any], loop_position: LoopPosition, in_validation: bool
+    callbacks: Iterable[Callback], loop_position: LoopPosition, in_validation: bool
 ) -> None:
-    """Warn of callbacks of Lightning with which the training is not that of an uninterrupted one.
+    """Warn of callbacks of Lightning that make a resumed training differ from an uninterrupted one.
 
     Args:
         callbacks: those of the trainer.
         loop_position: where the checkpoint was written.
-        in_validation: inside of a validation.
+        in_validation: whether it was written inside a validation.
     """
     for callback in callbacks:
         for fault in UPSTREAM_FAULTS:
-            is_concerned = is_instance(callback, "lightning.pytorch.callbacks", fault.callback)
-            if is_concerned and fault.applies(callback, loop_position, in_validation):
+            has_fault = is_instance(callback, "lightning.pytorch.callbacks", fault.callback)
+            if has_fault and fault.applies(callback, loop_position, in_validation):
                 _log.warning(
                     "Lightning's %s does not resume exactly from this checkpoint: %s",
                     fault.callback,

@@ -64,8 +64,8 @@ def test_data_share_without_processes():
         ),
         # processes 0 and 2, and 1 and 3, are copies
         ({"num_replicas": 2, "rank": 0}, "successive processes"),
-        ({"num_replicas": 3, "rank": 2}, "equally many"),
-        ({"num_replicas": 8, "rank": 2}, "equally many"),
+        ({"num_replicas": 3, "rank": 2}, "of equal size"),
+        ({"num_replicas": 8, "rank": 2}, "of equal size"),
     ],
 )
 def test_unknown_meshes_are_refused(counted, said):

@@ -255,7 +255,7 @@ class LogitsOnly(nn.Module):
 
 @pytest.mark.parametrize("verb", ["fit", "validate"])
 def test_a_forgotten_loss_function_is_named_for_batches_with_names(verb):
-    with pytest.raises(TypeError, match=r"does not take \(x, labels\).*pass a `loss_fn`"):
+    with pytest.raises(TypeError, match=r"does not accept \(x, labels\).*pass a `loss_fn`"):
         getattr(make_trainer(), verb)(LossModule(LogitsOnly()), loader())
 
 

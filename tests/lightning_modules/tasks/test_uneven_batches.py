@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from lightrainer.lightning_modules import build_loader
-from lightrainer.lightning_modules.tasks.batch_inputs import cut_batch, samples_that_count
+from lightrainer.lightning_modules.tasks.batch_inputs import cut_batch, count_unrepeated_samples
 
 
 class Stream(IterableDataset):
@@ -31,7 +31,7 @@ def test_each_sample_once(count, processes, kind, read_ahead):
         if read_ahead:
             batches = list(batches)  # more than Lightning does where there is no length
         for index, batch in batches:
-            counting = samples_that_count(loader, batch, index, rank, processes)
+            counting = count_unrepeated_samples(loader, batch, index, rank, processes)
             kept = batch if counting is None else cut_batch(batch, counting)
             found += kept["x"].tolist()
     assert sorted(found) == list(range(count))
@@ -39,4 +39,4 @@ def test_each_sample_once(count, processes, kind, read_ahead):
 
 def test_other_loaders_are_left_alone():
     batch = {"x": torch.zeros(4)}
-    assert samples_that_count(torch.utils.data.DataLoader([1]), batch, 0, 0, 2) is None
+    assert count_unrepeated_samples(torch.utils.data.DataLoader([1]), batch, 0, 0, 2) is None
