@@ -222,10 +222,11 @@ class StepWindow:
             mean = mean.to(device)
         items = None
         if "_items" in state:
-            number = state["_items"].to(device)
-            # Version 0.1.0 did not save the total.
-            total = state.get("_total", mean * number).to(device)
-            items = _Items(number, total, unit=state["_unit"].to(device))
+            items = _Items(
+                number=state["_items"].to(device),
+                total=state["_total"].to(device),
+                unit=state["_unit"].to(device),
+            )
 
         self.batches = state["batches"]
         self._counted = _Losses(mean, items)
