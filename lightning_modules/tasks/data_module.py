@@ -27,7 +27,7 @@ from ..internals.lightning_import import (
     callbacks_of,
 )
 from ..internals.lightning_internals import (
-    made_by_cli,
+    is_made_by_cli,
     use_distributed_samplers,
     uses_distributed_samplers,
 )
@@ -173,7 +173,7 @@ class DataModule(LightningDataModule):
         self.dispatch_batches = dispatch_batches
         self.split_batches = split_batches
 
-        if made_by_cli():
+        if is_made_by_cli():
             self.save_hyperparameters()
         else:
             self.save_hyperparameters({name: getattr(self, name) for name in _PLAIN_ARGUMENTS})

@@ -18,11 +18,11 @@ from ..data.loader_state import before_epoch, position_at, with_other_batches
 from ..internals.lightning_import import Trainer
 from ..internals.loop_states import (
     LoopPosition,
-    begin_reading_anew,
     count_read_ahead,
     current_loop_position,
     ends_with_shortest_loader,
     loaders_used_up,
+    restart_loaders,
     set_batches_done,
     set_loaders_used_up,
     train_loaders,
@@ -194,7 +194,7 @@ def restore_position(
     for loader in loaders:
         if isinstance(loader, EpochLoader):
             # Lightning has begun to read if the loader has no length.
-            loader.end_workers()
+            loader.shut_down_workers()
             _warn_of_persistent_workers(trainer, loader)
         else:
             _set_epoch_of_samplers(loader, next_epoch)
@@ -291,7 +291,7 @@ def _resume_loaders(
         elif state is not None and not is_next_epoch and _is_stateful(loader):
             loader.load_state_dict(state)
     if not is_next_epoch:
-        begin_reading_anew(trainer)
+        restart_loaders(trainer)
 
 
 def _resume_other_loaders(
@@ -336,7 +336,7 @@ def _resume_other_loaders(
         loader.load_state_dict(state)
 
     if not is_next_epoch:
-        begin_reading_anew(trainer)
+        restart_loaders(trainer)
         return
     # Begins the epoch that is complete, so that the next iteration is of the next one.
     for loader in stateful:

@@ -12,9 +12,9 @@ from torch import nn
 
 from ..checkpoints import save_weights
 from ..common.class_paths import build_described, is_description, resolve
-from ..common.dtensor import is_part
+from ..common.dtensor import is_dtensor
 from ..common.local_paths import require_local
-from ..internals.lightning_internals import made_by_cli
+from ..internals.lightning_internals import is_made_by_cli
 from ..models.inspection import base_of_adapter, signature_columns, unwrap_model
 from ..models.neftune import neftune_hook
 from ..optim.module_optimizers import to_plain_setting
@@ -195,7 +195,7 @@ class ModelModule(HookedModule):
         Args:
             values: optimizers and schedules in any form, and plain values.
         """
-        if made_by_cli():
+        if is_made_by_cli():
             self.save_hyperparameters()
             return
         if isinstance(self.model_source, Mapping):
@@ -226,7 +226,7 @@ class ModelModule(HookedModule):
         Splitting layers over the tensor-parallel dimension is left to the user.
         """
         from ..common.collectives import broadcast_tensors
-        from ..distributed.sharding import fully_sharded, is_fully_sharded, modules_by_class
+        from ..distributed.sharding import is_fully_sharded, modules_by_class, shard_fully
 
         data_parallel = _dimension(mesh, "data_parallel")
         tensor_parallel_size = _dimension(mesh, "tensor_parallel").size()
@@ -251,14 +251,14 @@ class ModelModule(HookedModule):
 
         # All processes start with the weights of the first; those on "meta" are loaded later.
         tensors = [*parameters, *self.model.buffers()]
-        whole_tensors = [tensor for tensor in tensors if not is_part(tensor)]
+        whole_tensors = [tensor for tensor in tensors if not is_dtensor(tensor)]
         if not any(tensor.is_meta for tensor in whole_tensors):
             broadcast_tensors(whole_tensors)
 
         if data_parallel.size() > 1 or not is_split:
             names = self.shard_layers or getattr(self.model, "_no_split_modules", None) or []
             layers = modules_by_class(self.model, set(names))
-            fully_sharded(self.model, data_parallel, layers=layers)
+            shard_fully(self.model, data_parallel, layers=layers)
 
     def _undo_begin_fit(self) -> None:
         handle = self._neftune_handle
@@ -286,7 +286,7 @@ def _dimension(mesh: DeviceMesh, name: str) -> DeviceMesh:
 
 def _is_over(tensor: torch.Tensor, name: str) -> bool:
     """Return whether a tensor is a DTensor on a mesh with this dimension."""
-    if not is_part(tensor):
+    if not is_dtensor(tensor):
         return False
     mesh = cast("DTensor", tensor).device_mesh
     return name in (mesh.mesh_dim_names or ())

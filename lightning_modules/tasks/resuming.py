@@ -33,15 +33,15 @@ from ..internals.loop_states import (
     PROCESS_STATES,
     LoopPosition,
     begin_epoch,
-    begin_reading_anew,
     current_loop_position,
-    go_on_inside,
     is_inside_validation,
     loaders_given_to_fit,
     loop_position_of,
-    settle,
+    pop_loader_states,
+    restart_loaders,
+    resume_inside_epoch,
+    settle_counters,
     step_plateau_schedules,
-    take_loader_states,
 )
 from ..training.accumulation import WindowLoader
 from .loader_positions import (
@@ -66,7 +66,7 @@ class ResumingCallback(Callback):
     library.
 
     A checkpoint may be written at any hook: `loop_position_of` reads the position from Lightning's
-    counters, `settle` and `go_on_inside` let Lightning's loops do the rest.
+    counters, `settle_counters` and `resume_inside_epoch` let Lightning's loops do the rest.
     """
 
     def __init__(self) -> None:
@@ -147,8 +147,8 @@ class ResumingCallback(Callback):
         warn_of_upstream_faults(
             callbacks_of(trainer), self._loop_position, is_inside_validation(fit_loop)
         )
-        settle(fit_loop, self._loop_position)
-        self._loader_states = take_loader_states(checkpoint)
+        settle_counters(fit_loop, self._loop_position)
+        self._loader_states = pop_loader_states(checkpoint)
 
         positions = checkpoint.get(POSITIONS) or {}
         if positions:
@@ -193,9 +193,9 @@ class ResumingCallback(Callback):
         if loop_position.done == 0:
             begin_epoch(trainer)
         if is_inside_of_epoch(loop_position, self._position):
-            go_on_inside(trainer, loop_position)
+            resume_inside_epoch(trainer, loop_position)
         else:
-            begin_reading_anew(trainer)
+            restart_loaders(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set the epoch of the loaders.
@@ -355,7 +355,7 @@ def add_process_states(
     if isinstance(trainer.train_dataloader, WindowLoader):
         checkpoint[IN_WINDOWS] = True
     if epoch_loaders(trainer) or state["data"] is not None:
-        take_loader_states(checkpoint)
+        pop_loader_states(checkpoint)
 
 
 def _use_folder_reader(trainer: Trainer) -> None:

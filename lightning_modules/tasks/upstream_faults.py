@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Condition = Callable[[Any, LoopPosition, bool], bool]
-"""Called with the callback, the position of the checkpoint, and whether it is inside a validation."""
+"""Called with the callback, the position of the checkpoint, and whether it is in a validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
