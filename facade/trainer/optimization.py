@@ -20,7 +20,7 @@ from ...lightning_modules.optim import (
     parameter_groups,
     steps_in_backward,
 )
-from ...lightning_modules.optim.muon import by_kind, matrices
+from ...lightning_modules.optim.muon import split_groups, matrices
 from ...lightning_modules.optim.schedules import get_scheduler
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def describe_groups(trainer: Trainer) -> Iterator[tuple[str, str, str]]:
     muon = args.optim == MUON
     groups = groups_of(trainer, model) if args.parameter_rules or muon else []
     kinds = (
-        dict(zip(("Muon", "AdamW"), by_kind(groups, matrices(model)), strict=True))
+        dict(zip(("Muon", "AdamW"), split_groups(groups, matrices(model)), strict=True))
         if muon
         else {"group": groups}
     )

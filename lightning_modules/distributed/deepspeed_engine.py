@@ -21,7 +21,7 @@ from torch import nn
 
 from ..common.dtensor import meta_tensors
 from ..common.local_paths import StrPath
-from ..optim.optimizer_fit import require_fitting_present_state
+from ..optim.optimizer_fit import require_fitting_loaded_state
 from .zero_files import require_plain_states, saved_states, states_folder_name
 from .zero_part import ZeroPart
 from .zero_states import ZeroStates
@@ -177,7 +177,7 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
         )
     if loaded is None:
         raise ValueError(f"DeepSpeed finds no states of a training in {folder}.")
-    require_fitting_present_state(engine.basic_optimizer, folder)
+    require_fitting_loaded_state(engine.basic_optimizer, folder)
 
 
 def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -> None:
@@ -220,7 +220,7 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
 
     for name, value in states.counters.items():
         setattr(engine, name, value)
-    require_fitting_present_state(engine.basic_optimizer, states.folder)
+    require_fitting_loaded_state(engine.basic_optimizer, states.folder)
 
 
 def _state_of_group(

@@ -1,10 +1,10 @@
-"""Adafactor: Adam with factored second moments, one number per row and column instead of one per
-weight.
+"""Adafactor: Adam with factored second moments.
 
-After Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost"
-(arXiv:1804.04235), whose Algorithm 4 is for matrices and Algorithm 5 for vectors. The order of the
-floating point operations, and the names in the state, are those of `transformers.optimization`
-(5.3.0), so that weights and saved states agree to the last bit.
+There is one number for each row and column instead of one for each weight. Shazeer and Stern,
+"Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (arXiv:1804.04235): Algorithm 4 is
+for matrices, Algorithm 5 for vectors. The order of the floating point operations, and the names in
+the state, are those of `transformers.optimization` (5.3.0), so that weights and saved states agree
+to the last bit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Adafactor(Optimizer):
-    """As `transformers.Adafactor`, but checkpoints keep the float32 state of half-precision
-    weights.
+    """As `transformers.Adafactor`, but half-precision weights keep a float32 state in checkpoints.
 
     Per step, with gradient `G`, weights `X` and step `t` (from 1): `V` becomes
     `b V + (1 - b) (G^2 + eps[0])` with `b = 1 - t^decay_rate`, kept as the means of its rows and
@@ -40,13 +39,13 @@ class Adafactor(Optimizer):
         decay_rate: exponent of the decay of the second moment; negative.
         beta1: decay of a mean of updates, which costs as much memory as the weights; None for no
             mean.
-        weight_decay: part of the weights, times the step size, that goes away in each step.
+        weight_decay: fraction of the weights, times the step size, that is subtracted in each step.
         scale_parameter: make steps proportional to the size of the weights.
-        relative_step: let the learning rate follow from the step.
-        warmup_init: begin with a learning rate of `1e-6 t`; only with `relative_step`.
+        relative_step: compute the learning rate from the number of steps.
+        warmup_init: start with a learning rate of `1e-6 t`; only with `relative_step`.
 
     Raises:
-        ValueError: when `lr`, `relative_step` and `warmup_init` do not go together.
+        ValueError: `lr`, `relative_step` and `warmup_init` cannot be combined.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Adafactor(Optimizer):
             )
         if warmup_init and not relative_step:
             raise ValueError(
-                "warmup_init=True needs relative_step=True. Set that too, or leave warmup_init out."
+                "warmup_init=True needs relative_step=True. Set that too, or remove warmup_init."
             )
         defaults = {
             "lr": lr,
@@ -76,13 +75,11 @@ class Adafactor(Optimizer):
             "clip_threshold": clip_threshold,
             "decay_rate": decay_rate,
             "beta1": beta1,
-        }
-        defaults |= {
             "weight_decay": weight_decay,
             "scale_parameter": scale_parameter,
             "relative_step": relative_step,
+            "warmup_init": warmup_init,
         }
-        defaults |= {"warmup_init": warmup_init}
         super().__init__(params, defaults)
 
     @torch.no_grad()
@@ -96,110 +93,124 @@ class Adafactor(Optimizer):
             What `closure` returned.
 
         Raises:
-            RuntimeError: when a gradient is sparse.
+            RuntimeError: a gradient is sparse.
         """
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    _update(parameter, _float32(parameter.grad), self.state[parameter], group)
+                    gradient = _to_float32(parameter.grad)
+                    _step_parameter(parameter, gradient, self.state[parameter], group)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `torch.optim.Optimizer.load_state_dict`, but the state stays float32 where the
-        weights are not.
+        """As `torch.optim.Optimizer.load_state_dict`, but the state stays float32.
+
+        torch's method converts it to the type of the weights.
         """
         super().load_state_dict(state_dict)
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
-        for number, parameter in zip(numbers, parameters, strict=True):
-            for name, saved in state_dict["state"].get(number, {}).items():
-                if isinstance(saved, Tensor) and parameter.dtype in _HALF:
-                    self.state[parameter][name] = saved.to(parameter.device, copy=True)
+        for group, saved_group in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            indices = saved_group["params"]
+            for parameter, index in zip(group["params"], indices, strict=True):
+                if parameter.dtype not in _HALF:
+                    continue
+                for name, saved in state_dict["state"].get(index, {}).items():
+                    if isinstance(saved, Tensor):
+                        self.state[parameter][name] = saved.to(parameter.device, copy=True)
 
     @staticmethod
-    def _get_lr(param_group: dict[str, Any], param_state: dict[str, Any]) -> Any:
-        """Return a parameter's step size, by `step` and `RMS` in its state: a float, or a tensor
-        of no dimensions.
+    def _get_lr(param_group: dict[str, Any], param_state: dict[str, Any]) -> float | Tensor:
+        """Return a parameter's step size, from `step` and `RMS` in its state.
+
+        A float, or a tensor without dimensions.
         """
-        size = param_group["lr"]
+        step_size = param_group["lr"]
         if param_group["relative_step"]:
-            most = 1e-6 * param_state["step"] if param_group["warmup_init"] else 1e-2
-            size = min(most, 1.0 / math.sqrt(param_state["step"]))
-        scale = (
-            max(param_group["eps"][1], param_state["RMS"])
-            if param_group["scale_parameter"]
-            else 1.0
-        )
-        return scale * size
+            largest = 1e-2
+            if param_group["warmup_init"]:
+                largest = 1e-6 * param_state["step"]
+            step_size = min(largest, 1.0 / math.sqrt(param_state["step"]))
+        scale = 1.0
+        if param_group["scale_parameter"]:
+            scale = max(param_group["eps"][1], param_state["RMS"])
+        return scale * step_size
 
 
-def _update(
+def _step_parameter(
     parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]
 ) -> None:
-    """Take the step of one parameter; its gradient, and all that follows from it, is float32 or
-    finer.
-    """
+    """Take the step of one parameter, in float32 or finer, as its gradient is."""
     if gradient.is_sparse:
         raise RuntimeError(
-            "Adafactor cannot work with sparse gradients. Make the embedding with sparse=False."
+            "Adafactor does not support sparse gradients. Make the embedding with sparse=False."
         )
-    _make_ready(state, gradient, with_mean=group["beta1"] is not None)
-    weights = _float32(parameter)
+    beta1 = group["beta1"]
+    _prepare_state(state, gradient, with_mean=beta1 is not None)
+    weights = _to_float32(parameter)
     state["step"] += 1
     state["RMS"] = _rms(weights)
     step_size = Adafactor._get_lr(group, state)
-    change = _normalised(
-        gradient, state, 1.0 - math.pow(state["step"], group["decay_rate"]), group["eps"][0]
-    )
-    change.div_((_rms(change) / group["clip_threshold"]).clamp_(min=1.0)).mul_(step_size)
-    if group["beta1"] is not None:
-        change = state["exp_avg"].mul_(group["beta1"]).add_(change, alpha=1 - group["beta1"])
+
+    # The gradient over the root of the second moment, clipped.
+    decay = 1.0 - math.pow(state["step"], group["decay_rate"])
+    update = _normalize(gradient, state, decay, group["eps"][0])
+    excess = (_rms(update) / group["clip_threshold"]).clamp_(min=1.0)
+    update.div_(excess).mul_(step_size)
+
+    # The mean of updates, the weight decay, and the step.
+    if beta1 is not None:
+        update = state["exp_avg"].mul_(beta1).add_(update, alpha=1 - beta1)
     if group["weight_decay"] != 0:
         weights.add_(weights, alpha=-group["weight_decay"] * step_size)
-    weights.sub_(change)
+    weights.sub_(update)
     if weights is not parameter:
         parameter.copy_(weights)
 
 
-def _make_ready(state: dict[str, Any], gradient: Tensor, with_mean: bool) -> None:
-    """Make the state of a parameter at its first step; later bring it to the device and type of the
-    gradient.
+def _prepare_state(state: dict[str, Any], gradient: Tensor, with_mean: bool) -> None:
+    """Make the state of a parameter at its first step.
 
-    A matrix, or a stack of them, has the mean of each row and each column.
+    Later it is moved to the device and type of the gradient. A matrix, or a stack of matrices, has
+    the mean of each row and each column.
     """
-    matrix = gradient.dim() >= 2
     shape = gradient.shape
-    shapes = {"exp_avg": shape} if with_mean else {}
-    if matrix:
-        shapes |= {"exp_avg_sq_row": shape[:-1], "exp_avg_sq_col": shape[:-2] + shape[-1:]}
+    shapes: dict[str, torch.Size] = {}
+    if with_mean:
+        shapes["exp_avg"] = shape
+    if gradient.dim() >= 2:
+        shapes["exp_avg_sq_row"] = shape[:-1]
+        shapes["exp_avg_sq_col"] = shape[:-2] + shape[-1:]
     else:
         shapes["exp_avg_sq"] = shape
+
     if state:
-        state.update({name: state[name].to(gradient) for name in shapes})
-    else:
-        state.update(
-            {
-                "step": 0,
-                **{name: gradient.new_zeros(shape) for name, shape in shapes.items()},
-                "RMS": 0,
-            }
-        )
+        for name in shapes:
+            state[name] = state[name].to(gradient)
+        return
+    state["step"] = 0
+    for name, entry_shape in shapes.items():
+        state[name] = gradient.new_zeros(entry_shape)
+    state["RMS"] = 0
 
 
-def _normalised(gradient: Tensor, state: dict[str, Any], decay: float, epsilon: float) -> Tensor:
+def _normalize(gradient: Tensor, state: dict[str, Any], decay: float, epsilon: float) -> Tensor:
     """Update the second moment with the gradient, and return the gradient over its root."""
     square = gradient**2 + epsilon
     if "exp_avg_sq" in state:
-        return _mean_with(state["exp_avg_sq"], square, decay).rsqrt().mul_(gradient)
-    rows = _mean_with(state["exp_avg_sq_row"], square.mean(dim=-1), decay)
-    columns = _mean_with(state["exp_avg_sq_col"], square.mean(dim=-2), decay)
-    rows = (rows / rows.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
-    return torch.mul(rows, columns.unsqueeze(-2).rsqrt()).mul_(gradient)
+        return _update_mean(state["exp_avg_sq"], square, decay).rsqrt().mul_(gradient)
+
+    rows = _update_mean(state["exp_avg_sq_row"], square.mean(dim=-1), decay)
+    columns = _update_mean(state["exp_avg_sq_col"], square.mean(dim=-2), decay)
+    row_factors = (rows / rows.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
+    column_factors = columns.unsqueeze(-2).rsqrt()
+    return torch.mul(row_factors, column_factors).mul_(gradient)
 
 
-def _mean_with(mean: Tensor, value: Tensor, decay: float) -> Tensor:
+def _update_mean(mean: Tensor, value: Tensor, decay: float) -> Tensor:
+    """Update a moving mean with a value, in place."""
     return mean.mul_(decay).add_(value, alpha=1.0 - decay)
 
 
@@ -207,20 +218,24 @@ def _rms(tensor: Tensor) -> Tensor:
     return tensor.norm(2) / tensor.numel() ** 0.5
 
 
-def _float32(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in _HALF else tensor
+def _to_float32(tensor: Tensor) -> Tensor:
+    """Convert half precision to float32; return other types unchanged."""
+    if tensor.dtype in _HALF:
+        return tensor.float()
+    return tensor
 
 
 class AdafactorSchedule(LambdaLR):
-    """As `transformers.AdafactorSchedule`: shows the learning rates that an Adafactor with
-    `relative_step` sets itself.
+    """As `transformers.AdafactorSchedule`.
+
+    Shows the learning rates that an Adafactor with `relative_step` sets itself.
 
     Args:
-        optimizer: an `Adafactor`, or another with its `_get_lr`.
+        optimizer: an `Adafactor`, or another optimizer with its method `_get_lr`.
         initial_lr: rate shown before the first step.
     """
 
-    def __init__(self, optimizer: Any, initial_lr: float = 0.0) -> None:
+    def __init__(self, optimizer: Optimizer, initial_lr: float = 0.0) -> None:
         for group in optimizer.param_groups:
             group["initial_lr"] = initial_lr
         super().__init__(optimizer, lambda _: initial_lr)
@@ -228,22 +243,23 @@ class AdafactorSchedule(LambdaLR):
             del group["initial_lr"]
 
     def get_lr(self) -> list[Any]:
-        """Return each group's step size, that of its first parameter; without a gradient, the
-        initial one.
+        """Return the step size of each group's first parameter; before its first step, the initial.
+
+        The initial rate is also shown while the parameter has no gradient.
         """
-        pairs = zip(self.optimizer.param_groups, self.base_lrs, strict=True)
-        return [self._shown(group, first) for group, first in pairs]
-
-    def _shown(self, group: dict[str, Any], otherwise: Any) -> Any:
         optimizer: Any = self.optimizer
-        parameter = group["params"][0]
-        stepped = parameter.grad is not None and parameter in optimizer.state
-        return optimizer._get_lr(group, optimizer.state[parameter]) if stepped else otherwise
+        rates: list[Any] = []
+        for group, initial_lr in zip(optimizer.param_groups, self.base_lrs, strict=True):
+            parameter = group["params"][0]
+            rate = initial_lr
+            if parameter.grad is not None and parameter in optimizer.state:
+                rate = optimizer._get_lr(group, optimizer.state[parameter])
+            rates.append(rate)
+        return rates
 
 
-def get_adafactor_schedule(optimizer: Any, initial_lr: float = 0.0) -> AdafactorSchedule:
-    """As `transformers.optimization.get_adafactor_schedule`: the `AdafactorSchedule` of an
-    optimizer.
+def get_adafactor_schedule(optimizer: Optimizer, initial_lr: float = 0.0) -> AdafactorSchedule:
+    """As `transformers.optimization.get_adafactor_schedule`.
 
     Args:
         optimizer: an `Adafactor`.

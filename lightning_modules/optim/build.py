@@ -1,6 +1,4 @@
-"""Build an optimizer from its name: the class, its arguments, and the optimizer over the
-parameters of a model.
-"""
+"""Builds an optimizer from its name: its class, its arguments, and the object for a model."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from ..internals.torch_names import mark_as_stepped
 from . import libraries, low_rank, muon
 from .adafactor import Adafactor
 from .by_path import OptimizerFunction, optimizer_by_path
-from .groups import parameter_groups, save_state_of_groups
+from .groups import parameter_groups, save_group_state_by_index
 from .request import (
     Builder,
     ClassAndKwargs,
@@ -31,42 +29,59 @@ from .request import (
 logger = logging.getLogger(__name__)
 
 
-def _of_torch(optimizer_class: type[Optimizer], flag: str, *numbers: str) -> Builder:
-    """Return the builder of a class of torch, with those of its arguments that are given."""
-    return lambda request: (
-        optimizer_class,
-        request.arguments.given(float, *numbers, "weight_decay")
-        | request.arguments.given(bool, flag),
-    )
+def _adamw(request: OptimizerRequest) -> ClassAndKwargs:
+    return torch.optim.AdamW, request.adam
 
 
-def _named(*parts: str) -> list[OptimizerNames]:
-    """Return the optimizers that have one of these parts in their names."""
-    return [name for name in OptimizerNames if any(part in name.value for part in parts)]
+def _fused_adamw(request: OptimizerRequest) -> ClassAndKwargs:
+    return torch.optim.AdamW, {**request.adam, "fused": True}
 
 
-BUILDERS: dict[OptimizerNames, Builder] = {
-    **dict.fromkeys(
-        _named("bnb", "8bit", "paged", "ademamix", "lion", "rmsprop"), libraries.bitsandbytes
-    ),
-    **dict.fromkeys(_named("galore"), low_rank.galore),
-    **dict.fromkeys(_named("apollo"), low_rank.apollo),
-    **dict.fromkeys(_named("lomo"), libraries.lomo),
-    **dict.fromkeys(_named("schedule_free"), libraries.schedule_free),
-    **dict.fromkeys(_named("torch_4bit", "torch_8bit"), libraries.torchao),
-    OptimizerNames.ADAMW_TORCH: lambda request: (torch.optim.AdamW, request.adam),
-    OptimizerNames.ADAMW_TORCH_FUSED: lambda request: (
-        torch.optim.AdamW,
-        {**request.adam, "fused": True},
-    ),
+def _adafactor(request: OptimizerRequest) -> ClassAndKwargs:
     # The learning rate and the schedule are those of the arguments, not Adafactor's own.
-    OptimizerNames.ADAFACTOR: lambda request: (
-        Adafactor,
-        {"scale_parameter": False, "relative_step": False},
-    ),
-    OptimizerNames.SGD: _of_torch(torch.optim.SGD, "nesterov", "momentum", "dampening"),
-    OptimizerNames.ADAGRAD: _of_torch(torch.optim.Adagrad, "", "lr_decay", "eps"),
-    OptimizerNames.RMSPROP: _of_torch(torch.optim.RMSprop, "centered", "momentum", "alpha", "eps"),
+    return Adafactor, {"scale_parameter": False, "relative_step": False}
+
+
+def _sgd(request: OptimizerRequest) -> ClassAndKwargs:
+    kwargs = request.arguments.take_given(float, "momentum", "dampening", "weight_decay")
+    kwargs |= request.arguments.take_given(bool, "nesterov")
+    return torch.optim.SGD, kwargs
+
+
+def _adagrad(request: OptimizerRequest) -> ClassAndKwargs:
+    kwargs = request.arguments.take_given(float, "lr_decay", "eps", "weight_decay")
+    return torch.optim.Adagrad, kwargs
+
+
+def _rmsprop(request: OptimizerRequest) -> ClassAndKwargs:
+    kwargs = request.arguments.take_given(float, "momentum", "alpha", "eps", "weight_decay")
+    kwargs |= request.arguments.take_given(bool, "centered")
+    return torch.optim.RMSprop, kwargs
+
+
+_BUILDERS_BY_PART: dict[str, Builder] = {
+    "bnb": libraries.bitsandbytes,
+    "8bit": libraries.bitsandbytes,
+    "paged": libraries.bitsandbytes,
+    "ademamix": libraries.bitsandbytes,
+    "lion": libraries.bitsandbytes,
+    "rmsprop": libraries.bitsandbytes,
+    "galore": low_rank.galore,
+    "apollo": low_rank.apollo,
+    "lomo": libraries.lomo,
+    "schedule_free": libraries.schedule_free,
+    "torch_4bit": libraries.torchao,
+    "torch_8bit": libraries.torchao,
+}
+"""Builders of all optimizers with a part in their name; the last part that matches applies."""
+
+_BUILDERS_BY_NAME: dict[OptimizerNames, Builder] = {
+    OptimizerNames.ADAMW_TORCH: _adamw,
+    OptimizerNames.ADAMW_TORCH_FUSED: _fused_adamw,
+    OptimizerNames.ADAFACTOR: _adafactor,
+    OptimizerNames.SGD: _sgd,
+    OptimizerNames.ADAGRAD: _adagrad,
+    OptimizerNames.RMSPROP: _rmsprop,
     OptimizerNames.ADAMW_TORCH_XLA: libraries.xla,
     OptimizerNames.ADAMW_TORCH_NPU_FUSED: libraries.npu,
     OptimizerNames.ADAMW_APEX_FUSED: libraries.apex,
@@ -74,35 +89,48 @@ BUILDERS: dict[OptimizerNames, Builder] = {
     OptimizerNames.GROKADAMW: libraries.grokadamw,
     OptimizerNames.STABLE_ADAMW: libraries.stable_adamw,
 }
+"""Builders of single optimizers, which take precedence over those of a part of the name."""
+
+
+def _all_builders() -> dict[OptimizerNames, Builder]:
+    builders: dict[OptimizerNames, Builder] = {}
+    for part, builder in _BUILDERS_BY_PART.items():
+        for name in OptimizerNames:
+            if part in name.value:
+                builders[name] = builder
+    return builders | _BUILDERS_BY_NAME
+
+
+BUILDERS = _all_builders()
 """Functions that return the class and its arguments for each optimizer."""
 
 
 def optimizer_class_and_kwargs(
     config: OptimizerDescription, model: nn.Module | None = None
 ) -> ClassAndKwargs:
-    """As `Trainer.get_optimizer_cls_and_kwargs`, but arguments that the optimizer does not know are
-    named in a warning.
+    """As `Trainer.get_optimizer_cls_and_kwargs`, but a warning names unknown arguments.
 
     Args:
         config: the optimizer's name and numbers.
         model: needed by GaLore, APOLLO, LOMO and Muon.
 
     Returns:
-        The class, and the keyword arguments it takes beside the parameter groups. Among them may be
-        "params", "model" or "optimizer_dict", which then is passed in the place of the usual
-        groups, see `build_optimizer`.
+        The class, and its keyword arguments except the parameter groups. Among them may be
+        "params", "model" or "optimizer_dict", which is then passed instead of the usual groups, see
+        `build_optimizer`.
 
     Raises:
-        MissingLibraryError: an ImportError; the optimizer is one of a library that is not
-            installed.
-        ValueError: when `config.args` cannot be read, or the model is needed and not there.
+        MissingLibraryError: an ImportError; the library of the optimizer is not installed.
+        ValueError: `config.args` cannot be read, or the model is needed but was not passed.
     """
     name = optimizer_name(config.name)
     arguments = OptimizerArguments(config.args)
     request = OptimizerRequest(config=config, arguments=arguments, model=model)
     if "." in name:
-        return _by_path(request)
-    optimizer_class, kwargs = BUILDERS[OptimizerNames(name)](request)
+        return _class_and_kwargs_by_path(request)
+
+    build = BUILDERS[OptimizerNames(name)]
+    optimizer_class, kwargs = build(request)
     if arguments.left:
         logger.warning(
             "The optimizer %r does not use the arguments %s of %r.",
@@ -120,88 +148,99 @@ def optimizer_class_and_kwargs(
     return optimizer_class, {"lr": config.learning_rate, **kwargs}
 
 
-def _by_path(request: OptimizerRequest) -> ClassAndKwargs:
+def _class_and_kwargs_by_path(request: OptimizerRequest) -> ClassAndKwargs:
     config = request.config
     numbers = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
-    found, kwargs = optimizer_by_path(config.name, config.args, numbers, request.adam)
+    optimizer_class, kwargs = optimizer_by_path(config.name, config.args, numbers, request.adam)
     if config.name != MUON:
-        return found, kwargs
-    return muon.MuonWithAdamW, {
-        **kwargs,
-        "matrices": muon.matrices(request.require_model()),
-        "adamw": request.adam,
-    }
+        return optimizer_class, kwargs
+
+    # torch's Muon accepts only matrices, so AdamW trains the other parameters.
+    kwargs["matrices"] = muon.matrices(request.require_model())
+    kwargs["adamw"] = request.adam
+    return muon.MuonWithAdamW, kwargs
 
 
 def build_optimizer(
-    optimizer_class: Any, kwargs: dict[str, Any], model: nn.Module, groups: Any
-) -> Any:
-    """As the second half of `Trainer.create_optimizer`: an optimizer of a class, its arguments and
-    parameter groups.
+    optimizer_class: Callable[..., Any],
+    kwargs: dict[str, Any],
+    model: nn.Module,
+    groups: list[dict[str, Any]],
+) -> Optimizer:
+    """As the second half of `Trainer.create_optimizer`: build an optimizer.
 
     Args:
         optimizer_class: a class of optimizers; or a callable without arguments that returns a
-            function of the model and the keyword arguments that makes the optimizer.
+            function, which makes the optimizer from the model and the keyword arguments.
         kwargs: keyword arguments; "params", "model" or "optimizer_dict" among them is passed first,
-            not the groups.
+            instead of the groups.
         model: the model.
         groups: the usual parameter groups.
     """
     build_optimizers_without_compiler()
-    kind = optimizer_class if isinstance(optimizer_class, type) else type(optimizer_class)
+    kind = type(optimizer_class)
+    if isinstance(optimizer_class, type):
+        kind = optimizer_class
     if issubclass(kind, (Optimizer, OptimizerFunction)):
-        others = _without_kernel(kwargs, model)
+        other_kwargs = _without_fused_on_xla(kwargs, model)
+        first_argument: Any = groups
         for name in ("params", "model", "optimizer_dict"):
-            groups = others.pop(name, groups)
-        optimizer = optimizer_class(groups, **others)
+            first_argument = other_kwargs.pop(name, first_argument)
+        optimizer = optimizer_class(first_argument, **other_kwargs)
         if not isinstance(optimizer, Optimizer):
             raise TypeError(
-                f"optim: {optimizer_class} made a {type(optimizer).__name__}, not an Optimizer."
+                f"optim: {optimizer_class} returned a {type(optimizer).__name__}: it has to return "
+                "a torch.optim.Optimizer."
             )
     else:
-        optimizer = optimizer_class()(model, **kwargs)
+        make_optimizer = optimizer_class()
+        optimizer = make_optimizer(model, **kwargs)
+
     step_without_compiler(optimizer)
     libraries.keep_embeddings_whole(optimizer_class, kwargs, model)
     let_backward_step(optimizer)
-    save_state_of_groups(optimizer)
+    save_group_state_by_index(optimizer)
     return optimizer
 
 
-def _without_kernel(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Drop `fused` on torch_xla, which has no such kernel, as its compiler fuses by itself."""
-    if kwargs.get("fused") and any(
-        parameter.device.type == "xla" for parameter in model.parameters()
-    ):
-        logger.info("fused=True is left out: torch_xla fuses the optimizer's operations by itself.")
-        return {name: value for name, value in kwargs.items() if name != "fused"}
-    return dict(kwargs)
+def _without_fused_on_xla(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Return the arguments; on torch_xla without `fused`, for which it has no kernel."""
+    kwargs = dict(kwargs)
+    if not kwargs.get("fused"):
+        return kwargs
+    if any(parameter.device.type == "xla" for parameter in model.parameters()):
+        logger.info("fused=True is ignored: the compiler of torch_xla fuses the operations.")
+        del kwargs["fused"]
+    return kwargs
 
 
-def steps_in_backward(optimizer: Any) -> bool:
+def steps_in_backward(optimizer: object) -> bool:
     """Return whether an optimizer steps in its own backward pass."""
     return callable(getattr(optimizer, "fused_backward", None))
 
 
 def let_backward_step(optimizer: Any) -> None:
-    """Give optimizers that step in the backward pass, which have no `step`, one that does nothing,
-    as `accelerate`.
+    """Give optimizers that step in the backward pass a `step` that only runs its closure.
+
+    They have no `step`; `accelerate` gives them the same.
 
     Args:
         optimizer: any; others are not changed.
     """
     if steps_in_backward(optimizer):
-        mark_as_stepped(optimizer, _no_step)
+        mark_as_stepped(optimizer, _run_closure)
 
 
-def _no_step(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
+def _run_closure(optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+    if closure is None:
+        return None
     with torch.enable_grad():
-        return None if closure is None else closure()
+        return closure()
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(OptimizerDescription):
-    """As the `optim*`, `learning_rate`, `weight_decay` and `adam_*` of `TrainingArguments`, for one
-    optimizer.
+    """As the `optim*`, `learning_rate`, `weight_decay` and `adam_*` of `TrainingArguments`.
 
     In a LightningModule: `configure_optimizers` returns `config.build(self)`.
     """
@@ -220,8 +259,7 @@ class OptimizerConfig(OptimizerDescription):
             rules: settings by patterns of names, as `TrainingArguments(parameter_rules=)`.
 
         Raises:
-            MissingLibraryError: an ImportError; the optimizer is one of a library that is not
-                installed.
+            MissingLibraryError: an ImportError; the library of the optimizer is not installed.
         """
         optimizer_class, kwargs = optimizer_class_and_kwargs(self, model)
         groups = parameter_groups(

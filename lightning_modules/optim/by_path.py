@@ -1,5 +1,6 @@
-"""Optimizers named by the path of a class, such as `torch.optim.Muon`, with arguments that its
-signature knows.
+"""Optimizers named by the path of a class, such as `torch.optim.Muon`.
+
+Their arguments are checked against the signature of the class.
 """
 
 from __future__ import annotations
@@ -16,58 +17,75 @@ from .request import ClassAndKwargs, parse_optimizer_args
 
 
 class OptimizerFunction(functools.partial[Any]):
-    """A function that makes an optimizer of parameter groups, in the place of a class."""
+    """A function that makes an optimizer from parameter groups, used like a class."""
 
 
 def optimizer_by_path(
     path: str, text: str | None, numbers: dict[str, Any], adam: dict[str, Any]
 ) -> ClassAndKwargs:
-    """Return the class, or an `OptimizerFunction`, and its arguments beside the parameter groups.
+    """Return the class, or an `OptimizerFunction`, and its arguments except the parameter groups.
 
     Args:
-        path: of a subclass of `torch.optim.Optimizer`, or of a function that makes one of groups
+        path: of a subclass of `torch.optim.Optimizer`, or of a function that makes one from groups
             and arguments.
         text: its own arguments, "k=v,k=v": numbers, true, false, none, tuples such as (0.9,0.99),
             otherwise text.
-        numbers: `lr`, and the `weight_decay` of the groups; a class that takes none must not be
-            given any.
-        adam: `betas` and `eps`, for a class that takes both, with two betas; others have their own.
+        numbers: `lr`, and the `weight_decay` of the groups. A `weight_decay` of 0 is not passed,
+            as some classes do not accept it.
+        adam: `betas` and `eps`, passed if the class accepts both, with two betas; other classes
+            keep their defaults.
 
     Raises:
-        ValueError: nothing of this kind has this path, or it does not take the arguments.
+        ValueError: there is no such class or function, or it does not accept the arguments.
     """
-    found = resolve(path, "optim")
-    is_class = isinstance(found, type)
-    if not callable(found) or (is_class and not issubclass(found, Optimizer)):
+    optimizer_class = resolve(path, "optim")
+    is_class = isinstance(optimizer_class, type)
+    if not callable(optimizer_class) or (is_class and not issubclass(optimizer_class, Optimizer)):
         raise ValueError(
-            f"optim={path!r} is {found!r:.60}, not a subclass of torch.optim.Optimizer, nor a "
-            "function."
+            f"optim={path!r} is {optimizer_class!r:.60}, not a subclass of torch.optim.Optimizer, "
+            "nor a function. Pass the path of one."
         )
-    closure = inspect.signature(found.step).parameters.get("closure") if is_class else None
-    if closure is not None and closure.default is closure.empty:
+    if is_class and _requires_closure(optimizer_class):
         raise ValueError(
-            f"optim={path!r} needs a closure that computes the loss again, and gets none. Choose "
-            "another one."
+            f"optim={path!r} needs a closure that computes the loss again, which the Trainer does "
+            "not pass. Choose another optimizer."
         )
-    signature = inspect.signature(found)
-    given = {k: _value(v) for k, v in parse_optimizer_args(text).items()}
-    known = list(signature.parameters)[1:]
-    needed = {k: value for k, value in numbers.items() if value or k in given}
-    if "eps" in known and len(getattr(signature.parameters.get("betas"), "default", ())) == 2:
-        given = {**adam, **given}
+
+    kwargs: dict[str, Any] = {}
+    for name, value_text in parse_optimizer_args(text).items():
+        kwargs[name] = _read_value(value_text)
+    number_kwargs = {name: value for name, value in numbers.items() if value or name in kwargs}
+
+    # Some classes have three betas.
+    signature = inspect.signature(optimizer_class)
+    accepted = list(signature.parameters)[1:]
+    default_betas = getattr(signature.parameters.get("betas"), "default", ())
+    if "eps" in accepted and len(default_betas) == 2:
+        kwargs = {**adam, **kwargs}
+
     try:
-        signature.bind([], **needed, **given)
+        signature.bind([], **number_kwargs, **kwargs)
     except TypeError as error:
         raise ValueError(
             f"optim={path!r} with optim_args={text!r}: {error}. lr and weight_decay are set by "
             f"learning_rate and weight_decay ({numbers['weight_decay']:g}); it takes: "
-            f"{', '.join(known)}."
+            f"{', '.join(accepted)}."
         ) from None
-    return found if is_class else OptimizerFunction(found), {"lr": numbers["lr"], **given}
+    if not is_class:
+        optimizer_class = OptimizerFunction(optimizer_class)
+    return optimizer_class, {"lr": numbers["lr"], **kwargs}
 
 
-def _value(text: str) -> Any:
+def _requires_closure(optimizer_class: type[Optimizer]) -> bool:
+    closure = inspect.signature(optimizer_class.step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
+
+
+def _read_value(text: str) -> Any:
+    literal = text
+    if text.lower() in ("true", "false", "none"):
+        literal = text.title()
     try:
-        return ast.literal_eval(text.title() if text.lower() in ("true", "false", "none") else text)
+        return ast.literal_eval(literal)
     except (ValueError, SyntaxError):
         return text

@@ -1,4 +1,4 @@
-"""What optimizers demand of the parameters that they step, and of when they do it."""
+"""What an optimizer requires of its parameters, and of the moment of its steps."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ from enum import Flag, auto
 
 
 class OptimizerDemands(Flag):
-    """What the step of an optimizer depends on, beyond single numbers of parameters and
-    gradients.
-    """
+    """What the step of an optimizer depends on, except single numbers of parameters."""
 
     WHOLE_PARAMETERS = auto()
-    """Rows, columns or norms of parameters, or their order: with flat parts its steps are
-    others, without an error.
+    """Its step uses rows, columns or norms of parameters, or their order.
+
+    With flat parts of parameters the steps are wrong, without an error.
     """
     OWN_STEPS = auto()
-    """It changes parameters at other times than in a step, or has not been tried where an engine
-    steps.
-    """
+    """It changes parameters outside of a step, or is not tested where an engine steps."""
 
 
 _WHOLE = OptimizerDemands.WHOLE_PARAMETERS
 _OWN_STEPS = OptimizerDemands.OWN_STEPS
 
-_DEMANDS = {
+_DEMANDS_BY_PART = {
     "adafactor": _WHOLE,
     "apollo": _WHOLE | _OWN_STEPS,
     "came": _WHOLE,
@@ -42,19 +39,19 @@ _DEMANDS = {
     "soap": _WHOLE,
     "stableadam": _WHOLE,
 }
-"""By a part of the name of the optimizer or its class; all others demand nothing."""
+"""By a part of the name of the optimizer or its class; all others have no demands."""
 
 
 def optimizer_demands(name: str) -> OptimizerDemands:
-    """Return what an optimizer demands.
+    """Return the demands of an optimizer.
 
     Args:
         name: of an optimizer or its class, such as "stable_adamw", "torch.optim.Adafactor" or
             "GaLoreAdamW8bit".
     """
-    letters = name.lower().replace("_", "")
+    plain_name = name.lower().replace("_", "")
     demands = OptimizerDemands(0)
-    for part, demanded in _DEMANDS.items():
-        if part in letters:
-            demands |= demanded
+    for part, demands_of_part in _DEMANDS_BY_PART.items():
+        if part in plain_name:
+            demands |= demands_of_part
     return demands

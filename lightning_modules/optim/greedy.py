@@ -1,6 +1,4 @@
-"""GreedyLR: a learning rate that rises while a metric improves, and falls while it does not
-(arXiv:2512.14527).
-"""
+"""GreedyLR (arXiv:2512.14527): raises the learning rate while a metric improves, else lowers it."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from ..common.schedule_curves import require_numbers
 
 logger = logging.getLogger(__name__)
 
-_STATE = (
+_STATE_NAMES = (
     "factor",
     "min_lrs",
     "max_lrs",
@@ -51,10 +49,11 @@ class StreamingAverage:
         """Set the length of the window.
 
         Args:
-            window_size: how many values count, at least 1.
+            window_size: number of values, at least 1.
 
         Raises:
-            ValueError, TypeError: it is not such a number.
+            ValueError: it is below 1.
+            TypeError: it is not a number.
         """
         require_numbers(type(self).__name__, {"window_size": window_size})
         self.window_size = window_size
@@ -81,13 +80,12 @@ class StreamingAverage:
 
 
 class GreedyLR(ReduceLROnPlateau):
-    """As `transformers.optimization.GreedyLR` (5.4 and later), but a `ReduceLROnPlateau`, so that
-    Lightning accepts it.
+    """As `transformers.optimization.GreedyLR` (5.4 and later), but Lightning accepts it.
 
-    It is stepped with a metric. After more than `patience` steps in a row with a better one all
-    rates are divided by `factor`, after as many without they are multiplied by it. Then a pause
-    follows in which no metric counts. Once all rates have been at their lowest for `reset_start`
-    steps without a better metric, it starts again with the first rates. (Algorithm 1 of
+    Lightning expects a `ReduceLROnPlateau`, which is stepped with a metric. After more than
+    `patience` steps in a row with a better metric all rates are divided by `factor`, after as many
+    steps without one they are multiplied by it. In the pause that follows no metric counts. After
+    `reset_start` changes at the lowest rates it starts again with the first rates. (Algorithm 1 of
     arXiv:2512.14527.)
     """
 
@@ -115,25 +113,25 @@ class GreedyLR(ReduceLROnPlateau):
             optimizer: its learning rates are set.
             mode: "min" if a lower metric is better, "max" if a higher one is.
             factor: between 0 and 1.
-            patience: steps in a row that change nothing yet.
+            patience: steps in a row that do not change the rates yet.
             threshold: by how much a metric has to be better to count as better.
-            threshold_mode: whether `threshold` is a share of the best metric so far ("rel"), or the
-                difference to it.
-            cooldown: steps after a fall in which no metric counts.
-            warmup: the same, after a rise.
-            min_lr: lowest learning rate, one for each group or for all. A rate below it never
-                falls.
-            max_lr: highest learning rate, in the same way.
-            eps: changes of a rate that are not larger than this are not made.
+            threshold_mode: whether `threshold` is a fraction of the best metric so far ("rel"), or
+                the difference to it ("abs").
+            cooldown: steps after a decrease in which no metric counts.
+            warmup: steps after an increase in which no metric counts.
+            min_lr: lowest learning rate, one for each group or for all. A rate below it is never
+                lowered.
+            max_lr: highest learning rate, one for each group or for all.
+            eps: smallest change of a rate; smaller changes are not made.
             verbose: whether each change is printed.
-            smooth: whether the metrics are averaged over the last `window_size`.
-            window_size: in steps.
-            reset_start: steps at the lowest rates, after which it starts again.
+            smooth: whether the metrics are averaged over the last `window_size` steps.
+            window_size: number of steps to average over.
+            reset_start: decreases at the lowest rates, after which it starts again.
 
         Raises:
-            ValueError: a number is out of its range, or there are not as many rates as groups; it
-                is named.
-            TypeError: one is not a number.
+            ValueError: a number is out of its range, or the number of rates is not that of the
+                groups; the message names it.
+            TypeError: one of the numbers is not a number.
         """
         numbers = {
             "factor": factor,
@@ -141,18 +139,17 @@ class GreedyLR(ReduceLROnPlateau):
             "threshold": threshold,
             "cooldown": cooldown,
             "eps": eps,
-        }
-        numbers |= {
             "warmup": warmup,
             "min_lr": min_lr,
             "max_lr": max_lr,
             "reset_start": reset_start,
+            "window_size": window_size,
         }
-        require_numbers(type(self).__name__, numbers | {"window_size": window_size})
+        require_numbers(type(self).__name__, numbers)
         if factor >= 1:
             raise ValueError(
-                f"`factor` is {factor!r}; it has to be below 1, as rates are multiplied by it to "
-                "fall."
+                f"`factor` is {factor!r}, but has to be below 1: a rate is multiplied by it to be "
+                "lowered."
             )
         self._streaming_avg: StreamingAverage | None = None
         super().__init__(
@@ -163,38 +160,46 @@ class GreedyLR(ReduceLROnPlateau):
         self.verbose = verbose
         self.smooth = smooth
         self.window_size = window_size
-        self.reset_start = self.reset_start_original = reset_start
+        self.reset_start = reset_start
+        self.reset_start_original = reset_start
         self._init_lrs = self._rates()
-        low = [
-            (rate, least)
-            for rate, least in zip(self._init_lrs, self.min_lrs, strict=True)
-            if rate < least
-        ]
-        if low:
-            logger.warning(
-                "The learning rate %g is below `min_lr` (%g): GreedyLR may raise it, but never "
-                "lowers it. Pass a lower `min_lr` (with a Trainer, in `lr_scheduler_kwargs`).",
-                *low[0],
-            )
+        self._warn_of_low_rate()
+
+    def _warn_of_low_rate(self) -> None:
+        """Warn of the first rate that is below its lowest one."""
+        for rate, lowest in zip(self._init_lrs, self.min_lrs, strict=True):
+            if rate < lowest:
+                logger.warning(
+                    "The learning rate %g is below `min_lr` (%g): GreedyLR may raise it, but never "
+                    "lowers it. Pass a lower `min_lr` (with a Trainer, in `lr_scheduler_kwargs`).",
+                    rate,
+                    lowest,
+                )
+                return
 
     def _reset(self) -> None:
         super()._reset()
-        self.warmup_counter = self.num_good_epochs = 0
-        self._streaming_avg = StreamingAverage(self.window_size) if self._streaming_avg else None
+        self.warmup_counter = 0
+        self.num_good_epochs = 0
+        if self._streaming_avg is not None:
+            self._streaming_avg = StreamingAverage(self.window_size)
 
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:
         """As `transformers.optimization.GreedyLR.step`: set the next rates from a metric.
 
         Args:
             metrics: the newest value of the metric.
-            epoch: number of this step, for messages; by default they are counted.
+            epoch: number of this step, for messages; by default steps are counted.
         """
-        current = self._smoothed(float(metrics))
-        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        metric = self._smoothed(float(metrics))
+        if epoch is None:
+            epoch = self.last_epoch + 1
+        self.last_epoch = epoch
         if self.cooldown_counter or self.warmup_counter:
             self._pause()
         else:
-            self._judge(current)
+            self._count_metric(metric)
+            self._change_rates()
         self._last_lr = [*self._rates()]
 
     def _smoothed(self, metric: float) -> float:
@@ -207,9 +212,11 @@ class GreedyLR(ReduceLROnPlateau):
     def _pause(self) -> None:
         self.cooldown_counter = max(0, self.cooldown_counter - 1)
         self.warmup_counter = max(0, self.warmup_counter - 1)
-        self.num_bad_epochs = self.num_good_epochs = 0
+        self.num_bad_epochs = 0
+        self.num_good_epochs = 0
 
-    def _judge(self, metric: float) -> None:
+    def _count_metric(self, metric: float) -> None:
+        """Count a metric as better or not better than the best."""
         if self._improves(metric):
             self.best = metric
             self.num_good_epochs = self.num_good_epochs + 1
@@ -217,75 +224,87 @@ class GreedyLR(ReduceLROnPlateau):
         else:
             self.num_good_epochs = 0
             self.num_bad_epochs = self.num_bad_epochs + 1
+
+    def _change_rates(self) -> None:
+        """Raise or lower the rates once more than `patience` metrics in a row call for it."""
         if self.num_good_epochs > self.patience:
-            self._rise()
+            self._raise_rates()
             self.warmup_counter = self.warmup
             self.num_good_epochs = 0
             self.reset_start = self.reset_start_original
         elif self.num_bad_epochs > self.patience:
-            self._fall()
+            self._lower_rates()
             self._count_to_reset()
             self.cooldown_counter = self.cooldown
             self.num_bad_epochs = 0
 
     def _improves(self, metric: float) -> bool:
-        """Return whether a metric is better than the best; torch's method differs between
-        versions.
+        """Return whether a metric is better than the best.
+
+        torch's own method differs between versions.
         """
-        sign = 1 if self.mode == "max" else -1
-        change = sign * self.threshold
-        least = self.best * (1 + change) if self.threshold_mode == "rel" else self.best + change
-        return metric > least if self.mode == "max" else metric < least
+        change = self.threshold
+        if self.mode == "min":
+            change = -change
+        bound = self.best + change
+        if self.threshold_mode == "rel":
+            bound = self.best * (1 + change)
+        if self.mode == "max":
+            return metric > bound
+        return metric < bound
 
-    def _rise(self) -> None:
-        for index, (rate, most) in enumerate(zip(self._rates(), self.max_lrs, strict=True)):
-            risen = min(rate / self.factor, most)
-            if risen - rate > self.eps:
-                self._set(index, risen, "rises to")
+    def _raise_rates(self) -> None:
+        for index, (rate, highest) in enumerate(zip(self._rates(), self.max_lrs, strict=True)):
+            raised = min(rate / self.factor, highest)
+            if raised - rate > self.eps:
+                self._set_rate(index, raised, "rises to")
 
-    def _fall(self) -> None:
-        for index, (rate, least) in enumerate(zip(self._rates(), self.min_lrs, strict=True)):
-            fallen = max(rate * self.factor, least)
-            if rate - fallen > self.eps:
-                self._set(index, fallen, "falls to")
+    def _lower_rates(self) -> None:
+        for index, (rate, lowest) in enumerate(zip(self._rates(), self.min_lrs, strict=True)):
+            lowered = max(rate * self.factor, lowest)
+            if rate - lowered > self.eps:
+                self._set_rate(index, lowered, "falls to")
 
     def _count_to_reset(self) -> None:
-        if any(rate > least for rate, least in zip(self._rates(), self.min_lrs, strict=True)):
-            return
+        """Start again with the first rates after `reset_start` calls at the lowest rates."""
+        for rate, lowest in zip(self._rates(), self.min_lrs, strict=True):
+            if rate > lowest:
+                return
         self.reset_start -= 1
         if self.reset_start <= 0:
             for index, rate in enumerate(self._init_lrs):
-                self._set(index, rate, "is again")
+                self._set_rate(index, rate, "is reset to")
             self._reset()
             self.reset_start = self.reset_start_original
 
     def _rates(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    def _set(self, index: int, rate: float, how: str) -> None:
+    def _set_rate(self, index: int, rate: float, verb: str) -> None:
         group = self.optimizer.param_groups[index]
-        if isinstance(group["lr"], torch.Tensor):  # a compiled step reads this tensor
+        # A compiled step reads the tensor, so that has to stay the same object.
+        if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
         if self.verbose:
-            print(f"Step {self.last_epoch}: the learning rate of group {index} {how} {rate:.4e}.")
+            print(f"Step {self.last_epoch}: the learning rate of group {index} {verb} {rate:.4e}.")
 
     def state_dict(self) -> dict[str, Any]:
-        """As `transformers.optimization.GreedyLR.state_dict`: its settings, counters and the
-        values in the window.
+        """As `transformers.optimization.GreedyLR.state_dict`.
+
+        Settings, counters and the values in the window.
         """
-        state = {name: getattr(self, name) for name in _STATE}
-        return (
-            state
-            if self._streaming_avg is None
-            else state | {"_streaming_avg": self._streaming_avg.state_dict()}
-        )
+        state = {name: getattr(self, name) for name in _STATE_NAMES}
+        if self._streaming_avg is not None:
+            state["_streaming_avg"] = self._streaming_avg.state_dict()
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As `transformers.optimization.GreedyLR.load_state_dict`: restore a `state_dict`."""
         average = state_dict.get("_streaming_avg")
-        super().load_state_dict({name: state_dict[name] for name in _STATE if name in state_dict})
+        names = [name for name in _STATE_NAMES if name in state_dict]
+        super().load_state_dict({name: state_dict[name] for name in names})
         self._streaming_avg = None
         if average is not None:
             self._streaming_avg = StreamingAverage(self.window_size)
@@ -298,7 +317,7 @@ def _for_each_group(rates: float | list[float], optimizer: Optimizer) -> list[fl
         return [rates] * groups
     if len(rates) != groups:
         raise ValueError(
-            f"`max_lr` has {len(rates)} rates, but the optimizer has {groups} groups: pass one for "
-            "each."
+            f"`max_lr` has {len(rates)} rates, but the optimizer has {groups} parameter groups: "
+            "pass one rate for each group."
         )
     return list(rates)

@@ -1,6 +1,4 @@
-"""Parameter groups as documented, with weight decay except on biases and norms, and optimizer
-states kept in groups.
-"""
+"""Parameter groups, with weight decay except on biases and norms; optimizer states in groups."""
 
 from __future__ import annotations
 
@@ -18,24 +16,23 @@ ALL_LAYERNORM_LAYERS: list[type[nn.Module]] = [nn.LayerNorm]
 their own.
 """
 
-# Looked for in the lower case name of a parameter, from the model down: "norm" only as a whole word
-# or after "_".
+# Matched against the full name of a parameter in lower case; "norm" only as a whole word or after
+# "_".
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|[._])norm(?:$|\.)")
 
 
 def decay_parameter_names(model: nn.Module) -> list[str]:
-    """As `Trainer.get_decay_parameter_names`, but one walk over the modules instead of one per
-    level.
+    """As `Trainer.get_decay_parameter_names`, in one walk over the modules.
 
-    Left out are the parameters of the layers in `ALL_LAYERNORM_LAYERS` below the model, and those
+    Excluded are the parameters of layers in `ALL_LAYERNORM_LAYERS` below the model, and those
     with "bias", "layernorm", "rmsnorm" or a part that is "norm" or ends in "_norm" in their name.
 
     Args:
         model: any module.
 
     Returns:
-        Names in the reference's order: those of the children first. A module that is reached in two
-        ways is listed twice, and a parameter that is None is listed too.
+        Names in the order of the reference: those of the children first. The parameters of a module
+        with two names are listed under both, and a parameter that is None is listed too.
     """
     names: list[str] = []
     _collect_names(model, "", names)
@@ -56,13 +53,14 @@ def parameter_groups(
     rules: Any = None,
     lr: float = 0,
 ) -> list[dict[str, Any]]:
-    """Return the parameter groups of `Trainer.create_optimizer`: with weight decay, without, then
-    those of rules.
+    """Return the parameter groups of `Trainer.create_optimizer`.
+
+    The first group has weight decay, the second none; the groups of rules follow.
 
     Args:
         model: its parameters with `requires_grad` are listed, in the order of `named_parameters`.
-        weight_decay: decay of the first group, and of rules without another; None for the
-            optimizer's own, which its default arguments set.
+        weight_decay: decay of the first group, and of rules that set none; None for the default of
+            the optimizer.
         decay_names: names of the parameters in the first group, by default
             `decay_parameter_names(model)`.
         rules: settings by patterns of names, see `settings_by_name`.
@@ -72,38 +70,50 @@ def parameter_groups(
         Dicts with "params" and "weight_decay"; the first two lists may be empty. Groups of rules
         have their patterns in "rules", and "lr".
     """
-    decaying = frozenset(decay_parameter_names(model) if decay_names is None else decay_names)
-    groups: list[dict[str, Any]] = [
-        {"params": [], "weight_decay": weight_decay},
-        {"params": [], "weight_decay": 0.0},
-    ]
-    ruled = settings_by_name(rules, [name for name, _ in model.named_parameters()]) if rules else {}
-    others: dict[Any, dict[str, Any]] = {}
+    if decay_names is None:
+        decay_names = decay_parameter_names(model)
+    decay_names = frozenset(decay_names)
+    decay_group: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
+    no_decay_group: dict[str, Any] = {"params": [], "weight_decay": 0.0}
+
+    settings_of_parameters: Mapping[str, Mapping[str, Any]] = {}
+    if rules:
+        names = [name for name, _ in model.named_parameters()]
+        settings_of_parameters = settings_by_name(rules, names)
+
+    # Parameters with the same settings are in one group.
+    rule_groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
-        settings = ruled.get(name, {})
-        group = groups[name not in decaying]
+        group = no_decay_group
+        if name in decay_names:
+            group = decay_group
+        settings = settings_of_parameters.get(name, {})
         if settings.keys() - {"patterns", "frozen"}:
-            rate = (
-                settings.get("lr", lr)
-                * settings.get("lr_factor", 1.0)
-                * settings.get("layer_decay", 1.0)
-            )
-            decay = settings.get("weight_decay", group["weight_decay"])
-            patterns = ", ".join(settings["patterns"])
-            own = {"weight_decay": decay, "lr": rate, "rules": patterns}
-            group = others.setdefault(tuple(own.items()), {"params": [], **own})
+            options = {
+                "weight_decay": settings.get("weight_decay", group["weight_decay"]),
+                "lr": _learning_rate(settings, lr),
+                "rules": ", ".join(settings["patterns"]),
+            }
+            group = rule_groups.setdefault(tuple(options.items()), {"params": [], **options})
         if parameter.requires_grad:
             group["params"].append(parameter)
-    groups += [group for group in others.values() if group["params"]]
+
+    groups = [decay_group, no_decay_group]
+    groups += [group for group in rule_groups.values() if group["params"]]
     for group in groups:
         if group["weight_decay"] is None:
             del group["weight_decay"]
     return groups
 
 
+def _learning_rate(settings: Mapping[str, Any], lr: float) -> float:
+    """Return the learning rate that rules give a parameter, from that of the optimizer."""
+    rate = settings.get("lr", lr)
+    return rate * settings.get("lr_factor", 1.0) * settings.get("layer_decay", 1.0)
+
+
 def freeze_parameters(model: nn.Module, rules: Mapping[str, Mapping[str, Any]]) -> None:
-    """Set `requires_grad` of the parameters for which rules say whether they are frozen; it stays
-    so.
+    """Set `requires_grad` of the parameters that rules freeze or unfreeze, permanently.
 
     Args:
         model: the model.
@@ -112,41 +122,49 @@ def freeze_parameters(model: nn.Module, rules: Mapping[str, Mapping[str, Any]]) 
     Raises:
         ValueError: a rule does not fit the model.
     """
-    named = dict(model.named_parameters())
-    for name, settings in settings_by_name(rules, named).items():
+    parameters = dict(model.named_parameters())
+    for name, settings in settings_by_name(rules, parameters).items():
         if "frozen" in settings:
-            named[name].requires_grad_(not settings["frozen"])
+            parameters[name].requires_grad_(not settings["frozen"])
 
 
-_KEY = "state"
+_STATE_KEY = "state"
+"""Key of the state that GrokAdamW keeps in a parameter group."""
 
 
-def save_state_of_groups(optimizer: Any) -> None:
-    """Save the state that GrokAdamW keeps in its groups by parameter index, not by the parameter
-    itself.
+def save_group_state_by_index(optimizer: Optimizer) -> None:
+    """Save the state that GrokAdamW keeps in its groups by the index of each parameter.
 
-    A parameter read from a file is not that of the model, so that a resumed training would start
-    with an empty state.
+    GrokAdamW itself saves it by the parameter. A parameter read from a file is not that of the
+    model, so a resumed training would start with an empty state.
 
     Args:
-        optimizer: any; only those of `grokadamw` are concerned.
+        optimizer: any; only those of `grokadamw` are changed.
     """
     if type(optimizer).__module__.partition(".")[0] == "grokadamw":
-        optimizer.register_state_dict_post_hook(_under_places)
-        optimizer.register_load_state_dict_post_hook(_under_parameters)
+        optimizer.register_state_dict_post_hook(_index_group_states)
+        optimizer.register_load_state_dict_post_hook(_assign_group_states)
 
 
-def _under_places(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+def _index_group_states(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    """Replace the parameters by their indices in the group."""
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-        if _KEY in saved:
-            places = {parameter: place for place, parameter in enumerate(group["params"])}
-            saved[_KEY] = {places[parameter]: state for parameter, state in saved[_KEY].items()}
+        if _STATE_KEY not in saved:
+            continue
+        indices = {parameter: index for index, parameter in enumerate(group["params"])}
+        states_by_index: dict[int, Any] = {}
+        for parameter, state in saved[_STATE_KEY].items():
+            states_by_index[indices[parameter]] = state
+        saved[_STATE_KEY] = states_by_index
 
 
-def _under_parameters(optimizer: Optimizer) -> None:
+def _assign_group_states(optimizer: Optimizer) -> None:
+    """Replace the indices by the parameters of the group."""
     for group in optimizer.param_groups:
-        states = group.get(_KEY, {}).items()
-        if states:
-            group[_KEY] = {
-                group["params"][place]: state for place, state in states if isinstance(place, int)
-            }
+        if not group.get(_STATE_KEY):
+            continue
+        states: dict[nn.Parameter, Any] = {}
+        for index, state in group[_STATE_KEY].items():
+            if isinstance(index, int):
+                states[group["params"][index]] = state
+        group[_STATE_KEY] = states

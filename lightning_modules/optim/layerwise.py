@@ -1,12 +1,13 @@
-"""One optimizer per parameter, stepped as soon as its gradient is ready, so that gradients can
-be freed at once.
+"""One optimizer per parameter, stepped as soon as its gradient is ready.
+
+So each gradient can be freed at once.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 logger = logging.getLogger(__name__)
 
-_KEY = "layers"
+_LAYERS_KEY = "layers"
+"""Key of the inner states in a `state_dict`."""
 
 
 class LayerwiseOptimizer(Optimizer):
@@ -36,35 +38,35 @@ class LayerwiseOptimizer(Optimizer):
         super().__init__([torch.randn(1, 1, device="cpu")], {"lr": lr})
         self.optimizer_dict = dict(optimizer_dict)
         self.schedulers: Mapping[Tensor, LRScheduler] = {}
-        hook = _weakly(self._step_one)
+        hook = _weak_hook(self._step_parameter)
         for parameter in self.optimizer_dict:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(hook)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Run the `closure`, if there is one; the inner optimizers step in its backward pass."""
+        if closure is None:
+            return None
         with torch.enable_grad():
-            return None if closure is None else closure()
+            return closure()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: gradients are freed as soon as they are used."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return its own group, and the states of the inner optimizers."""
-        return {
-            **super().state_dict(),
-            _KEY: [inner.state_dict() for inner in self.optimizer_dict.values()],
-        }
+        inner_states = [optimizer.state_dict() for optimizer in self.optimizer_dict.values()]
+        return {**super().state_dict(), _LAYERS_KEY: inner_states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a `state_dict`, also one of the reference, which saves no states of the inner
-        optimizers.
+        """Restore a `state_dict`.
+
+        One of the reference has no states of the inner optimizers, which then start from scratch.
         """
         super().load_state_dict(state_dict)
-        for inner, state in _pairs(self.optimizer_dict.values(), state_dict):
-            inner.load_state_dict(state)
+        _load_inner_states(list(self.optimizer_dict.values()), state_dict)
 
-    def _step_one(self, parameter: Tensor) -> None:
+    def _step_parameter(self, parameter: Tensor) -> None:
         optimizer = self.optimizer_dict[parameter]
         optimizer.step()
         optimizer.zero_grad()
@@ -75,21 +77,21 @@ class LayerwiseOptimizer(Optimizer):
 class LayerwiseSchedule(LRScheduler):
     """As `transformers.trainer_pt_utils.LayerWiseDummyScheduler`, but usable with a Trainer too.
 
-    Each parameter has a schedule, which steps after its optimizer; this one shows the rate of the
-    first, and its state can be saved and loaded. (The reference's Trainer shows a schedule that it
-    applies to no parameter.)
+    Each parameter has a schedule, which steps after its optimizer. This object shows the rate of
+    the first, and saves and loads the states of all. (The reference's Trainer shows a schedule that
+    it does not apply to any parameter.)
 
     Args:
-        optimizer: its schedules until now are replaced.
-        make: makes the schedule of one optimizer.
+        optimizer: its current schedules are replaced.
+        make_schedule: makes the schedule of one optimizer.
     """
 
     def __init__(
-        self, optimizer: LayerwiseOptimizer, make: Callable[[Optimizer], LRScheduler]
+        self, optimizer: LayerwiseOptimizer, make_schedule: Callable[[Optimizer], LRScheduler]
     ) -> None:
-        self.schedulers = {
-            parameter: make(inner) for parameter, inner in optimizer.optimizer_dict.items()
-        }
+        self.schedulers: dict[Tensor, LRScheduler] = {}
+        for parameter, inner_optimizer in optimizer.optimizer_dict.items():
+            self.schedulers[parameter] = make_schedule(inner_optimizer)
         optimizer.schedulers = self.schedulers
         super().__init__(optimizer)
 
@@ -99,35 +101,42 @@ class LayerwiseSchedule(LRScheduler):
         return [first.optimizer.param_groups[0]["lr"]]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its own numbers, and those of the inner schedules."""
-        own = {name: value for name, value in super().state_dict().items() if name != "schedulers"}
-        return {**own, _KEY: [scheduler.state_dict() for scheduler in self.schedulers.values()]}
+        """Return its own numbers, and the states of the inner schedules."""
+        state_dict = super().state_dict()
+        del state_dict["schedulers"]
+        inner_states = [scheduler.state_dict() for scheduler in self.schedulers.values()]
+        return {**state_dict, _LAYERS_KEY: inner_states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a `state_dict`."""
-        super().load_state_dict({name: value for name, value in state_dict.items() if name != _KEY})
-        for scheduler, state in _pairs(self.schedulers.values(), state_dict):
-            scheduler.load_state_dict(state)
+        own_state = dict(state_dict)
+        own_state.pop(_LAYERS_KEY, None)
+        super().load_state_dict(own_state)
+        _load_inner_states(list(self.schedulers.values()), state_dict)
 
 
-def _pairs(parts: Any, state_dict: dict[str, Any]) -> Any:
-    states = state_dict.get(_KEY)
+def _load_inner_states(
+    inner: Sequence[Optimizer | LRScheduler], state_dict: Mapping[str, Any]
+) -> None:
+    """Load the states of inner optimizers or schedules; warn if there are none to load."""
+    states = state_dict.get(_LAYERS_KEY)
     if states is None:
         logger.warning(
-            "The checkpoint holds nothing of the optimizers of single layers: they start from "
-            "scratch."
+            "The checkpoint has no states of the optimizers or schedules of single layers: they "
+            "start from scratch."
         )
-        return ()
-    return zip(parts, states, strict=True)
+        return
+    for optimizer_or_schedule, state in zip(inner, states, strict=True):
+        optimizer_or_schedule.load_state_dict(state)
 
 
-def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+def _weak_hook(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
     """Return a hook that calls the method without keeping its object alive."""
-    found = weakref.WeakMethod(method)
+    weak_method = weakref.WeakMethod(method)
 
     def call(parameter: Tensor) -> None:
-        alive = found()
-        if alive is not None:
-            alive(parameter)
+        method = weak_method()
+        if method is not None:
+            method(parameter)
 
     return call

@@ -33,7 +33,7 @@ def load(name: OptimizerNames, pip: str, module: str, member: str) -> Any:
         member: name in the module.
 
     Raises:
-        MissingLibraryError: says what to install.
+        MissingLibraryError: it is not installed; the message says what to install.
     """
     try:
         return getattr(import_module(module), member)
@@ -44,14 +44,18 @@ def load(name: OptimizerNames, pip: str, module: str, member: str) -> Any:
         ) from error
 
 
-def _with_numbers_of_adam(pip: str, module: str, member: str) -> Builder:
-    """Return the builder of an optimizer that takes the numbers of Adam, and nothing else."""
-    return lambda request: (load(request.name, pip, module, member), request.adam)
+def _with_adam_arguments(pip: str, module: str, member: str) -> Builder:
+    """Return the builder of an optimizer that takes only betas and epsilon of Adam."""
+
+    def build(request: OptimizerRequest) -> ClassAndKwargs:
+        return load(request.name, pip, module, member), request.adam
+
+    return build
 
 
-xla = _with_numbers_of_adam("torch_xla", "torch_xla.amp.syncfree", "AdamW")
-npu = _with_numbers_of_adam("torch_npu", "torch_npu.optim", "NpuFusedAdamW")
-apex = _with_numbers_of_adam(
+xla = _with_adam_arguments("torch_xla", "torch_xla.amp.syncfree", "AdamW")
+npu = _with_adam_arguments("torch_npu", "torch_npu.optim", "NpuFusedAdamW")
+apex = _with_adam_arguments(
     "git+https://github.com/NVIDIA/apex --no-build-isolation", "apex.optimizers", "FusedAdam"
 )
 
@@ -60,36 +64,48 @@ def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `adamw_anyprecision`."""
     pip = "git+https://github.com/pytorch/torchdistx"
     adamw = load(request.name, pip, "torchdistx.optimizers", "AnyPrecisionAdamW")
-    dtypes = {"momentum_dtype": torch.float32, "variance_dtype": torch.float32}
-    dtypes["compensation_buffer_dtype"] = torch.bfloat16
-    return adamw, {**request.adam, **request.arguments.take(use_kahan_summation=False, **dtypes)}
+    kwargs = request.arguments.take(
+        use_kahan_summation=False,
+        momentum_dtype=torch.float32,
+        variance_dtype=torch.float32,
+        compensation_buffer_dtype=torch.bfloat16,
+    )
+    return adamw, {**request.adam, **kwargs}
 
 
 def torchao(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `adamw_torch_4bit` or `adamw_torch_8bit`."""
-    member = "AdamW4bit" if request.name is OptimizerNames.ADAMW_TORCH_4BIT else "AdamW8bit"
+    member = "AdamW8bit"
+    if request.name is OptimizerNames.ADAMW_TORCH_4BIT:
+        member = "AdamW4bit"
     adamw = load(request.name, "'torchao>=0.11'", "torchao.optim", member)
-    return adamw, {
-        **request.arguments.take(block_size=256, bf16_stochastic_round=False),
-        **request.adam,
-    }
+    kwargs = request.arguments.take(block_size=256, bf16_stochastic_round=False)
+    return adamw, {**kwargs, **request.adam}
+
+
+_SCHEDULE_FREE_CLASSES = {
+    OptimizerNames.SCHEDULE_FREE_RADAM: "RAdamScheduleFree",
+    OptimizerNames.SCHEDULE_FREE_ADAMW: "AdamWScheduleFree",
+    OptimizerNames.SCHEDULE_FREE_SGD: "SGDScheduleFree",
+}
 
 
 def schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `schedule_free_adamw`, `schedule_free_radam` or `schedule_free_sgd`, which do their
-    own warm-up.
+    """Return `schedule_free_adamw`, `schedule_free_radam` or `schedule_free_sgd`.
+
+    AdamW and SGD do their own warm-up.
     """
-    member = {
-        OptimizerNames.SCHEDULE_FREE_RADAM: "RAdamScheduleFree",
-        OptimizerNames.SCHEDULE_FREE_ADAMW: "AdamWScheduleFree",
-        OptimizerNames.SCHEDULE_FREE_SGD: "SGDScheduleFree",
-    }[request.name]
+    member = _SCHEDULE_FREE_CLASSES[request.name]
     optimizer = load(request.name, "'schedulefree>=1.4'", "schedulefree", member)
-    kwargs = {} if request.name is OptimizerNames.SCHEDULE_FREE_SGD else request.adam
+
+    kwargs: dict[str, Any] = {}
+    if request.name is not OptimizerNames.SCHEDULE_FREE_SGD:
+        kwargs |= request.adam
     if request.name is not OptimizerNames.SCHEDULE_FREE_RADAM:
         kwargs["warmup_steps"] = request.config.warmup_steps or 0
-    own = request.arguments.take(weight_lr_power=2.0, r=0.0)
-    return optimizer, {**kwargs, "weight_decay": request.config.weight_decay, **own}
+    kwargs["weight_decay"] = request.config.weight_decay
+    kwargs |= request.arguments.take(weight_lr_power=2.0, r=0.0)
+    return optimizer, kwargs
 
 
 def grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
@@ -101,48 +117,62 @@ def grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `stable_adamw`; "kahan_sum=false" is false, but every text is true in the
-    reference.
+    """Return `stable_adamw`.
+
+    "kahan_sum=false" is false here; in the reference every text is true.
     """
     optimizer = load(request.name, "torch-optimi", "optimi", "StableAdamW")
-    take = request.arguments.take
-    given = request.arguments.given
-    own = {"max_lr": None, "kahan_sum": None, **take(decouple_lr=False), **given(float, "max_lr")}
-    return optimizer, {
-        **request.adam,
-        "weight_decay": request.config.weight_decay,
-        **own,
-        **given(bool, "kahan_sum"),
-    }
+    kwargs = request.adam
+    kwargs["weight_decay"] = request.config.weight_decay
+    kwargs["max_lr"] = None
+    kwargs["kahan_sum"] = None
+    kwargs |= request.arguments.take(decouple_lr=False)
+    kwargs |= request.arguments.take_given(float, "max_lr")
+    kwargs |= request.arguments.take_given(bool, "kahan_sum")
+    return optimizer, kwargs
 
 
 def lomo(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `lomo` or `adalomo`, which take the model and step in the backward pass, see
-    `fused`.
-    """
+    """Return `lomo` or `adalomo`, which take the model and step in the backward pass."""
     model = request.require_model()
-    member = "Lomo" if request.name is OptimizerNames.LOMO else "AdaLomo"
+    member = "AdaLomo"
+    if request.name is OptimizerNames.LOMO:
+        member = "Lomo"
     return load(request.name, "lomo-optim", "lomo_optim", member), {"model": model}
 
 
-_CLASSES = {"adamw": "AdamW", "ademamix": "AdEMAMix", "lion": "Lion", "rmsprop": "RMSprop"}
+_BITSANDBYTES_CLASSES = {
+    "adamw": "AdamW",
+    "ademamix": "AdEMAMix",
+    "lion": "Lion",
+    "rmsprop": "RMSprop",
+}
+"""Classes by the part of the optimizer's name that stands for the algorithm."""
 
 
 def bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return an optimizer of bitsandbytes: names with `bnb`, `8bit`, `32bit` or `paged`, and
-    `ademamix`.
+    """Return an optimizer of bitsandbytes.
+
+    Those are `ademamix`, and names with `bnb`, `8bit`, `32bit` or `paged`.
     """
     name = request.name.value
-    (kind,) = re.findall("|".join(_CLASSES), name)
-    optimizer = load(request.name, "bitsandbytes", "bitsandbytes.optim", _CLASSES[kind])
-    kwargs: dict[str, Any] = {"optim_bits": 8 if "8bit" in name else 32}
-    if kind == "rmsprop":
-        return optimizer, {**_rmsprop(request), **kwargs}
-    if kind == "lion":
-        kwargs["betas"] = request.adam["betas"]
+    (algorithm,) = re.findall("|".join(_BITSANDBYTES_CLASSES), name)
+    member = _BITSANDBYTES_CLASSES[algorithm]
+    optimizer = load(request.name, "bitsandbytes", "bitsandbytes.optim", member)
+    optim_bits = 32
+    if "8bit" in name:
+        optim_bits = 8
+
+    # RMSprop has no paged form, and takes other arguments.
+    if algorithm == "rmsprop":
+        return optimizer, {**_rmsprop_arguments(request), "optim_bits": optim_bits}
+    if algorithm == "lion":
+        kwargs = {"betas": request.adam["betas"]}
+    elif algorithm == "ademamix":
+        kwargs = _ademamix_arguments(request)
     else:
-        kwargs |= _ademamix(request) if kind == "ademamix" else request.adam
-    return optimizer, {**kwargs, "is_paged": "paged" in name}
+        kwargs = request.adam
+    return optimizer, {**kwargs, "optim_bits": optim_bits, "is_paged": "paged" in name}
 
 
 def keep_embeddings_whole(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Module) -> None:
@@ -156,32 +186,39 @@ def keep_embeddings_whole(optimizer_class: Any, kwargs: dict[str, Any], model: n
     if "bitsandbytes" not in str(optimizer_class) or kwargs.get("optim_bits") != 8:
         return
     manager = import_module("bitsandbytes.optim").GlobalOptimManager.get_instance()
-    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    for module in embeddings:
-        manager.register_module_override(module, "weight", {"optim_bits": 32})
-    weights = {module.weight.data_ptr(): module.weight.numel() for module in embeddings}
+
+    # Tied embeddings have the same memory, and count once.
+    sizes: dict[int, int] = {}
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            manager.register_module_override(module, "weight", {"optim_bits": 32})
+            sizes[module.weight.data_ptr()] = module.weight.numel()
     logger.info(
         "%s embeddings (%s weights) have 32-bit optimizer state.",
-        len(weights),
-        f"{sum(weights.values()):,}",
+        len(sizes),
+        f"{sum(sizes.values()):,}",
     )
 
 
-def _ademamix(request: OptimizerRequest) -> dict[str, Any]:
+def _ademamix_arguments(request: OptimizerRequest) -> dict[str, Any]:
     config = request.config
-    take = request.arguments.take
-    betas = tuple(take(beta1=config.beta1, beta2=config.beta2, beta3=0.9999).values())
+    arguments = request.arguments
+    betas = arguments.take(beta1=config.beta1, beta2=config.beta2, beta3=0.9999)
     return {
-        "betas": betas,
-        **take(alpha=5.0, eps=config.epsilon),
-        **request.arguments.given(int, "t_alpha", "t_beta3"),
+        "betas": (betas["beta1"], betas["beta2"], betas["beta3"]),
+        **arguments.take(alpha=5.0, eps=config.epsilon),
+        **arguments.take_given(int, "t_alpha", "t_beta3"),
     }
 
 
-def _rmsprop(request: OptimizerRequest) -> dict[str, Any]:
-    """Parse the arguments of RMSprop as numbers; the reference passes texts, with which
-    bitsandbytes fails.
+def _rmsprop_arguments(request: OptimizerRequest) -> dict[str, Any]:
+    """Return the arguments of RMSprop as numbers.
+
+    The reference passes texts, with which bitsandbytes fails.
     """
-    given = request.arguments.given
-    numbers = given(float, "alpha", "eps", "weight_decay", "momentum") | given(int, "min_8bit_size")
-    return numbers | given(bool, "centered")
+    arguments = request.arguments
+    return {
+        **arguments.take_given(float, "alpha", "eps", "weight_decay", "momentum"),
+        **arguments.take_given(int, "min_8bit_size"),
+        **arguments.take_given(bool, "centered"),
+    }

@@ -1,5 +1,4 @@
-"""GaLore and APOLLO: Adam, or Adafactor, with the gradients of some linear layers projected to a
-low rank.
+"""GaLore and APOLLO: Adam or Adafactor with low-rank gradients of some linear layers.
 
 Zhao et al., "GaLore" (arXiv:2403.03507), and Zhu et al., "APOLLO" (arXiv:2412.05270).
 """
@@ -8,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from ..common.suggestions import OptimizerNames, did_you_mean
 from .layerwise import LayerwiseOptimizer
@@ -23,22 +24,27 @@ logger = logging.getLogger(__name__)
 
 
 def galore(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return an optimizer of GaLore; the reference drops the arguments of
-    `galore_adafactor_layerwise`.
+    """Return an optimizer of GaLore.
+
+    The reference drops the arguments of `galore_adafactor_layerwise`; here they apply.
     """
-    is_adafactor = "adafactor" in request.name.value
-    is_8bit = "8bit" in request.name.value
-    member = "GaLoreAdafactor" if is_adafactor else "GaLoreAdamW8bit" if is_8bit else "GaLoreAdamW"
+    member = "GaLoreAdamW"
+    kwargs: dict[str, Any] = {}
+    if "adafactor" in request.name.value:
+        member = "GaLoreAdafactor"
+        kwargs = {"scale_parameter": False, "relative_step": False}
+    elif "8bit" in request.name.value:
+        member = "GaLoreAdamW8bit"
     optimizer = load(request.name, "galore-torch", "galore_torch", member)
     _allow_in_checkpoints("galore_torch.galore_projector", "GaLoreProjector")
     projection = request.arguments.take(rank=128, update_proj_gap=200, scale=0.25, proj_type="std")
-    own = {"scale_parameter": False, "relative_step": False} if is_adafactor else {}
-    return _low_rank(request, optimizer, projection, own)
+    return _low_rank(request, optimizer, projection, kwargs)
 
 
 def apollo(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return an optimizer of APOLLO; betas and epsilon are for the projected layers only, as in
-    the reference.
+    """Return an optimizer of APOLLO.
+
+    Betas and epsilon apply to the projected layers only, as in the reference.
     """
     optimizer = load(request.name, "apollo-torch", "apollo_torch", "APOLLOAdamW")
     _allow_in_checkpoints("apollo_torch.random_projector", "GradientProjector")
@@ -58,37 +64,42 @@ def _allow_in_checkpoints(module: str, name: str) -> None:
     """Allow a class of projections, which holds only numbers and tensors, in `optimizer.pt`."""
     try:
         torch.serialization.add_safe_globals([getattr(import_module(module), name)])
-    # another version of the library, with the class elsewhere
     except (ImportError, AttributeError):
+        # Another version of the library may have the class elsewhere.
         logger.debug("%s has no %s", module, name)
 
 
 def _low_rank(
     request: OptimizerRequest, optimizer: Any, projection: dict[str, Any], kwargs: dict[str, Any]
 ) -> ClassAndKwargs:
-    """Return the class and its arguments, including the groups of unprojected and projected
-    parameters.
+    """Return the class and its arguments, including the parameter groups.
+
+    The second group has the projected parameters.
     """
     if request.config.weight_decay:
         logger.warning(
             "weight_decay=%s has no effect on %r.", request.config.weight_decay, request.name.value
         )
+
     model = request.require_model()
     layers = target_layers(request.name, model, request.config.target_modules)
-    names = {f"{layer}.weight" for layer in layers}
-    named = dict(model.named_parameters())
-    groups: list[dict[str, Any]] = [
-        {"params": [named[name] for name in named if name not in names]}
-    ]
-    groups.append({"params": [named[name] for name in named if name in names], **projection})
+    projected_names = {f"{layer}.weight" for layer in layers}
+    plain_group: dict[str, Any] = {"params": []}
+    projected_group: dict[str, Any] = {"params": [], **projection}
+    for name, parameter in model.named_parameters():
+        group = plain_group
+        if name in projected_names:
+            group = projected_group
+        group["params"].append(parameter)
+    groups = [plain_group, projected_group]
     if "layerwise" not in request.name.value:
         return optimizer, {**kwargs, "params": groups}
+
     kwargs["lr"] = request.config.learning_rate
-    optimizers = {
-        parameter: optimizer([{**group, "params": [parameter]}], **kwargs)
-        for group in groups
-        for parameter in group["params"]
-    }
+    optimizers: dict[nn.Parameter, Optimizer] = {}
+    for group in groups:
+        for parameter in group["params"]:
+            optimizers[parameter] = optimizer([{**group, "params": [parameter]}], **kwargs)
     return LayerwiseOptimizer, {"optimizer_dict": optimizers}
 
 
@@ -97,50 +108,74 @@ def target_layers(
 ) -> list[str]:
     """Return names of the linear layers that match, in the order of `named_modules`.
 
-    An entry of a list is a part of the name or a regular expression for all of it. Entries that
-    match no linear layer are named in a warning; the reference ignores those that match no module
-    at all.
+    An entry of a list is a part of the name, or a regular expression for the whole name. A warning
+    names entries that match no linear layer; the reference ignores those that match no module.
 
     Args:
         name: the optimizer, for the messages.
-        model: its modules are looked through.
-        targets: what the user wrote.
+        model: its modules are searched.
+        targets: the argument of the user.
 
     Raises:
-        ValueError: when nothing was written, it cannot be read, or means no linear layer; shows
-            those of the model.
+        ValueError: `targets` is missing, or matches no linear layer; the message shows those of
+            the model.
     """
     if targets is None:
         raise ValueError(
-            f"optim={name.value!r} needs optim_target_modules, the linear layers to work on: "
-            "'all-linear', a regular expression, or a list of parts of names such as ['attn', "
-            "'mlp']."
+            f"optim={name.value!r} needs optim_target_modules, the linear layers whose gradients "
+            "are projected: 'all-linear', a regular expression, or a list of parts of names such "
+            "as ['attn', 'mlp']."
         )
-    entries = [targets] if isinstance(targets, str) else targets
-    modules = dict(model.named_modules())
-    linear = [path for path, module in modules.items() if isinstance(module, nn.Linear)]
-    if isinstance(targets, str) and targets.replace("_", "-") == "all-linear":
-        found = linear
+    linear_layers: list[str] = []
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            linear_layers.append(path)
+
+    is_single = isinstance(targets, str)
+    if is_single and targets.replace("_", "-") == "all-linear":
+        matched = linear_layers
+        unmatched_entries: list[str] = []
+        entries = [targets]
     else:
-        parts = not isinstance(targets, str)
-        meant = {
-            one: [p for p in modules if (parts and one in p) or re.fullmatch(one, p)]
-            for one in entries
-        }
-        found = [path for path in linear if any(path in paths for paths in meant.values())]
-        idle = [entry for entry, paths in meant.items() if not set(paths) & set(linear)]
-        if found and idle:
-            logger.warning(
-                "optim_target_modules: %s names no linear layer, on which alone %r works.",
-                idle,
-                name.value,
-            )
-    if not found:
-        present = ", ".join(map(repr, linear[:10])) or "none at all"
-        raise ValueError(
-            f"optim_target_modules={targets!r} names no linear layer of the model, and "
-            f"optim={name.value!r} works on these "
-            f"alone.{did_you_mean(entries[0] if entries else '', linear)} Write 'all-linear', a "
-            f"regular expression, or a list of parts of names. The model has: {present}."
+        entries = targets
+        if is_single:
+            entries = [targets]
+        matched, unmatched_entries = _match_layers(
+            linear_layers, entries, allow_parts=not is_single
         )
-    return found
+
+    if matched and unmatched_entries:
+        logger.warning(
+            "optim_target_modules: %s matches no linear layer, and %r projects only linear layers.",
+            unmatched_entries,
+            name.value,
+        )
+    if not matched:
+        examples = ", ".join(map(repr, linear_layers[:10])) or "no linear layer"
+        suggestion = ""
+        if entries:
+            suggestion = did_you_mean(entries[0], linear_layers)
+        raise ValueError(
+            f"optim_target_modules={targets!r} matches no linear layer of the model, and "
+            f"optim={name.value!r} projects only linear layers.{suggestion} Pass 'all-linear', a "
+            f"regular expression, or a list of parts of names. The model has: {examples}."
+        )
+    return matched
+
+
+def _match_layers(
+    layers: Sequence[str], entries: Sequence[str], *, allow_parts: bool
+) -> tuple[list[str], list[str]]:
+    """Return the layers that an entry matches, and the entries that match no layer."""
+    matched: set[str] = set()
+    unmatched_entries: list[str] = []
+    for entry in entries:
+        matched_by_entry: set[str] = set()
+        for layer in layers:
+            is_part = allow_parts and entry in layer
+            if is_part or re.fullmatch(entry, layer):
+                matched_by_entry.add(layer)
+        if not matched_by_entry:
+            unmatched_entries.append(entry)
+        matched |= matched_by_entry
+    return [layer for layer in layers if layer in matched], unmatched_entries

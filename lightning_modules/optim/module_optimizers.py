@@ -26,14 +26,19 @@ from .schedules import ScheduleConfig
 OptimizerSetting = OptimizerConfig | dict[str, Any] | Callable[[Any], Optimizer] | None
 """A function is called with parameter groups."""
 ScheduleSetting = ScheduleConfig | dict[str, Any] | Callable[[Optimizer], LRScheduler] | None
+"""A function is called with the optimizer."""
 
-_FIELDS_OF_TORCH = {"lr": "'learning_rate'", "eps": "'epsilon'", "betas": "'beta1' and 'beta2'"}
-"""What torch calls fields of `OptimizerConfig`."""
+_FIELDS_BY_TORCH_NAME = {
+    "lr": "'learning_rate'",
+    "eps": "'epsilon'",
+    "betas": "'beta1' and 'beta2'",
+}
+"""Fields of `OptimizerConfig` that have another name in torch."""
 
-_PARAMETERS_OF_FUNCTIONS = {"optimizer": "groups", "schedule": "optimizer"}
-"""What functions that are given for these arguments are called with."""
+_FUNCTION_PARAMETERS = {"optimizer": "groups", "schedule": "optimizer"}
+"""Parameter of the function that may be passed for each argument, for messages."""
 
-_FUNCTION = "function"
+_FUNCTION_KEY = "function"
 """Key of the name of a function in a checkpoint."""
 
 ParameterRules = Mapping[str, Mapping[str, Any]]
@@ -42,51 +47,51 @@ ParameterRules = Mapping[str, Mapping[str, Any]]
 Config = TypeVar("Config", OptimizerConfig, ScheduleConfig)
 
 
-def as_optimizer_setting(given: Any) -> Any:
+def as_optimizer_setting(setting: Any) -> Any:
     """Return an `OptimizerConfig`, a description or a function.
 
     Raises:
-        ValueError: a dict has fields that the config does not know.
-        TypeError: it is something else.
+        ValueError: a dict has fields that the config does not have.
+        TypeError: the setting has another type.
     """
-    if given is None:
+    if setting is None:
         return OptimizerConfig()
-    return _as_setting(given, OptimizerConfig, "optimizer")
+    return _as_setting(setting, OptimizerConfig, "optimizer")
 
 
-def as_schedule_setting(given: Any) -> Any:
+def as_schedule_setting(setting: Any) -> Any:
     """Return a `ScheduleConfig`, a description, a function, or None.
 
     Raises:
-        ValueError: a dict has fields that the config does not know, or the metric of a plateau
+        ValueError: a dict has fields that the config does not have, or the metric of a plateau
             schedule.
-        TypeError: it is something else.
+        TypeError: the setting has another type.
     """
-    if given is None:
+    if setting is None:
         return None
-    if isinstance(given, Mapping):
-        _refuse_monitor(given)
-    return _as_setting(given, ScheduleConfig, "schedule")
+    if isinstance(setting, Mapping):
+        _refuse_monitor(setting)
+    return _as_setting(setting, ScheduleConfig, "schedule")
 
 
 def _refuse_monitor(schedule: Mapping[str, Any]) -> None:
-    """Raise a ValueError for a schedule with the metric to watch, as other libraries have it."""
+    """Raise a ValueError for a schedule that contains `monitor`, as in other libraries."""
     fields = {**(schedule.get("init_args") or {}), **schedule}
     if "monitor" in fields:
         monitor = fields["monitor"]
         raise ValueError(
-            f"`schedule` has 'monitor' ({monitor!r}), but what a plateau schedule watches is "
-            f"an argument of the module: schedule={{...}}, monitor={monitor!r}."
+            f"`schedule` has 'monitor' ({monitor!r}), but the metric of a plateau schedule is an "
+            f"argument of the module: schedule={{...}}, monitor={monitor!r}."
         )
 
 
 def build_module_optimizer(
     setting: Any, model: nn.Module, rules: ParameterRules | None = None
 ) -> Optimizer:
-    """Build the optimizer over a model's trainable parameters, without weight decay on biases and
-    normalisation layers.
+    """Build the optimizer over a model's trainable parameters.
 
-    Groups that a callback adds later have the configured decay too, all of them.
+    Biases and normalisation layers have no weight decay, except in groups that a callback adds
+    later: these have the configured decay for all of their parameters.
 
     Args:
         setting: what `as_optimizer_setting` returned.
@@ -98,11 +103,11 @@ def build_module_optimizer(
             itself.
     """
     if isinstance(setting, OptimizerConfig):
-        # Only with rules, so that a subclass whose `build` does not accept them works without.
-        options: dict[str, Any] = {}
+        # A subclass may have a `build` that does not accept rules.
+        rules_kwargs: dict[str, Any] = {}
         if rules is not None:
-            options["rules"] = rules
-        optimizer = setting.build(model, **options)
+            rules_kwargs["rules"] = rules
+        optimizer = setting.build(model, **rules_kwargs)
         optimizer.defaults["weight_decay"] = setting.weight_decay
     else:
         groups = parameter_groups(model, None, rules=rules, lr=_rate_for_rules(setting, rules))
@@ -111,12 +116,13 @@ def build_module_optimizer(
         else:
             optimizer = setting(groups)
 
-    # Groups with rules are marked: without any, another grouping has taken their place.
-    if _makes_groups(rules) and not any("rules" in group for group in optimizer.param_groups):
+    # Groups of rules have the entry "rules". Without one, the parameters were grouped otherwise.
+    has_rule_groups = any("rules" in group for group in optimizer.param_groups)
+    if _makes_groups(rules) and not has_rule_groups:
         raise ValueError(
             f"parameter_rules={rules} would have no effect: {type(optimizer).__name__} groups "
-            "parameters itself, or the function that makes it does not use the groups that it is "
-            "given."
+            "parameters itself, or the function that makes it ignores the groups that it is "
+            "called with. Use another optimizer, or remove the rules."
         )
     return optimizer
 
@@ -141,7 +147,7 @@ def _rate_for_rules(setting: Any, rules: ParameterRules | None) -> float:
         if makes_group and "lr" not in settings:
             raise ValueError(
                 f"parameter_rules: {pattern!r} changes the learning rate of the optimizer, which "
-                "is not known here. Give the rule its 'lr', or pass optimizer={'class_path': "
+                "is unknown for a function. Add 'lr' to the rule, or pass optimizer={'class_path': "
                 "..., 'init_args': {'lr': ...}}."
             )
     return 0.0
@@ -159,11 +165,11 @@ def build_module_schedule(
     Args:
         setting: what `as_schedule_setting` returned, not None.
         optimizer: its learning rates are scheduled.
-        total_steps: tells the length of the training, where the config does not.
-        monitor: what a plateau schedule watches.
-        interval: "step" or "epoch", after which it is stepped; by default after each step where it
-            is a `ScheduleConfig`, and after each epoch, as Lightning does, where it is another or
-            watches a metric.
+        total_steps: returns the length of the training, for a config without one.
+        monitor: the metric that a plateau schedule follows.
+        interval: "step" or "epoch", after which the schedule is stepped. By default a
+            `ScheduleConfig` is stepped after each step. Others, and those that follow a metric, are
+            stepped after each epoch, as in Lightning.
     """
     default_interval = "epoch"
     if isinstance(setting, ScheduleConfig):
@@ -179,10 +185,11 @@ def build_module_schedule(
     if isinstance(scheduler, ReduceLROnPlateau):
         return {"scheduler": scheduler, "interval": interval or "epoch", "monitor": monitor}
 
+    # The length of these schedules is a number of steps, unlike Lightning's default interval.
     if interval is None and isinstance(scheduler, (CyclicLR, OneCycleLR)):
         warnings.warn(
             f"{type(scheduler).__name__} counts optimizer steps, but is stepped after each epoch. "
-            'Pass schedule_interval="step", or "epoch" if that is meant.',
+            'Pass schedule_interval="step", or "epoch" to keep it and disable this warning.',
             stacklevel=2,
         )
     return {"scheduler": scheduler, "interval": interval or default_interval}
@@ -197,7 +204,7 @@ def learning_rate_of(setting: Any) -> float | None:
     # `LightningCLI` makes one of these from a class path.
     if isinstance(setting, partial):
         return setting.keywords.get("lr")
-    if isinstance(setting, _AtRate):
+    if isinstance(setting, _FunctionWithLearningRate):
         return setting.learning_rate
     return None
 
@@ -210,9 +217,9 @@ def with_learning_rate(setting: Any, learning_rate: float) -> Any:
         init_args = dict(setting.get("init_args") or {})
         init_args["lr"] = learning_rate
         return {**setting, "init_args": init_args}
-    if isinstance(setting, _AtRate):
+    if isinstance(setting, _FunctionWithLearningRate):
         return dataclasses.replace(setting, learning_rate=learning_rate)
-    return _AtRate(setting, learning_rate)
+    return _FunctionWithLearningRate(setting, learning_rate)
 
 
 def to_plain_setting(setting: Any) -> Any:
@@ -222,33 +229,34 @@ def to_plain_setting(setting: Any) -> Any:
             "class_path": setting["class_path"],
             "init_args": dict(setting.get("init_args") or {}),
         }
-    if not dataclasses.is_dataclass(setting) or isinstance(
-        setting, (type, _AtRate, _LeftOutFunction)
-    ):
+
+    is_function = isinstance(setting, (type, _FunctionWithLearningRate, _MissingFunction))
+    if is_function or not dataclasses.is_dataclass(setting):
         return None
-    return {
-        field.name: _plain(getattr(setting, field.name)) for field in dataclasses.fields(setting)
-    }
+    fields = dataclasses.fields(setting)
+    return {field.name: _to_plain(getattr(setting, field.name)) for field in fields}
 
 
 def to_stored_setting(setting: Any) -> Any:
-    """Return what a checkpoint keeps of a setting: plain values, or the name of a function; None
-    where it is None.
+    """Return what a checkpoint stores of a setting: plain values, or the name of a function.
+
+    None for None.
     """
     plain = to_plain_setting(setting)
     if plain is not None or setting is None:
         return plain
 
-    function = setting.function if isinstance(setting, _AtRate) else setting
-    if isinstance(function, _LeftOutFunction):
-        return {_FUNCTION: function.name}
-    return {_FUNCTION: getattr(function, "__name__", type(function).__name__)}
+    function = setting
+    if isinstance(setting, _FunctionWithLearningRate):
+        function = setting.function
+    if isinstance(function, _MissingFunction):
+        return {_FUNCTION_KEY: function.name}
+    return {_FUNCTION_KEY: getattr(function, "__name__", type(function).__name__)}
 
 
 @dataclasses.dataclass(frozen=True)
-class _LeftOutFunction:
-    """A function that was used in a training, of which the checkpoint has the name only, and which
-    is not passed again.
+class _MissingFunction:
+    """A function of which the checkpoint has only the name, and which was not passed again.
 
     Args:
         argument: of the module.
@@ -259,20 +267,20 @@ class _LeftOutFunction:
     name: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse to continue without the function: no default replaces it silently.
+        """Raise an error, so that no default replaces the function silently.
 
         Raises:
             ValueError: always.
         """
         raise ValueError(
-            f"The checkpoint was written with the function {self.name} as `{self.argument}`, which "
-            f"it does not hold. Pass it again: load_from_checkpoint(path, {self.argument}=...)."
+            f"The checkpoint was written with the function {self.name} as `{self.argument}`, and "
+            f"holds only its name. Pass it again: load_from_checkpoint(path, {self.argument}=...)."
         )
 
 
 @dataclasses.dataclass(frozen=True)
-class _AtRate:
-    """Wrapper around a function that makes an optimizer, with another learning rate."""
+class _FunctionWithLearningRate:
+    """A function that makes an optimizer, with another learning rate."""
 
     function: Callable[[Any], Optimizer]
     learning_rate: float
@@ -281,53 +289,53 @@ class _AtRate:
         return self.function([{**group, "lr": self.learning_rate} for group in groups])
 
 
-def _as_setting(given: Any, config: type[Config], argument: str) -> Any:
-    if isinstance(given, config) or is_description(given):
-        return given
-    if isinstance(given, dict) and set(given) == {_FUNCTION}:
-        return _LeftOutFunction(argument, given[_FUNCTION])
-    if isinstance(given, Mapping):
-        _require_fields(given, config, argument)
-        return config(**given)
-    if callable(given):
-        return given
+def _as_setting(setting: Any, config_class: type[Config], argument: str) -> Any:
+    if isinstance(setting, config_class) or is_description(setting):
+        return setting
+    if isinstance(setting, dict) and set(setting) == {_FUNCTION_KEY}:
+        return _MissingFunction(argument, setting[_FUNCTION_KEY])
+    if isinstance(setting, Mapping):
+        _require_fields(setting, config_class, argument)
+        return config_class(**setting)
+    if callable(setting):
+        return setting
 
-    if isinstance(given, (Optimizer, LRScheduler)):
-        name = type(given).__name__
-        parameter = _PARAMETERS_OF_FUNCTIONS[argument]
+    if isinstance(setting, (Optimizer, LRScheduler)):
+        name = type(setting).__name__
+        parameter = _FUNCTION_PARAMETERS[argument]
         raise TypeError(
             f"`{argument}` is a {name} object, but the model may still be moved or sharded. Pass a "
             f"function that makes it: {argument}=lambda {parameter}: {name}({parameter}, ...), or "
             "{'class_path': ..., 'init_args': {...}}."
         )
     raise TypeError(
-        f"`{argument}` is a {type(given).__name__}, but expected is a {config.__name__}, a dict of "
+        f"`{argument}` is a {type(setting).__name__}. Pass a {config_class.__name__}, a dict of "
         "its fields, a dict with 'class_path' and 'init_args', or a function."
     )
 
 
-def _require_fields(given: Mapping[str, Any], config: type[Config], argument: str) -> None:
-    """Raise a ValueError for an entry that is not a field of the config, with the nearest one."""
-    fields = [field.name for field in dataclasses.fields(config)]
-    unknown = next((name for name in given if name not in fields), None)
+def _require_fields(setting: Mapping[str, Any], config_class: type[Config], argument: str) -> None:
+    """Raise a ValueError for an entry that is not a field of the config, and suggest a field."""
+    fields = [field.name for field in dataclasses.fields(config_class)]
+    unknown = next((name for name in setting if name not in fields), None)
     if unknown is None:
         return
 
     advice = did_you_mean(unknown, fields)
-    if config is OptimizerConfig and unknown in _FIELDS_OF_TORCH:
-        advice = f" Use {_FIELDS_OF_TORCH[unknown]}."
+    if config_class is OptimizerConfig and unknown in _FIELDS_BY_TORCH_NAME:
+        advice = f" Use {_FIELDS_BY_TORCH_NAME[unknown]}."
     raise ValueError(
-        f"`{argument}` has no {unknown!r}.{advice} A dict has the fields of "
-        f"{config.__name__} ({', '.join(fields)}), or 'class_path' and 'init_args'."
+        f"`{argument}` has no field {unknown!r}.{advice} Pass a dict of the fields of "
+        f"{config_class.__name__} ({', '.join(fields)}), or of 'class_path' and 'init_args'."
     )
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Return a value of a setting in types that a checkpoint can hold."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return value

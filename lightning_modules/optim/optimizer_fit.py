@@ -18,10 +18,10 @@ from torch.optim import Optimizer
 from ..common.local_paths import StrPath
 from ..common.torch_files import describe_value
 
-_COUNTERS = {"step", "mu_product", "eta", "mu"}
+_NUMBER_ENTRIES = {"step", "mu_product", "eta", "mu"}
 """Entries that are numbers, which some optimizers keep in tensors."""
 
-_LIKE_PARAMETER = {
+_ENTRIES_LIKE_PARAMETER = {
     "acc_delta",
     "ax",
     "exp_avg",
@@ -69,8 +69,8 @@ class ParameterShape:
 
 
 @dataclass(frozen=True)
-class _Owner:
-    """The parameter of a state, and the options of its group in the file."""
+class _StateOwner:
+    """The parameter that a state belongs to, and the options of its group in the file."""
 
     parameter: ParameterShape
     group: Mapping[str, Any]
@@ -84,24 +84,24 @@ def require_fitting_optimizer_state(
     model: nn.Module | None = None,
     groups: list[list[ParameterShape]] | None = None,
 ) -> None:
-    """Compare the state of an optimizer with its parameters: their number, and the shapes and
-    dtypes of the tensors.
+    """Compare the state of an optimizer with its parameters.
+
+    Checked are the number of parameters, and the shapes and dtypes of the tensors.
 
     Args:
         optimizer: the optimizer to load the state into.
         state: the state read from a file.
         file: that file, for errors.
-        model: knows the names of the parameters, for errors.
+        model: has the names of the parameters, for errors.
         groups: the whole parameters of each group, where the optimizer itself has parts of them.
 
     Raises:
         ValueError: something does not fit. Nothing has been loaded.
     """
     is_mapping = isinstance(state, Mapping) and isinstance(state.get("state"), Mapping)
-    reads_own_form = (
-        getattr(type(optimizer), "load_state_dict", None) is not Optimizer.load_state_dict
-    )
-    if reads_own_form and not (is_mapping and "param_groups" in state):
+    load_state_dict = getattr(type(optimizer), "load_state_dict", None)
+    has_own_format = load_state_dict is not Optimizer.load_state_dict
+    if has_own_format and not (is_mapping and "param_groups" in state):
         return
     if not is_mapping:
         raise ValueError(
@@ -109,26 +109,25 @@ def require_fitting_optimizer_state(
         )
 
     if groups is None:
-        groups = _own_groups(optimizer, model)
+        groups = _shapes_of_groups(optimizer, model)
     problem = _problem_of_groups(optimizer, state, groups)
     if problem is not None:
-        raise ValueError(_misfit(optimizer, file, problem, "Nothing of it was loaded."))
+        raise ValueError(_error_message(optimizer, file, problem, "Nothing was loaded."))
 
-    # The optimizer of each parameter, in a layerwise one.
-    inner = getattr(optimizer, "optimizer_dict", None)
-    layers = state.get("layers")
-    if not isinstance(inner, Mapping) or layers is None:
+    # A layerwise optimizer has one for each parameter.
+    layer_optimizers = getattr(optimizer, "optimizer_dict", None)
+    layer_states = state.get("layers")
+    if not isinstance(layer_optimizers, Mapping) or layer_states is None:
         return
-    if not isinstance(layers, list) or len(layers) != len(inner):
-        found = len(layers) if isinstance(layers, list) else "no"
-        problem = f"the states of {found} layers, and there are {len(inner)}"
-        raise ValueError(_misfit(optimizer, file, problem, "Nothing of it was loaded."))
-    for layer_optimizer, layer_state in zip(inner.values(), layers, strict=True):
+    problem = _problem_of_length(layer_states, len(layer_optimizers), "the states of {} layers")
+    if problem is not None:
+        raise ValueError(_error_message(optimizer, file, problem, "Nothing was loaded."))
+    for layer_optimizer, layer_state in zip(layer_optimizers.values(), layer_states, strict=True):
         require_fitting_optimizer_state(layer_optimizer, layer_state, file, model=model)
 
 
-def require_fitting_present_state(optimizer: Any, file: StrPath) -> None:
-    """As `require_fitting_optimizer_state`, for a state that has already been loaded by other code.
+def require_fitting_loaded_state(optimizer: Any, file: StrPath) -> None:
+    """As `require_fitting_optimizer_state`, for a state that other code has already loaded.
 
     Args:
         optimizer: has not made a step with it yet.
@@ -138,15 +137,15 @@ def require_fitting_present_state(optimizer: Any, file: StrPath) -> None:
         ValueError: a tensor does not fit its parameter. The optimizer must not be used.
     """
     for tensor, values in optimizer.state.items():
-        owner = _Owner(ParameterShape("a parameter", tensor.shape, tensor.dtype), {})
+        owner = _StateOwner(ParameterShape("a parameter", tensor.shape, tensor.dtype), {})
         problem = _problem_of_state(optimizer, values, owner)
         if problem is not None:
             raise ValueError(
-                _misfit(optimizer, file, problem, "The training ends before a step with it.")
+                _error_message(optimizer, file, problem, "The training ends before a step with it.")
             )
 
 
-def _misfit(optimizer: Any, file: StrPath, problem: str, outcome: str) -> str:
+def _error_message(optimizer: Any, file: StrPath, problem: str, outcome: str) -> str:
     return (
         f"{file} cannot be loaded into {type(optimizer).__name__}: it holds {problem}. {outcome} "
         "Resume with the model and optimizer that wrote it, or use another checkpoint."
@@ -163,112 +162,168 @@ def _problem_of_groups(
         state: the state in the form of torch.
         parameters: those of each group.
     """
-    own_groups = optimizer.param_groups
+    optimizer_groups = optimizer.param_groups
     groups = state.get("param_groups")
     if not isinstance(groups, list):
         return "no list of parameter groups"
-    if len(groups) != len(own_groups):
-        return f"{len(groups)} parameter groups, and there are {len(own_groups)}"
+    if len(groups) != len(optimizer_groups):
+        return f"{len(groups)} parameter groups, but the optimizer has {len(optimizer_groups)}"
 
-    owners: dict[Any, _Owner] = {}
-    for index, (group, own_group, expected) in enumerate(
-        zip(groups, own_groups, parameters, strict=True)
+    owners: dict[int | str, _StateOwner] = {}
+    for index, (group, optimizer_group, expected) in enumerate(
+        zip(groups, optimizer_groups, parameters, strict=True)
     ):
-        numbers = group.get("params") if isinstance(group, Mapping) else None
-        if not isinstance(numbers, list) or len(numbers) != len(expected):
-            found = len(numbers) if isinstance(numbers, list) else "no"
-            return f"{found} parameters in group {index}, and there are {len(expected)} in it"
-        if group.get("rules") != own_group.get("rules"):
-            return (
-                f"parameter_rules {group.get('rules')} in group {index}, and they are "
-                f"{own_group.get('rules')}"
-            )
-        for name, value in group.items():
-            problem = _problem_of_option(value, own_group.get(name))
-            if problem is not None and name not in ("params", "state"):
-                return f"{problem} as {name} of group {index}, not a number"
-        for number, parameter in zip(numbers, expected, strict=True):
-            if not isinstance(number, (int, str)):
-                return f"{describe_value(number)} as the number of a parameter"
-            owners[number] = _Owner(parameter, group)
-
-        # GrokAdamW keeps states in a group, by the place of the parameter.
-        in_group = group.get("state")
-        for place, values in in_group.items() if isinstance(in_group, dict) else ():
-            if isinstance(place, int):
-                if not 0 <= place < len(expected):
-                    return f"the state of a parameter {place!r} that is in none of its groups"
-                problem = _problem_of_state(optimizer, values, _Owner(expected[place], group))
-                if problem is not None:
-                    return problem
+        problem = _problem_of_group(optimizer, index, group, optimizer_group, expected)
+        if problem is not None:
+            return problem
+        for number, parameter in zip(group["params"], expected, strict=True):
+            owners[number] = _StateOwner(parameter, group)
 
     for number, values in state["state"].items():
         if number not in owners:
-            return f"the state of a parameter {number!r} that is in none of its groups"
+            return f"the state of a parameter {number!r} that is not in its groups"
         problem = _problem_of_state(optimizer, values, owners[number])
         if problem is not None:
             return problem
     return None
 
 
-def _problem_of_option(value: Any, own: Any) -> str | None:
-    """Check that an option that is a tensor has one element, as fused steps assume, or the
-    present form.
+def _problem_of_group(
+    optimizer: Any,
+    index: int,
+    group: Any,
+    optimizer_group: Mapping[str, Any],
+    expected: list[ParameterShape],
+) -> str | None:
+    """Compare a group of the file with that of the optimizer: parameters, rules, options."""
+    numbers: Any = None
+    if isinstance(group, Mapping):
+        numbers = group.get("params")
+    problem = _problem_of_length(numbers, len(expected), f"{{}} parameters in group {index}")
+    if problem is not None:
+        return problem
+    for number in numbers:
+        if not isinstance(number, (int, str)):
+            return f"{describe_value(number)} as the number of a parameter"
+
+    rules = optimizer_group.get("rules")
+    if group.get("rules") != rules:
+        return (
+            f"parameter_rules {group.get('rules')} in group {index}, but the optimizer has {rules}"
+        )
+    for name, value in group.items():
+        problem = _problem_of_option(value, optimizer_group.get(name))
+        if problem is not None and name not in ("params", "state"):
+            return f"{problem} as {name} of group {index}, not a number"
+
+    # GrokAdamW keeps states in a group, by the index of the parameter.
+    group_state = group.get("state")
+    if not isinstance(group_state, dict):
+        return None
+    for parameter_index, values in group_state.items():
+        if not isinstance(parameter_index, int):
+            continue
+        if not 0 <= parameter_index < len(expected):
+            return f"the state of a parameter {parameter_index!r} that is not in its groups"
+        owner = _StateOwner(expected[parameter_index], group)
+        problem = _problem_of_state(optimizer, values, owner)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _problem_of_length(entries: Any, expected: int, description: str) -> str | None:
+    """Check that a value is a list of the expected length.
+
+    Args:
+        entries: read from the file.
+        expected: length in the optimizer.
+        description: with "{}" for the number.
+    """
+    if not isinstance(entries, list):
+        return f"{description.format('no')}, but the optimizer has {expected}"
+    if len(entries) != expected:
+        return f"{description.format(len(entries))}, but the optimizer has {expected}"
+    return None
+
+
+def _problem_of_option(value: Any, optimizer_value: Any) -> str | None:
+    """Check that an option that is a tensor has one element, or the shape in the optimizer.
+
+    Fused steps assume that.
     """
     for tensor in _tensors(value):
-        has_present_form = isinstance(own, Tensor) and own.shape == tensor.shape
-        if not has_present_form and not _is_number(tensor):
+        has_shape = isinstance(optimizer_value, Tensor) and optimizer_value.shape == tensor.shape
+        if not has_shape and not _is_number(tensor):
             return describe_value(tensor)
     return None
 
 
-def _problem_of_state(optimizer: Any, values: Any, owner: _Owner) -> str | None:
-    """Compare the state of one parameter with it."""
+def _problem_of_state(optimizer: Any, values: Any, owner: _StateOwner) -> str | None:
+    """Compare the state of one parameter with the parameter."""
     parameter = owner.parameter
     if not isinstance(values, Mapping):
         return f"{describe_value(values)} as the state of {parameter.name}"
-    if type(optimizer).__name__ == "LBFGS":  # its state belongs to no single parameter
+    # The state of LBFGS belongs to all parameters.
+    if type(optimizer).__name__ == "LBFGS":
         return None
 
     package = _package_of(type(optimizer))
     for name, value in values.items():
-        where = f"{name} of {parameter.name}"
-        if not isinstance(value, Tensor):
-            if package in _NATIVE and name in _LIKE_PARAMETER and value is not None:
-                return f"{describe_value(value)} as {where}"
-            continue
-        if name in _COUNTERS:
-            if not _is_number(value):
-                return f"{describe_value(value)} as {where}, not a number"
-            continue
-
-        shapes = _shapes_of(optimizer, package, name, owner)
-        if shapes is None:  # only the optimizer knows
-            continue
-        if tuple(value.shape) not in shapes:
-            sizes = " or ".join(map(str, shapes))
-            return f"{describe_value(value)} as {where}, whose shape has to be {sizes}"
-        if not _is_dense(value):
-            return f"a tensor as {where} whose elements do not lie one after the other"
-        if package == _BITSANDBYTES:
-            if name in ("absmax1", "absmax2", "qmap1", "qmap2") and value.dtype != torch.float32:
-                return f"{describe_value(value)} as {where}, which has to be float32"
-        elif package in _NATIVE:
-            own = parameter.dtype
-            kind = (value.dtype.is_floating_point, value.dtype.is_complex)
-            if kind != (own.is_floating_point, own.is_complex):
-                return f"{describe_value(value)} as {where}, which is {own}"
+        if isinstance(value, Tensor):
+            problem = _problem_of_tensor(optimizer, package, name, value, owner)
+            if problem is not None:
+                return problem
+        elif package in _NATIVE and name in _ENTRIES_LIKE_PARAMETER and value is not None:
+            return f"{describe_value(value)} as {name} of {parameter.name}"
     return None
 
 
-def _shapes_of(optimizer: Any, package: str, name: str, owner: _Owner) -> tuple[Shape, ...] | None:
+def _problem_of_tensor(
+    optimizer: Any, package: str, name: str, value: Tensor, owner: _StateOwner
+) -> str | None:
+    """Compare a tensor of the state with its parameter."""
+    entry = f"{name} of {owner.parameter.name}"
+    if name in _NUMBER_ENTRIES:
+        if not _is_number(value):
+            return f"{describe_value(value)} as {entry}, not a number"
+        return None
+
+    shapes = _possible_shapes(optimizer, package, name, owner)
+    if shapes is None:
+        return None
+    if tuple(value.shape) not in shapes:
+        sizes = " or ".join(map(str, shapes))
+        return f"{describe_value(value)} as {entry}, whose shape has to be {sizes}"
+    if not _is_dense(value):
+        return f"a tensor as {entry} whose elements are not contiguous in memory"
+
+    if package == _BITSANDBYTES:
+        if name in ("absmax1", "absmax2", "qmap1", "qmap2") and value.dtype != torch.float32:
+            return f"{describe_value(value)} as {entry}, which has to be float32"
+    elif package in _NATIVE:
+        expected = owner.parameter.dtype
+        has_kind_of_number = (
+            value.dtype.is_floating_point == expected.is_floating_point
+            and value.dtype.is_complex == expected.is_complex
+        )
+        if not has_kind_of_number:
+            return f"{describe_value(value)} as {entry}, which is {expected}"
+    return None
+
+
+def _possible_shapes(
+    optimizer: Any, package: str, name: str, owner: _StateOwner
+) -> tuple[Shape, ...] | None:
     """Return the shapes that a tensor of the state may have; None if only the optimizer knows."""
     shape = tuple(owner.parameter.shape)
-    if "rank" in owner.group:  # GaLore, APOLLO: the states are those of a projection
+    # GaLore and APOLLO: the states are those of a projection.
+    if "rank" in owner.group:
         return None
     if package == _BITSANDBYTES:
-        blocks = -(-math.prod(shape) // 256)  # elements of a scale
-        # AdEMAMix has two first moments in one tensor, so twice as many scales.
+        # A block of 256 elements has one scale. AdEMAMix has two first moments in one tensor, so
+        # twice as many scales.
+        blocks = math.ceil(math.prod(shape) / 256)
         return {
             "state1": (shape, (2, *shape)),
             "state2": (shape,),
@@ -284,7 +339,7 @@ def _shapes_of(optimizer: Any, package: str, name: str, owner: _Owner) -> tuple[
             "gnorm_vec": ((100,),),
         }.get(name)
     if type(optimizer).__name__ == "Adafactor" or name in ("row_var", "col_var"):
-        # That of torch, and that of transformers, which leaves out dimensions of size 1.
+        # Adafactor of torch, and that of transformers, which drops dimensions of size 1.
         return {
             "row_var": ((*shape[:-1], 1),),
             "col_var": ((*shape[:-2], 1, *shape[-1:]),),
@@ -295,7 +350,7 @@ def _shapes_of(optimizer: Any, package: str, name: str, owner: _Owner) -> tuple[
             "exp_avg_sq_col": (shape[:-2] + shape[-1:],),
             "RMS": ((),),
         }.get(name)
-    if package in _NATIVE and name in _LIKE_PARAMETER:
+    if package in _NATIVE and name in _ENTRIES_LIKE_PARAMETER:
         return (shape,)
     return None
 
@@ -311,26 +366,31 @@ def _is_dense(tensor: Tensor) -> bool:
     """
     if tensor.layout != torch.strided or tensor.is_quantized:
         return False
-    expected = 1
+    if tensor.numel() == 0:
+        return True
+
+    # From the innermost dimension on, each stride is the number of elements within it.
+    expected_stride = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected and tensor.numel():
-                return False
-            expected *= size
+        if size == 1:
+            continue
+        if stride != expected_stride:
+            return False
+        expected_stride *= size
     return True
 
 
-def _own_groups(optimizer: Any, model: nn.Module | None) -> list[list[ParameterShape]]:
-    names = (
-        {}
-        if model is None
-        else {id(parameter): name for name, parameter in model.named_parameters()}
-    )
+def _shapes_of_groups(optimizer: Any, model: nn.Module | None) -> list[list[ParameterShape]]:
+    names: dict[int, str] = {}
+    if model is not None:
+        for name, parameter in model.named_parameters():
+            names[id(parameter)] = name
+
     groups: list[list[ParameterShape]] = []
     for index, group in enumerate(optimizer.param_groups):
         shapes: list[ParameterShape] = []
-        for place, tensor in enumerate(group["params"]):
-            name = names.get(id(tensor), f"parameter {place} of group {index}")
+        for parameter_index, tensor in enumerate(group["params"]):
+            name = names.get(id(tensor), f"parameter {parameter_index} of group {index}")
             shapes.append(ParameterShape(name, tensor.shape, tensor.dtype))
         groups.append(shapes)
     return groups
@@ -345,9 +405,9 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _package_of(cls: type) -> str:
-    """Return the package of a class, or the known one of a base class."""
-    roots = [base.__module__.partition(".")[0] for base in cls.__mro__ if base is not Optimizer]
-    for root in roots:
-        if root in _NATIVE or root == _BITSANDBYTES:
-            return root
-    return roots[0]
+    """Return the package of a class, or that of a base class if this module checks it."""
+    packages = [base.__module__.partition(".")[0] for base in cls.__mro__ if base is not Optimizer]
+    for package in packages:
+        if package in _NATIVE or package == _BITSANDBYTES:
+            return package
+    return packages[0]

@@ -16,8 +16,9 @@ from torch import nn
 from ..common.suggestions import OptimizerNames, optimizer_name
 
 TargetModules = str | list[str]
-"""`all-linear`, a regular expression for whole names of modules, or a list of parts of names and
-such expressions.
+"""`all-linear`, a regular expression for whole names of modules, or a list.
+
+The entries of a list are parts of names, or such expressions.
 """
 
 
@@ -26,9 +27,7 @@ class OptimizerDescription:
     """The fields of `OptimizerConfig`."""
 
     name: str | OptimizerNames = OptimizerNames.ADAMW_TORCH_FUSED
-    """Name of the optimizer, an `OptimizerNames` or its value; or the path of a class, such as
-    "torch.optim.Muon".
-    """
+    """An `OptimizerNames` or its value; or the path of a class, such as "torch.optim.Muon"."""
     learning_rate: float = 5e-5
     """The full learning rate, from which a schedule starts."""
     weight_decay: float = 0.0
@@ -40,17 +39,14 @@ class OptimizerDescription:
     epsilon: float = 1e-8
     """Constant that Adam adds to the root in its denominator."""
     args: str | None = None
-    """The optimizer's own arguments, as "momentum=0.9,nesterov=true"; a decay among them is
-    overruled by the field.
+    """The optimizer's own arguments, as "momentum=0.9,nesterov=true".
+
+    A `weight_decay` among them has no effect; the field sets it.
     """
     target_modules: TargetModules | None = None
-    """Linear layers that GaLore and APOLLO work on: "all-linear", a regular expression, or a
-    list of parts of names.
-    """
+    """Linear layers whose gradients GaLore and APOLLO project."""
     warmup_steps: float | None = None
-    """Steps of the warm-up that `schedule_free_adamw` and `schedule_free_sgd` do by themselves;
-    for no others.
-    """
+    """Steps of the warm-up of `schedule_free_adamw` and `schedule_free_sgd`; not for others."""
 
     def __post_init__(self) -> None:
         optimizer_name(self.name)
@@ -64,10 +60,14 @@ def parse_optimizer_args(text: str | None) -> dict[str, str]:
     """Read "momentum=0.9, betas=(0.9,0.99)" into a dict of strings; spaces do not matter.
 
     Raises:
-        ValueError: when a part is not of the form `name=value`.
+        ValueError: a part is not of the form `name=value`.
     """
+    if not text:
+        return {}
+
+    # Commas within parentheses are part of a value.
     parsed: dict[str, str] = {}
-    for part in re.split(r",(?![^(]*\))", text.replace(" ", "")) if text else []:
+    for part in re.split(r",(?![^(]*\))", text.replace(" ", "")):
         name, equals, value = part.partition("=")
         if not (name and equals) or "=" in value:
             raise ValueError(
@@ -80,7 +80,9 @@ def parse_optimizer_args(text: str | None) -> dict[str, str]:
 
 
 class OptimizerArguments:
-    """Parsed arguments, from which each builder takes those that it knows; the rest have no effect.
+    """Parsed arguments, from which each builder takes those that it knows.
+
+    The others have no effect; a warning names them.
 
     Args:
         text: as for `parse_optimizer_args`.
@@ -95,28 +97,27 @@ class OptimizerArguments:
         return list(self._left)
 
     def take(self, **defaults: Any) -> dict[str, Any]:
-        """Return the values of arguments by name, each of the type of its default, which stands for
-        one not given.
+        """Return the values of arguments by name, each of the type of its default.
+
+        Args:
+            defaults: values of arguments that the text does not have.
 
         Raises:
-            ValueError: when the text is not such a value; names the argument and the text.
+            ValueError: a text cannot be read as its type; names the argument and the text.
         """
-        return {
-            **defaults,
-            **{
-                name: self._read(name, type(defaults[name]))
-                for name in defaults
-                if name in self._left
-            },
-        }
+        values = dict(defaults)
+        for name, default in defaults.items():
+            if name in self._left:
+                values[name] = self._take(name, type(default))
+        return values
 
-    def given(self, kind: type, *names: str) -> dict[str, Any]:
-        """Return the values of those of the named arguments that are given, of one type."""
-        return {name: self._read(name, kind) for name in names if name in self._left}
+    def take_given(self, kind: type, *names: str) -> dict[str, Any]:
+        """Return the values, of one type, of those named arguments that the text has."""
+        return {name: self._take(name, kind) for name in names if name in self._left}
 
-    def _read(self, name: str, kind: type) -> Any:
+    def _take(self, name: str, kind: type) -> Any:
         text = self._left.pop(name)
-        read, expected = _KINDS[kind]
+        read, expected = _READERS[kind]
         try:
             return read(text)
         except ValueError:
@@ -125,44 +126,46 @@ class OptimizerArguments:
             ) from None
 
 
-def flag(text: str) -> bool:
+def read_bool(text: str) -> bool:
     """Read "true", "1", "yes", ... or "false", "0", "no", ... in upper or lower case."""
     if text.lower() not in _TRUE + _FALSE:
         raise ValueError(text)
     return text.lower() in _TRUE
 
 
-def dtype(text: str) -> torch.dtype:
+def read_dtype(text: str) -> torch.dtype:
     """Read "bfloat16" or another name of a dtype in `torch`."""
-    found = getattr(torch, text, None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, text, None)
+    if not isinstance(dtype, torch.dtype):
         raise ValueError(text)
-    return found
+    return dtype
 
 
-_KINDS: dict[type, tuple[Callable[[str], Any], str]] = {
+_READERS: dict[type, tuple[Callable[[str], Any], str]] = {
     float: (float, "a number"),
     int: (int, "a whole number"),
-    bool: (flag, "true or false"),
+    bool: (read_bool, "true or false"),
     str: (str, "text"),
-    torch.dtype: (dtype, "the name of a torch dtype, such as 'bfloat16'"),
+    torch.dtype: (read_dtype, "the name of a torch dtype, such as 'bfloat16'"),
 }
+"""By the type of an argument: a function that reads its text, and what is expected."""
 
 
 ClassAndKwargs = tuple[Any, dict[str, Any]]
-"""The class of an optimizer, and its arguments except the learning rate; "params", "model" or
-"optimizer_dict" among them replaces the usual parameter groups.
+"""The class of an optimizer, and its arguments except the learning rate.
+
+"params", "model" or "optimizer_dict" among them replaces the usual parameter groups.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerRequest:
-    """Optimizer requested by name."""
+    """A request for an optimizer by name."""
 
     config: OptimizerDescription
     """Its name and its numbers."""
     arguments: OptimizerArguments
-    """Its own arguments, taken by a builder."""
+    """Its own arguments, from which a builder takes those that it knows."""
     model: nn.Module | None
     """The model, for optimizers that depend on its modules."""
 
@@ -173,20 +176,18 @@ class OptimizerRequest:
 
     @property
     def adam(self) -> dict[str, Any]:
-        """Return the numbers of Adam under torch's names, which other libraries use too."""
+        """Return betas and epsilon of Adam under torch's names, which other libraries use too."""
         return {"betas": (self.config.beta1, self.config.beta2), "eps": self.config.epsilon}
 
     def require_model(self) -> nn.Module:
         """Return the model.
 
         Raises:
-            ValueError: when there is none.
+            ValueError: no model was passed.
         """
         if self.model is None:
             name = optimizer_name(self.config.name)
-            raise ValueError(
-                f"optim={name!r} looks at the model's modules, but has none: pass `model` too."
-            )
+            raise ValueError(f"optim={name!r} depends on the model's modules: pass `model` too.")
         return self.model
 
 

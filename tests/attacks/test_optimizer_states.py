@@ -28,7 +28,7 @@ from lightrainer.lightning_modules.optim.adafactor import Adafactor
 from lightrainer.lightning_modules.optim.layerwise import LayerwiseOptimizer
 from lightrainer.lightning_modules.optim.optimizer_fit import (
     require_fitting_optimizer_state,
-    require_fitting_present_state,
+    require_fitting_loaded_state,
 )
 
 pytestmark = WARNINGS
@@ -97,7 +97,7 @@ def test_what_an_optimizer_has_written_itself_is_accepted(name):
     fresh = OPTIMIZERS[name](list(model.parameters()))
     require_fitting_optimizer_state(fresh, state, "optimizer.pt", model=model)
     require_fitting_optimizer_state(fresh, fresh.state_dict(), "optimizer.pt", model=model)
-    require_fitting_present_state(optimizer, "optimizer.pt")
+    require_fitting_loaded_state(optimizer, "optimizer.pt")
     fresh.load_state_dict(state)
 
 
@@ -157,17 +157,17 @@ def test_a_counter_is_one_number(name, wrong):
     [
         (
             lambda state: state["param_groups"].append(state["param_groups"][0]),
-            "2 parameter groups, and there are 1",
+            "2 parameter groups, but the optimizer has 1",
         ),
         (
             lambda state: state["param_groups"][0]["params"].pop(),
-            "holds 5 parameters in group 0, and there are 6",
+            "holds 5 parameters in group 0, but the optimizer has 6",
         ),
         (lambda state: state.update(param_groups=7), "holds no list of parameter groups"),
         (lambda state: state.pop("state"), "does not hold the state of an optimizer, but a dict"),
         (
             lambda state: state["state"].update({77: {}}),
-            "the state of a parameter 77 that is in none of its groups",
+            "the state of a parameter 77 that is not in its groups",
         ),
         (
             lambda state: state["state"][0].update(exp_avg=[1]),
@@ -198,7 +198,7 @@ def test_layers_with_optimizers_of_their_own():
     state["layers"][3]["state"][0]["exp_avg"] = torch.zeros(0)
     refused(model, make(), state, "exp_avg of norm.bias")
     state["layers"].pop()
-    refused(model, make(), state, "the states of 5 layers, and there are 6")
+    refused(model, make(), state, "the states of 5 layers, but the optimizer has 6")
 
 
 # --- optimizers of other packages, by what they write

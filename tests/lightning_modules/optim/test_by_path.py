@@ -57,7 +57,7 @@ def test_a_function_makes_one_of_the_groups():
     optimizer = built(f"{__name__}.made", "momentum=0.5")
     assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
     assert optimizer.defaults["momentum"] == 0.5
-    with pytest.raises(TypeError, match=r"nothing.* made a NoneType"):
+    with pytest.raises(TypeError, match=r"nothing.* returned a NoneType"):
         built(f"{__name__}.nothing")
 
 

@@ -6,7 +6,7 @@ import torch
 from reference_side import same
 from torch import nn
 
-from lightrainer.lightning_modules.optim.groups import save_state_of_groups
+from lightrainer.lightning_modules.optim.groups import save_group_state_by_index
 
 
 class InGroups(torch.optim.Optimizer):
@@ -31,7 +31,7 @@ def make(model):
     optimizer = InGroups(
         [{"params": list(model[0].parameters())}, {"params": list(model[1].parameters())}]
     )
-    save_state_of_groups(optimizer)
+    save_group_state_by_index(optimizer)
     return optimizer
 
 

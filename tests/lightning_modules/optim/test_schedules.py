@@ -161,7 +161,7 @@ def test_arguments_of_constant_schedules_are_not_dropped_in_silence(caplog):
     with caplog.at_level(logging.WARNING):
         build(ours, "constant", None, None, {"num_cycles": 2})
     assert "num_cycles" in caplog.text
-    assert "left out" in caplog.text
+    assert "is ignored" in caplog.text
 
 
 def test_polynomial_with_nothing_but_warmup():

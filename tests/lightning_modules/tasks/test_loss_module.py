@@ -222,8 +222,8 @@ def test_metrics_in_a_fit():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"optimizer": {"lr": 0.1}}, "`optimizer` has no 'lr'. Use 'learning_rate'."),
-        ({"optimizer": {"eps": 1e-6}}, "`optimizer` has no 'eps'. Use 'epsilon'."),
+        ({"optimizer": {"lr": 0.1}}, "`optimizer` has no field 'lr'. Use 'learning_rate'."),
+        ({"optimizer": {"eps": 1e-6}}, "`optimizer` has no field 'eps'. Use 'epsilon'."),
         ({"optimizer": {"betas": (0.9, 0.99)}}, "Use 'beta1' and 'beta2'."),
         ({"optimizer": {"learning_rates": 0.1}}, "Did you mean 'learning_rate'?"),
         ({"schedule": {"warmup": 3}}, "Did you mean 'warmup_steps'?"),

@@ -78,9 +78,9 @@ def plainly(groups):
         (
             {"layers.*": {"lr_factor": 2.0}},
             lambda groups: torch.optim.SGD(groups, lr=0.1),
-            "Give the rule its 'lr'",
+            "Add 'lr' to the rule",
         ),
-        ({"layers.*": {"lr": 2.0}}, plainly, "does not use the groups"),
+        ({"layers.*": {"lr": 2.0}}, plainly, "ignores the groups"),
     ],
 )
 def test_parameter_rules_without_effect_are_refused(rules, optimizer, said):
