@@ -20,7 +20,7 @@ from ...lightning_modules.optim import (
     parameter_groups,
     steps_in_backward,
 )
-from ...lightning_modules.optim.muon import split_groups, matrices
+from ...lightning_modules.optim.muon import matrices, split_groups
 from ...lightning_modules.optim.schedules import get_scheduler
 
 if TYPE_CHECKING:

@@ -231,11 +231,11 @@ class LossModule(OptimizerModule):
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Compute the loss of a batch."""
-        return self._evaluation_step("val", batch, batch_idx, dataloader_idx)
+        return self._compute_evaluation_loss("val", batch, batch_idx, dataloader_idx)
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Compute the loss of a batch."""
-        return self._evaluation_step("test", batch, batch_idx, dataloader_idx)
+        return self._compute_evaluation_loss("test", batch, batch_idx, dataloader_idx)
 
     @stop_iteration_surfaces
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
@@ -415,7 +415,9 @@ class LossModule(OptimizerModule):
         }
 
     @stop_iteration_surfaces
-    def _evaluation_step(self, stage: str, batch: Any, batch_idx: int, loader: int) -> torch.Tensor:
+    def _compute_evaluation_loss(
+        self, stage: str, batch: Any, batch_idx: int, loader: int
+    ) -> torch.Tensor:
         if self.attached_trainer is None:
             loss, _ = self.compute_loss(batch, self._items(batch))
             return loss

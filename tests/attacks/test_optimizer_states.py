@@ -27,8 +27,8 @@ from lightrainer.lightning_modules.internals import lightning_internals
 from lightrainer.lightning_modules.optim.adafactor import Adafactor
 from lightrainer.lightning_modules.optim.layerwise import LayerwiseOptimizer
 from lightrainer.lightning_modules.optim.optimizer_fit import (
-    require_fitting_optimizer_state,
     require_fitting_loaded_state,
+    require_fitting_optimizer_state,
 )
 
 pytestmark = WARNINGS

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from lightrainer.lightning_modules import build_loader
-from lightrainer.lightning_modules.tasks.batch_inputs import cut_batch, count_unrepeated_samples
+from lightrainer.lightning_modules.tasks.batch_inputs import count_unrepeated_samples, cut_batch
 
 
 class Stream(IterableDataset):
