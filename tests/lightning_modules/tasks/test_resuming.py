@@ -165,6 +165,16 @@ class TestEveryCheckpoint:
         """They are stepped after the checkpoint is written, by a metric that was logged before."""
         assert differences(tmp_path, lambda folder: [EveryHook(folder)], module=module)[0] == {}
 
+    def test_at_the_start_of_an_epoch_with_max_steps(self, tmp_path):
+        """Lightning takes any training with `max_steps` for one inside of an epoch, and steps no
+        plateau schedule at the end of the first one.
+        """
+        saving = lambda folder: [
+            ModelCheckpoint(folder, filename="{step}", save_top_k=-1, save_on_train_epoch_end=True)
+        ]
+        limits = {"max_steps": 22, "max_epochs": -1}
+        assert differences(tmp_path, saving, module=Following, **limits)[0] == {}
+
     def test_of_data_that_is_read_by_a_worker_which_is_kept(self, tmp_path, caplog):
         """Its generators go on, too; with validations, whose workers begin anew, there is a
         warning.
