@@ -13,17 +13,17 @@ from torch.utils.data import Sampler
 
 from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.models.generation import (
-    common_length,
+    fill_defaults,
     generate,
+    padded_length,
     padding_token,
     require_generate,
-    settle_defaults,
     without_answers,
 )
 from ...lightning_modules.models.generation_config import (
-    give_generation_config,
-    kind_of_config,
+    generation_config_class,
     read_generation_config,
+    set_generation_config,
 )
 from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.models.outputs import read_loss
@@ -204,7 +204,7 @@ class Seq2SeqTrainer(Trainer):
         options = {name: value for name, value in gen_kwargs.items() if name not in unset}
         synced = self.plan.strategy.shards_weights
         tokens = generate(self.model, without_answers(inputs), options, synced_gpus=synced)
-        settle_defaults(getattr(self.model, "generation_config", None))
+        fill_defaults(getattr(self.model, "generation_config", None))
         self._generated = len(tokens), len(tokens) // (find_batch_size(inputs) or len(tokens))
         return tokens
 
@@ -221,7 +221,7 @@ class Seq2SeqTrainer(Trainer):
         return read_loss(outputs, inputs, first_of_vector=True).mean()
 
     def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
-        length = common_length(getattr(self.model, "generation_config", None), tokens.shape[-1])
+        length = padded_length(getattr(self.model, "generation_config", None), tokens.shape[-1])
         return (
             tokens if length == tokens.shape[-1] else self._pad_tensors_to_max_len(tokens, length)
         )
@@ -298,8 +298,10 @@ class Seq2SeqTrainer(Trainer):
         if given is None:
             return
         require_generate(self.model)
-        known = accepted_arguments(self.load_generation_config, kind=kind_of_config(self.model))
-        give_generation_config(self.model, self.load_generation_config(given, **known))
+        known = accepted_arguments(
+            self.load_generation_config, kind=generation_config_class(self.model)
+        )
+        set_generation_config(self.model, self.load_generation_config(given, **known))
 
     @classmethod
     def _advice(cls, name: str, known: Collection[str]) -> str:

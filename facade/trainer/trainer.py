@@ -37,7 +37,7 @@ from ...lightning_modules.internals.compiler import (
 )
 from ...lightning_modules.internals.lightning_version import require_lightning
 from ...lightning_modules.models import inspection
-from ...lightning_modules.models.outputs import CACHES, losses_beside, read_loss, split_outputs
+from ...lightning_modules.models.outputs import CACHES, additional_losses, read_loss, split_outputs
 from ...lightning_modules.optim import decay_parameter_names, optimizer_class_and_kwargs
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ...lightning_modules.training.noted_items import NotedItems
@@ -738,7 +738,7 @@ class Trainer:
             inputs = {**inputs, "num_items_in_batch": items}
         outputs = model(**inputs)
         if self.args.record_model_losses:
-            self.record(**losses_beside(outputs))
+            self.record(**additional_losses(outputs))
 
         # Loss.
         if self.compute_loss_func is not None:

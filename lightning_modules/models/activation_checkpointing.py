@@ -27,33 +27,33 @@ def enable_activation_checkpointing(
 ) -> Callable[[], None]:
     """As `transformers.Trainer`, through the model's own method, but for models without one too.
 
-    A method `activation_checkpointing_enable` goes before `gradient_checkpointing_enable`, of which
-    the older models of `transformers` have only the latter; it stays enabled, as in the reference.
-    Other models go through `checkpoint_activations`.
+    A method `activation_checkpointing_enable` takes precedence over
+    `gradient_checkpointing_enable`, the only one of older models of `transformers`. What these
+    enable stays enabled, as in the reference. Other models go through `checkpoint_activations`.
 
     Args:
         model: changed in place.
-        every_n_layers: see `checkpoint_activations`, as is the rest.
-        offload: see there.
-        options: see there.
+        every_n_layers: as in `checkpoint_activations`.
+        offload: as in `checkpoint_activations`.
+        options: as in `checkpoint_activations`.
 
     Returns:
-        What takes off again what is not the model's own.
+        A function that undoes `checkpoint_activations`, if that was used.
 
     Raises:
-        ValueError: the model says that it cannot, or that it does not know these settings.
+        ValueError: the model does not support checkpointing, or these settings.
     """
-    newer = getattr(model, "activation_checkpointing_enable", None)
-    older = getattr(model, "gradient_checkpointing_enable", None)
-    if callable(newer):
-        newer(
+    enable_newer = getattr(model, "activation_checkpointing_enable", None)
+    enable_older = getattr(model, "gradient_checkpointing_enable", None)
+    if callable(enable_newer):
+        enable_newer(
             activation_checkpointing_kwargs=options or None,
             every_n_layers=every_n_layers,
             offload=offload,
         )
-    elif callable(older):
-        older(gradient_checkpointing_kwargs=options or None)
-        _thin_out(model, every_n_layers)
+    elif callable(enable_older):
+        enable_older(gradient_checkpointing_kwargs=options or None)
+        _keep_every_nth_layer(model, every_n_layers)
         _offload(model, offload)
     else:
         return checkpoint_activations(
@@ -65,53 +65,56 @@ def enable_activation_checkpointing(
 def checkpoint_activations(
     model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: Any
 ) -> Callable[[], None]:
-    """Make each layer of a model keep only its inputs, and recompute its forward pass for the
-    backward pass.
+    """Let each layer of a model keep only its inputs, and recompute the rest in the backward pass.
 
     Results are the same to the last bit, with dropout too: the generators are reset for the second
     run, and statistics of batch normalisation are updated only in the first one. Names, classes and
     weights of the model are not changed, and evaluation is not affected.
 
     Args:
-        model: changed in place; `find_layers` says what its layers are.
-        every_n_layers: take only every so many-th layer, the first one included; the others keep
-            everything.
-        offload: keep in main memory, page-locked where there is a GPU, what still has to be kept.
-        options: for `torch.utils.checkpoint.checkpoint`; `use_reentrant` is False if not given.
+        model: changed in place; its layers are those of `find_layers`.
+        every_n_layers: checkpoint every n-th layer, starting with the first; the others keep all
+            of their activations.
+        offload: store in main memory what still has to be kept; page-locked if there is a GPU.
+        options: of `torch.utils.checkpoint.checkpoint`; `use_reentrant` is False by default.
 
     Returns:
-        What makes the model as it was.
+        A function that undoes the change.
+
+    Raises:
+        ValueError: an option is unknown.
     """
-    parameters = inspect.signature(checkpoint).parameters
-    known = [
-        "preserve_rng_state",
-        *(name for name in parameters if name not in ("function", "args", "kwargs")),
-    ]
+    known = ["preserve_rng_state"]
+    for name in inspect.signature(checkpoint).parameters:
+        if name not in ("function", "args", "kwargs"):
+            known.append(name)
     for name in options:
         if name not in known:
             raise ValueError(
-                f"gradient_checkpointing_kwargs has {name!r}.{did_you_mean(name, known)} There "
-                f"are: {', '.join(known)}."
+                f"gradient_checkpointing_kwargs has no option {name!r}.{did_you_mean(name, known)} "
+                f"The options are: {', '.join(known)}."
             )
+
     layers = find_layers(model)[::every_n_layers]
-    shown = ", ".join(name or type(model).__name__ for name, _ in layers)
-    logger.info("Activations are computed again in the backward pass, for: %s", shown)
+    names = ", ".join(name or type(model).__name__ for name, _ in layers)
+    logger.info("Activations of these layers are recomputed in the backward pass: %s", names)
     for _, layer in layers:
-        layer.forward = _ForwardTwice(layer, offload, {"use_reentrant": False, **options})
+        layer.forward = _CheckpointedForward(layer, offload, {"use_reentrant": False, **options})
 
     def undo() -> None:
         for _, layer in layers:
-            recomputed = layer.__dict__.pop("forward")
-            if recomputed.own is not None:
-                layer.forward = recomputed.own
+            checkpointed: _CheckpointedForward = layer.__dict__.pop("forward")
+            if checkpointed.instance_forward is not None:
+                layer.forward = checkpointed.instance_forward
 
     return undo
 
 
 def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:
     """Recompute the activations of the named modules in the backward pass."""
-    for layer in map(model.get_submodule, layers):
-        layer.forward = _ForwardTwice(layer, False, {"use_reentrant": False})
+    for name in layers:
+        layer = model.get_submodule(name)
+        layer.forward = _CheckpointedForward(layer, False, {"use_reentrant": False})
 
 
 def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -119,42 +122,49 @@ def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
     These are the members of module lists with at least two of one class that have submodules
     themselves: the blocks of a transformer or a ResNet. Without such a list they are the direct
-    children that have submodules, and without these the model as a whole, which does not reduce the
-    peak.
+    children that have submodules. Without these it is the model as a whole, which does not reduce
+    the peak memory.
     """
-    found = list(_repeated(model, ""))
-    if not found:
-        found = [(name, part) for name, part in model.named_children() if _is_composed(part)]
-    return found or [("", model)]
+    layers = list(_find_repeated_layers(model, ""))
+    if not layers:
+        for name, child in model.named_children():
+            if _has_children_and_parameters(child):
+                layers.append((name, child))
+    return layers or [("", model)]
 
 
-def _repeated(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    classes = (
-        Counter(type(part) for part in module.children()) if isinstance(module, _CONTAINERS) else {}
-    )
-    for name, part in module.named_children():
-        full_name = f"{path}.{name}" if path else name
-        if classes.get(type(part), 0) > 1 and _is_composed(part):
-            yield full_name, part
+def _find_repeated_layers(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    class_counts: Counter[type] = Counter()
+    if isinstance(module, _CONTAINERS):
+        class_counts.update(type(child) for child in module.children())
+    for name, child in module.named_children():
+        full_name = name
+        if path:
+            full_name = f"{path}.{name}"
+        if class_counts[type(child)] > 1 and _has_children_and_parameters(child):
+            yield full_name, child
         else:
-            yield from _repeated(part, full_name)
+            yield from _find_repeated_layers(child, full_name)
 
 
-def _is_composed(module: nn.Module) -> bool:
-    return next(module.children(), None) is not None and next(module.parameters(), None) is not None
+def _has_children_and_parameters(module: nn.Module) -> bool:
+    has_children = next(module.children(), None) is not None
+    return has_children and next(module.parameters(), None) is not None
 
 
-class _ForwardTwice:
-    """Replacement of a layer's `forward`. It holds the layer, so that a copy of the model has a
-    copy of this.
+class _CheckpointedForward:
+    """Replacement of a layer's `forward` that recomputes activations in the backward pass.
+
+    It holds the layer, so that a copy of the model has a copy of this object.
     """
 
     def __init__(self, layer: nn.Module, offload: bool, options: dict[str, Any]) -> None:
         self.layer = layer
-        self.own = layer.__dict__.get("forward")
+        # A `forward` that was set on the layer itself; None for that of its class.
+        self.instance_forward: Callable[..., Any] | None = layer.__dict__.get("forward")
         self.offload = offload
         self.options = options
-        self.counts = any(getattr(part, "track_running_stats", False) for part in layer.modules())
+        self.has_running_statistics = any(map(_tracks_statistics, layer.modules()))
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -163,90 +173,101 @@ class _ForwardTwice:
 
     @property
     def _forward(self) -> Callable[..., Any]:
-        return (
-            functools.partial(type(self.layer).forward, self.layer)
-            if self.own is None
-            else self.own
-        )
+        if self.instance_forward is None:
+            return functools.partial(type(self.layer).forward, self.layer)
+        return self.instance_forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         forward = self._forward
         if not (self.layer.training and torch.is_grad_enabled()):
             return forward(*args, **kwargs)
-        run = forward
-        if self.counts:
-            run = _counting_once(self.layer, forward)
+        if self.has_running_statistics:
+            forward = _with_statistics_updated_once(self.layer, forward)
 
         # torch resets the generator of a device only if a tensor among the positional arguments is
         # on that device.
-        run = _by_position(run, len(args), list(kwargs))
+        forward = _with_positional_arguments(forward, len(args), list(kwargs))
         with _saved_on_host(self.offload):
-            return checkpoint(run, *args, *kwargs.values(), **self.options)
+            return checkpoint(forward, *args, *kwargs.values(), **self.options)
 
 
-def _by_position(run: Callable[..., Any], count: int, names: list[str]) -> Callable[..., Any]:
-    """Return a function that takes arguments by position: `count` of them, and then those with
-    these names.
+def _tracks_statistics(module: nn.Module) -> bool:
+    """Return whether a module updates running statistics, as batch normalisation does."""
+    return getattr(module, "track_running_stats", False)
+
+
+def _with_positional_arguments(
+    forward: Callable[..., Any], count: int, names: list[str]
+) -> Callable[..., Any]:
+    """Return a function that takes all arguments by position.
+
+    Args:
+        forward: the function to call.
+        count: number of its positional arguments.
+        names: of its keyword arguments, which follow.
     """
 
-    def run_by_position(*values: Any) -> Any:
+    def forward_by_position(*values: Any) -> Any:
         args = values[:count]
         kwargs = dict(zip(names, values[count:], strict=True))
-        return run(*args, **kwargs)
+        return forward(*args, **kwargs)
 
-    return run_by_position
+    return forward_by_position
 
 
-def _counting_once(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _with_statistics_updated_once(
+    layer: nn.Module, forward: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return the forward pass, with running statistics updated only in its first run."""
     runs = 0
 
     def run(*args: Any, **kwargs: Any) -> Any:
         nonlocal runs
         runs += 1
-        with contextlib.nullcontext() if runs == 1 else _statistics_set_aside(layer):
+        if runs == 1:
+            return forward(*args, **kwargs)
+        with _without_updating_statistics(layer):
             return forward(*args, **kwargs)
 
     return run
 
 
 @contextlib.contextmanager
-def _statistics_set_aside(layer: nn.Module) -> Iterator[None]:
-    """Update copies of the running statistics, which are dropped after the block."""
-    parts = [part for part in layer.modules() if getattr(part, "track_running_stats", False)]
-    kept = [dict(part._buffers) for part in parts]
-    for part in parts:
-        part._buffers.update(
-            {
-                name: None if value is None else value.clone()
-                for name, value in part._buffers.items()
-            }
-        )
+def _without_updating_statistics(layer: nn.Module) -> Iterator[None]:
+    """Let the block update copies of the running statistics, which are then dropped."""
+    modules = [module for module in layer.modules() if _tracks_statistics(module)]
+    original_buffers = [dict(module._buffers) for module in modules]
+    for module in modules:
+        for name, value in module._buffers.items():
+            if value is not None:
+                module._buffers[name] = value.clone()
     try:
         yield
     finally:
-        for part, buffers in zip(parts, kept, strict=True):
-            part._buffers.update(buffers)
+        for module, buffers in zip(modules, original_buffers, strict=True):
+            module._buffers.update(buffers)
 
 
-def _saved_on_host(active: bool) -> contextlib.AbstractContextManager[Any]:
-    if not active:
+def _saved_on_host(enabled: bool) -> contextlib.AbstractContextManager[Any]:
+    """Store in main memory what autograd saves in the block, if enabled."""
+    if not enabled:
         return contextlib.nullcontext()
     return torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available())
 
 
-def _thin_out(model: nn.Module, every_n_layers: int) -> None:
-    """Leave only every n-th of a `transformers` model's enabled layers enabled."""
+def _keep_every_nth_layer(model: nn.Module, every_n_layers: int) -> None:
+    """Disable checkpointing for all but every n-th layer of a `transformers` model."""
     if every_n_layers == 1:
         return
     library = "transformers.modeling_layers"
-    layers: list[Any] = [
-        one for one in model.modules() if is_instance(one, library, "GradientCheckpointingLayer")
-    ]
+    layers: list[Any] = []
+    for module in model.modules():
+        if is_instance(module, library, "GradientCheckpointingLayer"):
+            layers.append(module)
     if not layers:
         raise ValueError(
-            f"{every_n_layers=}: {type(model).__name__} does not say which parts are layers. Leave "
-            "it out."
+            f"{every_n_layers=} is not supported for {type(model).__name__}, which does not mark "
+            "its layers (GradientCheckpointingLayer). Remove it."
         )
     for index, layer in enumerate(layers):
         layer.gradient_checkpointing = index % every_n_layers == 0
@@ -256,17 +277,18 @@ def _offload(model: nn.Module, offload: bool) -> None:
     """Make the checkpointing function of a `transformers` model offload to main memory."""
     if not offload:
         return
-    parts: list[Any] = [
-        part for part in model.modules() if hasattr(part, "_gradient_checkpointing_func")
-    ]
-    if not parts:
+    modules: list[Any] = []
+    for module in model.modules():
+        if hasattr(module, "_gradient_checkpointing_func"):
+            modules.append(module)
+    if not modules:
         raise ValueError(
-            f"{offload=}: {type(model).__name__} does not say how its layers are run. Leave it out."
+            f"{offload=} is not supported for {type(model).__name__}, whose layers have no "
+            "checkpointing function (_gradient_checkpointing_func). Remove it."
         )
-    for part in parts:
-        part._gradient_checkpointing_func = functools.partial(
-            _run_offloaded, part._gradient_checkpointing_func
-        )
+    for module in modules:
+        run = module._gradient_checkpointing_func
+        module._gradient_checkpointing_func = functools.partial(_run_offloaded, run)
 
 
 def _run_offloaded(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,9 @@
-"""Linear layers that multiply in 8-bit floating point, by torchao; the reference has them
-through `accelerate` only.
+"""Linear layers that multiply in 8-bit floating point, by torchao.
+
+The reference supports them only through `accelerate`.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +17,7 @@ def require_float8(device: torch.device) -> None:
 
     Raises:
         ImportError: torchao is not installed.
-        ValueError: the device cannot; says why.
+        ValueError: the device does not support it; the message says why.
     """
     try:
         import torchao.float8  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -26,56 +25,61 @@ def require_float8(device: torch.device) -> None:
         raise ImportError(
             f"fp8=True needs `pip install 'lightrainer[torchao]'` ({error})."
         ) from error
-    missing = _missing(device)
-    if missing:
-        raise ValueError(
-            f"fp8=True: {missing}. Leave it out; bf16=True is the next smaller format."
-        )
+    problem = _problem_of_device(device)
+    if problem is not None:
+        raise ValueError(f"fp8=True is not supported: {problem}. Remove it, or use bf16=True.")
 
 
-def _missing(device: torch.device) -> str | None:
+def _problem_of_device(device: torch.device) -> str | None:
     if device.type != "cuda":
         return (
-            f"{device.type} has no units for 8-bit floating point; GPUs from compute capability "
-            "8.9 on have them"
+            f"{device.type} has no units for 8-bit floating point; GPUs of compute capability 8.9 "
+            "and later have them"
         )
-    name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    capability = torch.cuda.get_device_capability(device)
     if torch.version.hip is None and capability < (8, 9):
+        major, minor = capability
         return (
-            f"{name} has compute capability {capability[0]}.{capability[1]}, and 8-bit units come "
-            "with 8.9"
+            f"{torch.cuda.get_device_name(device)} has compute capability {major}.{minor}, but "
+            "units for 8-bit floating point need 8.9"
         )
     return None
 
 
 def convert_to_float8(model: nn.Module) -> list[str]:
-    """Exchange linear layers in place, but the first and the last one; parameters and their names
-    stay.
+    """Replace linear layers in place, except the first and the last; parameters keep their names.
 
     Args:
         model: the module.
 
     Returns:
-        the names of the exchanged layers.
+        The names of the replaced layers.
 
     Raises:
-        ValueError: no layer can be exchanged.
+        ValueError: no layer can be replaced.
     """
     from torchao.float8 import convert_to_float8_training  # pyright: ignore[reportMissingImports]
 
-    layers = {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
-    inner = list(layers)[1:-1]  # those at the ends decide most about the numbers, as in accelerate
-    names = [
-        name for name in inner if not any(size % _MULTIPLE for size in layers[name].weight.shape)
-    ]
+    layers: dict[str, nn.Linear] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            layers[name] = module
+
+    # The layers at the ends influence the numbers most, so they stay, as in accelerate.
+    names: list[str] = []
+    for name in list(layers)[1:-1]:
+        rows, columns = layers[name].weight.shape
+        if rows % _MULTIPLE == 0 and columns % _MULTIPLE == 0:
+            names.append(name)
     if not names:
         raise ValueError(
-            f"fp8=True: {type(model).__name__} has {len(layers)} linear layers, and none between "
-            f"the first and the last has sizes that are multiples of {_MULTIPLE}. Leave it out."
+            f"fp8=True has no effect: {type(model).__name__} has {len(layers)} linear layers, but "
+            f"none between the first and the last has sizes that are multiples of {_MULTIPLE}. "
+            "Remove it."
         )
 
-    def is_named(module: Any, name: str) -> bool:
+    def is_replaced(module: nn.Module, name: str) -> bool:
         return name in names
 
-    convert_to_float8_training(model, module_filter_fn=is_named)
+    convert_to_float8_training(model, module_filter_fn=is_replaced)
     return names

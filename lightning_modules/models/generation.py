@@ -19,31 +19,35 @@ def generate(
 
     Args:
         model: has a method `generate` that returns token ids.
-        inputs: the batch; columns that `generate` has no parameter for, such as labels, are left
-            out.
-        options: settings that go before those of the model.
-        synced_gpus: go on until the last process has finished its sequences. Said only where it is
-            true, or where `generate` has a parameter of this name.
+        inputs: the batch; columns that are not parameters of `generate`, such as labels, are
+            dropped.
+        options: settings that override those of the model.
+        synced_gpus: continue until the last process has finished its sequences. Passed only if it
+            is true, or if `generate` has a parameter of this name.
 
     Returns:
         Token ids, (samples, length).
 
     Raises:
-        TypeError: the model does not generate, or something else than that.
-        ValueError: `generate` does not take an option.
+        TypeError: the model does not generate, or does not return token ids.
+        ValueError: `generate` does not accept an option.
     """
     require_generate(model)
+
+    # An object with settings is read by `generate` itself.
     settings = getattr(model, "generation_config", None)
-    if not isinstance(settings, Mapping):
-        settings = {}  # an object is read by `generate` itself
-    options = {**settings, **options}
+    if isinstance(settings, Mapping):
+        options = {**settings, **options}
+    options = dict(options)
     if synced_gpus or "synced_gpus" in generate_parameters(model):
         options.setdefault("synced_gpus", synced_gpus)
     require_accepted(model, options, "options of the generation")
+
     inputs = {name: value for name, value in inputs.items() if name not in options}
+    accepted_inputs = inspection.accepted_arguments(model.generate, **inputs)
     _gather_weights_for_generate(model)
-    generated = model.generate(**inspection.accepted_arguments(model.generate, **inputs), **options)
-    return _tokens(model, getattr(generated, "sequences", generated))
+    output = model.generate(**accepted_inputs, **options)
+    return _require_tokens(model, getattr(output, "sequences", output))
 
 
 def require_generate(model: Any) -> None:
@@ -55,13 +59,12 @@ def require_generate(model: Any) -> None:
     if not callable(getattr(model, "generate", None)):
         raise TypeError(
             f"{type(model).__name__} has no method generate. Set predict_with_generate=False, or "
-            "add it."
+            "add the method."
         )
 
 
-def settle_defaults(config: Any) -> None:
-    """Fill unset values of a generation config with the defaults of `transformers`, as the
-    reference does.
+def fill_defaults(config: Any) -> None:
+    """Fill unset values of a generation config with the defaults of `transformers`.
 
     The reference does so after each generation, with a visible effect: without a `max_length` the
     first batch may have 20 tokens after the start token, all others 20 including it.
@@ -72,13 +75,13 @@ def settle_defaults(config: Any) -> None:
         config.update(**config._get_default_generation_params(), defaults_only=True)
 
 
-def common_length(config: Any, length: int) -> int:
+def padded_length(config: Any, length: int) -> int:
     """Return the length to pad the sequences of a batch to, so that all batches are equally long.
 
     Args:
         config: generation config of the model: `max_length`, or `max_new_tokens` and the start
             token.
-        length: their present length.
+        length: current length of the sequences.
     """
     max_length = setting(config, "max_length")
     if max_length is not None and length < max_length:
@@ -90,19 +93,19 @@ def common_length(config: Any, length: int) -> int:
 
 
 def padding_token(processing_class: Any, model: Any) -> int:
-    """Return the token to pad sequences with: the first of those that are set.
+    """Return the token to pad sequences with.
 
-    Searched are the processing class (padding, then end-of-sequence token), the model's config
-    (padding), the tokenizer of a processor, the generation config, and the model's config
+    The first that is set in the processing class (padding, then end-of-sequence token), the model's
+    config (padding), the tokenizer of a processor, the generation config, and the model's config
     (end-of-sequence token).
 
     Raises:
-        ValueError: none is set.
+        ValueError: no token is set.
     """
     config = getattr(model, "config", None)
     generation_config = getattr(model, "generation_config", None)
     tokenizer = getattr(processing_class, "tokenizer", None)
-    places = [
+    sources = [
         (processing_class, "pad_token_id"),
         (processing_class, "eos_token_id"),
         (config, "pad_token_id"),
@@ -112,43 +115,46 @@ def padding_token(processing_class: Any, model: Any) -> int:
         (generation_config, "eos_token_id"),
         (config, "eos_token_id"),
     ]
-    for place, name in places:
-        token = setting(place, name)
-        if isinstance(token, (list, tuple)):
-            token = token[0] if token else None
-        if token is not None:
-            return int(token)
+    for source, name in sources:
+        tokens = setting(source, name)
+        if tokens is None:
+            continue
+        if not isinstance(tokens, (list, tuple)):
+            return int(tokens)
+        # A generation may end at any of several tokens.
+        if tokens and tokens[0] is not None:
+            return int(tokens[0])
     raise ValueError(
         f"No token to pad with: neither {type(processing_class).__name__} (processing_class) nor "
-        f"the config of {type(model).__name__} has a pad_token_id or eos_token_id. Set one."
+        f"the config of {type(model).__name__} has a pad_token_id or eos_token_id. Set one of them."
     )
 
 
 def without_answers(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Drop decoder inputs that were made from the labels: `generate` would continue after them."""
-    kept = dict(inputs)
+    inputs = dict(inputs)
     labels = inputs.get("labels")
     decoder_inputs = inputs.get("decoder_input_ids")
     if labels is not None and decoder_inputs is not None and labels.shape == decoder_inputs.shape:
-        del kept["decoder_input_ids"]
-        kept.pop("decoder_attention_mask", None)
-    return kept
+        del inputs["decoder_input_ids"]
+        inputs.pop("decoder_attention_mask", None)
+    return inputs
 
 
 def _gather_weights_for_generate(model: Any) -> None:
-    """Register `generate` with `fully_shard` as a forward method, since it calls submodules
-    directly.
-    """
+    """Let `fully_shard` gather the weights in `generate`, which calls submodules directly."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(model, fsdp.FSDPModule) and "generate" not in vars(model):
         fsdp.register_fsdp_forward_method(model, "generate")
 
 
-def _tokens(model: Any, generated: Any) -> torch.Tensor:
-    if isinstance(generated, torch.Tensor) and generated.dim() == 2:
-        return generated
-    shape = f" of shape {tuple(generated.shape)}" if isinstance(generated, torch.Tensor) else ""
+def _require_tokens(model: Any, output: object) -> torch.Tensor:
+    shape = ""
+    if isinstance(output, torch.Tensor):
+        if output.dim() == 2:
+            return output
+        shape = f" of shape {tuple(output.shape)}"
     raise TypeError(
-        f"{type(model).__name__}.generate returned a {type(generated).__name__}{shape}, not a "
-        "tensor (samples, length)."
+        f"{type(model).__name__}.generate returned a {type(output).__name__}{shape}: it has to "
+        "return a tensor (samples, length)."
     )

@@ -16,53 +16,61 @@ from ..common.suggestions import did_you_mean
 from . import inspection
 
 
-def read_generation_config(given: Any, kind: Any = None) -> Any:
+def read_generation_config(source: Any, config_class: Any = None) -> Any:
     """As `transformers.Seq2SeqTrainer.load_generation_config`, for any class of generation configs.
 
     Args:
-        given: an object with the settings, which is copied; a dict; a JSON file; the folder of a
-            `generation_config.json`; or a name on the Hub, where `kind` loads from there.
-        kind: what to make of a dict or a file: a class with `from_pretrained` and `from_dict`, or
-            `dict`. By default the `GenerationConfig` of transformers if that has been imported,
-            otherwise `dict`.
+        source: an object with the settings, which is copied; a dict; a JSON file; the folder of a
+            `generation_config.json`; or a name on the Hub, if `config_class` loads from there.
+        config_class: the class to make from a dict or a file, with `from_pretrained` and
+            `from_dict`; or `dict`. By default the `GenerationConfig` of transformers if that has
+            been imported, otherwise `dict`.
 
     Returns:
         The settings, checked.
 
     Raises:
-        FileNotFoundError: there is nothing at the path.
-        ValueError: the settings cannot be; all of them in one message.
+        FileNotFoundError: the path does not exist, or is not a config.
+        ValueError: the settings are invalid; all problems are in one message.
     """
-    if kind is None:
-        kind = getattr(
-            loaded("transformers.generation.configuration_utils"), "GenerationConfig", dict
-        )
-    if isinstance(given, (str, os.PathLike)):
-        given = _find(os.fspath(given), kind)
-    elif isinstance(given, Mapping) and kind is not dict:
-        _require_known(given, vars(kind()), kind.__name__)
+    if config_class is None:
+        module = loaded("transformers.generation.configuration_utils")
+        config_class = getattr(module, "GenerationConfig", dict)
+
+    if isinstance(source, (str, os.PathLike)):
+        source = _find_config(os.fspath(source), config_class)
+    elif isinstance(source, Mapping) and config_class is not dict:
+        _require_known(source, vars(config_class()), config_class.__name__)
+
+    # A class may refuse the settings in its constructor, or in `validate`.
+    config: Any = None
     try:
-        config = _made(given, kind)
-        faults = _faults(config)
-    except ValueError as error:  # a class may refuse the settings in its constructor
-        config, faults = None, str(error)
-    if faults:
+        config = _make_config(source, config_class)
+        problem = _problem_of_config(config)
+    except ValueError as error:
+        problem = str(error)
+    if problem:
         raise ValueError(
-            f"generation_config={str(given)!r:.100} is invalid. Correct it before "
-            f"training:\n{faults}"
+            f"generation_config={str(source)!r:.100} is invalid. Correct it before "
+            f"training:\n{problem}"
         )
     return config
 
 
-def kind_of_config(model: Any) -> type | None:
-    """Return the class of generation configs of a model; None if the model has none."""
-    own = type(getattr(model, "generation_config", None))
-    if callable(getattr(own, "from_pretrained", None)):
-        return own
-    return None if inspection.is_pretrained(model) else dict
+def generation_config_class(model: Any) -> type | None:
+    """Return the class of generation configs of a model; None if it has no config yet.
+
+    The default of `read_generation_config` applies to models of `transformers` without a config.
+    """
+    model_config_class = type(getattr(model, "generation_config", None))
+    if callable(getattr(model_config_class, "from_pretrained", None)):
+        return model_config_class
+    if inspection.is_pretrained(model):
+        return None
+    return dict
 
 
-def give_generation_config(model: Any, config: Any) -> None:
+def set_generation_config(model: Any, config: Any) -> None:
     """Set the generation settings of a model.
 
     An object replaces the model's `generation_config`, which its `generate` reads; a dict is merged
@@ -74,11 +82,12 @@ def give_generation_config(model: Any, config: Any) -> None:
         config: what `read_generation_config` returned.
 
     Raises:
-        ValueError: the model knows no setting of that name.
+        ValueError: the model has no setting of that name.
     """
-    own = getattr(model, "generation_config", None)
-    if isinstance(config, Mapping) and own is not None and not isinstance(own, Mapping):
-        config = _changed(own, config)
+    model_config = getattr(model, "generation_config", None)
+    has_object = model_config is not None and not isinstance(model_config, Mapping)
+    if isinstance(config, Mapping) and has_object:
+        config = _copy_with_settings(model_config, config)
     elif not hasattr(model, "generation_config"):
         config = settings_of(config)
     if isinstance(config, Mapping):
@@ -95,109 +104,127 @@ def settings_of(config: Any) -> dict[str, Any]:
         values = to_dict()
     else:
         values = vars(config)
-    return {
-        name: value
-        for name, value in values.items()
-        if value is not None and not name.startswith("_") and name != "transformers_version"
-    }
+
+    settings: dict[str, Any] = {}
+    for name, value in values.items():
+        is_internal = name.startswith("_") or name == "transformers_version"
+        if value is not None and not is_internal:
+            settings[name] = value
+    return settings
 
 
-def setting(place: Any, name: str) -> Any:
+def setting(source: Any, name: str) -> Any:
     """Return one setting of a dict or of an object; None if it is missing."""
-    if isinstance(place, Mapping):
-        return place.get(name)
-    return getattr(place, name, None)
+    if isinstance(source, Mapping):
+        return source.get(name)
+    return getattr(source, name, None)
 
 
 def generate_parameters(model: Any) -> list[str]:
     """Return the named parameters of the model's `generate`."""
-    parameters = inspect.signature(model.generate).parameters.values()
-    return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    names: list[str] = []
+    for parameter in inspect.signature(model.generate).parameters.values():
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            names.append(parameter.name)
+    return names
 
 
 def require_accepted(model: Any, options: Mapping[str, Any], source: str) -> None:
-    """Check that the model's `generate` takes these keyword arguments.
+    """Check that the model's `generate` accepts these keyword arguments.
 
     Args:
         model: has a method `generate`.
         options: the arguments.
-        source: where they come from.
+        source: where they come from, for the message.
 
     Raises:
-        ValueError: it has no such parameters; all of them in one message.
+        ValueError: it does not have these parameters; all are in one message.
     """
     accepted = inspection.accepted_arguments(model.generate, **options)
     refused = [name for name in options if name not in accepted]
-    if refused:
-        known = generate_parameters(model)
-        listed = ", ".join(f"{name}={options[name]!r}" for name in refused)
-        hint = did_you_mean(refused[0], known) if len(refused) == 1 else ""
-        raise ValueError(
-            f"{source}: {type(model).__name__}.generate takes no {listed}.{hint} It takes: "
-            f"{', '.join(known)}."
-        )
+    if not refused:
+        return
+
+    known = generate_parameters(model)
+    listed = ", ".join(f"{name}={options[name]!r}" for name in refused)
+    suggestion = ""
+    if len(refused) == 1:
+        suggestion = did_you_mean(refused[0], known)
+    raise ValueError(
+        f"{source}: {type(model).__name__}.generate does not accept {listed}.{suggestion} It "
+        f"accepts: {', '.join(known)}."
+    )
 
 
-def _find(given: str, kind: type) -> str | Path:
-    """Return the file or folder of this name; the name itself, where it may be one on the Hub."""
-    path = Path(given).expanduser()
+def _find_config(name: str, config_class: type) -> str | Path:
+    """Return the file or folder of this name; the name itself if it may be one on the Hub."""
+    path = Path(name).expanduser()
     if path.is_file() or (path / GENERATION_CONFIG_NAME).is_file():
         return path
-    local = given.startswith((".", "~", os.sep)) or given.endswith(".json") or given.count("/") > 1
-    if kind is not dict and not local:
-        return given
-    hub = " This model loads no generation config from the Hub." if kind is dict else ""
+
+    has_local_form = name.startswith((".", "~", os.sep)) or name.endswith(".json")
+    is_local = has_local_form or name.count("/") > 1
+    if config_class is not dict and not is_local:
+        return name
+    advice = ""
+    if config_class is dict:
+        advice = " This model does not load generation configs from the Hub."
     raise FileNotFoundError(
-        f"generation_config={given!r} is no JSON file, nor has it {GENERATION_CONFIG_NAME}.{hub}"
+        f"generation_config={name!r} is not a JSON file, nor a folder with "
+        f"{GENERATION_CONFIG_NAME}.{advice}"
     )
 
 
-def _made(given: Any, kind: Any) -> Any:
-    if isinstance(given, Mapping):
-        settings = dict(given)
-        return settings if kind is dict else kind.from_dict(settings)
-    if not isinstance(given, (str, Path)):
-        return copy.deepcopy(given)
+def _make_config(source: Any, config_class: Any) -> Any:
+    if isinstance(source, Mapping):
+        settings = dict(source)
+        if config_class is dict:
+            return settings
+        return config_class.from_dict(settings)
+    if not isinstance(source, (str, Path)):
+        return copy.deepcopy(source)
 
-    # A file, a folder with one, or a name on the Hub.
-    path = Path(given)
-    if kind is dict:
-        file = path if path.is_file() else path / GENERATION_CONFIG_NAME
-        return settings_of(read_object(file, keys="generation settings"))
+    # A file, a folder with a file, or a name on the Hub.
+    path = Path(source)
+    if config_class is dict:
+        if path.is_dir():
+            path = path / GENERATION_CONFIG_NAME
+        return settings_of(read_object(path, keys="generation settings"))
     if path.is_file():
-        return kind.from_pretrained(path.parent, path.name)
-    return kind.from_pretrained(str(given))
+        return config_class.from_pretrained(path.parent, path.name)
+    return config_class.from_pretrained(str(source))
 
 
-def _changed(own: Any, settings: Mapping[str, Any]) -> Any:
-    """Return a copy of the model's own config with these settings."""
-    _require_known(
-        settings, [name for name in dir(own) if not name.startswith("_")], type(own).__name__
-    )
-    changed = copy.deepcopy(own)
+def _copy_with_settings(model_config: Any, settings: Mapping[str, Any]) -> Any:
+    """Return a copy of the model's config with other settings."""
+    public_names = [name for name in dir(model_config) if not name.startswith("_")]
+    _require_known(settings, public_names, type(model_config).__name__)
+    config = copy.deepcopy(model_config)
     for name, value in settings.items():
-        setattr(changed, name, value)
-    return changed
+        setattr(config, name, value)
+    return config
 
 
-def _require_known(settings: Mapping[str, Any], known: Iterable[str], whose: str) -> None:
+def _require_known(settings: Mapping[str, Any], known: Iterable[str], class_name: str) -> None:
+    """Raise a ValueError that lists the unknown settings, with suggestions."""
     known = set(known)
-    said = [f"{name!r}.{did_you_mean(name, known)}" for name in settings if name not in known]
-    if said:
-        raise ValueError(
-            "\n".join(f"generation_config: {whose} has no setting {one}" for one in said)
-        )
+    problems: list[str] = []
+    for name in settings:
+        if name not in known:
+            suggestion = did_you_mean(name, known)
+            problems.append(f"generation_config: {class_name} has no setting {name!r}.{suggestion}")
+    if problems:
+        raise ValueError("\n".join(problems))
 
 
-def _faults(config: Any) -> str:
-    """Return the problem of a config by its own `validate`, if it has one; an empty text without
-    any.
-    """
+def _problem_of_config(config: Any) -> str:
+    """Return the problem that the config's `validate` reports; an empty text without one."""
     validate = getattr(config, "validate", None)
-    if callable(validate):
-        try:
-            # Strictly, since a warning now is an error when the model is saved.
-            validate(**inspection.accepted_arguments(validate, strict=True))
-        except ValueError as error:
-            return str(error)
+    if not callable(validate):
+        return ""
+    try:
+        # Strictly, since a warning now is an error when the model is saved.
+        validate(**inspection.accepted_arguments(validate, strict=True))
+    except ValueError as error:
+        return str(error)
     return ""

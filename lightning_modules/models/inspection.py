@@ -23,8 +23,9 @@ _INNER_WRAPPERS = {"FullyShardedDataParallel", "CheckpointWrapper"}
 
 
 def to_call(model: Any, wrapped: Any) -> Any:
-    """Return `wrapped` if it is `model` or a wrapper of it, otherwise `model`, which has been
-    replaced.
+    """Return `wrapped` if it is `model` or a wrapper of it; otherwise `model`.
+
+    The user may have replaced the model after it was wrapped.
     """
     if unwrap_model(wrapped) is unwrap_model(model):
         return wrapped
@@ -32,9 +33,7 @@ def to_call(model: Any, wrapped: Any) -> Any:
 
 
 def unwrap_model(model: Any) -> Any:
-    """Return the user's model under DistributedDataParallel, FSDP, DeepSpeed, DataParallel and
-    torch.compile.
-    """
+    """Return the user's model inside the wrappers of torch.compile, DDP, FSDP and DeepSpeed."""
     while True:
         inner = inside_compiled(model)
         if inner is None and type(model).__name__ in _WRAPPERS:
@@ -45,8 +44,9 @@ def unwrap_model(model: Any) -> Any:
 
 
 def inside_compiled(model: Any) -> nn.Module | None:
-    """Return the module that `torch.compile` wraps; None for others, also wrappers that forward
-    to a compiled one.
+    """Return the module that `torch.compile` wraps; None for all other modules.
+
+    Those are also wrappers that forward to a compiled module.
     """
     if type(model).__name__ == "OptimizedModule":
         return model._orig_mod
@@ -56,8 +56,7 @@ def inside_compiled(model: Any) -> nn.Module | None:
 def own_attribute(model: Any, name: str) -> Any:
     """Return an attribute of an object or its class, or None.
 
-    Unlike `getattr` it is not answered by a `__getattr__`, by which wrappers forward to an inner
-    model.
+    Unlike `getattr` this ignores `__getattr__`, with which wrappers forward to an inner model.
     """
     is_own = name in vars(model) or hasattr(type(model), name)
     if not is_own:
@@ -67,12 +66,11 @@ def own_attribute(model: Any, name: str) -> Any:
 
 @contextlib.contextmanager
 def without_inner_wrappers(model: Any) -> Iterator[Any]:
-    """Remove the wrappers of layers from a model in the block, so that each module has its original
-    name.
+    """Remove the wrappers of layers in the block, so that each module has its original name.
 
     Not safe while another thread calls the model.
     """
-    # All are found before the first is removed, as `modules` walks through the model.
+    # All are collected before the first is removed, as `modules` walks through the model.
     wrapped: list[tuple[nn.Module, str, nn.Module]] = []
     for parent in model.modules():
         for name, child in parent.named_children():
@@ -112,42 +110,41 @@ def base_of_adapter(model: Any) -> Any:
 
 
 def class_of(model: Any) -> type:
-    """Return the original class of a model, also under that of `fully_shard`."""
-    own_class, *bases = type(model).__mro__
-    # It makes a class with two bases: its own, and the original.
+    """Return the original class of a model, also after `fully_shard`."""
+    model_class, *bases = type(model).__mro__
+    # `fully_shard` makes a class with two bases: FSDPModule, and the original class.
     if bases[0].__name__ == "FSDPModule":
         return bases[1]
-    return own_class
+    return model_class
 
 
 def overrides_mode(model: nn.Module) -> bool:
-    """Return whether a model, or a module below it, has its own `train` or `eval`, by its class or
-    as an attribute.
+    """Return whether a model, or a module below it, overrides `train` or `eval`.
 
     Args:
         model: the model; torch's wrappers around it do not count.
     """
     for module in unwrap_model(model).modules():
-        by_class = (
-            type(module).train is not nn.Module.train or type(module).eval is not nn.Module.eval
-        )
-        by_attribute = not vars(module).keys().isdisjoint(("train", "eval"))
-        if by_class or by_attribute:
+        module_class = type(module)
+        if module_class.train is not nn.Module.train or module_class.eval is not nn.Module.eval:
+            return True
+        if not vars(module).keys().isdisjoint(("train", "eval")):
             return True
     return False
 
 
 def accepts_loss_kwargs(model: nn.Module) -> bool:
-    """Return whether `forward` accepts `num_items_in_batch`: the model declares it, or takes any
-    keyword argument.
+    """Return whether `forward` accepts `num_items_in_batch`.
+
+    The model declares that, has the parameter, or takes any keyword argument.
     """
     declared = getattr(model, "accepts_loss_kwargs", None)
     if declared is not None:
         return declared
     parameters = inspect.signature(model.forward).parameters
-    return "num_items_in_batch" in parameters or any(
-        p.kind is p.VAR_KEYWORD for p in parameters.values()
-    )
+    if "num_items_in_batch" in parameters:
+        return True
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]:
@@ -167,31 +164,32 @@ def find_labels(model_class: type) -> list[str]:
 
 
 def can_return_loss(model_class: type) -> bool:
-    """As `transformers.utils.can_return_loss`: `forward` has `return_loss=True`, so it needs no
-    labels.
+    """As `transformers.utils.can_return_loss`: `forward` has `return_loss=True`.
+
+    Such a model needs no labels for its loss.
     """
     parameter = inspect.signature(model_class.forward).parameters.get("return_loss")
     return parameter is not None and parameter.default is True
 
 
 def number_of_classes(model: nn.Module) -> int | None:
-    """Return the number of classes that integer labels of a model of `transformers` name; None
-    where that is unknown.
+    """Return the number of classes of a model of `transformers` with integer labels.
 
-    For a classifier these are `config.num_labels`, for a language model the rows of its output
-    layer.
+    For a classifier this is `config.num_labels`, for a language model the number of rows of its
+    output layer. None where it is unknown.
     """
     base = base_of_adapter(model)
     name = type(base).__name__
     config = getattr(base, "config", None)
     if name.endswith("Classification"):
-        single_label = getattr(config, "problem_type", None) in (
-            None,
-            "single_label_classification",
-        )
+        problem_type = getattr(config, "problem_type", None)
         classes = getattr(config, "num_labels", None)
+        if problem_type not in (None, "single_label_classification"):
+            return None
         # With one label the model is trained by regression.
-        return classes if single_label and isinstance(classes, int) and classes > 1 else None
+        if not isinstance(classes, int) or classes < 2:
+            return None
+        return classes
 
     is_language_model = name.endswith(("CausalLM", "LMHeadModel", "MaskedLM"))
     if not is_language_model or not hasattr(base, "get_output_embeddings"):
@@ -200,8 +198,9 @@ def number_of_classes(model: nn.Module) -> int | None:
 
 
 def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
-    """Return those of `arguments` that `function` accepts, so that overrides with an older
-    signature still work.
+    """Return those of `arguments` that `function` accepts.
+
+    So overrides with an older signature still work.
     """
     names = _parameter_names(getattr(function, "__func__", function))
     if names is None or names.issuperset(arguments):
@@ -211,41 +210,39 @@ def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def _parameter_names(function: Any) -> frozenset[str] | None:
-    """Return names of the parameters; None if it takes any keyword. Cached, since every step
-    calls it.
+    """Return the names of the parameters; None if the function takes any keyword argument.
+
+    Cached, since every step calls it.
     """
     parameters = inspect.signature(function).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
     return frozenset(parameters)
 
 
 def move(model: nn.Module, device: torch.device) -> None:
-    """Move a model to a device, in place; weights that are shared stay shared, on devices of
-    torch_xla too.
-    """
+    """Move a model to a device, in place; shared weights stay shared, on torch_xla too."""
     # By torch's own method, as an override may not have the argument.
-    places: dict[int, list[str]] = {}
+    names_of_parameters: dict[int, list[str]] = {}
     for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
-        places.setdefault(id(parameter), []).append(name)
+        names_of_parameters.setdefault(id(parameter), []).append(name)
 
-    # For torch_xla this makes new parameters, one for each place.
+    # For torch_xla this makes new parameters, one for each name.
     model.to(device)
 
-    for first, *others in places.values():
-        for name in others:
-            shared = model.get_parameter(first)
+    for first_name, *other_names in names_of_parameters.values():
+        for name in other_names:
+            shared = model.get_parameter(first_name)
             if model.get_parameter(name) is not shared:
                 owner, _, attribute = name.rpartition(".")
                 setattr(model.get_submodule(owner), attribute, shared)
 
 
 def predicts_next_token(model: Any) -> bool:
-    """Return whether a model is a causal language model, with its inputs, shifted by one, as
-    labels.
+    """Return whether a model is a causal language model.
 
-    Decided by the name of its class: `...ForCausalLM`, or one that `transformers`, if loaded, lists
-    as causal.
+    Its labels are its inputs, shifted by one. Decided by the name of its class: `...ForCausalLM`,
+    or one that `transformers`, if loaded, lists as causal.
 
     Args:
         model: the model itself, without wrappers or adapters.
@@ -255,8 +252,9 @@ def predicts_next_token(model: Any) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _is_causal(model_class: type, auto: Any) -> bool:
-    """Return whether a class, or one that it inherits from, is causal. Cached, since every step
-    may call it.
+    """Return whether a class, or one that it inherits from, is causal.
+
+    Cached, since every step may call it.
     """
     names = {base.__name__ for base in model_class.__mro__}
     if any(name.endswith("ForCausalLM") for name in names):
@@ -267,27 +265,29 @@ def _is_causal(model_class: type, auto: Any) -> bool:
 
 
 def loss_shifts_labels(model: Any) -> bool:
-    """Return whether the loss of a model drops the first label of each row, as the causal one of
-    `transformers`.
+    """Return whether the loss of a model drops the first label of each row.
+
+    The causal loss of `transformers` does.
 
     Args:
         model: the model, also in wrappers or adapters; its `loss_type` decides.
     """
-    inner = base_of_adapter(model)
-    if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
+    base = base_of_adapter(model)
+    config = getattr(base, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
         return False
-    kind = getattr(inner, "loss_type", None)
+    loss_type = getattr(base, "loss_type", None)
     library = loaded("transformers.loss.loss_utils")
     if library is None:
-        return kind == "ForCausalLM"
-    return library.LOSS_MAPPING.get(kind) is library.ForCausalLMLoss
+        return loss_type == "ForCausalLM"
+    return library.LOSS_MAPPING.get(loss_type) is library.ForCausalLMLoss
 
 
 def shifts_smoothed_labels(model: Any) -> bool:
-    """Return whether label smoothing shifts labels for a model: as in the reference, by its class's
-    own name alone.
+    """Return whether label smoothing shifts the labels of a model.
 
-    A subclass of another name is not shifted.
+    As in the reference only the name of its own class decides: the labels of a subclass with
+    another name are not shifted.
 
     Args:
         model: the model, also in wrappers or adapters.

@@ -17,7 +17,8 @@ def liger_patch() -> Callable[..., None]:
     """Return the function that replaces the layers of a model.
 
     Raises:
-        ImportError: the package, or a dependency of it, is not installed; says how to install it.
+        ImportError: the package, or a dependency of it, is not installed; the message says how to
+            install it.
     """
     try:
         return import_module("liger_kernel.transformers")._apply_liger_kernel_to_instance
@@ -31,9 +32,9 @@ def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
     """As `transformers.integrations.apply_liger_kernel`: replace layers of a model in place.
 
     Args:
-        model: a model of `transformers`, or a PEFT adapter around one; others are not changed, with
-            a warning.
-        config: kernels to use, by name; None leaves the choice to Liger.
+        model: a model of `transformers`, or a PEFT adapter around one; other models are not
+            changed, with a warning.
+        config: kernels to use, by name; None for Liger's default.
     """
     patch = liger_patch()
     base = base_of_adapter(model)
@@ -41,7 +42,7 @@ def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
         patch(model=base, **(config or {}))
     else:
         logger.warning(
-            "use_liger_kernel=True has no effect on %s, no model of transformers.",
+            "use_liger_kernel=True has no effect on %s, which is not a model of transformers.",
             type(base).__name__,
         )
 

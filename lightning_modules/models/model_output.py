@@ -14,53 +14,60 @@ from ..internals.torch_names import register_output
 
 
 class ModelOutput(OrderedDict):
-    """As `transformers.utils.ModelOutput`: a base for dataclasses whose fields are also accessible
-    by key and index.
+    """As `transformers.utils.ModelOutput`: a base for dataclasses with keys and indices.
 
-    Fields that are None do not count. A subclass is a dataclass, all of whose fields but the first
-    are None by default; it is made of its fields, or of one mapping, or of pairs of name and value.
-    It is registered as a pytree for hooks, DistributedDataParallel and exports.
+    The fields of an output are also accessible by key and index; fields that are None do not count.
+    A subclass is a dataclass, whose fields have the default None, except the first. It is made from
+    its fields, from one mapping, or from pairs of name and value. It is registered as a pytree for
+    hooks, DistributedDataParallel and exports.
 
     Raises:
-        TypeError: The subclass is not a dataclass.
-        ValueError: It has no field, or several without a default; or it was given something else
-            than pairs.
+        TypeError: the subclass is not a dataclass.
+        ValueError: it has no fields, or several without a default; or the pairs are invalid.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        register_output(
-            cls,
-            lambda output: (list(output.values()), list(output.keys())),
-            lambda values, names: cls(**dict(zip(names, values, strict=True))),
-        )
+
+        def flatten(output: ModelOutput) -> tuple[list[Any], list[str]]:
+            return list(output.values()), list(output.keys())
+
+        def unflatten(values: Iterable[Any], names: Iterable[str]) -> ModelOutput:
+            return cls(**dict(zip(names, values, strict=True)))
+
+        register_output(cls, flatten, unflatten)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Replaced by the dataclass decorator, so it is only reached without it.
+        # The dataclass decorator replaces this method, so it is only reached without it.
         if type(self) is not ModelOutput and not is_dataclass(self):
             raise TypeError(
-                f"{type(self).__qualname__} is a ModelOutput, but no dataclass. Put @dataclass "
-                "above it."
+                f"{type(self).__qualname__} is a ModelOutput, but not a dataclass. Decorate it "
+                "with @dataclass."
             )
 
     def __post_init__(self) -> None:
-        items = _fields(self)
-        names = [item.name for item in items]
-        if not names:
-            raise ValueError(f"{type(self).__name__} has no fields.")
-        if any(item.default is not None for item in items[1:]):
+        output_fields = _fields(self)
+        if not output_fields:
+            raise ValueError(f"{type(self).__name__} has no fields: add at least one.")
+        if any(output_field.default is not None for output_field in output_fields[1:]):
             raise ValueError(
-                f"{type(self).__name__} has fields without a default of None after the first."
+                f"{type(self).__name__} has fields without a default of None after the first: give "
+                "them one."
             )
-        first = getattr(self, names[0])
-        alone = all(getattr(self, name) is None for name in names[1:])
-        pairs = _pairs(first) if alone else None
+
+        # A single first field may hold the fields as a mapping or as pairs.
+        names = [output_field.name for output_field in output_fields]
+        pairs = None
+        if all(getattr(self, name) is None for name in names[1:]):
+            pairs = _read_pairs(getattr(self, names[0]))
         if pairs is None:
             for name in names:
-                if getattr(self, name) is not None:
-                    self[name] = getattr(self, name)
+                value = getattr(self, name)
+                if value is not None:
+                    self[name] = value
             return
+
         setattr(self, names[0], None)
         super().__delitem__(names[0])
         for name, value in pairs:
@@ -69,10 +76,13 @@ class ModelOutput(OrderedDict):
                 self[name] = value
 
     def __getitem__(self, key: str | int | slice) -> Any:
-        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
+        if isinstance(key, str):
+            return super().__getitem__(key)
+        return self.to_tuple()[key]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if value is not None and name in {item.name for item in _fields(self)}:
+        names = [output_field.name for output_field in _fields(self)]
+        if value is not None and name in names:
             super().__setitem__(name, value)
         super().__setattr__(name, value)
 
@@ -82,7 +92,8 @@ class ModelOutput(OrderedDict):
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise Exception(
-            f"The fields of a {type(self).__name__} cannot be added or removed: set an attribute."
+            f"The fields of a {type(self).__name__} cannot be added or removed. Set an attribute "
+            "instead."
         )
 
     __delitem__: Any = _refuse
@@ -93,8 +104,9 @@ class ModelOutput(OrderedDict):
     def __reduce__(self) -> Any:
         if not is_dataclass(self):
             return super().__reduce__()
-        make, _, *state = super().__reduce__()
-        return make, tuple(getattr(self, item.name) for item in _fields(self)), *state
+        output_class, _, *state = super().__reduce__()
+        values = tuple(getattr(self, output_field.name) for output_field in _fields(self))
+        return output_class, values, *state
 
     def to_tuple(self) -> tuple[Any, ...]:
         """Return the values of the fields that are not None, in order."""
@@ -105,24 +117,28 @@ def _fields(output: Any) -> tuple[Field[Any], ...]:
     return fields(output)
 
 
-def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
+def _read_pairs(value: Any) -> list[tuple[str, Any]] | None:
     """Return the pairs of name and value in a single first field; None if it is a value itself."""
-    if (
-        value is None
-        or isinstance(value, (str, bytes, torch.Tensor, np.ndarray))
-        or not isinstance(value, Iterable)
-    ):
+    if isinstance(value, (str, bytes, torch.Tensor, np.ndarray)):
         return None
-    entries = iter(value.items() if isinstance(value, Mapping) else value)
+    if not isinstance(value, Iterable):
+        return None
+    if isinstance(value, Mapping):
+        value = value.items()
+
+    # An iterator is consumed only if it holds pairs.
+    entries = iter(value)
     first = next(entries, None)
     if first is None:
         return []
     if not _is_pair(first):
         return None
     pairs = [first, *entries]
-    wrong = next((entry for entry in pairs if not _is_pair(entry)), None)
-    if wrong is not None:
-        raise ValueError(f"{wrong!r} is no pair of a name and a value, as those before it are.")
+    for entry in pairs:
+        if not _is_pair(entry):
+            raise ValueError(
+                f"{entry!r} is not a pair of a name and a value, like the entries before it."
+            )
     return pairs
 
 

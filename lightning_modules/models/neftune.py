@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,30 +11,31 @@ from torch.utils.hooks import RemovableHandle
 
 
 def neftune_hook(model: nn.Module, noise_alpha: float) -> RemovableHandle:
-    """As `transformers.integrations.neftune.activate_neftune`: noise on the embeddings of a model
-    in training mode.
+    """As `transformers.integrations.neftune.activate_neftune`.
 
-    Uniform noise within `noise_alpha / sqrt(length * dim)` is added to each embedding: Jain et al.
-    (arXiv:2310.05914), algorithm 1.
+    Adds uniform noise within `noise_alpha / sqrt(length * dim)` to each input embedding of a model
+    in training mode: Jain et al. (arXiv:2310.05914), algorithm 1.
 
     Args:
-        model: the model itself, not wrapped; `get_input_embeddings()` gives a module whose output
+        model: the model itself, not wrapped; `get_input_embeddings()` returns a module whose output
             has the shape (batch, length, dim).
         noise_alpha: strength of the noise, at least 0; 5 to 15 in the paper.
 
     Returns:
-        `handle.remove()` ends it; `with neftune_hook(...):` does so at the end of the block.
+        A handle: `handle.remove()` removes the noise, and so does the end of a `with` block.
 
     Raises:
-        AttributeError: when the model does not say which its input embeddings are.
-        ValueError: when `noise_alpha` is negative.
+        AttributeError: the model has no `get_input_embeddings`.
+        ValueError: `noise_alpha` is negative.
     """
     if noise_alpha < 0:
         raise ValueError(
-            f"`neftune_noise_alpha` is {noise_alpha}, but the strength of noise cannot be negative."
+            f"`neftune_noise_alpha` is {noise_alpha}, but the strength of noise cannot be "
+            "negative. Pass 0 or more."
         )
-    embeddings: Any = model
-    return embeddings.get_input_embeddings().register_forward_hook(partial(_add_noise, noise_alpha))
+    # torch does not declare the method.
+    embeddings: nn.Module = cast("Any", model).get_input_embeddings()
+    return embeddings.register_forward_hook(partial(_add_noise, noise_alpha))
 
 
 def _add_noise(

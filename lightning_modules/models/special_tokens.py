@@ -13,44 +13,51 @@ _NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
 def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int]:
-    """As `transformers.trainer_utils.align_special_tokens` of 5.23: model and generation config
-    follow the tokenizer.
+    """As `transformers.trainer_utils.align_special_tokens` of 5.23.
 
-    Tokens that the tokenizer lacks are not changed. A generation may end at any of several tokens:
-    the tokenizer's end token is put before the existing ones, in the model's config if it holds a
-    list.
+    Model and generation config get the special tokens of the tokenizer. Tokens that the tokenizer
+    lacks are not changed. A generation may end at any of several tokens: the tokenizer's end token
+    is inserted before them, in the model's config only if it holds a list.
 
     Args:
-        model: a model with a `config`; others are left alone.
-        processing_class: a tokenizer (a `PreTrainedTokenizerBase`), or a `ProcessorMixin` that
-            holds one as `tokenizer`; objects of other classes are left alone, whatever tokens they
-            have.
+        model: a model with a `config`; other models are not changed.
+        processing_class: a tokenizer (a `PreTrainedTokenizerBase`), or a `ProcessorMixin` with one
+            as `tokenizer`. Objects of other classes change nothing.
 
     Returns:
-        What was changed.
+        The tokens that were changed, by name.
     """
     tokenizer = _tokenizer_of(processing_class)
     config = getattr(model, "config", None)
     if config is None or tokenizer is None:
         return {}
-    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    generation: Any = getattr(model, "generation_config", None)
-    places = [text_config] if generation is None else [text_config, generation]
+    if hasattr(config, "get_text_config"):
+        config = config.get_text_config()
+    generation_config: Any = getattr(model, "generation_config", None)
+    configs = [config]
+    if generation_config is not None:
+        configs.append(generation_config)
+
     changed: dict[str, int] = {}
     for name in _NAMES:
         token = getattr(tokenizer, name)
-        if token is None or all(token in _as_list(getattr(place, name, None)) for place in places):
+        if token is None or all(token in _tokens_of(each, name) for each in configs):
             continue
         changed[name] = token
-        for place in places:
-            known = getattr(place, name, None)
-            several = name == "eos_token_id" and (place is generation or isinstance(known, list))
-            others = [other for other in _as_list(known) if other != token]
-            setattr(place, name, [token, *others] if several else token)
-    if generation is not None and not followed().keeps_single_end_token:
-        single_end = getattr(generation, "eos_token_id", None)
-        if isinstance(single_end, int):
-            generation.eos_token_id = [single_end]
+        for each in configs:
+            other_tokens = [other for other in _tokens_of(each, name) if other != token]
+            holds_list = each is generation_config or isinstance(getattr(each, name, None), list)
+            if name == "eos_token_id" and holds_list:
+                setattr(each, name, [token, *other_tokens])
+            else:
+                setattr(each, name, token)
+
+    # Before version 5.18 a training with a tokenizer puts a single end token into a list.
+    if generation_config is not None and not followed().keeps_single_end_token:
+        end_token = getattr(generation_config, "eos_token_id", None)
+        if isinstance(end_token, int):
+            generation_config.eos_token_id = [end_token]
+
     if changed:
         logger.warning(
             "Model and generation config now have the special tokens of the tokenizer: %s", changed
@@ -59,16 +66,20 @@ def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int]:
 
 
 def _tokenizer_of(processing_class: Any) -> Any:
-    """Return the tokenizer of a processing class that is one, or that holds one; None for
-    objects of other classes.
-    """
+    """Return the tokenizer that a processing class is or has; None for other classes."""
     bases = {base.__name__ for base in type(processing_class).__mro__}
     if "ProcessorMixin" in bases:
         return getattr(processing_class, "tokenizer", None)
-    return processing_class if "PreTrainedTokenizerBase" in bases else None
+    if "PreTrainedTokenizerBase" in bases:
+        return processing_class
+    return None
 
 
-def _as_list(tokens: Any) -> list[Any]:
+def _tokens_of(config: Any, name: str) -> list[int]:
+    """Return the tokens that a config has under a name: none, one or several."""
+    tokens = getattr(config, name, None)
     if tokens is None:
         return []
-    return list(tokens) if isinstance(tokens, (list, tuple)) else [tokens]
+    if isinstance(tokens, (list, tuple)):
+        return list(tokens)
+    return [tokens]

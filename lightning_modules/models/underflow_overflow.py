@@ -7,35 +7,43 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One forward pass of one module: the ranges of its own weights, its inputs and its outputs."""
+    """One forward pass of one module: the ranges of its own weights, its inputs and its outputs.
+
+    Attributes:
+        batch: number of the batch, from 0.
+        module: name and class of the module.
+        ranges: smallest and largest absolute value by name: a parameter, `input[0]`, `input.mask`
+            for a keyword argument, `output`.
+    """
 
     batch: int
     module: str
     ranges: dict[str, tuple[float, float]]
-    """Smallest and largest absolute value by name: a parameter, `input[0]`, `input.mask` for a
-    keyword, `output`.
-    """
 
     @property
     def faults(self) -> list[str]:
-        """Return the names with infinite or NaN elements; not of inputs by keyword, such as
-        masks, which may be so.
+        """Return the names with infinite or NaN elements.
+
+        Inputs by keyword are not included, as masks may have infinite elements.
         """
-        return [
-            n
-            for n, (_, high) in self.ranges.items()
-            if not math.isfinite(high) and not n.startswith("input.")
-        ]
+        names: list[str] = []
+        for name, (_, high) in self.ranges.items():
+            if not math.isfinite(high) and not name.startswith("input."):
+                names.append(name)
+        return names
 
     def __str__(self) -> str:
         lines = [f"{low:>9.2e} {high:>9.2e}  {name}" for name, (low, high) in self.ranges.items()]
@@ -43,23 +51,22 @@ class Frame:
 
 
 class DebugUnderflowOverflow:
-    """As `transformers.debug_utils.DebugUnderflowOverflow`, but it logs its report, and can be
-    removed.
+    """As `transformers.debug_utils.DebugUnderflowOverflow`, but with a log, and removable.
 
     It records the smallest and largest absolute value of each module's own weights, inputs and
-    outputs in every forward pass. At the first infinite or NaN value the last passes are reported,
-    to show where the numbers began to grow, and the run ends. The batches in `trace_batch_nums`
-    are reported as they go by, and nothing in them ends the run. This reads from the device at
-    every module: leave it out again when the fault is found.
+    outputs in every forward pass. At the first infinite or NaN value it logs the last passes, to
+    show where the numbers began to grow, and ends the run. The batches in `trace_batch_nums` are
+    logged completely, and no value in them ends the run. It reads from the device at every module,
+    so remove it once the fault is found.
 
     Args:
         model: the model; a batch is one forward pass of it.
-        max_frames_to_save: how many passes of modules a report has.
-        trace_batch_nums: batches, from 0, to report in full.
+        max_frames_to_save: number of passes of modules in a report.
+        trace_batch_nums: batches, from 0, to log completely.
         abort_after_batch_num: the last batch, from 0; after it the run ends.
 
     Raises:
-        ValueError: by the forward pass that went wrong, or after the last batch.
+        ValueError: in the forward pass with the infinite or NaN value, or after the last batch.
     """
 
     def __init__(
@@ -73,12 +80,14 @@ class DebugUnderflowOverflow:
         self.trace_batch_nums = list(trace_batch_nums or ())
         self.abort_after_batch_num = abort_after_batch_num
         self.frames: deque[Frame] = deque(maxlen=max_frames_to_save)
+        # Number of complete batches.
         self.batch_number = 0
-        """Number of complete batches."""
-        self._names = {module: name or "the whole model" for name, module in model.named_modules()}
-        self._handles = [
-            module.register_forward_hook(self._look, with_kwargs=True) for module in self._names
-        ]
+        self._names: dict[nn.Module, str] = {}
+        self._handles: list[RemovableHandle] = []
+        for name, module in model.named_modules():
+            self._names[module] = name or "the whole model"
+            handle = module.register_forward_hook(self._record_pass, with_kwargs=True)
+            self._handles.append(handle)
 
     def remove(self) -> None:
         """Remove the hooks from the model."""
@@ -93,37 +102,42 @@ class DebugUnderflowOverflow:
         self.remove()
 
     def report(self) -> str:
-        """Return the frames that are kept, the newest at the end."""
+        """Return the recorded frames, the newest at the end."""
         return "\n".join([f"{'abs min':>9} {'abs max':>9}", *map(str, self.frames)])
 
-    def _look(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        values: dict[str, torch.Tensor] = {**dict(module.named_parameters(recurse=False))}
-        for name, value in (("input", tuple(args)), ("input", kwargs), ("output", output)):
-            values.update(_leaves(name, value))
+    def _record_pass(
+        self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any
+    ) -> None:
+        tensors: dict[str, torch.Tensor] = dict(module.named_parameters(recurse=False))
+        tensors.update(_named_tensors("input", tuple(args)))
+        tensors.update(_named_tensors("input", kwargs))
+        tensors.update(_named_tensors("output", output))
         title = f"{self._names[module]}, {type(module).__name__}"
-        frame = Frame(
-            self.batch_number, title, {name: _range(value) for name, value in values.items()}
-        )
+        ranges = {name: _range(tensor) for name, tensor in tensors.items()}
+        frame = Frame(self.batch_number, title, ranges)
         self.frames.append(frame)
+
         if frame.batch in self.trace_batch_nums:
             logger.warning("Batch %s\n%s", frame.batch, frame)
         elif frame.faults:
-            self._end_with(frame)
+            self._raise_fault(frame)
         if module is self.model:
-            self.batch_number += 1
-            last = self.abort_after_batch_num
-            if last is not None and self.batch_number > last:
-                raise ValueError(
-                    f"DebugUnderflowOverflow: batch {last} is done, and "
-                    f"abort_after_batch_num={last}."
-                )
+            self._end_batch()
 
-    def _end_with(self, frame: Frame) -> None:
-        last = len(self.frames)
+    def _end_batch(self) -> None:
+        self.batch_number += 1
+        last = self.abort_after_batch_num
+        if last is not None and self.batch_number > last:
+            raise ValueError(
+                f"DebugUnderflowOverflow: the run ends after batch {last}, as "
+                f"abort_after_batch_num={last}. Remove the argument to continue."
+            )
+
+    def _raise_fault(self, frame: Frame) -> NoReturn:
         logger.error(
             "Inf or NaN in batch %s. The last %s forward passes:\n%s",
             frame.batch,
-            last,
+            len(self.frames),
             self.report(),
         )
         raise ValueError(
@@ -133,24 +147,27 @@ class DebugUnderflowOverflow:
         )
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the dense tensors with elements in nested tuples, lists and mappings, with their
-    paths.
+def _named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the dense tensors, with their paths, of nested tuples, lists and mappings.
+
+    Empty tensors are skipped, as they have no range.
     """
     if isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _leaves(f"{name}.{key}", part)
+            yield from _named_tensors(f"{name}.{key}", part)
     elif isinstance(value, (tuple, list)):
         for index, part in enumerate(value):
-            yield from _leaves(f"{name}[{index}]", part)
+            yield from _named_tensors(f"{name}[{index}]", part)
     elif isinstance(value, torch.Tensor) and value.numel() and value.layout is torch.strided:
         yield name, value
 
 
 def _range(tensor: torch.Tensor) -> tuple[float, float]:
-    """Return smallest and largest absolute value."""
+    """Return the smallest and the largest absolute value."""
     values = tensor.detach()
-    if not (values.is_complex() or (values.is_floating_point() and values.itemsize > 1)):
+    # Integers, booleans and 8-bit floating point numbers lack some of these operations.
+    is_wide_float = values.is_floating_point() and values.itemsize > 1
+    if not values.is_complex() and not is_wide_float:
         values = values.float()
     low, high = torch.stack(torch.aminmax(values.abs())).tolist()
     return low, high

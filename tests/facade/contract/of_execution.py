@@ -167,7 +167,7 @@ def _in_float8(given: dict[str, Any], place: Place) -> list[str]:
     def note(model: Any, module_filter_fn: Any) -> None:
         asked.extend(name for name, one in model.named_modules() if module_filter_fn(one, name))
 
-    place.patch.setattr(float8, "_missing", lambda device: None)
+    place.patch.setattr(float8, "_problem_of_device", lambda device: None)
     package = SimpleNamespace(convert_to_float8_training=note)
     place.patch.setitem(sys.modules, "torchao", SimpleNamespace(float8=package))
     place.patch.setitem(sys.modules, "torchao.float8", package)

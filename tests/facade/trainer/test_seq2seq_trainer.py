@@ -96,7 +96,7 @@ def test_precedence_of_generation_settings(tmp_path, arguments, call, expected):
 def test_an_option_that_generate_does_not_take_is_named(tmp_path):
     trainer = seq2seq_trainer(tmp_path)
     with pytest.raises(
-        ValueError, match=r"Plain.generate takes no max_lenght=3. Did you mean 'max_length'"
+        ValueError, match=r"Plain.generate does not accept max_lenght=3. Did you mean 'max_length'"
     ):
         trainer.predict(pairs(3), max_lenght=3)
 

@@ -43,10 +43,10 @@ def test_without_transformers_a_file_is_a_dict(saved, monkeypatch):
     "name", ["./nowhere", "/no/such/folder", "config.json", "~/nowhere", "a/b/c"]
 )
 def test_a_path_with_nothing_there_is_named(name):
-    with pytest.raises(FileNotFoundError, match=f"generation_config='{name}' is no JSON file"):
+    with pytest.raises(FileNotFoundError, match=f"generation_config='{name}' is not a JSON file"):
         Seq2SeqTrainer.load_generation_config(name)
     with pytest.raises(
-        FileNotFoundError, match="This model loads no generation config from the Hub"
+        FileNotFoundError, match="This model does not load generation configs from the Hub"
     ):
         read_generation_config("me/model", dict)
 
