@@ -145,7 +145,8 @@ def _set_fsdp(args: Any) -> None:
     is_grouped = isinstance(groups, ParallelismConfig) and groups.total_size > 1
     if launched_world_size() == 1 or (is_grouped and not shards):
         logger.warning(
-            "ACCELERATE_USE_FSDP has no effect: there is nothing to shard the model over."
+            "use_fsdp of the launcher (ACCELERATE_USE_FSDP) has no effect: there is nothing to "
+            "shard the model over."
         )
         return
 

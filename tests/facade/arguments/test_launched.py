@@ -301,7 +301,7 @@ def test_fsdp_is_left_out_where_there_is_nothing_to_shard_over(
     """The launcher asks for FSDP beside any parallelism_config, and for one process."""
     launch({**fsdp(VERSION="2"), **groups(TP_SIZE="4")})
     assert arguments(tmp_path, use_cpu=True).fsdp == []
-    assert "ACCELERATE_USE_FSDP has no effect: there is nothing to shard" in caplog.text
+    assert "use_fsdp of the launcher (ACCELERATE_USE_FSDP) has no effect: there is" in caplog.text
     monkeypatch.delenv("ACCELERATE_USE_PARALLELISM_CONFIG")
     monkeypatch.setattr(launched, "launched_world_size", lambda: 1)
     assert arguments(tmp_path, use_cpu=True).fsdp == []
