@@ -168,7 +168,7 @@ class CheckpointRestorer:
             found = None
             if os.path.isdir(folder):
                 found = checkpoints.last_intact_checkpoint(
-                    folder, wanted=may_be_taken, weights=weights
+                    folder, is_candidate=may_be_taken, weights=weights
                 )
             if not self._on_several_machines:
                 return found

@@ -216,7 +216,7 @@ class ModelStates:
                 if sharded_model is not None:
                     model = sharded_model
                 is_sharded = sharded_model is not None
-                checkpoints.load_optimizer_parts(model, optimizer, checkpoint, together=is_sharded)
+                checkpoints.load_optimizer_parts(model, optimizer, checkpoint, all_ranks=is_sharded)
                 return True
 
             state = checkpoints.load_torch(file)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -34,11 +34,11 @@ _PREFIX_OF_PEFT = "base_model.model."
 
 
 def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> LoadReport:
-    """As `Trainer._load_from_checkpoint` for PEFT models, but all adapters are loaded, and no
-    setting is changed.
+    """As `Trainer._load_from_checkpoint` for PEFT models, but loads all adapters.
 
-    The active adapters stay active, and trainable ones trainable. An adapter that is alone in its
-    folder, not in a subfolder, is loaded into a model with one adapter of any name.
+    No setting is changed: the active adapters stay active, and trainable ones trainable. An adapter
+    that is alone in its folder, not in a subfolder, is loaded into a model with one adapter of any
+    name.
 
     Args:
         model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`; if sharded, as
@@ -50,40 +50,44 @@ def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Loa
         ValueError: it is not a PEFT model, or has an adapter that the folder lacks.
     """
     with _ready_to_load(model) as adapted:
-        adapters = _by_own_names(adapted, folder, adapters)
-        beside = _kept_beside(folder)
-        others = [name for name in adapters_of(adapted) if name not in adapters]
-        _warn_of_lacking(folder, others, beside)
+        adapters = _folders_by_adapter(adapted, folder, adapters)
+        extra_weights = _read_extra_weights(folder)
+        without_file = [name for name in adapters_of(adapted) if name not in adapters]
+        _warn_of_missing_adapters(folder, without_file, extra_weights)
 
         trained = _trained_names(adapted)
-        missing = _missing_of_base(adapted, trained, adapters.values(), beside)
+        missing = _missing_of_base(adapted, trained, adapters.values(), extra_weights)
         unexpected: list[str] = []
 
-        for name, place in adapters.items():
-            # An adapter that is kept beside is whole there: it is loaded below.
-            if _weights_of(name, beside):
-                missing += [weight for weight in _weights_of(name, trained) if weight not in beside]
+        for name, adapter_folder in adapters.items():
+            # An adapter is wholly among the extra weights, which are loaded below, or not at all.
+            if _weights_of(name, extra_weights):
+                of_adapter = _weights_of(name, trained)
+                missing += [weight for weight in of_adapter if weight not in extra_weights]
                 continue
 
             _refuse_finished_prompt(adapted, name, folder)
-            mismatches = _load_one(adapted, name, place)
+            mismatches = _load_adapter(adapted, name, adapter_folder)
             # PEFT lists the weights of other adapters too, and those of prompts, which it loads by
             # itself.
             missing += _weights_of(name, getattr(mismatches, "missing_keys", ()))
-            unexpected += [key for key in getattr(mismatches, "unexpected_keys", ()) if "." in key]
+            unexpected_keys: Iterable[str] = getattr(mismatches, "unexpected_keys", ())
+            unexpected += [key for key in unexpected_keys if "." in key]
 
-        unexpected += adapted.load_state_dict(beside, strict=False).unexpected_keys
+        unexpected += adapted.load_state_dict(extra_weights, strict=False).unexpected_keys
         # Adapters that share a weight have it in the file once.
         return LoadReport(required_missing(adapted, missing), tuple(unexpected))
 
 
-def _by_own_names(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Mapping[str, Path]:
+def _folders_by_adapter(
+    model: Any, folder: Path, adapters: Mapping[str, Path]
+) -> Mapping[str, Path]:
     """Return the folders of the adapters to load, by their names in the model.
 
     Raises:
         ValueError: it has no adapters, or one that the folder lacks.
     """
-    # transformers writes the active adapter alone; the others are kept beside it.
+    # transformers writes the active adapter alone; the others are among the extra weights.
     if has_added_adapter(model):
         active = model.active_adapters()[0]
         return {active: adapters[DEFAULT_ADAPTER]}
@@ -100,18 +104,24 @@ def _by_own_names(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Map
     if len(names) == 1 and list(adapters) == [DEFAULT_ADAPTER]:
         return {names[0]: folder}
 
-    _compare(names, list(adapters), folder)
+    _require_adapters(names, list(adapters), folder)
     return {name: adapters[name] for name in names}
 
 
-def _warn_of_lacking(folder: Path, others: list[str], beside: Mapping[str, Tensor]) -> None:
-    """Warn of adapters made by `add_adapter` that are neither loaded from a file of their own
-    nor kept beside it.
+def _warn_of_missing_adapters(
+    folder: Path, without_file: list[str], extra_weights: Mapping[str, Tensor]
+) -> None:
+    """Warn of adapters made by `add_adapter` that no file of the folder holds.
+
+    Args:
+        folder: the checkpoint.
+        without_file: adapters that have no file.
+        extra_weights: may hold them.
     """
-    for name in others:
-        if not _weights_of(name, beside):
+    for name in without_file:
+        if not _weights_of(name, extra_weights):
             _log.warning(
-                "%s has no weights for the adapter %r, which keeps the values that it has.",
+                "%s has no weights for the adapter %r, which keeps its present values.",
                 folder,
                 name,
             )
@@ -124,14 +134,17 @@ def _trained_names(model: Any) -> list[str]:
 
 
 def _missing_of_base(
-    model: Any, trained: list[str], folders: Iterable[Path], beside: Mapping[str, Tensor]
+    model: Any, trained: list[str], folders: Iterable[Path], extra_weights: Mapping[str, Tensor]
 ) -> list[str]:
-    """Return the trained weights of the base model that neither adapters, such as with their
-    biases, nor `beside` hold.
+    """Return the trained weights of the base model that no file holds.
 
-    The `load_adapter` of PEFT does not report these.
+    The `load_adapter` of PEFT does not report these. Files of adapters may hold some, such as
+    biases.
     """
-    of_base = [name for name in trained if name not in beside and is_of_base(model, name)]
+    of_base: list[str] = []
+    for name in trained:
+        if name not in extra_weights and is_of_base(model, name):
+            of_base.append(name)
     if not of_base:
         return []
 
@@ -150,8 +163,8 @@ def _weights_in(folder: Path) -> dict[str, Tensor]:
     return load_torch(file)
 
 
-def _load_one(model: Any, name: str, folder: Path) -> Any:
-    """Load the adapter of this name as PEFT does, and return which names did not match."""
+def _load_adapter(model: Any, name: str, folder: Path) -> Any:
+    """Load the adapter of this name as PEFT does, and return the names that did not match."""
     if not has_added_adapter(model):
         options = accepted_arguments(
             model.load_adapter, is_trainable=True, autocast_adapter_dtype=False, torch_device="cpu"
@@ -167,8 +180,7 @@ def _load_one(model: Any, name: str, folder: Path) -> Any:
 
 
 def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a model with adapters that its `save_pretrained` leaves out, but a
-    training needs.
+    """Return the weights that `save_pretrained` leaves out of adapters, but a training needs.
 
     Of the base model these are the weights that the script trains, and the running statistics of
     batch norm. Adapters that PEFT does not save as they are are needed whole: of the encoder of a
@@ -179,7 +191,7 @@ def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str
         model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`.
         state: its weights, by their names in the model.
     """
-    # What a training needs: all adapters, and of the base model what changes.
+    # A training needs all adapters, and of the base model the weights that change.
     needed = _running_statistics(model)
     for name, weight in model.named_parameters():
         if weight.requires_grad or not is_of_base(model, name):
@@ -197,14 +209,14 @@ def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str
     return {name: state[name] for name in present if name in left_out}
 
 
-def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Any]:
-    """Return the identities of the weights that `save_pretrained` saves as they are."""
+def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Hashable]:
+    """Return the keys of the weights that `save_pretrained` saves as they are."""
     adapters = list(model.peft_config)
     # Of adapters that `add_adapter` made, transformers saves the active one.
     if has_added_adapter(model):
         adapters = model.active_adapters()
 
-    saved: set[Any] = set()
+    saved: set[Hashable] = set()
     for adapter in adapters:
         for weight in _weights_in_file_of(adapter, model, state):
             saved.add(tensor_key(weight))
@@ -212,8 +224,9 @@ def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Any]:
 
 
 def _weights_in_file_of(adapter: str, model: Any, state: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the weights of the model that the file of an adapter holds as they are; none of an
-    encoded prompt.
+    """Return the weights of the model that the file of an adapter holds as they are.
+
+    It holds none of an encoded prompt.
     """
     if not model.peft_config[adapter].is_prompt_learning:
         return list(_by_names_of_peft(model, state, adapter).values())
@@ -233,7 +246,8 @@ def _by_names_of_peft(model: Any, state: Mapping[str, Tensor], adapter: str) -> 
 def _running_statistics(model: nn.Module) -> list[str]:
     """Return the names of the statistics that batch norm keeps, also in a frozen model."""
     names: list[str] = []
-    for path, module in model.named_modules():
+    modules = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+    for path, module in modules:
         if not getattr(module, "track_running_stats", False):
             continue
         for name, _ in module.named_buffers(recurse=False):
@@ -248,16 +262,13 @@ def _has_encoder(model: Any, adapter: str) -> bool:
     tuning. The other kinds are saved whole by PEFT.
     """
     config = model.peft_config[adapter]
-    if not config.is_prompt_learning or config.peft_type not in (
-        "P_TUNING",
-        "PREFIX_TUNING",
-        "CPT",
-    ):
+    may_have_encoder = config.peft_type in ("P_TUNING", "PREFIX_TUNING", "CPT")
+    if not config.is_prompt_learning or not may_have_encoder:
         return False
     return list(model.prompt_encoder[adapter].state_dict()) != ["embedding.weight"]
 
 
-def _kept_beside(folder: Path) -> dict[str, Tensor]:
+def _read_extra_weights(folder: Path) -> dict[str, Tensor]:
     """Return the weights that `weights_peft_leaves_out` returned when the folder was saved."""
     file = folder / EXTRA_WEIGHTS_NAME
     if not file.is_file():
@@ -266,13 +277,11 @@ def _kept_beside(folder: Path) -> dict[str, Tensor]:
 
 
 def _refuse_finished_prompt(model: Any, adapter: str, folder: Path) -> None:
-    """Raise a ValueError for an adapter of which the folder holds only the prompt that its
-    encoder made.
-    """
+    """Raise a ValueError for an adapter of which only the prompt made by its encoder was saved."""
     if _has_encoder(model, adapter):
         raise ValueError(
             f"{folder} has no weights of the encoder that makes the prompt {adapter!r}, only the "
-            "finished prompt, as other libraries save it: a training cannot resume from it. Use "
+            "finished prompt, as other libraries save it. A training cannot resume from that: use "
             f"a folder with {EXTRA_WEIGHTS_NAME}, or PeftModel.from_pretrained for inference."
         )
 
@@ -284,44 +293,45 @@ def _ready_to_load(model: Any) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def with_peft_names(model: Any) -> Iterator[Any]:
-    """Give the modules of a PEFT model their original names in the block, and the model its class's
-    `state_dict`.
+def with_peft_names(model: Any) -> Generator[Any]:
+    """Give a PEFT model the names that PEFT expects in the block.
 
-    Some scripts replace that by the state dict of the adapter, in which PEFT finds no adapter any
-    more.
+    Its modules get their original names, and it gets the `state_dict` of its class: some scripts
+    replace that by the state dict of the adapter, in which PEFT does not find the adapter.
     """
-    replaced = vars(model).pop("state_dict", None)
+    attributes: dict[str, Any] = model.__dict__
+    script_state_dict = attributes.pop("state_dict", None)
     try:
         with without_inner_wrappers(model):
             yield model
     finally:
-        if replaced is not None:
-            model.state_dict = replaced
+        if script_state_dict is not None:
+            model.state_dict = script_state_dict
 
 
-def _compare(own: list[str], saved: list[str], folder: Path) -> None:
-    """Raise a ValueError if the folder lacks an adapter of the model; warn of others in it."""
-    lacking = [name for name in own if name not in saved]
-    if lacking:
+def _require_adapters(in_model: list[str], saved: list[str], folder: Path) -> None:
+    """Raise a ValueError if the folder lacks an adapter of the model; warn of surplus ones."""
+    missing = [name for name in in_model if name not in saved]
+    if missing:
         raise ValueError(
-            f"{folder} has no weights for the adapter {', '.join(map(repr, lacking))} of the "
+            f"{folder} has no weights for the adapter {', '.join(map(repr, missing))} of the "
             f"model, only for {', '.join(map(repr, saved))}. Give the model the adapters of the "
             "run that wrote it."
         )
 
-    others = [name for name in saved if name not in own]
-    if others:
+    surplus = [name for name in saved if name not in in_model]
+    if surplus:
         _log.warning(
             "%s has adapters that the model does not have, and that are not loaded: %s.",
             folder,
-            ", ".join(others),
+            ", ".join(surplus),
         )
 
 
 def saved_weights(model: Any, named: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the weights that a checkpoint of a model holds: for PEFT only adapters and other
-    trainable weights.
+    """Return the weights that a checkpoint of a model holds.
+
+    Of a model of PEFT these are the adapters and other trainable weights.
 
     Args:
         model: the model.
@@ -331,11 +341,11 @@ def saved_weights(model: Any, named: Mapping[str, Tensor]) -> list[Tensor]:
         TypeError: an entry is not a tensor.
     """
     require_tensors(named)
-    return [
-        tensor
-        for name, tensor in named.items()
-        if tensor.requires_grad or not is_of_base(model, name)
-    ]
+    saved: list[Tensor] = []
+    for name, tensor in named.items():
+        if tensor.requires_grad or not is_of_base(model, name):
+            saved.append(tensor)
+    return saved
 
 
 def _weights_of(adapter: str, names: Iterable[str]) -> list[str]:
@@ -348,16 +358,18 @@ def _is_of(adapter: str, name: str) -> bool:
 
 
 def is_of_base(model: Any, name: str) -> bool:
-    """Return whether a weight of a PEFT model belongs to none of its adapters; False for other
-    models.
+    """Return whether a weight of a PEFT model belongs to none of its adapters.
+
+    It is False for other models.
     """
     adapters = adapters_of(model)
-    return bool(adapters) and not any(_is_of(adapter, name) for adapter in adapters)
+    if not adapters:
+        return False
+    return not any(_is_of(adapter, name) for adapter in adapters)
 
 
 def adapters_of(model: Any) -> list[str]:
-    """Return the names of the adapters of a model that saves adapters alone; empty for other
-    models.
+    """Return the names of the adapters of a model that saves adapters alone.
 
     That is a `peft.PeftModel`, or a model of `transformers` after its `add_adapter`.
     """
@@ -374,11 +386,10 @@ def has_added_adapter(model: Any) -> bool:
 
 
 def saves_itself(model: Any) -> bool:
-    """Return whether a model is saved by its `save_pretrained`: one of `transformers`, PEFT or
-    `huggingface_hub`.
+    """Return whether a model is saved by its `save_pretrained`.
 
-    A method of that name may do something else in other classes, or be that of an inner model to
-    which a wrapper forwards.
+    That is one of `transformers`, PEFT or `huggingface_hub`. A method of that name may do something
+    else in other classes, or be that of an inner model to which a wrapper forwards.
     """
     of_the_hub = is_instance(model, "huggingface_hub.hub_mixin", "PyTorchModelHubMixin")
     return is_pretrained(model) or is_peft_model(model) or of_the_hub
@@ -391,11 +402,10 @@ def is_peft_model(model: Any) -> bool:
 
 
 def peft_names(model: Any, state: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names that PEFT gives the weights of the active adapter, without its own, and
-    those in the model.
+    """Return the names that PEFT gives the weights of the active adapter, and those in the model.
 
-    `accelerate` knows only these in the parts of processes. Empty for other models, and for
-    prompts.
+    The name of the adapter is not in them. `accelerate` knows only these names in the parts of
+    processes. Empty for other models, and for prompts.
 
     Args:
         model: the model.
@@ -415,7 +425,6 @@ def peft_names(model: Any, state: Mapping[str, Any]) -> dict[str, str]:
     own_names = {id(value): name for name, value in state.items()}
     pairs: dict[str, str] = {}
     for name, value in renamed.items():
-        is_renamed = id(value) in own_names and name not in state
-        if is_renamed:
+        if id(value) in own_names and name not in state:
             pairs[name] = own_names[id(value)]
     return pairs

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..common.local_paths import StrPath
 
 _log = logging.getLogger(__name__)
 
-_WRITTEN = "best_k_models"
-_KTH = "kth_best_model_path"
+_SCORES = "best_k_models"
+"""Entry with the scores of the files that the callback has written, by path."""
+
+_WORST = "kth_best_model_path"
 _BEST = "best_model_path"
 _LAST = "last_model_path"
 
@@ -40,88 +42,104 @@ def remove_foreign_paths(
         checkpoint: path of the checkpoint that holds the states.
         run_dir: the folder of the run, if it has one besides those of the callbacks.
     """
-    others = [str(Path(checkpoint).absolute().parent)]
+    best_folders = [str(Path(checkpoint).absolute().parent)]
     if run_dir is not None:
-        others.append(str(run_dir))
-    by_key = {
-        callback.state_key: callback for callback in callbacks if hasattr(callback, "state_key")
-    }
+        best_folders.append(str(run_dir))
 
-    checked: dict[str, Any] = {}
-    for key, state in states.items():
-        checked[key] = _checked(by_key[key], state, others) if key in by_key else state
+    checked = dict(states)
+    for callback in callbacks:
+        key: str | None = getattr(callback, "state_key", None)
+        if key is None or key not in states:
+            continue
+        state = states[key]
+        if isinstance(state, Mapping):
+            checked[key] = _checked(callback, cast("Mapping[str, Any]", state), best_folders)
     return checked
 
 
-def _checked(callback: Any, state: Any, others: list[str]) -> Any:
+def _checked(
+    callback: object, state: Mapping[str, Any], best_folders: Sequence[str]
+) -> Mapping[str, Any]:
     """Return the state of a callback without foreign paths.
 
     Args:
         callback: has the folder that its paths have to be in.
         state: as it was saved.
-        others: further folders of the best path.
+        best_folders: further folders of the best path.
     """
-    if not isinstance(state, Mapping) or state.keys().isdisjoint((_WRITTEN, _KTH, _BEST, _LAST)):
+    if state.keys().isdisjoint((_SCORES, _WORST, _BEST, _LAST)):
         return state
-    folder = getattr(callback, "dirpath", None)
-    own = [] if folder is None else [str(folder)]
-    kept = dict(state)
-    dropped: list[Any] = []
+    folder: object = getattr(callback, "dirpath", None)
+    own_folders = [] if folder is None else [str(folder)]
+    checked = dict(state)
+    removed: list[object] = []
 
     # Files that the callback may delete, with their scores.
-    if _WRITTEN in state:
-        written = state[_WRITTEN] if isinstance(state[_WRITTEN], Mapping) else {}
-        kept[_WRITTEN] = {path: score for path, score in written.items() if _lies_below(path, own)}
-        dropped += [path for path in written if path not in kept[_WRITTEN]]
+    if _SCORES in state:
+        scores: dict[object, Any] = {}
+        if isinstance(state[_SCORES], Mapping):
+            scores = dict(state[_SCORES])
+        checked[_SCORES] = {}
+        for path, score in scores.items():
+            if _lies_below(path, own_folders):
+                checked[_SCORES][path] = score
+            else:
+                removed.append(path)
 
-    for name in (_BEST, _KTH, _LAST):
-        path = state.get(name)
-        if not path or _lies_below(path, own):
+    for name in (_BEST, _WORST, _LAST):
+        path: object = state.get(name)
+        if not path or _lies_below(path, own_folders):
             continue
         # The best one may be in the folder of an earlier run, but not behind a link in the folder
         # of this one.
-        if name == _BEST and _lies_below(path, others) and not _seems_below(path, own):
+        is_behind_link = _seems_below(path, own_folders)
+        if name == _BEST and not is_behind_link and _lies_below(path, best_folders):
             continue
-        kept[name] = ""
-        dropped.append(path)
+        checked[name] = ""
+        removed.append(path)
 
-    if not dropped:
+    if not removed:
         return state
-    paths = ", ".join(dict.fromkeys(map(repr, dropped)))
     _log.warning(
         "%s continues without paths of another run in its state: %s.",
         type(callback).__name__,
-        paths,
+        ", ".join(dict.fromkeys(map(repr, removed))),
     )
-
-    # The worst and the best of the remaining ones.
-    left = kept.get(_WRITTEN) or {}
-    if kept.get(_KTH) not in left:
-        kept[_KTH] = ""
-        kept.pop("kth_value", None)
-        if left:
-            worst = max if getattr(callback, "mode", "min") == "min" else min
-            kept[_KTH] = worst(left, key=left.__getitem__)
-            kept["kth_value"] = left[kept[_KTH]]
-    if not kept.get(_BEST):
-        kept["best_model_score"] = None
-    return kept
+    _correct_worst(checked, mode=getattr(callback, "mode", "min"))
+    if not checked.get(_BEST):
+        checked["best_model_score"] = None
+    return checked
 
 
-def _lies_below(path: Any, folders: Iterable[str]) -> bool:
+def _correct_worst(state: dict[str, Any], mode: str) -> None:
+    """Choose the worst of the remaining files, if the former one was removed."""
+    scores: dict[str, Any] = state.get(_SCORES) or {}
+    if state.get(_WORST) in scores:
+        return
+    state[_WORST] = ""
+    state.pop("kth_value", None)
+    if scores:
+        worst_of = max if mode == "min" else min
+        state[_WORST] = worst_of(scores, key=lambda path: scores[path])
+        state["kth_value"] = scores[state[_WORST]]
+
+
+def _lies_below(path: object, folders: Iterable[str]) -> bool:
     """Return whether a path is below one of the folders, with all links resolved."""
     if not isinstance(path, str) or "\0" in path:
         return False
-    if "://" in path:  # an address has no links
-        return ".." not in path and any(
-            path.startswith(f"{folder.rstrip('/')}/") for folder in folders
-        )
-    target = Path(os.path.realpath(path))
-    return any(Path(os.path.realpath(folder)) in target.parents for folder in folders)
+    # An address has no links.
+    if "://" in path:
+        if ".." in path:
+            return False
+        return any(path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
+    parents = Path(os.path.realpath(path)).parents
+    return any(Path(os.path.realpath(folder)) in parents for folder in folders)
 
 
-def _seems_below(path: Any, folders: Iterable[str]) -> bool:
-    """Return whether a path is below one of the folders with links unresolved, so that it looks
-    like one of the run.
-    """
-    return any(Path(folder).absolute() in Path(path).absolute().parents for folder in folders)
+def _seems_below(path: object, folders: Iterable[str]) -> bool:
+    """Return whether a path is below one of the folders while links are not resolved."""
+    if not isinstance(path, str):
+        return False
+    parents = Path(path).absolute().parents
+    return any(Path(folder).absolute() in parents for folder in folders)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,32 +26,35 @@ class ExpectedWeights:
     """Names of the weights that a saved model should have."""
 
     names: dict[str, set[str]]
-    """For each weight the names that stand for it: its own, those of tied weights, those in an
-    own `state_dict`.
+    """For each weight the names that stand for it.
+
+    These are its own, those of tied weights, and those in a `state_dict` that the model overrides.
     """
 
     frozen: set[str]
     """Those of weights that are not trained."""
 
     may_be_renamed: bool
-    """Whether the class of the model may rename weights when it saves them: mixtures of experts,
-    quantized weights.
+    """Whether the class of the model may rename weights when it saves them.
+
+    That is so with mixtures of experts, and with quantized weights.
     """
 
 
 def expected_weights(
     model: nn.Module, gathered: Mapping[str, Any] | None = None
 ) -> ExpectedWeights:
-    """Return the names of the weights that should be saved; of a model with adapters the frozen
-    base does not count.
+    """Return the names of the weights that should be saved.
+
+    Of a model with adapters the frozen base does not count.
 
     Args:
         model: the user's model.
         gathered: the weights of a model that is spread over processes, of which no process alone
             knows all names.
     """
-    # Parameters and saved buffers, also those that an own `state_dict` leaves out. An extra state
-    # may be anything.
+    # Parameters and saved buffers, also those that an override of `state_dict` leaves out. An extra
+    # state may be anything.
     weights: dict[str, Any] = {}
     saved: Mapping[str, Any] = {}
     if gathered is not None:
@@ -61,16 +64,17 @@ def expected_weights(
             if isinstance(value, Tensor):
                 weights[name] = value
         weights.update(nn.Module.named_parameters(model, remove_duplicate=False))
-        # An own `state_dict` may have other names.
+        # An override of `state_dict` may use other names.
         saved = model.state_dict()
 
     # All names of each tensor.
-    same: dict[Any, set[str]] = {}
-    for names in (weights, saved):
-        for name, value in names.items():
+    names_of: dict[Hashable, set[str]] = {}
+    for state in (weights, saved):
+        for name, value in state.items():
             if isinstance(value, Tensor):
-                same.setdefault(tensor_key(value), set()).add(name)
-    same.pop(None, None)  # tensors without memory
+                names_of.setdefault(tensor_key(value), set()).add(name)
+    # Tensors without memory have nothing in common.
+    names_of.pop(None, None)
 
     trained: set[str] = set()
     for name, weight in nn.Module.named_parameters(model, remove_duplicate=False):
@@ -85,15 +89,18 @@ def expected_weights(
         # PEFT names the weights of adapters otherwise, and leaves out the frozen base.
         of_peft = has_adapters and (name in frozen or not is_of_base(model, name))
         if name not in left_out and not of_peft:
-            expected[name] = same.get(tensor_key(value), {name})
+            expected[name] = names_of.get(tensor_key(value), {name})
     return ExpectedWeights(
         expected, frozen, may_be_renamed=is_pretrained(model) and not has_adapters
     )
 
 
 def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
-    """Warn of the weights of which no file of a folder has values; files are compared by the
-    names in their headers.
+    """Warn of the weights of which no file of a folder has values.
+
+    Args:
+        expected: names of the weights.
+        folder: a saved model, whose files are compared by the names in their headers.
     """
     written = set(_names_in(Path(folder)))
     if not written:
@@ -104,7 +111,9 @@ def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
     trained: list[str] = []
     frozen: list[str] = []
     for name, names in expected.names.items():
-        if not written.isdisjoint(names) or any(_is_end_among(other, written) for other in names):
+        if not written.isdisjoint(names):
+            continue
+        if any(_is_end_among(each, written) for each in names):
             continue
         if name in expected.frozen:
             frozen.append(name)
@@ -142,8 +151,9 @@ def _names_in(folder: Path) -> Iterator[str]:
 
 
 def _is_end_among(name: str, written: set[str]) -> bool:
-    """Return whether the end of a name is among others: overrides save inner modules, whose
-    names lack the start.
+    """Return whether the end of a name is among others.
+
+    Overrides may save an inner module, in which names lack the start.
     """
     while "." in name:
         _, _, name = name.partition(".")

@@ -1,8 +1,8 @@
 """Convert checkpoints between formats, in one process, without a model.
 
-A file of Lightning becomes a folder of the documented format, or the other way round; a folder with
-sharded states of DeepSpeed becomes one with whole states, without DeepSpeed being installed; parts
-of processes become whole files, and whole weights become a part.
+A file of Lightning becomes a folder of the documented format, or the reverse; a folder with sharded
+states of DeepSpeed becomes one with whole states, without DeepSpeed being installed; parts of
+processes become whole files, and whole weights become a part.
 
 Weights in parts go through memory a file or a tensor at a time; the states of their optimizer go
 through a file that is mapped into memory, which the system writes back where memory is short.
@@ -16,11 +16,10 @@ import os
 import re
 import shutil
 import tempfile
-import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
 from ..common.file_names import (
     MODEL_PARTS_NAME,
@@ -44,6 +43,7 @@ from ..common.file_names import (
 from ..common.local_paths import StrPath, require_local
 from ..common.nested import map_nested
 from ..common.process_identity import process_token
+from ..common.torch_checkpoint import write_folder
 from ..common.torch_files import load_torch, save_torch
 from ..distributed.zero_files import saved_schedule, saved_states
 from ..distributed.zero_stage_0 import ReplicatedStates
@@ -67,11 +67,11 @@ _OF_DEEPSPEED = ("latest", "zero_to_fp32.py", "zero_to_torch.py", OPTIMIZER_NAME
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-_LARGE = 1 << 20
-"""Bytes of a tensor that goes through a file."""
+_MAPPED_SIZE = 1 << 20
+"""Bytes from which a tensor is mapped into a file."""
 
-_STATE = "optimizer.state."
-_GROUPS = "optimizer.param_groups."
+_STATE_PREFIX = "optimizer.state."
+_GROUP_PREFIX = "optimizer.param_groups."
 
 
 def convert(
@@ -87,14 +87,16 @@ def convert(
     parts: bool = False,
     max_shard_size: int | str = "5GB",
 ) -> Path:
-    """Convert a file to a folder, a folder to a file, or a folder to one with whole weights, or
-    with parts.
+    """Convert a checkpoint to another format.
+
+    A file of Lightning becomes a folder, and a folder becomes a file, a folder with whole weights,
+    or one with a part.
 
     Args:
         source: a file of Lightning, or a folder: a checkpoint of any writer, or a model in parts. A
-            file does not name the model, so that its folder has no `config.json`. Of states of
-            DeepSpeed come weights, optimizer and loss scale; the weights of an adapter stay as they
-            are.
+            file does not name the model, so its folder has no `config.json`. From states of
+            DeepSpeed weights, optimizer and loss scale are converted; the weights of an adapter are
+            copied.
         target: the folder `checkpoint-N`, or its parent; of a model, the folder itself; or a file
             `*.ckpt` for `lightning.Trainer.fit(ckpt_path=file)` and `load_from_checkpoint`.
         prefix: of the names of the model's weights in a file; "model." for a `LossModule`.
@@ -105,7 +107,7 @@ def convert(
         dtype: float32, bfloat16 or float16, for all floating-point weights from states of
             DeepSpeed; by default the precision of the optimizer's copies, and float32 for others
             that were kept in half precision.
-        parts: make a part of whole weights. The optimizer stays whole; FSDP takes it so.
+        parts: make a part of whole weights. The optimizer stays whole, as FSDP accepts it.
         max_shard_size: largest size of a file of weights made of parts, in bytes or as "5GB", and
             of weights in memory.
 
@@ -113,11 +115,11 @@ def convert(
         the folder or file written.
 
     Raises:
-        FileNotFoundError: there is no such file or folder.
-        FileExistsError: there is something at the target already.
-        ValueError: the source is damaged, holds other things than its format has, or lacks what the
-            target needs; the target is named after another step; `dtype` or `parts` does not apply
-            to the source.
+        FileNotFoundError: the source does not exist.
+        FileExistsError: the target exists.
+        ValueError: the source is damaged, holds other things than its format, or lacks something
+            that the target needs; the target is named after another step; `dtype` or `parts` does
+            not apply to the source.
     """
     source = Path(source)
     target = Path(target)
@@ -125,40 +127,45 @@ def convert(
     has_zero = is_folder and saved_states(source) is not None
     if dtype is not None and not has_zero:
         raise ValueError(
-            f"dtype={dtype!r} is for folders with states of DeepSpeed's ZeRO, which {source} is not"
+            f"dtype={dtype!r} is for folders with states of DeepSpeed's ZeRO, which {source} does "
+            "not have; leave it out"
         )
 
     if has_zero:
         return _zero_to_folder(source, target, dtype, force)
-    if parts or (is_folder and has_model_parts(source) and target.suffix != ".ckpt"):
+    has_parts = is_folder and has_model_parts(source)
+    if parts or (has_parts and target.suffix != ".ckpt"):
         return _parts_and_whole(source, target, parts, max_shard_size, force)
     if is_folder:
         return _folder_to_file(source, target, prefix, accumulation, force)
 
-    known: dict[str, Any] = {"batches_in_epoch": batches_in_epoch}
+    state_entries: dict[str, Any] = {"batches_in_epoch": batches_in_epoch}
     if batch_size is not None:
-        known["train_batch_size"] = batch_size
-    return _file_to_folder(source, target, prefix, known, force)
+        state_entries["train_batch_size"] = batch_size
+    return _file_to_folder(source, target, prefix, state_entries, force)
 
 
 def _file_to_folder(
-    file: Path, target: Path, prefix: str, known: Mapping[str, Any], force: bool
+    file: Path, target: Path, prefix: str, state_entries: Mapping[str, Any], force: bool
 ) -> Path:
     """Write the folder that a `FolderCheckpointIO` would have written instead of a file."""
-    checkpoint = load_torch(file)
-    if (
-        not isinstance(checkpoint, dict)
-        or not {"state_dict", "global_step", "loops"} <= checkpoint.keys()
-    ):
-        found = type(checkpoint).__name__
-        if isinstance(checkpoint, dict):
-            found = ", ".join(map(str, checkpoint))[:100]
-        raise ValueError(f"{file} is no checkpoint of lightning.Trainer: it holds {found}")
-    own, others = split_weights(checkpoint["state_dict"], prefix)
+    content = load_torch(file)
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{file} is not a checkpoint of lightning.Trainer: it holds a {type(content).__name__}"
+        )
+    checkpoint = cast("dict[str, Any]", content)
+    if not {"state_dict", "global_step", "loops"} <= checkpoint.keys():
+        entries = ", ".join(map(str, checkpoint))[:100]
+        raise ValueError(
+            f"{file} is not a checkpoint of lightning.Trainer: it holds only {entries}"
+        )
+
+    model_weights, other_weights = split_weights(checkpoint["state_dict"], prefix)
     final = _folder_named(target, int(checkpoint["global_step"]))
     with _new_folder(final, force) as staged:
-        save_weights(torch.nn.Module(), staged, state_dict=own)
-        write_states(checkpoint, staged, others, **known)
+        save_weights(torch.nn.Module(), staged, state_dict=model_weights)
+        write_states(checkpoint, staged, other_weights, **state_entries)
     return final
 
 
@@ -168,8 +175,8 @@ def _folder_to_file(folder: Path, final: Path, prefix: str, accumulation: int, f
     _require_free(final, force)
     if has_optimizer_parts(folder):
         raise ValueError(
-            f"{folder} has parts of the optimizer: first convert it into a folder, and that into a "
-            "file"
+            f"{folder} has parts of the optimizer: convert it into a folder first, then that "
+            "folder into a file"
         )
     weights = {f"{prefix}{name}": tensor for name, tensor in read_weights(folder).items()}
     checkpoint = read_states(folder, accumulation=accumulation)
@@ -177,25 +184,26 @@ def _folder_to_file(folder: Path, final: Path, prefix: str, accumulation: int, f
 
     # Under a temporary name, then renamed.
     final.parent.mkdir(parents=True, exist_ok=True)
-    beside = final.with_name(f".{final.name}.partial-{process_token()}")
+    temporary = final.with_name(f".{final.name}.partial-{process_token()}")
     try:
-        save_torch(map_nested(_without_numpy, checkpoint), beside)
-        disk.sync_path(beside)
-        os.replace(beside, final)
+        save_torch(map_nested(_without_numpy, checkpoint), temporary)
+        disk.sync_path(temporary)
+        os.replace(temporary, final)
     finally:
-        disk.delete(beside)
+        disk.delete(temporary)
     disk.sync_path(final.parent)
     return final
 
 
 def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) -> Path:
-    """Write the folder that a training without DeepSpeed would have written: whole weights,
-    whole states.
-    """
+    """Write the folder with whole weights and states that a training without DeepSpeed writes."""
     if dtype is not None and dtype not in _DTYPES:
-        raise ValueError(f"dtype={dtype!r} is none of {', '.join(_DTYPES)}")
+        raise ValueError(f"dtype={dtype!r} is not supported; choose one of {', '.join(_DTYPES)}")
     if target.suffix == ".ckpt":
-        raise ValueError(f"{target}: first convert {folder} into a folder, and that into a file")
+        raise ValueError(
+            f"target={str(target)!r}: convert {folder} into a folder first, then that folder into "
+            "a file"
+        )
     final = _folder_for(folder, target, weights=False)
 
     saved = saved_states(folder)
@@ -203,39 +211,55 @@ def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) 
     states = ZeroStates(folder) if in_parts else ReplicatedStates(folder)
 
     with _new_folder(final, force) as staged:
-        _copy_others(folder, staged, but=_OF_DEEPSPEED)
+        _copy_other_files(folder, staged, except_names=_OF_DEEPSPEED)
         if not adapter_folders(folder):
-            save_weights(torch.nn.Module(), staged, state_dict=_whole_weights(states, dtype))
+            weights = _whole_weights(states, dtype)
+            save_weights(torch.nn.Module(), staged, state_dict=weights)
         if _is_checkpoint(folder):
-            save_torch(states.whole_optimizer(), staged / OPTIMIZER_NAME)
-            schedule = saved_schedule(folder)
-            if schedule is not None and not (staged / SCHEDULER_NAME).exists():
-                save_torch(schedule, staged / SCHEDULER_NAME)
-            scaler = _scaler_state(states)
-            if scaler is not None:
-                save_torch(scaler, staged / SCALER_NAME)
+            _write_states_of_zero(folder, states, staged)
     return final
 
 
+def _write_states_of_zero(
+    folder: Path, states: ZeroStates | ReplicatedStates, staged: Path
+) -> None:
+    """Write optimizer, schedule and loss scale.
+
+    Args:
+        folder: the checkpoint of DeepSpeed.
+        states: its contents.
+        staged: the folder to write into.
+    """
+    save_torch(states.whole_optimizer(), staged / OPTIMIZER_NAME)
+    # A schedule that DeepSpeed has not stepped itself was copied.
+    schedule = saved_schedule(folder)
+    if schedule is not None and not (staged / SCHEDULER_NAME).exists():
+        save_torch(schedule, staged / SCHEDULER_NAME)
+    scaler = _scaler_state(states)
+    if scaler is not None:
+        save_torch(scaler, staged / SCALER_NAME)
+
+
 def _parts_and_whole(
-    folder: Path, target: Path, back: bool, max_shard_size: int | str, force: bool
+    folder: Path, target: Path, makes_parts: bool, max_shard_size: int | str, force: bool
 ) -> Path:
-    """Write the folder with whole weights, and a whole optimizer, that has parts of processes; or
-    the other way round.
+    """Write the folder with whole weights and optimizer for one with parts, or the reverse.
 
     Args:
         folder: a checkpoint, or a model.
         target: as for `convert`.
-        back: make a part of whole weights.
+        makes_parts: make a part of whole weights.
         max_shard_size: as for `convert`.
         force: as for `convert`.
     """
-    if back and not has_whole_weights(folder):
-        raise ValueError(f"parts=True: {folder} has no whole weights to make a part of")
+    if makes_parts and not has_whole_weights(folder):
+        raise ValueError(
+            f"parts=True needs whole weights, which {folder} does not have; leave it out"
+        )
     final = _folder_for(folder, target)
     with _new_folder(final, force) as staged:
-        _copy_others(folder, staged)
-        if back:
+        _copy_other_files(folder, staged)
+        if makes_parts:
             _write_part(folder, staged)
         else:
             _write_whole(folder, staged, max_shard_size)
@@ -246,7 +270,7 @@ def _parts_and_whole(
 
 
 @contextmanager
-def _new_folder(final: Path, force: bool) -> Iterator[Path]:
+def _new_folder(final: Path, force: bool) -> Generator[Path]:
     """Yield an empty folder that gets a manifest and its final name at the end."""
     _require_free(final, force)
     with staging.staged_folder(final) as staged:
@@ -257,7 +281,7 @@ def _new_folder(final: Path, force: bool) -> Iterator[Path]:
 def _require_free(final: Path, force: bool) -> None:
     require_local(final, "target")
     if os.path.lexists(final) and not force:
-        raise FileExistsError(f"{final} is there already; pass --force (force=True) to replace it")
+        raise FileExistsError(f"{final} exists; pass --force (force=True) to replace it")
 
 
 def _is_checkpoint(folder: Path) -> bool:
@@ -280,16 +304,22 @@ def _folder_named(target: Path, step: int) -> Path:
         return target / name
     if target.name != name:
         raise ValueError(
-            f"{target} is named after another step: the checkpoint is of step {step}, so call it "
-            f"{name}"
+            f"{target} is named after another step: the checkpoint is of step {step}. Name it "
+            f"{name}."
         )
     return target
 
 
-def _copy_others(folder: Path, staged: Path, but: Collection[str] = ()) -> None:
-    """Copy all files except weights and some others: position, generators, schedule, tokenizers."""
+def _copy_other_files(folder: Path, staged: Path, except_names: Collection[str] = ()) -> None:
+    """Copy all files except weights, such as position, generators, schedule and tokenizers.
+
+    Args:
+        folder: the folder to read.
+        staged: the folder to write into.
+        except_names: names of further files that are not copied.
+    """
     adapters = adapter_folders(folder)
-    left_out = {*but, manifest.MANIFEST_NAME}
+    left_out = {*except_names, manifest.MANIFEST_NAME}
     for path in sorted(folder.iterdir()):
         if path.name in adapters:
             shutil.copytree(path, staged / path.name)
@@ -302,12 +332,12 @@ def _copy_others(folder: Path, staged: Path, but: Collection[str] = ()) -> None:
 # --- files of Lightning
 
 
-def _without_numpy(leaf: Any) -> Any:
+def _without_numpy(leaf: object) -> object:
     """Return an array as a tensor and a number of NumPy as Python's: Lightning reads no others."""
     if isinstance(leaf, np.generic):
-        return leaf.item()
+        return cast("object", leaf.item())
     if isinstance(leaf, np.ndarray):
-        return torch.from_numpy(leaf.copy())
+        return torch.tensor(leaf)
     return leaf
 
 
@@ -343,7 +373,7 @@ def _scaler_state(states: ZeroStates | ReplicatedStates) -> dict[str, Any] | Non
     if kind != "DynamicLossScaler":
         return None
     try:
-        # steps since the scale has shrunk
+        # Steps since the scale was lowered.
         stable = scaler["cur_iter"] - scaler["last_overflow_iter"] - 1
         return {
             "scale": float(scaler["cur_scale"]),
@@ -354,7 +384,7 @@ def _scaler_state(states: ZeroStates | ReplicatedStates) -> dict[str, Any] | Non
         }
     except (KeyError, TypeError, ZeroDivisionError) as error:
         raise ValueError(
-            f"{states.folder} does not say how losses were scaled ({error!r})"
+            f"{states.folder} is damaged: the state of its loss scaler is incomplete ({error!r})"
         ) from error
 
 
@@ -362,8 +392,7 @@ def _scaler_state(states: ZeroStates | ReplicatedStates) -> dict[str, Any] | Non
 
 
 def _write_whole(folder: Path, staged: Path, max_shard_size: int | str) -> None:
-    """Write weights as safetensors, and the state of the optimizer if there is one, from the parts
-    of processes.
+    """Write weights as safetensors, and a state of the optimizer, from the parts of processes.
 
     Args:
         folder: the checkpoint in parts.
@@ -375,10 +404,13 @@ def _write_whole(folder: Path, staged: Path, max_shard_size: int | str) -> None:
     split = split_torch_state_dict_into_shards(sizes, max_shard_size=max_shard_size)
     with weights_written_to(staged):
         for file, names in split.filename_to_tensors.items():
-            save_file(read_model_parts(folder, names), staged / file, {"format": "pt"})
+            weights = read_model_parts(folder, names)
+            save_file(weights, staged / file, {"format": "pt"})
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        (staged / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=2), encoding="utf-8")
+        text = json.dumps(index, indent=2)
+        (staged / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
+
     if has_optimizer_parts(folder):
         with tempfile.TemporaryDirectory(dir=staged.parent, ignore_cleanup_errors=True) as scratch:
             state = _whole_optimizer(folder / OPTIMIZER_PARTS_NAME, Path(scratch))
@@ -386,80 +418,83 @@ def _write_whole(folder: Path, staged: Path, max_shard_size: int | str) -> None:
 
 
 def _write_part(folder: Path, staged: Path) -> None:
-    """Write the weights of a folder as the part of one process, which any number of processes can
-    read.
+    """Write the weights of a folder as the part of one process.
+
+    Any number of processes can read it.
 
     Raises:
         ValueError: they are in a pickled file, which cannot be read tensor by tensor.
     """
-    files, aliases = whole_files(folder)
-    if files[0].suffix != ".safetensors":
+    paths, aliases = whole_files(folder)
+    if paths[0].suffix != ".safetensors":
         raise ValueError(
-            f"{files[0]} cannot be read tensor by tensor: save the weights as safetensors first."
+            f"{paths[0]} cannot be read tensor by tensor: save the weights as safetensors first."
         )
-    places: dict[str, tuple[Path, str]] = {}
+
+    # Where each tensor is, and tensors without memory.
+    locations: dict[str, tuple[Path, str]] = {}
     described: dict[str, torch.Tensor] = {}
-    for file in files:
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - it is no mapping
-                places[name] = (file, name)
-                described[name] = opened.get_tensor(name).to("meta")
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            for name in names:
+                locations[name] = (path, name)
+                described[name] = file.get_tensor(name).to("meta")
     for alias, saved in aliases.items():
-        if saved in places:
-            places[alias] = places[saved]
+        if saved in locations:
+            locations[alias] = locations[saved]
             described[alias] = described[saved]
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="torch.distributed is disabled", category=UserWarning
-        )
-        writer = FileSystemWriter(staged / MODEL_PARTS_NAME, thread_count=1)
-        save(
-            {"model": described},
-            storage_writer=writer,
-            planner=_ReadingPlanner(places),
-            no_dist=True,
-        )
+    writer = FileSystemWriter(staged / MODEL_PARTS_NAME, thread_count=1)
+    planner = _ReadingPlanner(locations)
+    write_folder({"model": described}, writer, planner, all_ranks=False)
 
 
 class _ReadingPlanner(DefaultSavePlanner):
     """As torch's planner, but each tensor is read when it is written.
 
     Args:
-        places: file of safetensors, and name in it, of each tensor.
+        locations: file of safetensors, and name in it, of each tensor.
     """
 
-    def __init__(self, places: dict[str, tuple[Path, str]]) -> None:
+    def __init__(self, locations: dict[str, tuple[Path, str]]) -> None:
         super().__init__()
-        self.places = places
+        self.locations = locations
 
-    def lookup_object(self, index: Any) -> Any:
+    def lookup_object(self, index: MetadataIndex) -> torch.Tensor:
         """Return a tensor of the state."""
-        file, name = self.places[index.fqn.removeprefix("model.")]
-        with safe_open(file, framework="pt") as opened:
-            return opened.get_tensor(name)
+        path, name = self.locations[index.fqn.removeprefix("model.")]
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor(name)
 
 
 def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
-    """Return the state of an optimizer with numbers in the place of the names of its parameters.
+    """Return the state of an optimizer with numbers instead of the names of its parameters.
+
+    Args:
+        path: the folder of parts.
+        scratch: a folder for the memory of large tensors.
 
     Raises:
-        ValueError: there are states of parameters that its groups do not name.
+        ValueError: it has states of parameters that its groups do not name.
     """
     state: dict[str, Any] = {}
-    for name, kind in read_table(path).state_dict_metadata.items():
-        state[name] = _empty(kind, scratch) if hasattr(kind, "size") else None
+    for name, entry in read_table(path).state_dict_metadata.items():
+        if isinstance(entry, TensorStorageMetadata):
+            state[name] = _empty(entry, scratch)
+        else:
+            state[name] = None
     read_parts(state, path)
 
     # Parts have one entry for each value of a group and of a parameter.
     groups: dict[int, dict[str, Any]] = {}
     states: dict[str, dict[str, Any]] = {}
     for name, value in state.items():
-        if name.startswith(_GROUPS):
-            number, _, key = name.removeprefix(_GROUPS).partition(".")
+        if name.startswith(_GROUP_PREFIX):
+            number, _, key = name.removeprefix(_GROUP_PREFIX).partition(".")
             groups.setdefault(int(number), {})[key] = value
         else:
-            parameter, _, key = name.removeprefix(_STATE).rpartition(".")
+            parameter, _, key = name.removeprefix(_STATE_PREFIX).rpartition(".")
             states.setdefault(parameter, {})[key] = value
 
     ordered = [groups[number] for number in sorted(groups)]
@@ -472,20 +507,20 @@ def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
             f"{path} has states of {', '.join(sorted(unknown)[:3])}, which no group of parameters "
             "names."
         )
+
     numbers = {name: number for number, name in enumerate(names)}
     for group in ordered:
         group["params"] = [numbers[name] for name in group["params"]]
-    return {
-        "state": {numbers[name]: value for name, value in states.items()},
-        "param_groups": ordered,
-    }
+    by_number = {numbers[name]: value for name, value in states.items()}
+    return {"state": by_number, "param_groups": ordered}
 
 
-def _empty(kind: Any, scratch: Path) -> torch.Tensor:
+def _empty(entry: TensorStorageMetadata, scratch: Path) -> torch.Tensor:
     """Return a tensor to be filled, a large one in the memory of a file."""
-    dtype = kind.properties.dtype
-    count = math.prod(kind.size)
-    if count * dtype.itemsize < _LARGE:
-        return torch.empty(kind.size, dtype=dtype, device="cpu")
-    file = scratch / str(len(list(scratch.iterdir())))
-    return torch.from_file(str(file), shared=True, size=count, dtype=dtype).view(kind.size)
+    dtype = entry.properties.dtype
+    count = math.prod(entry.size)
+    if count * dtype.itemsize < _MAPPED_SIZE:
+        return torch.empty(entry.size, dtype=dtype, device="cpu")
+    path = scratch / str(len(list(scratch.iterdir())))
+    flat = torch.from_file(str(path), shared=True, size=count, dtype=dtype)
+    return flat.view(entry.size)

@@ -1,7 +1,7 @@
 """Disk operations of checkpoints: flush, delete, free space, and a full disk.
 
 Free space is checked before a checkpoint is begun, so that none fails half-way. A full disk of one
-process is raised in all of them, since one that went on alone would hang in a collective.
+process is raised in all of them, since one that continued alone would hang in a collective.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ..common.collectives import transport_device
+from ..common.collectives import smallest_of_all
 from ..common.local_paths import StrPath
 from ..common.nested import leaves
 
@@ -31,13 +31,19 @@ def sync_path(path: StrPath) -> None:
     this does nothing.
     """
     is_folder = os.path.isdir(path)
-    if is_folder and os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    flags = os.O_RDONLY
+    if os.name == "nt":
+        if is_folder:
+            return
+        # Windows flushes only files that are open for writing.
+        flags = os.O_RDWR
+
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if not is_folder or error.errno not in (errno.EINVAL, errno.ENOTSUP):
+        is_unsupported = error.errno in (errno.EINVAL, errno.ENOTSUP)
+        if not (is_folder and is_unsupported):
             raise
     finally:
         os.close(descriptor)
@@ -61,13 +67,14 @@ def delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-MARGIN = 1 << 20  # bytes for small files: states, arguments, headers
+MARGIN = 1 << 20
+"""Bytes for small files: states, arguments, headers."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFullError(OSError):
-    """There is not enough space for a checkpoint; nothing has been written."""
+    """A checkpoint needs more space than the disk has; nothing has been written."""
 
     def __init__(self, folder: StrPath, needed: int, free: int) -> None:
         super().__init__(
@@ -79,21 +86,23 @@ class DiskFullError(OSError):
 
 
 def tensor_bytes(values: Any) -> int:
-    """Return the size of all tensors in nested dicts, lists and tuples; shared memory counts
-    once.
+    """Return the size of all tensors in nested dicts, lists and tuples, in bytes.
+
+    Tied tensors count once.
     """
-    tensors = [leaf for leaf in leaves(values) if isinstance(leaf, torch.Tensor)]
-    return sum(
-        {
-            (one.device, one.data_ptr(), one.shape): one.numel() * one.element_size()
-            for one in tensors
-        }.values()
-    )
+    sizes: dict[Hashable, int] = {}
+    for leaf in leaves(values):
+        if isinstance(leaf, torch.Tensor):
+            key = (leaf.device, leaf.data_ptr(), leaf.shape)
+            sizes[key] = leaf.numel() * leaf.element_size()
+    return sum(sizes.values())
 
 
 def free_space(folder: StrPath) -> int:
-    """Return the bytes that an ordinary user may still write below a folder, which need not
-    exist yet.
+    """Return the bytes that an ordinary user may still write below a folder.
+
+    Args:
+        folder: it need not exist yet.
     """
     while not os.path.exists(folder):
         folder = os.path.dirname(os.path.abspath(folder))
@@ -114,26 +123,43 @@ def require_space(folder: StrPath, needed: int, *, spare: Iterable[StrPath] = ()
     Raises:
         DiskFullError: not even all of `spare` is enough.
     """
-    free = found = free_space(folder)
-    doomed: list[Path] = []
-    for candidate in map(Path, spare):
-        if free >= needed + MARGIN:
+    required = needed + MARGIN
+    free_now = free_space(folder)
+
+    # Delete as few checkpoints as possible.
+    free = free_now
+    to_delete: list[Path] = []
+    for candidate in spare:
+        if free >= required:
             break
-        doomed.append(candidate)
-        free += sum(file.stat().st_size for file in candidate.rglob("*") if file.is_file())
-    if free < needed + MARGIN:
-        raise DiskFullError(folder, needed + MARGIN, found)
-    return doomed
+        checkpoint = Path(candidate)
+        to_delete.append(checkpoint)
+        free += _size_of_folder(checkpoint)
+    if free < required:
+        raise DiskFullError(folder, required, free_now)
+    return to_delete
+
+
+def _size_of_folder(folder: Path) -> int:
+    size = 0
+    for path in folder.rglob("*"):
+        if path.is_file():
+            size += path.stat().st_size
+    return size
 
 
 def is_disk_full(error: BaseException, folder: StrPath) -> bool:
-    """Return whether an error was caused by a full disk; some libraries report it only in the
-    message.
+    """Return whether an error was caused by a full disk.
+
+    Args:
+        error: the error; its causes are looked at too.
+        folder: the folder that was written to.
     """
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _FULL:
+        if isinstance(cause, OSError) and cause.errno in _DISK_FULL_CODES:
             return True
+        # Some libraries report it only in the message.
         if os.strerror(errno.ENOSPC) in str(cause):
             return True
         cause = cause.__cause__ or cause.__context__
@@ -150,19 +176,18 @@ def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
     if not is_disk_full(error, folder):
         raise error
     _log.warning(
-        "No checkpoint was written to %s, for the disk is full (%s). Training goes on, and the "
-        "older checkpoints are untouched. Free some space, or set save_total_limit or "
-        "save_only_model.",
+        "No checkpoint was written to %s because the disk is full (%s). Training continues, and "
+        "older checkpoints are kept. Free some space, or set save_total_limit or save_only_model.",
         Path(folder),
         error,
     )
 
 
 def run_on_all_ranks(jobs: Iterable[Callable[[], object]], folder: StrPath, processes: int) -> None:
-    """Run the jobs of a checkpoint on all processes, and raise a full disk of one of them on all;
-    collective.
+    """Run the jobs of a checkpoint on all processes, and raise a full disk of one on all.
 
-    A process whose disk is full runs its other jobs all the same, as these may be collective.
+    Collective. A process whose disk is full runs its other jobs all the same, as these may be
+    collective.
 
     Args:
         jobs: in the order in which all processes run them; some processes may have fewer that are
@@ -179,19 +204,20 @@ def run_on_all_ranks(jobs: Iterable[Callable[[], object]], folder: StrPath, proc
             job()
         return
 
-    full: Exception | None = None
+    own_error: Exception | None = None
     for job in jobs:
         try:
             job()
         except Exception as error:
             if not is_disk_full(error, folder):
                 raise
-            full = full or error
+            if own_error is None:
+                own_error = error
 
-    rank = processes if full is None else dist.get_rank()
-    first = torch.tensor([rank], device=transport_device())
-    dist.all_reduce(first, dist.ReduceOp.MIN)
-    if full is not None:
-        raise full
-    if first < processes:
-        raise OSError(errno.ENOSPC, f"the disk is full for process {int(first)}", str(folder))
+    # The lowest rank whose disk is full; the number of processes where none is.
+    own_rank = processes if own_error is None else dist.get_rank()
+    first_rank = smallest_of_all(own_rank)
+    if own_error is not None:
+        raise own_error
+    if first_rank < processes:
+        raise OSError(errno.ENOSPC, f"the disk is full for process {first_rank}", str(folder))

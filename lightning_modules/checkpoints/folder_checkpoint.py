@@ -10,22 +10,33 @@ from typing import Any, Literal
 
 from ..common.file_names import PREFIX_CHECKPOINT_DIR
 from ..common.local_paths import require_local
-from ..internals.lightning_import import LightningModule, ModelCheckpoint, Trainer
-from ..internals.lightning_import import TorchCheckpointIO as _FilesOfLightning
+from ..internals.lightning_import import (
+    LightningModule,
+    ModelCheckpoint,
+    TorchCheckpointIO,
+    Trainer,
+)
 from .folder_io import FolderCheckpointIO
 from .folders import last_intact_checkpoint, list_checkpoints, rotate_checkpoints
 
 __all__ = ["FolderCheckpoint"]
 
+_SHARDING_STRATEGIES = (
+    "FSDPStrategy",
+    "ModelParallelStrategy",
+    "DeepSpeedStrategy",
+    "XLAFSDPStrategy",
+)
+"""Strategies of Lightning that write parts of the model in a format of their own."""
+
 
 class FolderCheckpoint(ModelCheckpoint):
-    """As Lightning's `ModelCheckpoint`, but writes the folders `checkpoint-N` of the Trainer API,
-    without a plugin.
+    """As Lightning's `ModelCheckpoint`, but writes the folders `checkpoint-N` of the Trainer API.
 
         checkpoint = FolderCheckpoint("out", every_n_train_steps=500, save_total_limit=2)
         trainer = lightning.Trainer(callbacks=[checkpoint])
-        trainer.fit(module, loader, ckpt_path=checkpoint.newest())  # resumes from the last run, if
-        there was one
+        # Resumes from the last run, if there was one.
+        trainer.fit(module, loader, ckpt_path=checkpoint.newest())
 
     They resume with `lightrainer.Trainer` and with the reference too, see `FolderCheckpointIO`,
     which this callback sets on the Lightning Trainer. Without one of the three intervals a
@@ -47,11 +58,14 @@ class FolderCheckpoint(ModelCheckpoint):
             `save_pretrained`.
 
     Raises:
-        ValueError: `save_total_limit` is below 1. When a run starts: the strategy, or a plugin,
+        ValueError: `save_total_limit` is below 1. Or, when a run starts, the strategy or a plugin
             writes another format.
     """
 
     FILE_EXTENSION = ""
+
+    best_model_path: str
+    """Path of the best checkpoint by `monitor`; empty before the first one."""
 
     def __init__(
         self,
@@ -65,14 +79,16 @@ class FolderCheckpoint(ModelCheckpoint):
         monitor: str | None = None,
         mode: Literal["min", "max"] = "min",
         attribute: str = "model",
-        processing_class: Any = None,
+        processing_class: object = None,
     ) -> None:
         require_local(dirpath, "dirpath")
         if save_total_limit is not None and save_total_limit < 1:
             raise ValueError(
-                f"save_total_limit is {save_total_limit}: keep 1 checkpoint or more, or None for "
-                "all."
+                f"save_total_limit={save_total_limit} must be at least 1, or None to keep all "
+                "checkpoints"
             )
+
+        # ModelCheckpoint keeps all; `_rotate` deletes the oldest.
         super().__init__(
             dirpath=os.fspath(dirpath),
             filename=f"{PREFIX_CHECKPOINT_DIR}-{{step}}",
@@ -92,37 +108,37 @@ class FolderCheckpoint(ModelCheckpoint):
         self._has_saved = False
 
     def newest(self) -> str | None:
-        """Return the newest intact checkpoint to resume from; None if there is none."""
+        """Return the newest intact checkpoint to resume from, or None."""
         folder = str(self.dirpath)
-        return last_intact_checkpoint(folder) if os.path.isdir(folder) else None
+        if not os.path.isdir(folder):
+            return None
+        return last_intact_checkpoint(folder)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Set the folder format on the Lightning Trainer."""
-        with warnings.catch_warnings():  # the folder is meant to hold older checkpoints
+        # The folder is meant to hold older checkpoints.
+        with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message="Checkpoint directory .* exists and is not empty"
             )
             super().setup(trainer, pl_module, stage)
-        strategy: Any = trainer.strategy
-        if type(strategy).__name__ in (
-            "FSDPStrategy",
-            "ModelParallelStrategy",
-            "DeepSpeedStrategy",
-            "XLAFSDPStrategy",
-        ):
-            raise ValueError(
-                f"FolderCheckpoint cannot write under {type(strategy).__name__}: take "
-                "ModelCheckpoint."
-            )
-        present = strategy.checkpoint_io
-        if isinstance(present, _FilesOfLightning):
+        strategy = trainer.strategy
+        name = type(strategy).__name__
+        if name in _SHARDING_STRATEGIES:
+            raise ValueError(f"FolderCheckpoint does not support {name}; use ModelCheckpoint.")
+
+        # A plugin of the user may be the folder format, or a wrapper around it.
+        plugin = strategy.checkpoint_io
+        if isinstance(plugin, TorchCheckpointIO):
             strategy.checkpoint_io = FolderCheckpointIO(
                 pl_module, attribute=self.attribute, processing_class=self.processing_class
             )
-        elif not isinstance(getattr(present, "checkpoint_io", present), FolderCheckpointIO):
+            return
+        wrapped = getattr(plugin, "checkpoint_io", plugin)
+        if not isinstance(wrapped, FolderCheckpointIO):
             raise ValueError(
-                f"FolderCheckpoint and the plugin {type(present).__name__}: take one, or wrap "
-                "FolderCheckpointIO in it."
+                f"FolderCheckpoint cannot be combined with the plugin {type(plugin).__name__}, "
+                "which writes another format. Remove one, or wrap FolderCheckpointIO in the plugin."
             )
 
     def on_save_checkpoint(
@@ -150,12 +166,14 @@ class FolderCheckpoint(ModelCheckpoint):
         if not self._has_saved:
             return
         self._has_saved = False
+        if self.save_total_limit is None or not trainer.is_global_zero:
+            return
+
         folder = Path(str(self.dirpath))
         newest = folder / f"{PREFIX_CHECKPOINT_DIR}-{trainer.global_step}"
-        if (
-            trainer.is_global_zero
-            and self.save_total_limit is not None
-            and newest in list_checkpoints(folder)
-        ):
-            best = self.best_model_path if self.monitor else None
-            rotate_checkpoints(folder, self.save_total_limit, best or None, newest=newest)
+        if newest not in list_checkpoints(folder):
+            return
+        best: str | None = None
+        if self.monitor and self.best_model_path:
+            best = self.best_model_path
+        rotate_checkpoints(folder, self.save_total_limit, best, newest=newest)

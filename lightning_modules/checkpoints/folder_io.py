@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from torch import nn
 
@@ -28,8 +28,7 @@ _LOADING = "load_optimizer_state_dict"
 
 
 class FolderCheckpointIO(CheckpointIO):
-    """As Lightning's `TorchCheckpointIO`, but checkpoints are the folders `checkpoint-N` of the
-    Trainer API.
+    """As Lightning's `TorchCheckpointIO`, but writes the folders `checkpoint-N` of the Trainer API.
 
     They resume with `lightrainer.Trainer.train(resume_from_checkpoint=folder)` and with the
     reference, and those that either of them wrote resume with
@@ -37,12 +36,14 @@ class FolderCheckpointIO(CheckpointIO):
     renamed, and only tensors and plain values are unpickled. Files of Lightning are still read, in
     the same safe way.
 
-        checkpoint = ModelCheckpoint(dirpath="out", filename="checkpoint-{step}",
-        auto_insert_metric_name=False) checkpoint.FILE_EXTENSION = ""
+        checkpoint = ModelCheckpoint(
+            dirpath="out", filename="checkpoint-{step}", auto_insert_metric_name=False
+        )
+        checkpoint.FILE_EXTENSION = ""
         trainer = lightning.Trainer(plugins=[FolderCheckpointIO(module)], callbacks=[checkpoint])
         trainer.fit(module, loader, ckpt_path="out/checkpoint-500")
 
-    Wrapped in Lightning's `AsyncCheckpointIO` it writes while the training goes on.
+    Wrapped in Lightning's `AsyncCheckpointIO` it writes while the training continues.
 
     Args:
         module: the LightningModule that is trained. A `ResumableModule`, such as `LossModule`,
@@ -55,14 +56,18 @@ class FolderCheckpointIO(CheckpointIO):
     """
 
     def __init__(
-        self, module: LightningModule, *, attribute: str = "model", processing_class: Any = None
+        self,
+        module: LightningModule,
+        *,
+        attribute: str = "model",
+        processing_class: object = None,
     ) -> None:
         model = getattr(module, attribute, None)
         if not isinstance(model, nn.Module):
             raise TypeError(
-                f"{type(module).__name__}.{attribute} is {type(model).__name__}, not the model "
-                "whose weights are to be saved; pass attribute=... with the name under which the "
-                "module has it"
+                f"attribute={attribute!r}: {type(module).__name__}.{attribute} is a "
+                f"{type(model).__name__}, not a torch.nn.Module. Pass the name of the attribute "
+                "that holds the model."
             )
         self.module = module
         self.attribute = attribute
@@ -70,19 +75,20 @@ class FolderCheckpointIO(CheckpointIO):
         self._cleaned: set[Path] = set()
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None
     ) -> None:
-        """Write a folder at `path`, replacing an older one; or Lightning's own file if it ends in
-        `.ckpt`.
+        """Write a folder at `path`, replacing an older one.
+
+        A path that ends in `.ckpt` becomes a file as Lightning writes it.
 
         Raises:
             TypeError: there are `storage_options`.
-            ValueError: the path is that of a remote place.
+            ValueError: the path is the address of a remote storage.
         """
         if storage_options is not None:
             raise TypeError(
-                f"storage_options={storage_options!r}: a folder on the disk has none; leave "
-                "them out"
+                f"storage_options={storage_options!r}: folders on a local disk have no storage "
+                "options; leave them out"
             )
         final = _local(path)
         if final.suffix == ".ckpt" and not final.is_dir():
@@ -92,21 +98,22 @@ class FolderCheckpointIO(CheckpointIO):
             self._cleaned.add(final.parent)
             staging.remove_leftovers(final.parent)
         model, prefix = self._model()
-        own, others = split_weights(checkpoint["state_dict"], prefix)
+        model_weights, other_weights = split_weights(checkpoint["state_dict"], prefix)
         with staging.staged_folder(final) as folder:
-            save_weights(model, folder, state_dict=own)
-            if hasattr(self.processing_class, "save_pretrained"):
-                self.processing_class.save_pretrained(str(folder))
-            write_states(checkpoint, folder, others, **self._known())
+            save_weights(model, folder, state_dict=model_weights)
+            save_processing: Any = getattr(self.processing_class, "save_pretrained", None)
+            if save_processing is not None:
+                save_processing(str(folder))
+            write_states(checkpoint, folder, other_weights, **self._state_entries())
             manifest.write_manifest(folder)
 
     def load_checkpoint(
-        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+        self, path: str | Path, map_location: object = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Read a folder, or a file of Lightning; a folder's weights are loaded into the model.
 
         Raises:
-            FileNotFoundError: there is nothing of that name.
+            FileNotFoundError: the path does not exist.
             ValueError: it is damaged, holds other things than tensors and plain values, or lacks
                 trained weights of the model, whose module's `strict_loading` is not False.
         """
@@ -119,11 +126,9 @@ class FolderCheckpointIO(CheckpointIO):
         load_weights(model, folder, strict=self.module.strict_loading)
         trainer = self.module.trainer
         checkpoint = read_states(folder, accumulation=trainer.accumulate_grad_batches)
-        whole = {
-            **checkpoint,
-            "state_dict": {**self.module.state_dict(), **checkpoint["state_dict"]},
-        }
-        return _checked(whole, folder, trainer)
+        # The module has the model's weights already.
+        checkpoint["state_dict"] = {**self.module.state_dict(), **checkpoint["state_dict"]}
+        return _checked(checkpoint, folder, trainer)
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Delete a folder atomically, or a file."""
@@ -134,34 +139,47 @@ class FolderCheckpointIO(CheckpointIO):
             target.unlink()
 
     def _model(self) -> tuple[nn.Module, str]:
-        """Return the model under `torch.compile`, and the prefix of its weights' names in the
-        module.
-        """
-        model, prefix = getattr(self.module, self.attribute), f"{self.attribute}."
-        while (inner := inside_compiled(model)) is not None:
-            model, prefix = inner, f"{prefix}_orig_mod."
-        return model, prefix
+        """Return the model under `torch.compile`, and the prefix of its weights in the module."""
+        model: nn.Module = getattr(self.module, self.attribute)
+        prefix = f"{self.attribute}."
+        while True:
+            inner = inside_compiled(model)
+            if inner is None:
+                return model, prefix
+            model = inner
+            prefix = f"{prefix}_orig_mod."
 
-    def _known(self) -> dict[str, Any]:
+    def _state_entries(self) -> dict[str, Any]:
+        """Return the entries of `trainer_state.json` that Lightning's checkpoints do not hold."""
         trainer = self.module.trainer
-        batches, epochs = trainer.num_training_batches, trainer.max_epochs
-        known: dict[str, Any] = {
+        entries: dict[str, Any] = {
             "max_steps": max(trainer.max_steps, 0),
-            "num_train_epochs": max(epochs or 0, 0),
+            "num_train_epochs": max(trainer.max_epochs or 0, 0),
         }
-        if batch_size := getattr(trainer.train_dataloader, "batch_size", None):
-            known["train_batch_size"] = batch_size
-        return {
-            **known,
-            "batches_in_epoch": (
-                batches if batches != float("inf") else current_loop_position(trainer).done + 1
-            ),
-        }
+        batch_size = getattr(trainer.train_dataloader, "batch_size", None)
+        if batch_size:
+            entries["train_batch_size"] = batch_size
+
+        # A stream has no length; its epoch is always the one that is not completed yet.
+        batches = trainer.num_training_batches
+        if batches == float("inf"):
+            batches = current_loop_position(trainer).done + 1
+        entries["batches_in_epoch"] = batches
+        return entries
+
+
+class TorchCheckpointReader(Protocol):
+    """The part of Lightning's `TorchCheckpointIO` that reads, with its types."""
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any, weights_only: bool | None
+    ) -> dict[str, Any]:
+        """Read a file."""
+        ...
 
 
 class FolderReader(TorchCheckpointIO):
-    """As Lightning's `TorchCheckpointIO`, but reads folders as `ckpt_path` too, and every file in
-    full precision.
+    """As Lightning's `TorchCheckpointIO`, but reads folders too, and every file in full precision.
 
     Args:
         trainer: the weights go to the attribute `model` of its module.
@@ -171,10 +189,9 @@ class FolderReader(TorchCheckpointIO):
         self.trainer = trainer
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None
     ) -> None:
-        """Write a file as Lightning does, without the state of the loaders in one that has weights
-        only.
+        """Write a file as Lightning does, but without the state of loaders if it has weights only.
 
         Lightning calls no callback for such a file, and the state holds arrays, which are not read
         safely.
@@ -184,20 +201,21 @@ class FolderReader(TorchCheckpointIO):
         super().save_checkpoint(checkpoint, path, storage_options)
 
     def load_checkpoint(
-        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+        self, path: str | Path, map_location: object = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Read a folder as `FolderCheckpointIO` does, a file as Lightning does."""
         if Path(path).is_dir():
             return FolderCheckpointIO(self.trainer.lightning_module).load_checkpoint(path)
         _convert_to_double(self.trainer.lightning_module)
-        return _checked(
-            super().load_checkpoint(path, map_location, weights_only), Path(path), self.trainer
-        )
+        files = cast("TorchCheckpointReader", super())
+        checkpoint = files.load_checkpoint(path, map_location, weights_only)
+        return _checked(checkpoint, Path(path), self.trainer)
 
 
 def _convert_to_double(module: LightningModule) -> None:
-    """Convert the module before weights in double precision are loaded: Lightning does so after,
-    and rounds them.
+    """Convert the module to double precision before weights in it are loaded.
+
+    Lightning does so afterwards, when they are rounded already.
     """
     if module.trainer.precision == "64-true":
         module.double()
@@ -211,50 +229,53 @@ def split_weights(
     Raises:
         ValueError: no name begins with it.
     """
-    own = {
-        name.removeprefix(prefix): value
-        for name, value in state_dict.items()
-        if name.startswith(prefix)
-    }
-    others = {name: value for name, value in state_dict.items() if not name.startswith(prefix)}
-    if others and not own:
+    with_prefix: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for name, value in state_dict.items():
+        if name.startswith(prefix):
+            with_prefix[name.removeprefix(prefix)] = value
+        else:
+            others[name] = value
+    if others and not with_prefix:
         some = ", ".join(list(others)[:3])
-        raise ValueError(f"no weight's name begins with {prefix!r}: the names are {some}, ...")
-    return own, others
+        raise ValueError(
+            f"prefix={prefix!r}: no name of a weight begins with it; the names are {some}, ..."
+        )
+    return with_prefix, others
 
 
 def _checked(checkpoint: dict[str, Any], path: Path, trainer: Trainer) -> dict[str, Any]:
-    """Return a checkpoint without foreign paths, and let the states of optimizers be checked before
-    they are loaded.
+    """Return a checkpoint that is safe to load.
 
+    It has no foreign paths, and the states of optimizers are checked when they are loaded.
     Callbacks of Lightning delete the files that their states name, and optimizers accept states of
     any shape.
     """
     _check_before_loading(trainer, path)
-    if not isinstance(checkpoint.get("callbacks"), dict):
+    states = checkpoint.get("callbacks")
+    if not isinstance(states, dict):
         return checkpoint
     callbacks: list[Any] = getattr(trainer, "callbacks", [])
-    return {
-        **checkpoint,
-        "callbacks": remove_foreign_paths(checkpoint["callbacks"], callbacks, path),
-    }
+    checked = remove_foreign_paths(cast("dict[str, Any]", states), callbacks, path)
+    return {**checkpoint, "callbacks": checked}
 
 
 def _check_before_loading(trainer: Trainer, path: Path) -> None:
-    """Make the strategy compare the states of optimizers with their parameters before it loads
-    them.
-    """
-    strategy: Any = trainer.strategy
-    vars(strategy).pop(_LOADING, None)
+    """Make the strategy compare the states of optimizers with their parameters before loading."""
+    strategy = trainer.strategy
+    attributes: dict[str, Any] = vars(strategy)
+    attributes.pop(_LOADING, None)
     load = getattr(strategy, _LOADING)
 
     def load_checked(checkpoint: Mapping[str, Any]) -> None:
-        vars(strategy).pop(_LOADING, None)
-        # as Lightning has it
+        # Only this checkpoint is checked so.
+        attributes.pop(_LOADING, None)
+        # Lightning itself ignores surplus states.
         pairs = zip(strategy.optimizers, checkpoint["optimizer_states"], strict=False)
-        for number, (optimizer, state) in enumerate(pairs):
-            name = LIGHTNING_STATE_NAME if number else OPTIMIZER_NAME
-            file = path / name if path.is_dir() else path
+        for index, (optimizer, state) in enumerate(pairs):
+            file = path
+            if path.is_dir():
+                file = path / (OPTIMIZER_NAME if index == 0 else LIGHTNING_STATE_NAME)
             require_fitting_optimizer_state(optimizer, state, file, model=trainer.lightning_module)
         load(checkpoint)
 

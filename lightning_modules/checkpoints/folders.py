@@ -20,27 +20,28 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointNotFoundError(FileNotFoundError, ValueError):
-    """There is no checkpoint: a ValueError, as in the reference, and a FileNotFoundError."""
+    """No checkpoint was found: a ValueError, as in the reference, and a FileNotFoundError."""
 
 
 def list_checkpoints(run_dir: StrPath) -> list[Path]:
     """Return all folders `checkpoint-<step>` in a folder, by step, without checking their contents.
 
     Raises:
-        FileNotFoundError: there is no folder `run_dir`.
+        FileNotFoundError: the folder `run_dir` does not exist.
     """
     return _numbered(run_dir, PREFIX_CHECKPOINT_DIR)
 
 
 def get_last_checkpoint(folder: StrPath) -> str | None:
-    """As `transformers.trainer_utils.get_last_checkpoint`: the one with the highest step, or None
-    if there is none.
+    """As `transformers.trainer_utils.get_last_checkpoint`: the one with the highest step, or None.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: the folder does not exist.
     """
-    found = list_checkpoints(folder)
-    return os.path.join(folder, found[-1].name) if found else None
+    checkpoints = list_checkpoints(folder)
+    if not checkpoints:
+        return None
+    return os.path.join(folder, checkpoints[-1].name)
 
 
 def last_intact_checkpoint(
@@ -48,10 +49,9 @@ def last_intact_checkpoint(
     *,
     training_state: bool = True,
     weights: bool = True,
-    wanted: Callable[[Path], bool] | None = None,
+    is_candidate: Callable[[Path], bool] | None = None,
 ) -> str | None:
-    """As `get_last_checkpoint`, but skips damaged ones, each with a warning that says what is
-    wrong.
+    """As `get_last_checkpoint`, but skips damaged ones, each with a warning that names the damage.
 
     Folders whose process was killed while it replaced them get their names back first.
 
@@ -59,26 +59,22 @@ def last_intact_checkpoint(
         folder: the folder that holds the checkpoints.
         training_state: as for `problems`.
         weights: as for `problems`.
-        wanted: selects the checkpoints to consider, by default all.
+        is_candidate: whether to consider a checkpoint; None considers all.
 
     Returns:
         the newest intact checkpoint, or None.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: the folder does not exist.
     """
     restore_replaced(folder)
     for checkpoint in reversed(list_checkpoints(folder)):
-        if wanted is not None and not wanted(checkpoint):
+        if is_candidate is not None and not is_candidate(checkpoint):
             continue
-        found = problems(checkpoint, training_state=training_state, weights=weights)
-        if not found:
+        damage = problems(checkpoint, training_state=training_state, weights=weights)
+        if not damage:
             return os.path.join(folder, checkpoint.name)
-        _log.warning(
-            "The checkpoint %s is passed over, because it is damaged: %s.",
-            checkpoint,
-            "; ".join(found),
-        )
+        _log.warning("Checkpoint %s is damaged and was skipped: %s.", checkpoint, "; ".join(damage))
     return None
 
 
@@ -90,8 +86,7 @@ def sort_checkpoints(
     *,
     newest: StrPath | None = None,
 ) -> list[str]:
-    """As `transformers.trainer_utils.sort_checkpoints`: return the checkpoints in order of
-    deletion.
+    """As `transformers.trainer_utils.sort_checkpoints`: the checkpoints in order of deletion.
 
     The reference matches `PREFIX-*`, but here only `PREFIX-<digits>`: a user's `checkpoint-12-keep`
     is never deleted.
@@ -103,24 +98,42 @@ def sort_checkpoints(
             (as on some network file systems).
         best_model_checkpoint: comes last but one, or last if it is also the most recent.
         newest: the checkpoint just written. Those with a higher step come from another run in the
-            same folder, or from the part of this run that a resume from an earlier step gave up,
-            and come first. So the same checkpoints are left as in the reference, which orders by
-            time; by step alone the checkpoint just written would be the first to be deleted. One
+            same folder, or from the part of this run that was discarded by resuming from an earlier
+            step, and come first. So the same checkpoints are left as in the reference, which orders
+            by time; by step alone the checkpoint just written would be the first to be deleted. One
             difference: older ones with lower steps come first by time, here by step.
     """
-    found = _numbered(output_dir, checkpoint_prefix) if os.path.isdir(output_dir) else []
+    if not os.path.isdir(output_dir):
+        return []
+    checkpoints = _numbered(output_dir, checkpoint_prefix)
     if use_mtime:
-        found = _by_time(found)
+        checkpoints = _by_time(checkpoints)
     if newest is not None:
-        limit = _step(Path(newest).name, checkpoint_prefix)
-        found.sort(
-            key=lambda path: limit is None or (_step(path.name, checkpoint_prefix) or 0) <= limit
-        )
-    ordered = [str(path) for path in found]
-    best = _same_among(ordered, best_model_checkpoint)
+        checkpoints = _later_steps_first(checkpoints, Path(newest).name, checkpoint_prefix)
+
+    # The best one next to last, unless it is the most recent.
+    ordered = [str(path) for path in checkpoints]
+    best = _find_same_folder(ordered, best_model_checkpoint)
     if best is not None and best != ordered[-1]:
-        ordered = [path for path in ordered[:-1] if path != best] + [best, ordered[-1]]
+        ordered.remove(best)
+        ordered.insert(len(ordered) - 1, best)
     return ordered
+
+
+def _later_steps_first(checkpoints: list[Path], newest: str, prefix: str) -> list[Path]:
+    """Return the checkpoints with higher steps than the newest one first, otherwise in order."""
+    last_step = _step(newest, prefix)
+    if last_step is None:
+        return checkpoints
+    later: list[Path] = []
+    earlier: list[Path] = []
+    for path in checkpoints:
+        step = _step(path.name, prefix) or 0
+        if step > last_step:
+            later.append(path)
+        else:
+            earlier.append(path)
+    return later + earlier
 
 
 def rotate_checkpoints(
@@ -133,11 +146,11 @@ def rotate_checkpoints(
     newest: StrPath | None = None,
     spare: StrPath | None = None,
 ) -> bool:
-    """As `transformers.trainer_utils.rotate_checkpoints`, but a kill in the middle leaves no half
-    checkpoint behind.
+    """As `transformers.trainer_utils.rotate_checkpoints`, but safe against kills.
 
-    Oldest first, checkpoints are deleted until `save_total_limit` are left. The most recent and the
-    best are never deleted, so that with a limit of 1 two may be left.
+    A kill leaves no half of a checkpoint behind. The oldest are deleted first, until
+    `save_total_limit` are left. The most recent and the best are never deleted, so that with a
+    limit of 1 two may be left.
 
     Args:
         output_dir: the folder that holds the checkpoints.
@@ -146,44 +159,54 @@ def rotate_checkpoints(
         use_mtime: as for `sort_checkpoints`.
         checkpoint_prefix: as for `sort_checkpoints`.
         newest: the checkpoint just written, as for `sort_checkpoints`.
-        spare: a checkpoint that is not deleted yet, as a power failure may still damage the newer
-            ones.
+        spare: a checkpoint that is not deleted yet, because a power failure may still damage the
+            newer ones.
 
     Returns:
-        whether that one is beyond the limit.
+        whether the spared one is beyond the limit.
     """
     if save_total_limit is None or save_total_limit <= 0:
         return False
     checkpoints = sort_checkpoints(output_dir, checkpoint_prefix, use_mtime, newest=newest)
     if not checkpoints:
         return False
+
     # As in the reference, a best checkpoint in another folder counts as well, and one more is left.
     protected = {checkpoints[-1]}
     if best_model_checkpoint is not None:
-        protected.add(_same_among(checkpoints, best_model_checkpoint) or str(best_model_checkpoint))
+        best = _find_same_folder(checkpoints, best_model_checkpoint)
+        protected.add(best or str(best_model_checkpoint))
+
     surplus = len(checkpoints) - max(save_total_limit, len(protected))
-    doomed = [path for path in checkpoints if path not in protected][: max(surplus, 0)]
-    spared = _same_among(doomed, spare)
-    for path in doomed:
+    unprotected = [path for path in checkpoints if path not in protected]
+    to_delete = unprotected[: max(surplus, 0)]
+    spared = _find_same_folder(to_delete, spare)
+    for path in to_delete:
         if path != spared:
             discard(path)
     return spared is not None
 
 
 def _step(name: str, prefix: str) -> int | None:
+    """Return the step in the name of a checkpoint; None for another name."""
     match = re.fullmatch(re.escape(prefix) + r"-([0-9]+)", name)
-    return int(match[1]) if match else None
+    if match is None:
+        return None
+    return int(match[1])
 
 
 def _numbered(run_dir: StrPath, prefix: str) -> list[Path]:
-    steps = {
-        entry.name: _step(entry.name, prefix) for entry in os.scandir(run_dir) if entry.is_dir()
-    }
-    found = sorted((step, name) for name, step in steps.items() if step is not None)
-    return [Path(run_dir, name) for _, name in found]
+    """Return the checkpoints in a folder by step."""
+    numbered: list[tuple[int, str]] = []
+    for entry in os.scandir(run_dir):
+        step = _step(entry.name, prefix)
+        if step is not None and entry.is_dir():
+            numbered.append((step, entry.name))
+    return [Path(run_dir, name) for _, name in sorted(numbered)]
 
 
 def _by_time(folders: list[Path]) -> list[Path]:
+    """Return folders by time of change; unchanged if all times lie within a second."""
     times = {path: path.stat().st_mtime for path in folders}
     if len(folders) < 2:
         return folders
@@ -196,9 +219,12 @@ def _by_time(folders: list[Path]) -> list[Path]:
     return sorted(folders, key=lambda path: times[path])
 
 
-def _same_among(paths: list[str], wanted: StrPath | None) -> str | None:
-    """Return the path of the same folder as `wanted`, which may be relative or end in a slash."""
-    if wanted is None:
+def _find_same_folder(paths: list[str], folder: StrPath | None) -> str | None:
+    """Return the one of the paths that is this folder, which may be relative or end in a slash."""
+    if folder is None:
         return None
-    target = os.path.realpath(wanted)
-    return next((path for path in paths if os.path.realpath(path) == target), None)
+    real_path = os.path.realpath(folder)
+    for path in paths:
+        if os.path.realpath(path) == real_path:
+            return path
+    return None

@@ -1,5 +1,4 @@
-"""Convert a checkpoint of Lightning, which is one dict, to the files of the documented folder, and
-back.
+"""Convert a checkpoint of Lightning, which is one dict, to the files of a folder, and back.
 
 Entries that the documented files do not cover (loops, callbacks, further optimizers, weights
 beside the model's) are in `lightning_state.pt`, which the reference ignores.
@@ -12,7 +11,7 @@ import re
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..common.file_names import (
     OPTIMIZER_NAME,
@@ -34,17 +33,24 @@ from ..internals.loop_states import (
 )
 from .weight_formats import first_existing_file
 
+if TYPE_CHECKING:
+    import torch
+
 LIGHTNING_STATE_NAME = "lightning_state.pt"
 """Exists only in folders written by Lightning or converted from its files."""
 
 PRECISION = "MixedPrecision"
-"""Key of the state of the precision plugin in a checkpoint of Lightning: its class's name; it
-holds the scaler.
+"""Key of the state of the precision plugin, which holds the scaler, in Lightning's checkpoints.
+
+It is the name of the plugin's class.
 """
 
 
 def write_states(
-    checkpoint: Mapping[str, Any], folder: Path, other_weights: Mapping[str, Any], **known: Any
+    checkpoint: Mapping[str, Any],
+    folder: Path,
+    other_weights: Mapping[str, Any],
+    **state_entries: Any,
 ) -> None:
     """Write everything except the model's weights.
 
@@ -52,39 +58,48 @@ def write_states(
         checkpoint: as Lightning makes it; `state_dict` is ignored.
         folder: an unfinished folder.
         other_weights: weights that are not the model's.
-        known: entries of `trainer_state.json` that the checkpoint does not hold.
+        state_entries: entries of `trainer_state.json` that the checkpoint does not hold.
     """
-    rest = {**checkpoint, "state_dict": dict(other_weights)}
-    optimizers, schedulers = (
-        list(rest.pop(name, [])) for name in ("optimizer_states", "lr_schedulers")
-    )
-    states = {rank: unpack(packed) for rank, packed in rest.pop(PROCESS_STATES, {}).items()}
-    # another module's batches are not windows; the files hold the position
+    rest: dict[str, Any] = {**checkpoint, "state_dict": dict(other_weights)}
+    optimizers: list[dict[str, Any]] = list(rest.pop("optimizer_states", []))
+    schedulers: list[dict[str, Any]] = list(rest.pop("lr_schedulers", []))
+    packed_states: dict[int, torch.Tensor] = rest.pop(PROCESS_STATES, {})
+    states = {rank: unpack(packed) for rank, packed in packed_states.items()}
+
+    # The batches of another module are not windows; the files hold the position.
     if rest.pop(IN_WINDOWS, False):
         del rest["loops"]
+
+    # The first optimizer with its schedule.
     if optimizers:
         save_torch(optimizers[0], folder / OPTIMIZER_NAME)
-        schedule = (
-            schedulers[0]
-            if schedulers
-            else _constant_schedule(optimizers[0], checkpoint["global_step"])
-        )
+        if schedulers:
+            schedule = schedulers[0]
+        else:
+            schedule = _constant_schedule(optimizers[0], checkpoint["global_step"])
         save_torch(schedule, folder / SCHEDULER_NAME)
-        rest |= {"optimizer_states": optimizers[1:], "lr_schedulers": schedulers[1:]}
+        rest["optimizer_states"] = optimizers[1:]
+        rest["lr_schedulers"] = schedulers[1:]
     if "scale" in rest.get(PRECISION, {}):
         save_torch(rest.pop(PRECISION), folder / SCALER_NAME)
+
+    # Random generators and position in the data of each process.
     for rank, state in states.items():
-        save_torch(state["rng"], folder / rng_state_name(rank if len(states) > 1 else None))
+        rank_in_name = rank if len(states) > 1 else None
+        save_torch(state["rng"], folder / rng_state_name(rank_in_name))
         if state["data"] is not None:
             save_torch(state["data"], folder / data_state_name(rank))
+
     save_torch(_plain_only(rest), folder / LIGHTNING_STATE_NAME)
-    text = json.dumps(trainer_state(checkpoint, states, **known), indent=2, sort_keys=True)
+    content = trainer_state(checkpoint, states, **state_entries)
+    text = json.dumps(content, indent=2, sort_keys=True)
     (folder / TRAINER_STATE_NAME).write_text(f"{text}\n", encoding="utf-8")
 
 
 def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, Any]:
-    """Return everything except the model's weights as a checkpoint of Lightning, with other weights
-    in `state_dict`.
+    """Return everything except the model's weights as a checkpoint of Lightning.
+
+    Other weights are in `state_dict`.
 
     Args:
         folder: a checkpoint of any writer.
@@ -93,9 +108,9 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
     Raises:
         ValueError: a file is damaged, or holds other things than tensors and plain values.
     """
-    state = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    state: dict[str, Any] = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     processes = _processes(folder)
-    checkpoint = {
+    checkpoint: dict[str, Any] = {
         "pytorch-lightning_version": version("lightning"),
         "state_dict": {},
         "optimizer_states": [],
@@ -105,36 +120,47 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
         checkpoint |= from_plain(load_torch(folder / LIGHTNING_STATE_NAME))
     if "loops" not in checkpoint:
         checkpoint |= _position(state, processes, accumulation or 1)
-    if file := first_existing_file(folder, (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN)):
-        checkpoint["optimizer_states"].insert(0, load_torch(file))
+
+    # The first optimizer with its schedule.
+    optimizer_file = first_existing_file(folder, (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN))
+    if optimizer_file is not None:
+        checkpoint["optimizer_states"].insert(0, load_torch(optimizer_file))
         checkpoint["lr_schedulers"].insert(0, load_torch(folder / SCHEDULER_NAME))
-    else:  # so that Lightning reports a checkpoint of weights only
-        del checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
+    else:
+        # Without these entries Lightning reports a checkpoint of weights only.
+        del checkpoint["optimizer_states"]
+        del checkpoint["lr_schedulers"]
     if (folder / SCALER_NAME).is_file():
         checkpoint[PRECISION] = load_torch(folder / SCALER_NAME)
-    return {**checkpoint, PROCESS_STATES: {rank: pack(state) for rank, state in processes.items()}}
+    checkpoint[PROCESS_STATES] = {rank: pack(state) for rank, state in processes.items()}
+    return checkpoint
 
 
 def _processes(folder: Path) -> dict[int, dict[str, Any]]:
     """Return the states of all processes by rank."""
-    found = {}
+    states: dict[int, dict[str, Any]] = {}
     for path in folder.glob("rng_state*.pth"):
         match = re.fullmatch(r"rng_state(?:_([0-9]+))?\.pth", path.name)
         if match is None:
             continue
         rank = int(match[1] or 0)
-        data = folder / data_state_name(rank)
-        found[rank] = {
-            "rng": load_torch(path),
-            "data": load_torch(data) if data.is_file() else None,
-        }
-    return found
+        states[rank] = {"rng": load_torch(path), "data": None}
+        data_file = folder / data_state_name(rank)
+        if data_file.is_file():
+            states[rank]["data"] = load_torch(data_file)
+    return states
 
 
 def _position(
-    state: Mapping[str, Any], processes: Mapping[int, Any], accumulation: int
+    state: Mapping[str, Any], processes: Mapping[int, Mapping[str, Any]], accumulation: int
 ) -> dict[str, Any]:
-    """Return the states of loops that resume at the position of a training of the Trainer API."""
+    """Return the states of loops that resume at the position of a training of the Trainer API.
+
+    Args:
+        state: the contents of `trainer_state.json`.
+        processes: the states of all processes by rank.
+        accumulation: batches of a step, where the position in the data does not hold it.
+    """
     steps = int(state["global_step"])
     written = processes.get(0, {}).get("data")
     if written is None:
@@ -142,47 +168,54 @@ def _position(
         batches = steps * accumulation
     else:
         data: dict[str, Any] = from_plain(written)
-        each = data["layout"]["accumulation"]
-        over = data["done"] >= data["windows"]
-        epoch, done = (data["epoch"] + 1, 0) if over else (data["epoch"], data["done"] * each)
-        batches = epoch * data["windows"] * each + done
+        batches_in_window = data["layout"]["accumulation"]
+        if data["done"] >= data["windows"]:
+            epoch = data["epoch"] + 1
+            done = 0
+        else:
+            epoch = data["epoch"]
+            done = data["done"] * batches_in_window
+        batches = epoch * data["windows"] * batches_in_window + done
     loops = loops_at(epoch=epoch, done=done, steps=steps, batches=max(batches, done))
     return {"epoch": epoch, "global_step": steps, "loops": loops}
 
 
 def _plain_only(values: Mapping[str, Any]) -> Any:
-    """Drop values that could not be read again, with a warning; entries of callbacks and
-    hyperparameters one by one.
+    """Convert a checkpoint to plain values, without values that could not be read again.
+
+    These are named in warnings, of callbacks and hyperparameters one by one.
     """
-    kept: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, value in values.items():
         if name in ("callbacks", "hyper_parameters") and isinstance(value, Mapping):
-            kept[name] = _plain_only(value)
+            entries[name] = _plain_only(cast("Mapping[str, Any]", value))
         else:
-            kept |= plain_entries({name: value})
-    return {
-        "kind": "mapping",
-        "class": None,
-        "items": [[name, written] for name, written in kept.items()],
-    }
+            entries |= plain_entries({name: value})
+    items = [[name, entry] for name, entry in entries.items()]
+    return {"kind": "mapping", "class": None, "items": items}
 
 
 def _constant_schedule(optimizer: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """Return the state of a constant schedule, without which the Trainer API would not restore
-    the optimizer either.
+    """Return the state of a constant schedule.
+
+    Without a schedule the Trainer API would not restore the optimizer either.
     """
-    groups = optimizer["param_groups"]
+    base_rates: list[float] = []
+    last_rates: list[float] = []
+    for group in optimizer["param_groups"]:
+        base_rates.append(group.get("initial_lr", group["lr"]))
+        last_rates.append(group["lr"])
     return {
-        "base_lrs": [group.get("initial_lr", group["lr"]) for group in groups],
+        "base_lrs": base_rates,
         "last_epoch": steps,
         "_step_count": steps + 1,
         "_get_lr_called_within_step": False,
-        "_last_lr": [group["lr"] for group in groups],
-        "lr_lambdas": [None] * len(groups),
+        "_last_lr": last_rates,
+        "lr_lambdas": [None] * len(last_rates),
     }
 
 
-_SWITCHES = (
+_CONTROL_FLAGS = (
     "should_training_stop",
     "should_epoch_stop",
     "should_save",
@@ -192,7 +225,7 @@ _SWITCHES = (
 
 
 def trainer_state(
-    checkpoint: Mapping[str, Any], states: Mapping[int, Any], **known: Any
+    checkpoint: Mapping[str, Any], states: Mapping[int, Mapping[str, Any]], **entries: Any
 ) -> dict[str, Any]:
     """Return the entries of `trainer_state.json` that a checkpoint of Lightning holds.
 
@@ -202,37 +235,40 @@ def trainer_state(
     Args:
         checkpoint: as Lightning makes it.
         states: by rank, `data` is the position in the data, or None.
-        known: further entries.
+        entries: further entries. `batches_in_epoch` is not written, but used for `epoch`.
     """
-    written = (states.get(0) or {}).get("data")
-    data: dict[str, Any] | None = None if written is None else from_plain(written)
-    if data is not None:
-        known["train_batch_size"] = data["layout"]["batch_size"]
+    written = states.get(0, {}).get("data")
+    data: dict[str, Any] | None = None
+    if written is not None:
+        position: dict[str, Any] = from_plain(written)
+        entries["train_batch_size"] = position["layout"]["batch_size"]
+        data = position
+    batches_in_epoch = entries.pop("batches_in_epoch", None)
     return {
-        "epoch": _epochs(checkpoint, data, known.pop("batches_in_epoch", None)),
+        "epoch": _epochs(checkpoint, data, batches_in_epoch),
         "global_step": checkpoint["global_step"],
         "is_local_process_zero": True,
         "is_world_process_zero": True,
         "log_history": [],
         # The reference reads this entry at its next save.
         "stateful_callbacks": {
-            "TrainerControl": {"args": dict.fromkeys(_SWITCHES, False), "attributes": {}}
+            "TrainerControl": {"args": dict.fromkeys(_CONTROL_FLAGS, False), "attributes": {}}
         },
-        **known,
+        **entries,
     }
 
 
 def _epochs(
     checkpoint: Mapping[str, Any], data: Mapping[str, Any] | None, batches_in_epoch: float | None
 ) -> float:
-    """Return the number of epochs done, including the fraction of the current one."""
+    """Return the number of completed epochs, including the fraction of the current one."""
     loop_position = loop_position_of(checkpoint["loops"]["fit_loop"])
     if loop_position.done == 0 or loop_position.at_end:
         return float(loop_position.epoch + loop_position.at_end)
     if batches_in_epoch is None and data is not None:
-        batches_in_epoch = data["windows"] * (
-            1 if checkpoint.get(IN_WINDOWS) else data["layout"]["accumulation"]
-        )
+        batches_in_epoch = data["windows"]
+        if not checkpoint.get(IN_WINDOWS):
+            batches_in_epoch *= data["layout"]["accumulation"]
     if batches_in_epoch is None:
         raise ValueError(
             f"the checkpoint is {loop_position.done} batches into epoch {loop_position.epoch}: "

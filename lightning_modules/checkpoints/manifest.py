@@ -1,5 +1,4 @@
-"""Manifest of a checkpoint: the list of its files with sizes and checksums, to find lost or damaged
-ones.
+"""Manifest of a checkpoint: its files with sizes and checksums, to find lost or damaged ones.
 
 Checksums are xxHash: no protection against forgery, but they take a tenth of the time of writing.
 
@@ -24,8 +23,11 @@ from .owners import job_mark
 
 ALGORITHM = "xxh3_64"
 
-_BLOCK = 1 << 16  # bytes; more takes longer to allocate than a small file to read
-_NOTED = ".checksums-*.json"
+_BLOCK_SIZE = 1 << 16
+"""Bytes read at a time; a larger block takes longer to allocate than a small file to read."""
+
+_CHECKSUMS_NAME = ".checksums-*.json"
+"""Pattern of the files in which other processes leave checksums for the manifest."""
 
 
 def checksum(path: StrPath) -> str:
@@ -34,13 +36,15 @@ def checksum(path: StrPath) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    found = xxh3_64()
-    block = memoryview(bytearray(_BLOCK))
-    # not mapped: a read error would kill the process by SIGBUS
+    digest = xxh3_64()
+    block = memoryview(bytearray(_BLOCK_SIZE))
+    # The file is not mapped into memory: a read error would kill the process by SIGBUS.
     with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(block):
-            found.update(block[:count])
-    return found.hexdigest()
+        while True:
+            count = file.readinto(block)
+            if not count:
+                return digest.hexdigest()
+            digest.update(block[:count])
 
 
 def record_checksums(folder: Path, files: Iterable[Path]) -> None:
@@ -50,22 +54,26 @@ def record_checksums(folder: Path, files: Iterable[Path]) -> None:
         folder: the folder of the files; other processes write into it too.
         files: the files that this process has written.
     """
-    found = {path.name: checksum(path) for path in files}
-    if found:
-        path = folder / _NOTED.replace("*", f"{os.getpid()}-{min(found)}")
-        path.write_text(json.dumps(found), encoding="utf-8")
+    checksums = {path.name: checksum(path) for path in files}
+    if not checksums:
+        return
+    # The name of a file makes the name unique among machines with the same process ids.
+    unique = f"{os.getpid()}-{min(checksums)}"
+    path = folder / _CHECKSUMS_NAME.replace("*", unique)
+    path.write_text(json.dumps(checksums), encoding="utf-8")
 
 
 MANIFEST_NAME = "_manifest.json"
 """Exists in every checkpoint written here; those of the reference have none."""
 
 _VERSION = 1
-_OWN = "checksum"
+
+_OWN_CHECKSUM = "checksum"
+"""Entry with the checksum of the manifest's other entries."""
 
 
 def write_manifest(folder: StrPath) -> None:
-    """Write name, size and checksum of every file below a folder, which is complete except for its
-    manifest.
+    """Write name, size and checksum of every file below a folder that is otherwise complete.
 
     Args:
         folder: an unfinished checkpoint, see `begin`; to be called once, before `commit`.
@@ -73,31 +81,33 @@ def write_manifest(folder: StrPath) -> None:
     folder = Path(folder)
     names = files_below(folder)
 
-    # What other processes have noted of their files.
-    noted: dict[str, str] = {}
+    # Checksums that other processes have recorded of their files.
+    recorded: dict[str, str] = {}
     for name in names:
         path = folder / name
-        if fnmatch(path.name, _NOTED):
-            for file, value in json.loads(path.read_text(encoding="utf-8")).items():
-                noted[(path.parent / file).relative_to(folder).as_posix()] = value
-            path.unlink()
+        if not fnmatch(path.name, _CHECKSUMS_NAME):
+            continue
+        content: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+        for file, value in content.items():
+            relative = (path.parent / file).relative_to(folder)
+            recorded[relative.as_posix()] = value
+        path.unlink()
 
     sizes: dict[str, int] = {}
     checksums: dict[str, str] = {}
     for name in names:
-        path = os.path.join(folder, name)
-        if name == MANIFEST_NAME or fnmatch(os.path.basename(name), _NOTED):
+        path = folder / name
+        if name == MANIFEST_NAME or fnmatch(path.name, _CHECKSUMS_NAME):
             continue
-        sizes[name] = os.path.getsize(path)
-        checksums[name] = noted.get(name) or checksum(path)
+        sizes[name] = path.stat().st_size
+        checksums[name] = recorded.get(name) or checksum(path)
     (folder / MANIFEST_NAME).write_text(_text_of(sizes, checksums), encoding="utf-8")
 
 
 def refresh_manifest(folder: StrPath) -> bool:
-    """Take the present contents of files into the manifest that were changed or removed since it
-    was written.
+    """Update the manifest for files that were changed or removed since it was written.
 
-    For changes that are known to be on purpose, since they cannot be told from damage later. Files
+    For changes that are known to be intended, since they cannot be told from damage later. Files
     that the manifest does not name are not added.
 
     Args:
@@ -114,7 +124,9 @@ def refresh_manifest(folder: StrPath) -> bool:
         return False
     if manifest is None:
         return False
-    written_at = path.stat().st_ctime_ns  # a copy may bring an earlier time of modification along
+
+    # The time of the last change of the inode: a copy may keep an earlier time of modification.
+    written_at = path.stat().st_ctime_ns
     sizes: dict[str, int] = {}
     checksums: dict[str, str] = {}
     for name, size in manifest.sizes.items():
@@ -123,12 +135,15 @@ def refresh_manifest(folder: StrPath) -> bool:
             continue
         now = file.stat()
         sizes[name] = now.st_size
-        if now.st_ctime_ns >= written_at or now.st_size != size or name not in manifest.checksums:
+        may_have_changed = now.st_ctime_ns >= written_at or now.st_size != size
+        if may_have_changed or name not in manifest.checksums:
             checksums[name] = checksum(file)
         else:
             checksums[name] = manifest.checksums[name]
     if Manifest(sizes, checksums) == manifest:
         return False
+
+    # Replaced in one step, so that a kill leaves the old manifest or the new one.
     unfinished = folder / f".{MANIFEST_NAME}.partial"
     unfinished.write_text(_text_of(sizes, checksums), encoding="utf-8")
     sync_path(unfinished)
@@ -143,7 +158,8 @@ def _text_of(sizes: Mapping[str, int], checksums: Mapping[str, str]) -> str:
     if job is not None:
         content["job"] = job
     text = json.dumps(content, sort_keys=True)
-    return f'{text[:-1]}, "{_OWN}": "{xxh3_64_hexdigest(text.encode())}"}}\n'
+    own_checksum = xxh3_64_hexdigest(text.encode())
+    return f'{text[:-1]}, "{_OWN_CHECKSUM}": "{own_checksum}"}}\n'
 
 
 class Manifest(NamedTuple):
@@ -157,7 +173,7 @@ class Manifest(NamedTuple):
 
 
 def read_manifest(folder: StrPath) -> Manifest | None:
-    """Return the manifest of a checkpoint; None where there is none.
+    """Return the manifest of a checkpoint; None if it has no manifest.
 
     Raises:
         ValueError: it is damaged, or names files outside of the folder.
@@ -166,11 +182,14 @@ def read_manifest(folder: StrPath) -> Manifest | None:
     if not path.is_file():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        own = content.get(_OWN)
-        if (own is not None or ALGORITHM in content) and own != _own_checksum(content):
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        # Older versions wrote neither checksums of files nor one of the manifest itself.
+        own_checksum = content.get(_OWN_CHECKSUM)
+        is_checked = own_checksum is not None or ALGORITHM in content
+        if is_checked and own_checksum != _checksum_of_entries(content):
             raise ValueError(
-                "its own checksum differs; if you changed it, remove it, and nothing is compared"
+                "its checksum does not match. If you edited it on purpose, delete it to skip "
+                "verification"
             )
         return Manifest(_sizes(content), dict(content.get(ALGORITHM, {})))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -179,32 +198,36 @@ def read_manifest(folder: StrPath) -> Manifest | None:
 
 def _sizes(content: Mapping[str, Any]) -> dict[str, int]:
     version = content["version"]
-    files = dict(content["files"])
+    files: dict[str, object] = dict(content["files"])
     if version != _VERSION:
-        raise ValueError(f"it has version {version!r}, but only {_VERSION} is known here")
+        raise ValueError(f"it has version {version!r}, but only version {_VERSION} is supported")
+
+    sizes: dict[str, int] = {}
     for name, size in files.items():
-        if not _stays_inside(name) or not isinstance(size, int) or isinstance(size, bool):
+        if not isinstance(size, int) or isinstance(size, bool) or not _stays_inside(name):
             raise ValueError(
-                f"it holds {name!r}: {size!r}, which is no file of its folder with a size"
+                f"it holds {name!r}: {size!r}, which is not a file in its folder with a size"
             )
-    return files
+        sizes[name] = size
+    return sizes
 
 
-def _own_checksum(content: Mapping[str, Any]) -> str:
-    """Return the checksum of all other entries of a manifest."""
-    others = {key: value for key, value in content.items() if key != _OWN}
-    return xxh3_64_hexdigest(json.dumps(others, sort_keys=True).encode())
+def _checksum_of_entries(content: Mapping[str, Any]) -> str:
+    """Return the checksum of all entries of a manifest except its own checksum."""
+    entries = dict(content)
+    entries.pop(_OWN_CHECKSUM, None)
+    return xxh3_64_hexdigest(json.dumps(entries, sort_keys=True).encode())
 
 
 def files_below(folder: Path) -> list[str]:
     """Return all files below a folder, as sorted names relative to it."""
-    found = []
+    names: list[str] = []
     for entry in os.scandir(folder):
         if entry.is_dir(follow_symlinks=False):
-            found += [f"{entry.name}/{name}" for name in files_below(Path(entry))]
+            names += [f"{entry.name}/{name}" for name in files_below(Path(entry))]
         elif entry.is_file():
-            found.append(entry.name)
-    return sorted(found)
+            names.append(entry.name)
+    return sorted(names)
 
 
 def is_changed(folder: Path, name: str, manifest: Manifest) -> bool:
@@ -216,11 +239,9 @@ def is_changed(folder: Path, name: str, manifest: Manifest) -> bool:
 
 
 def _stays_inside(name: str) -> bool:
+    """Return whether a name in a manifest is a file below its folder, on any system."""
     parts = PurePosixPath(name).parts
-    return (
-        bool(parts)
-        and ".." not in parts
-        and "\\" not in name
-        and ":" not in name
-        and not name.startswith("/")
-    )
+    if not parts or ".." in parts or name.startswith("/"):
+        return False
+    # Windows takes these for separators and drives.
+    return "\\" not in name and ":" not in name

@@ -1,5 +1,4 @@
-"""Ownership of checkpoint folders: the writing process, the job of `torchrun`, and concurrent
-trainings.
+"""Ownership of checkpoint folders: writing processes, jobs of `torchrun`, concurrent trainings.
 
 - An unfinished folder carries the token of its process in its name, so that a later run can
   distinguish the leftovers of a killed process from the work of a living one.
@@ -18,7 +17,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,20 +48,22 @@ PATIENCE = 5.0
 freed.
 """
 
-_TAKEN = (errno.EACCES, errno.EAGAIN)
+_LOCKED_BY_OTHER = (errno.EACCES, errno.EAGAIN)
 _ATTEMPT = re.compile(r"[\\/]attempt_\d+[\\/]")
 
 _launchers: tuple[str, ...] = ()
 _training = 0
-_reserved: dict[str, int] = {}  # folder -> process; a forked process does not have the lock
+
+_reserved: dict[str, int] = {}
+"""The process that has reserved a folder: a forked process does not have the lock."""
 
 
 def is_abandoned(folder: Path, owner: str, *, is_reserved: bool = False) -> bool:
-    """Return whether `folder` will not be finished: its owner has ended, or is on another machine
-    and idle for long.
+    """Return whether a folder will not be finished.
 
-    A process of this host before a restart of machine or container cannot be told from one of
-    another container of the same name: it has ended where this process has reserved the folder.
+    Its owner has ended, or is on another machine and has changed nothing for long. A process of
+    this host before a restart of machine or container cannot be told from one of another container
+    of the same name: it has ended where this process has reserved the folder.
 
     Args:
         folder: an unfinished folder.
@@ -72,7 +73,9 @@ def is_abandoned(folder: Path, owner: str, *, is_reserved: bool = False) -> bool
     state = process_state(owner)
     if state == "elsewhere" and is_reserved and is_of_this_host(owner):
         return True
-    return state == "ended" or time.time() - _last_change(folder) > IDLE_SECONDS
+    if state == "ended":
+        return True
+    return time.time() - _last_change(folder) > IDLE_SECONDS
 
 
 def _last_change(folder: Path) -> float:
@@ -81,25 +84,34 @@ def _last_change(folder: Path) -> float:
         try:
             newest = max(newest, path.lstat().st_mtime)
         except FileNotFoundError:
-            continue  # being written or deleted right now
+            # It is being written or deleted right now.
+            continue
     return newest
 
 
 def current_job() -> str | None:
-    """Return a unique name of the job of this process: its trial of a sweep, or its `torchrun`;
-    None without one.
+    """Return a unique name of the job of this process; None without one.
+
+    The job is a trial of a sweep, or the processes of `torchrun`.
     """
-    if os.environ.get(JOB):
-        return os.environ[JOB]
+    trial = os.environ.get(JOB)
+    if trial:
+        return trial
+
+    # The path up to the attempt is the log folder of the launcher.
     file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
-    found = _ATTEMPT.search(file)
-    return f"{socket.gethostname()}:{file[: found.start()]}" if found else None
+    attempt = _ATTEMPT.search(file)
+    if attempt is None:
+        return None
+    return f"{socket.gethostname()}:{file[: attempt.start()]}"
 
 
 def restarts() -> int:
     """Return the number of restarts by `torchrun`."""
     text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return int(text) if text.isdigit() else 0
+    if not text.isdigit():
+        return 0
+    return int(text)
 
 
 def begin_training(launchers: Iterable[str]) -> None:
@@ -114,23 +126,26 @@ def begin_training(launchers: Iterable[str]) -> None:
 
 
 def job_mark() -> dict[str, Any] | None:
-    """Return the mark of checkpoints: the job and the number of the training in its script; None
-    without `torchrun`.
+    """Return the mark of checkpoints; None without `torchrun`.
+
+    It has the job, and the number of the training in its script.
     """
-    return {"launchers": list(_launchers), "training": _training} if _launchers else None
+    if not _launchers:
+        return None
+    return {"launchers": list(_launchers), "training": _training}
 
 
 def is_of_this_training(folder: StrPath) -> bool:
-    """Return whether a checkpoint was written by this training before its processes were
-    restarted.
-    """
+    """Return whether this training wrote a checkpoint, before its processes were restarted."""
+    path = Path(folder) / "_manifest.json"
     try:
-        job = json.loads((Path(folder) / "_manifest.json").read_text(encoding="utf-8")).get("job")
-    except (OSError, ValueError, AttributeError):
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        job: dict[str, Any] = dict(manifest.get("job") or {})
+        launchers: set[str] = set(job.get("launchers") or ())
+    except (OSError, ValueError, TypeError, AttributeError):
         return False
-    if not isinstance(job, dict) or job.get("training") != _training:
-        return False
-    return bool(set(_launchers) & set(job.get("launchers") or ()))
+    is_same_training = job.get("training") == _training
+    return is_same_training and not launchers.isdisjoint(_launchers)
 
 
 class FolderInUseError(RuntimeError):
@@ -138,13 +153,12 @@ class FolderInUseError(RuntimeError):
 
 
 @contextmanager
-def reserve_folder(folder: StrPath) -> Iterator[bool]:
-    """Reserve a folder of checkpoints for one process; trainings inside of a training of this
-    process may share it.
+def reserve_folder(folder: StrPath) -> Generator[bool]:
+    """Reserve a folder of checkpoints for one process.
 
-    The lock is a POSIX one: it ends with its process, however that ends, forked processes do not
-    inherit it, and machines that share a disk see it. On file systems without locks, nothing is
-    checked.
+    Trainings inside of a training of this process may share it. The lock is a POSIX one: it ends
+    with its process, however that ends, forked processes do not inherit it, and machines that share
+    a disk see it. On file systems without locks, nothing is checked.
 
     Args:
         folder: is created if needed.
@@ -155,51 +169,59 @@ def reserve_folder(folder: StrPath) -> Iterator[bool]:
     Raises:
         FolderInUseError: another process has the lock.
     """
-    place = os.path.realpath(folder)
-    if _reserved.get(place) == os.getpid():
+    real_path = os.path.realpath(folder)
+    if _reserved.get(real_path) == os.getpid():
         yield True
         return
-    path = Path(place, LOCK_NAME)
+
+    path = Path(real_path, LOCK_NAME)
     with ExitStack() as locked:
         is_reserved = _lock(path, locked)
         if is_reserved:
-            _reserved[place] = os.getpid()
-            locked.callback(_reserved.pop, place)
+            _reserved[real_path] = os.getpid()
+            locked.callback(_reserved.pop, real_path)
             locked.callback(path.unlink, missing_ok=True)
         yield is_reserved
 
 
 def _lock(path: Path, locked: ExitStack) -> bool:
-    """Lock a file until the stack is left, and write to it who this is; return False where files
-    cannot be locked.
+    """Lock a file until the stack is left, and write into it which process has the lock.
+
+    Returns:
+        False where files cannot be locked.
     """
     if fcntl is None:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         file = locked.enter_context(path.open("a+", encoding="utf-8"))
-    except OSError:  # left by a killed process of another user
+    except OSError:
+        # A killed process of another user left it.
         return False
+
+    # A process that was killed keeps its lock until its memory is freed.
     give_up = time.monotonic() + PATIENCE
     while True:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(file.fileno()).st_nlink:
                 break
-            # the other process deleted it as it ended
+            # The other process deleted it as it ended: lock the new file of that name.
             file = locked.enter_context(path.open("a+", encoding="utf-8"))
             continue
         except OSError as error:
-            if error.errno not in _TAKEN:
+            if error.errno not in _LOCKED_BY_OTHER:
                 return False
             taken = error
         if time.monotonic() > give_up:
             file.seek(0)
+            holder = file.read() or "a process"
             raise FolderInUseError(
-                f"output_dir={str(path.parent)!r} is in use: {file.read() or 'a process'} trains "
-                "there. Pass another."
+                f"output_dir={str(path.parent)!r} is in use: {holder} trains there. Pass another "
+                "folder."
             ) from taken
         time.sleep(0.05)
+
     file.truncate(0)
     file.write(f"process {os.getpid()} of {socket.gethostname()}, since {time.ctime()},")
     file.flush()

@@ -8,20 +8,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -29,9 +27,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
+from ..common.collectives import gloo_group
 from ..common.file_names import (
     MODEL_PARTS_NAME,
     OPTIMIZER_NAME_BIN,
@@ -40,6 +37,13 @@ from ..common.file_names import (
 )
 from ..common.local_paths import StrPath
 from ..common.nested import leaves, map_nested
+from ..common.torch_checkpoint import (
+    FolderWriter,
+    copy_to_host,
+    read_folder,
+    start_writing_folder,
+    write_folder,
+)
 from ..distributed.tensor_parallel import step_context
 from .adapters import is_of_base, peft_names
 from .manifest import record_checksums
@@ -49,29 +53,55 @@ from .weight_formats import LoadReport
 _log = logging.getLogger(__name__)
 
 _MODEL = "model."
-"""Begins the names of weights in the table."""
+"""Prefix of the names of weights in the table."""
 
 _SECOND_NAMES = "second_names"
-"""Names under which weights are there once more."""
+"""Entry with the names under which weights are stored a second time."""
 
 _EXTRA_STATE = "_extra_state"
 """Suffix of the names of the extra states of modules."""
 
 
-_groups: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""Groups of all processes for the threads that write, by the default group and the name of what
-is written.
+_groups: weakref.WeakKeyDictionary[Any, dict[str, dist.ProcessGroup]] = weakref.WeakKeyDictionary()
+"""Groups of all processes for the threads that write.
+
+By the default group, and by the name of the folder that is written.
 """
 
 
-def save_model_parts(model: nn.Module, folder: StrPath, files: Any = None) -> None:
+class TensorCopies(Protocol):
+    """Copies of tensors in main memory, see `writing.Snapshot`."""
+
+    def of(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return nested dicts with copies of their tensors."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until the copies are complete."""
+        ...
+
+
+class PartFiles(Protocol):
+    """The side of `writing.CheckpointFiles` that lets a thread write copies of parts."""
+
+    @property
+    def parts(self) -> TensorCopies | None:
+        """Return the memory for copies; None writes at once."""
+        ...
+
+    @property
+    def part_writers(self) -> list[Callable[[], Callable[[], object]]]:
+        """Return the functions that start to write, to be extended."""
+        ...
+
+
+def save_model_parts(model: nn.Module, folder: StrPath, files: PartFiles | None = None) -> None:
     """Write this process's shards of a model; collective.
 
     Args:
         model: sharded.
         folder: the checkpoint.
-        files: `CheckpointFiles`, which may take copies, and what lets a thread write them; None
-            writes at once.
+        files: may receive copies of the parts, for a thread that writes them; None writes at once.
 
     Raises:
         OSError: the disk of some process refused.
@@ -79,78 +109,87 @@ def save_model_parts(model: nn.Module, folder: StrPath, files: Any = None) -> No
     weights = get_model_state_dict(model)
     state: dict[str, Any] = {"model": weights}
 
-    # For the reference, a model of PEFT is there under the names of PEFT too.
+    # For the reference, the weights of a model of PEFT are stored under the names of PEFT too.
     names = peft_names(model, weights)
     if names:
-        again = {name: weights[own] for name, own in names.items()}
-        state = {"model": {**weights, **again}, _SECOND_NAMES: dict.fromkeys(names, 0)}
+        renamed = {name: weights[own_name] for name, own_name in names.items()}
+        state = {"model": weights | renamed, _SECOND_NAMES: dict.fromkeys(names, 0)}
     _write(state, Path(folder, MODEL_PARTS_NAME), files)
 
 
-def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> LoadReport:
-    """Load into a model what `save_model_parts` wrote, or `accelerate`: of a PEFT model the active
-    adapter alone.
+def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> LoadReport:
+    """Load into a model the weights that `save_model_parts` or `accelerate` wrote.
+
+    `accelerate` writes only the active adapter of a PEFT model.
 
     Args:
         model: sharded or whole.
         folder: the checkpoint.
-        together: all processes call this; otherwise each reads by itself.
+        all_ranks: all processes call this; otherwise each reads by itself.
 
     Raises:
         ValueError: it cannot be read, or a tensor has another shape than the model's.
     """
     path = Path(folder, MODEL_PARTS_NAME)
-    own = get_model_state_dict(model)
+    weights = get_model_state_dict(model)
     written: set[str] = set()
     for name in read_table(path).state_dict_metadata:
         if name.startswith(_MODEL):
             written.add(name.removeprefix(_MODEL))
 
-    # Each weight under its own name, or under that of PEFT.
-    by_peft = {own_name: name for name, own_name in peft_names(model, own).items()}
-    places: dict[str, str] = {}
-    for name in own:
-        place = name if name in written else by_peft.get(name)
-        if place in written:
-            places[name] = place
+    # The name in the folder of each weight: its own, or that of PEFT.
+    peft_name_of = {own_name: name for name, own_name in peft_names(model, weights).items()}
+    stored_names: dict[str, str] = {}
+    for name in weights:
+        stored_name = name if name in written else peft_name_of.get(name)
+        if stored_name in written:
+            stored_names[name] = stored_name
 
-    before = {place: own[name] for name, place in places.items()}
-    read = {"model": dict(before)}
-    _read(read, path, together)
-    require_same_kinds(before, read["model"], path)
-    found = {name: read["model"][place] for name, place in places.items()}
-    set_model_state_dict(model, found, options=StateDictOptions(strict=False))
+    # Read into the weights themselves, and set those that are copies.
+    before = {stored_name: weights[name] for name, stored_name in stored_names.items()}
+    state: dict[str, dict[str, Any]] = {"model": dict(before)}
+    _read(state, path, all_ranks)
+    read = state["model"]
+    require_same_kinds(before, read, path)
+    values = {name: read[stored_name] for name, stored_name in stored_names.items()}
+    set_model_state_dict(model, values, options=StateDictOptions(strict=False))
 
-    # Under the names of PEFT there is the active adapter alone, without the frozen base.
-    missing = [name for name in own if name not in places]
-    if any(name != place for name, place in places.items()):
-        missing = [name for name in missing if not is_of_base(model, name)]
-        trained = (
-            get_model_state_dict(model, options=StateDictOptions(ignore_frozen_params=True))
-            if missing
-            else {}
-        )
-        frozen = [name for name in missing if name not in trained]
-        if frozen:
-            _log.warning(
-                "%s holds the active adapter alone; %s keep what they had.",
-                path,
-                ", ".join(frozen),
-            )
-        missing = [name for name in missing if name in trained]
-    unexpected = written - own.keys() - set(by_peft.values())
+    missing = [name for name in weights if name not in stored_names]
+    has_peft_names = any(name != stored_name for name, stored_name in stored_names.items())
+    if has_peft_names:
+        missing = _missing_of_active_adapter(model, missing, path)
+    unexpected = written - weights.keys() - set(peft_name_of.values())
     return LoadReport(tuple(missing), tuple(sorted(unexpected)))
 
 
+def _missing_of_active_adapter(model: nn.Module, missing: list[str], path: Path) -> list[str]:
+    """Return the trained weights that are missing in a folder with the active adapter alone.
+
+    A warning names frozen ones, except those of the base model.
+    """
+    missing = [name for name in missing if not is_of_base(model, name)]
+    if not missing:
+        return []
+    trained = get_model_state_dict(model, options=StateDictOptions(ignore_frozen_params=True))
+    frozen = [name for name in missing if name not in trained]
+    if frozen:
+        _log.warning(
+            "%s holds the active adapter alone; %s keep their present values.",
+            path,
+            ", ".join(frozen),
+        )
+    return [name for name in missing if name in trained]
+
+
 def save_optimizer_parts(
-    model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, files: Any = None
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    folder: StrPath,
+    files: PartFiles | None = None,
 ) -> None:
     """Write this process's shards of the states of an optimizer; see `save_model_parts`."""
-    _write(
-        {"optimizer": get_optimizer_state_dict(model, optimizer)},
-        Path(folder, OPTIMIZER_PARTS_NAME),
-        files,
-    )
+    state = {"optimizer": get_optimizer_state_dict(model, optimizer)}
+    _write(state, Path(folder, OPTIMIZER_PARTS_NAME), files)
 
 
 def gather_states_by_name(
@@ -163,8 +202,7 @@ def gather_states_by_name(
         optimizer: of its parameters.
 
     Returns:
-        The content of each file by its name, in host memory; empty ones on other ranks than the
-        first.
+        The content of each file by its name, in host memory; empty except on rank 0.
     """
     whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
     trained = dataclasses.replace(whole, ignore_frozen_params=True)
@@ -175,44 +213,48 @@ def gather_states_by_name(
 
 
 def load_optimizer_parts(
-    model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, *, together: bool
+    model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, *, all_ranks: bool
 ) -> None:
-    """Load into an optimizer, before its first step, what `save_optimizer_parts` wrote."""
+    """Load the states that `save_optimizer_parts` wrote into an optimizer before its first step."""
     path = Path(folder, OPTIMIZER_PARTS_NAME)
-    with step_context(model)():  # torch creates the states of an optimizer by a step
-        own = get_optimizer_state_dict(model, optimizer)
-        read = {"optimizer": map_nested(lambda leaf: leaf, own)}
-        _read(read, path, together)
-        require_same_kinds(own, read["optimizer"], path)
-        set_optimizer_state_dict(model, optimizer, read["optimizer"])
+    # torch creates the states of an optimizer by a step.
+    with step_context(model)():
+        before = get_optimizer_state_dict(model, optimizer)
+        # The same tensors in new dicts, so that replaced values can be compared with the old ones.
+        state = {"optimizer": map_nested(lambda leaf: leaf, before)}
+        _read(state, path, all_ranks)
+        require_same_kinds(before, state["optimizer"], path)
+        set_optimizer_state_dict(model, optimizer, state["optimizer"])
 
 
 def describe_model_parts(folder: StrPath) -> dict[str, torch.Tensor]:
     """Return an empty tensor without memory for each weight in a folder, by their names.
 
     Raises:
-        ValueError: there are other values.
+        ValueError: the folder holds values that are not tensors.
     """
     path = Path(folder, MODEL_PARTS_NAME)
-    table: dict[str, Any] = read_table(path).state_dict_metadata
-    second: set[str] = set()
-    for name in table:
-        if name.startswith(_SECOND_NAMES):
-            second.add(name.removeprefix(f"{_SECOND_NAMES}."))
+    table = read_table(path).state_dict_metadata
+    second_names: set[str] = set()
+    for key in table:
+        if key.startswith(_SECOND_NAMES):
+            second_names.add(key.removeprefix(f"{_SECOND_NAMES}."))
 
     described: dict[str, torch.Tensor] = {}
-    others: list[str] = []
-    for key, kind in table.items():
+    other_names: list[str] = []
+    for key, entry in table.items():
         name = key.removeprefix(_MODEL)
-        if name == key or name in second:
+        # Entries beside the model, and weights that are stored under another name too.
+        if name == key or name in second_names:
             continue
-        if hasattr(kind, "size"):
-            described[name] = torch.empty(kind.size, dtype=kind.properties.dtype, device="meta")
+        if isinstance(entry, TensorStorageMetadata):
+            described[name] = torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
         elif not name.endswith(_EXTRA_STATE):
-            others.append(name)
-    if others:
+            other_names.append(name)
+    if other_names:
         raise ValueError(
-            f"{path} holds no tensors as {', '.join(others)}: these are no weights of a model."
+            f"{path} holds values that are not tensors as {', '.join(other_names)}, so it is not a "
+            "model. Pass a folder with the weights of a model."
         )
     return described
 
@@ -225,90 +267,90 @@ def read_model_parts(folder: StrPath, names: Collection[str] | None = None) -> d
         names: of the weights; None for all.
     """
     described = describe_model_parts(folder)
-    wanted = described.keys() if names is None else names
-    state = {name: torch.empty_like(described[name], device="cpu") for name in wanted}
+    if names is None:
+        names = described.keys()
+    state = {name: torch.empty_like(described[name], device="cpu") for name in names}
     read_parts({"model": state}, Path(folder, MODEL_PARTS_NAME))
     return state
 
 
 def read_parts(state: dict[str, Any], path: Path) -> None:
-    """Fill a nested dict with what a folder of parts holds under its names, in this process
-    alone.
+    """Fill a nested dict with the values of a folder of parts, in this process alone.
+
+    Args:
+        state: names of the values, as in the folder; tensors are filled in place.
+        path: the folder of parts.
     """
-    _read(state, path, together=False)
+    _read(state, path, all_ranks=False)
 
 
-class _ChecksumWriter(FileSystemWriter):
-    """As torch's, but a process has noted the checksums of its files before the others hear that
-    it has written.
-    """
+class _ChecksumWriter(FolderWriter):
+    """As torch's, but a process records the checksums of its files before it reports completion."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         """Write the files of this process."""
         written = super().write_data(plan, planner)
         written.wait()
-        path = Path(self.path)
-        record_checksums(path, path.glob(f"__{dist.get_rank() if dist.is_initialized() else 0}_*"))
+        rank = 0
+        if dist.is_initialized():
+            rank = dist.get_rank()
+        record_checksums(self.folder, self.folder.glob(f"__{rank}_*"))
         return written
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Return what `_write` has copied."""
+        """Return the state, which `_write` has copied."""
         return state_dict
 
 
-def _write(state: dict[str, Any], path: Path, files: Any) -> None:
+def _write(state: dict[str, Any], path: Path, files: PartFiles | None) -> None:
     if files is None or files.parts is None:
         with _plain_errors(path):
-            save(state, storage_writer=_ChecksumWriter(path))
+            write_folder(state, _ChecksumWriter(path))
         return
-    # a `ShardedTensor`, of version 1 of FSDP
+
+    # Version 1 of FSDP has `ShardedTensor`, of which a snapshot makes no copies.
     if any(hasattr(leaf, "local_shards") for leaf in leaves(state)):
-        copied = BlockingAsyncStager().stage(state)
+        copied = copy_to_host(state)
     else:
         copied = files.parts.of(state)
         files.parts.wait()
-    files.part_writers.append(partial(_begin_to_write, copied, path))
+    files.part_writers.append(partial(_start_writing, copied, path))
 
 
-def _begin_to_write(state: dict[str, Any], path: Path) -> Callable[[], None]:
-    """Let a thread of torch write copies, and return what waits until all processes have written
-    theirs.
+def _start_writing(state: dict[str, Any], path: Path) -> Callable[[], None]:
+    """Let a thread of torch write copies.
+
+    Returns:
+        a function that waits until all processes have written theirs.
     """
     groups = _groups.setdefault(dist.group.WORLD, {})
     if path.name not in groups:
-        groups[path.name] = dist.new_group(backend="gloo")
+        groups[path.name] = gloo_group()
     writer = _ChecksumWriter(path, per_thread_copy_ahead=0)
-    writing: Any = async_save(state, storage_writer=writer, process_group=groups[path.name])
+    wait_for_torch = start_writing_folder(state, writer, groups[path.name])
 
     def wait() -> None:
         with _plain_errors(path):
-            writing.result()
+            wait_for_torch()
 
     return wait
 
 
-def _read(state: dict[str, Any], path: Path, together: bool) -> None:
-    with _plain_errors(path), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="torch.distributed is disabled", category=UserWarning
-        )
-        load(
-            state,
-            checkpoint_id=path,
-            storage_reader=PlainReader(path),
-            planner=PlainPlanner(),
-            no_dist=not together,
-        )
+def _read(state: dict[str, Any], path: Path, all_ranks: bool) -> None:
+    with _plain_errors(path):
+        read_folder(state, PlainReader(path), PlainPlanner(), all_ranks=all_ranks)
 
 
 @contextlib.contextmanager
-def _plain_errors(path: Path) -> Iterator[None]:
-    """Raise the error of one process instead of one that lists those of all."""
+def _plain_errors(path: Path) -> Generator[None]:
+    """Raise the error of one process instead of an error that lists those of all."""
     try:
         yield
     except CheckpointException as error:
-        first = next(iter(error.failures.values()), None)
-        cause = error if first is None else first[0]
+        cause: BaseException = error
+        for first_cause, _ in error.failures.values():
+            cause = first_cause
+            break
         if isinstance(cause, OSError):
             raise cause from error
         raise ValueError(f"{path} cannot be read or written: {cause}") from error

@@ -1,8 +1,8 @@
 """As `torch.distributed.checkpoint.load` from a folder, but without executing pickled code.
 
-torch unpickles the table (`.metadata`) of such a folder, and each value that is no tensor, without
-restrictions. Here the table is parsed into names and numbers, from which torch's objects are built,
-and values are read by `load_torch`.
+torch unpickles the table (`.metadata`) of such a folder, and each value that is not a tensor,
+without restrictions. Here the table is parsed into names and numbers, from which torch's objects
+are built, and values are read by `load_torch`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -28,53 +27,51 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from ..common.torch_checkpoint import FolderReader
 from ..common.torch_files import describe_value, load_torch_bytes
 from .weight_formats import PARTS_TABLE_NAME, lies_beside
 
-_DESCRIBED = "torch.distributed.checkpoint.metadata"
 _RECORDS = {
-    *(
-        (_DESCRIBED, name)
-        for name in ("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex")
-    ),
-    *((_DESCRIBED, name) for name in ("StorageMeta", "TensorProperties", "TensorStorageMetadata")),
-    (_DESCRIBED, "_MEM_FORMAT_ENCODING"),
+    ("torch.distributed.checkpoint.metadata", "BytesStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "ChunkStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "Metadata"),
+    ("torch.distributed.checkpoint.metadata", "MetadataIndex"),
+    ("torch.distributed.checkpoint.metadata", "StorageMeta"),
+    ("torch.distributed.checkpoint.metadata", "TensorProperties"),
+    ("torch.distributed.checkpoint.metadata", "TensorStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    # Before torch 2.3
+    # Before torch 2.3.
     ("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties"),
     ("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"),
     ("torch.serialization", "_get_layout"),
-    *(
-        (module, name)
-        for module in ("pathlib", "pathlib._local")
-        for name in ("PosixPath", "WindowsPath")
-    ),
+    # From Python 3.13 on paths are in a private module.
+    ("pathlib", "PosixPath"),
+    ("pathlib", "WindowsPath"),
+    ("pathlib._local", "PosixPath"),
+    ("pathlib._local", "WindowsPath"),
 }
 """Classes and functions that a table refers to. None of them is imported or called: see
 `_Record`.
 """
 
 
-class PlainReader(FileSystemReader):
-    """As torch's `FileSystemReader`, but a table cannot execute code or name files outside of
-    its folder.
-    """
+class PlainReader(FolderReader):
+    """As torch's `FileSystemReader`, but a table cannot run code or name files elsewhere."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return the table of the whole folder; tables of single processes are ignored.
 
         Raises:
-            ValueError: it is damaged, or holds what no table holds.
+            ValueError: it is damaged, or holds other things than a table.
         """
-        table = read_table(Path(self.path))
+        table = read_table(self.folder)
         table.storage_meta = StorageMeta(load_id=self.load_id)
         return table
 
 
 class PlainPlanner(DefaultLoadPlanner):
-    """As torch's `DefaultLoadPlanner`, but values that are no tensors are read as `load_torch`
-    reads them.
-    """
+    """As torch's `DefaultLoadPlanner`, but reads values that are not tensors by `load_torch`."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
         """Load one value.
@@ -82,191 +79,226 @@ class PlainPlanner(DefaultLoadPlanner):
         Raises:
             ValueError: it holds objects other than tensors and plain values.
         """
-        plain, again = load_torch_bytes(value.getvalue(), read_item.dest_index.fqn), io.BytesIO()
-        torch.save(plain, again)  # torch unpickles these bytes without restrictions
-        again.seek(0)
-        super().load_bytes(read_item, again)
+        plain = load_torch_bytes(value.getvalue(), read_item.dest_index.fqn)
+
+        # torch unpickles these bytes without restrictions.
+        checked = io.BytesIO()
+        torch.save(plain, checked)
+        checked.seek(0)
+        super().load_bytes(read_item, checked)
 
 
 def read_table(folder: Path) -> Metadata:
     """Return the table of a folder: its tensors and values by name.
 
     Raises:
-        ValueError: the table is damaged, refers to what no table refers to, or to files outside of
-            its folder, or describes a tensor of which there are not all elements.
+        ValueError: the table is damaged, refers to objects that no table has or to files outside of
+            its folder, or describes a tensor without some of its elements.
     """
     path = folder / PARTS_TABLE_NAME
     try:
         with path.open("rb") as file:
             written = _Unpickler(file).load()
-        return _table(written, path)
-    except _Foreign as error:
+        return _parse_table(written, path)
+    except _DisallowedReferenceError as error:
         raise ValueError(
-            f"{path} {error}, which no checkpoint of this kind holds, and is not read: reading it "
-            "could run any program. Take the checkpoint from where it was written."
+            f"{path} {error}, which no checkpoint of this kind does. It is not read, because that "
+            "could run any program. Copy the checkpoint again from where it was written."
         ) from error
-    except Exception as error:  # an unpickler that is given anything may raise anything
+    except Exception as error:
+        # An unpickler may raise any error for damaged bytes.
         raise ValueError(
             f"{path} is damaged and cannot be read: {error or type(error).__name__}"
         ) from error
 
 
-def require_same_kinds(own: Any, read: Any, path: Path, name: str = "") -> None:
-    """Check that a state that was read has the tensors of the state it replaces.
+def require_same_kinds(before: Any, read: Any, path: Path, name: str = "") -> None:
+    """Check that a state that was read has the tensors of the state that it replaces.
 
     A file can hold a tensor of any shape in place of a number, and some optimizers do not check it.
 
     Args:
-        own: the state before, nested in dicts and lists.
-        read: the state to replace it.
+        before: the state to be replaced, nested in dicts and lists.
+        read: the state that replaces it.
         path: the file of `read`.
         name: of the state.
 
     Raises:
-        ValueError: there is a tensor in the place of something else, or one of another shape or
-            format.
+        ValueError: a tensor is in the place of something else, or has another shape or format.
     """
-    if isinstance(own, torch.Tensor) or isinstance(read, torch.Tensor):
-        expected = describe_value(own)
+    if isinstance(before, torch.Tensor) or isinstance(read, torch.Tensor):
+        expected = describe_value(before)
         actual = describe_value(read)
         if actual != expected:
             raise ValueError(f"{path} holds {name} as {actual}, but it is {expected} here.")
-    elif isinstance(own, Mapping) and isinstance(read, Mapping):
-        for key, value in read.items():
-            require_same_kinds(own.get(key), value, path, f"{name}.{key}" if name else str(key))
+    elif isinstance(before, Mapping) and isinstance(read, Mapping):
+        old_values = cast("Mapping[str, Any]", before)
+        new_values = cast("Mapping[str, Any]", read)
+        prefix = f"{name}." if name else ""
+        for key, value in new_values.items():
+            require_same_kinds(old_values.get(key), value, path, f"{prefix}{key}")
     elif isinstance(read, (list, tuple)):
-        before = (
-            own if isinstance(own, (list, tuple)) and len(own) == len(read) else [None] * len(read)
-        )
-        for index, (one, value) in enumerate(zip(before, read, strict=True)):
-            require_same_kinds(one, value, path, f"{name}.{index}")
+        new_items = cast("Sequence[Any]", read)
+        old_items: Sequence[Any] = [None] * len(new_items)
+        if isinstance(before, (list, tuple)) and len(cast("Sequence[Any]", before)) == len(
+            new_items
+        ):
+            old_items = cast("Sequence[Any]", before)
+        for index, (old_item, new_item) in enumerate(zip(old_items, new_items, strict=True)):
+            require_same_kinds(old_item, new_item, path, f"{name}.{index}")
 
 
-class _Foreign(Exception):  # noqa: N818 - an error of this file, which says it in full
-    pass
+class _DisallowedReferenceError(Exception):
+    """A table refers to an object or a file that no table refers to."""
 
 
 class _Record:
-    """Stand-in for an object of a pickle, with its class's name, arguments and state; the object
-    is never built.
+    """Stand-in for an object of a pickle, which is never built.
+
+    It holds the name of the object's class, its arguments and its state.
     """
 
-    cls = ""
-
-    def __new__(cls, *args: Any) -> _Record:
-        made = super().__new__(cls)
-        made.args, made.state = args, {}
-        return made
-
+    class_name = ""
     args: tuple[Any, ...]
     state: Any
+
+    def __new__(cls, *args: Any) -> _Record:
+        record = super().__new__(cls)
+        record.args = args
+        record.state = {}
+        return record
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         super().__init__(file)
-        self._records: dict[str, type[_Record]] = {}
+        self._record_classes: dict[str, type[_Record]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a subclass of `_Record` for a known class; immutable values of torch are
-        returned themselves.
+        """Return a subclass of `_Record` for a known class.
+
+        Immutable values of torch are returned themselves.
         """
         if (module, name) in _RECORDS:
-            return self._records.setdefault(name, type(name, (_Record,), {"cls": name}))
+            record_class = type(name, (_Record,), {"class_name": name})
+            return self._record_classes.setdefault(name, record_class)
         if (module, name) == ("torch", "Size"):
             return torch.Size
         if (module, name) == ("collections", "OrderedDict"):
             return dict
-        found = getattr(torch, name, None) if module == "torch" else None
-        if isinstance(found, (torch.dtype, torch.layout)):
-            return found
-        raise _Foreign(f"refers to {module}.{name}")
+        if module == "torch":
+            value: object = getattr(torch, name, None)
+            if isinstance(value, (torch.dtype, torch.layout)):
+                return value
+        raise _DisallowedReferenceError(f"refers to {module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
         """Refuse references to other files."""
-        raise _Foreign("refers to another file")
+        raise _DisallowedReferenceError("refers to another file")
 
 
-def _table(written: Any, path: Path) -> Metadata:
-    state = _state(written, "Metadata")
-    described = {
-        _text(name): _described(value, _text(name))
-        for name, value in state["state_dict_metadata"].items()
-    }
-    places = [_place(index, info, path) for index, info in (state["storage_data"] or {}).items()]
-    table = Metadata(state_dict_metadata=described, storage_data=dict(places))
-    table.version = state.get("version")  # torch 2.8 has no such field
+def _parse_table(written: Any, path: Path) -> Metadata:
+    """Build torch's table from its record."""
+    table_state = _state_of(written, "Metadata")
+    entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
+    for name, entry in table_state["state_dict_metadata"].items():
+        entries[_require_text(name)] = _parse_entry(entry, _require_text(name))
+
+    locations: dict[MetadataIndex, Any] = {}
+    stored: dict[Any, Any] = table_state["storage_data"] or {}
+    for index, info in stored.items():
+        locations[_parse_index(index)] = _parse_location(info, path)
+
+    table = Metadata(state_dict_metadata=entries, storage_data=locations)
+    # torch 2.8 has no such field.
+    table.version = table_state.get("version")
     return table
 
 
-def _described(written: Any, name: str) -> TensorStorageMetadata | BytesStorageMetadata:
-    if getattr(written, "cls", None) == "BytesStorageMetadata":
+def _parse_entry(written: Any, name: str) -> TensorStorageMetadata | BytesStorageMetadata:
+    """Build the description of a tensor, or of a value that is not a tensor.
+
+    Args:
+        written: its record.
+        name: its name in the table.
+    """
+    if getattr(written, "class_name", None) == "BytesStorageMetadata":
         return BytesStorageMetadata()
-    state = _state(written, "TensorStorageMetadata")
-    properties = _state(state["properties"], "TensorProperties")
-    dtype = (
-        properties["dtype"] if isinstance(properties, dict) else properties[0]
-    ) or torch.float32
-    size, chunks = _size(state["size"]), [_chunk(one) for one in state["chunks"]]
-    inside = all(
-        len(size) == len(chunk.offsets) == len(chunk.sizes)
-        and all(
-            start + length <= end
-            for start, length, end in zip(chunk.offsets, chunk.sizes, size, strict=True)
-        )
-        for chunk in chunks
-    )
-    if not inside or sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(size):
-        raise ValueError(f"the parts of {name} are not all of its {math.prod(size)} elements")
+    state = _state_of(written, "TensorStorageMetadata")
+
+    # Older versions of torch wrote the properties as a tuple.
+    properties = _state_of(state["properties"], "TensorProperties")
+    key = "dtype" if isinstance(properties, dict) else 0
+    dtype = cast("object", properties[key] or torch.float32)
     if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"the format of {name} is none")
+        raise TypeError(f"the format of {name} is not a dtype")
+
+    size = _parse_size(state["size"])
+    chunks = [_parse_chunk(chunk) for chunk in state["chunks"]]
+    count = sum(math.prod(chunk.sizes) for chunk in chunks)
+    if count != math.prod(size) or not all(_lies_inside(chunk, size) for chunk in chunks):
+        raise ValueError(f"the parts of {name} are not all of its {math.prod(size)} elements")
     return TensorStorageMetadata(TensorProperties(dtype=dtype), size, chunks)
 
 
-def _chunk(written: Any) -> ChunkStorageMetadata:
-    state = _state(written, "ChunkStorageMetadata")
-    return ChunkStorageMetadata(_size(state["offsets"]), _size(state["sizes"]))
+def _parse_chunk(written: Any) -> ChunkStorageMetadata:
+    state = _state_of(written, "ChunkStorageMetadata")
+    return ChunkStorageMetadata(_parse_size(state["offsets"]), _parse_size(state["sizes"]))
 
 
-def _place(index: Any, info: Any, path: Path) -> tuple[MetadataIndex, Any]:
-    """Return the place of a value or of one chunk of a tensor."""
-    key, place = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
-    offset, file = key.get("offset"), _text(place["relative_path"])
+def _lies_inside(chunk: ChunkStorageMetadata, size: torch.Size) -> bool:
+    """Return whether a chunk is a part of a tensor of this size."""
+    if not len(size) == len(chunk.offsets) == len(chunk.sizes):
+        return False
+    extents = zip(chunk.offsets, chunk.sizes, size, strict=True)
+    return all(start + length <= end for start, length, end in extents)
+
+
+def _parse_index(written: Any) -> MetadataIndex:
+    """Build the key of a value, or of one chunk of a tensor."""
+    state = _state_of(written, "MetadataIndex")
+    offset = state.get("offset")
+    if offset is not None:
+        offset = _parse_size(offset)
+    index = state.get("index")
+    if index is not None:
+        index = int(index)
+    return MetadataIndex(_require_text(state["fqn"]), offset, index)
+
+
+def _parse_location(written: Any, path: Path) -> SimpleNamespace:
+    """Build the file and the range of bytes of a value, or of one chunk of a tensor."""
+    state = _state_of(written, "_StorageInfo")
+    file = _require_text(state["relative_path"])
     if not lies_beside(path, file):
-        raise _Foreign(f"names the file {file!r}")
-    if place.get("transform_descriptors"):
-        raise ValueError(
-            f"{file} is written in a way that is not known here: {place['transform_descriptors']}"
-        )
-    hint = key.get("index")
-    made = MetadataIndex(
-        _text(key["fqn"]),
-        None if offset is None else _size(offset),
-        None if hint is None else int(hint),
-    )
-    start, length = _size((place["offset"], place["length"]))
-    return made, SimpleNamespace(
+        raise _DisallowedReferenceError(f"names the file {file!r}")
+    transforms = state.get("transform_descriptors")
+    if transforms:
+        raise ValueError(f"{file} is written with transforms that are not supported: {transforms}")
+    start, length = _parse_size((state["offset"], state["length"]))
+    return SimpleNamespace(
         relative_path=file, offset=start, length=length, transform_descriptors=None
     )
 
 
-def _state(written: Any, cls: str) -> Any:
-    if getattr(written, "cls", None) != cls:
-        raise TypeError(f"there is a {type(written).__name__} in the place of a {cls}")
+def _state_of(written: Any, class_name: str) -> Any:
+    """Return the state of the record of an object of this class."""
+    if getattr(written, "class_name", None) != class_name:
+        raise TypeError(f"a {type(written).__name__} is in the place of a {class_name}")
     return written.state
 
 
-def _text(value: Any) -> str:
+def _require_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"there is a {type(value).__name__} in the place of a name")
+        raise TypeError(f"a {type(value).__name__} is in the place of a name")
     return value
 
 
-def _size(value: Any) -> torch.Size:
-    found = torch.Size(value)
-    if any(length < 0 for length in found):
-        raise ValueError(f"there is a negative size among {tuple(found)}")
-    return found
+def _parse_size(value: Iterable[int]) -> torch.Size:
+    size = torch.Size(value)
+    if any(length < 0 for length in size):
+        raise ValueError(f"the size {tuple(size)} has a negative length")
+    return size

@@ -1,9 +1,8 @@
-"""Write folders `checkpoint-N` atomically: a reader never sees an incomplete one under its final
-name.
+"""Write folders `checkpoint-N` atomically.
 
-A folder is written under a hidden name in the same parent folder, flushed, and renamed. The hidden
-names are `.NAME.KIND-OWNER` and match neither the pattern `checkpoint-<digits>` nor the glob
-`checkpoint-*`:
+A reader never sees an incomplete one under its final name. A folder is written under a hidden name
+in the same parent folder, flushed, and renamed. The hidden names are `.NAME.KIND-OWNER` and match
+neither the pattern `checkpoint-<digits>` nor the glob `checkpoint-*`:
 
 - `partial`: being written. Can be deleted.
 - `replaced`: an older version, moved out of the way of the new one.
@@ -33,7 +32,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -48,8 +47,9 @@ _HIDDEN = re.compile(r"^\.(?P<name>.+)\.(?P<kind>partial|replaced|deleted)-(?P<o
 
 
 def staging_path(final: StrPath, owner: str | None = None) -> Path:
-    """Return the folder in which `final` is written: the same for all processes that pass the same
-    owner.
+    """Return the folder in which `final` is written.
+
+    It is the same for all processes that pass the same owner.
 
     Args:
         final: the folder's name when it is complete.
@@ -62,12 +62,15 @@ def final_path(folder: StrPath) -> Path:
     """Return the name that a folder has when it is complete."""
     path = Path(folder)
     hidden = _HIDDEN.match(path.name)
-    return path.with_name(hidden["name"]) if hidden else path
+    if hidden is None:
+        return path
+    return path.with_name(hidden["name"])
 
 
 def begin(final: StrPath, owner: str | None = None) -> Path:
-    """Make the empty folder in which the processes write `final`; remove that of an earlier attempt
-    of this process.
+    """Make the empty folder in which the processes write `final`.
+
+    That of an earlier attempt of this process is removed.
 
     Args:
         final: the folder's name when it is complete.
@@ -79,7 +82,7 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
     final = Path(final)
     if final.is_file():
         raise FileExistsError(
-            f"a folder is to be written as {final}, but a file of that name exists; move it away"
+            f"cannot write a folder as {final}: a file of that name exists. Move it away."
         )
     staging = staging_path(final, owner)
     try:
@@ -107,8 +110,8 @@ def require_visible(staging: StrPath, final: StrPath) -> None:
     staging.rmdir()
     raise ValueError(
         f"{socket.gethostname()} does not see {final}, and parts of a checkpoint on several disks "
-        "cannot be read. Set output_dir to a disk that all machines see; under DeepSpeed "
-        "save_on_each_node=True will do."
+        "cannot be read. Set output_dir to a disk that all machines see, or under DeepSpeed "
+        "save_on_each_node=True."
     )
 
 
@@ -118,19 +121,21 @@ def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
     Args:
         staging: the folder made by `begin`.
         final: the folder's name when it is complete.
-        flush: flush before the rename; else the caller flushes after it, see
-            `BackgroundWriter.flush`. A folder that replaces an older version is flushed before the
+        flush: flush before the rename; otherwise the caller flushes after it, see
+            `try_to_flush`. A folder that replaces an older version is flushed before the
             rename in any case.
 
     Raises:
-        FileNotFoundError: there is no `staging`: `begin` was not called, or it was committed or
+        FileNotFoundError: `staging` is missing: `begin` was not called, or it was committed or
             aborted already.
-        OSError: the disk refused; an older version under the final name is still there.
+        OSError: the disk refused; an older version under the final name is kept.
     """
-    staging, final = Path(staging), Path(final)
+    staging = Path(staging)
+    final = Path(final)
     if not staging.is_dir():
         raise FileNotFoundError(
-            f"nothing to rename to {final}: {staging} is not there; call begin() once per commit()"
+            f"nothing to rename to {final}: {staging} is missing. Call begin() before each "
+            "commit()."
         )
     replaces = os.path.lexists(final)
     if flush or replaces:
@@ -140,6 +145,8 @@ def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
         if flush:
             disk.sync_path(final.parent)
         return
+
+    # A kill between the two renames is repaired by `restore_replaced`, an error here.
     replaced = _hidden(final, "replaced")
     disk.delete(replaced)
     try:
@@ -150,27 +157,30 @@ def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
             os.rename(replaced, final)
         raise
     disk.sync_path(final.parent)
+
+    # The new version is on the disk under its name: the old one can be deleted.
     abort(replaced)
 
 
 def abort(staging: StrPath) -> None:
     """Remove an unfinished folder; an older version under the final name stays.
 
-    If it cannot be removed, a warning says so, so that the error that led here is not hidden.
+    If it cannot be removed, that is a warning, so that it does not hide the error that led here.
     """
     with _warning_of(Path(staging)):
         disk.delete(Path(staging))
 
 
 @contextmanager
-def staged_folder(final: StrPath) -> Iterator[Path]:
+def staged_folder(final: StrPath) -> Generator[Path]:
     """Write a folder that gets its final name only if the `with` block succeeds (one process).
 
     Args:
         final: the folder's name when it is complete.
 
     Yields:
-        the empty folder to write into. After an exception it is removed, and the exception goes on.
+        the empty folder to write into. After an exception it is removed, and the exception is
+            raised again.
     """
     staging = begin(final)
     try:
@@ -184,15 +194,14 @@ def staged_folder(final: StrPath) -> Iterator[Path]:
 def discard(folder: StrPath) -> None:
     """Delete a folder atomically, by renaming it first.
 
-    A folder that cannot be deleted is left with a warning: a disk error must not end a training
-    run.
+    A folder that cannot be deleted is left with a warning: a disk error must not end a training.
     """
     folder = Path(folder)
-    doomed = _hidden(folder, "deleted")
+    deleted = _hidden(folder, "deleted")
     with _warning_of(folder):
-        disk.delete(doomed)
-        os.rename(folder, doomed)
-        abort(doomed)
+        disk.delete(deleted)
+        os.rename(folder, deleted)
+        abort(deleted)
 
 
 def restore_replaced(run_dir: StrPath, *, is_reserved: bool = False) -> None:
@@ -208,7 +217,8 @@ def restore_replaced(run_dir: StrPath, *, is_reserved: bool = False) -> None:
         final = final_path(path)
         if kind != "replaced" or os.path.lexists(final):
             continue
-        with suppress(OSError):  # another process was faster
+        # An error means that another process was faster.
+        with suppress(OSError):
             os.rename(path, final)
             _log.warning(
                 "%s was restored: its process was killed while it replaced that folder.", final
@@ -229,9 +239,10 @@ def remove_leftovers(run_dir: StrPath, *, is_reserved: bool = False) -> list[Pat
         the hidden folders that were removed.
     """
     restore_replaced(run_dir, is_reserved=is_reserved)
-    removed = [path for path, _ in _abandoned(Path(run_dir), is_reserved)]
-    for path in removed:
+    removed: list[Path] = []
+    for path, _ in _abandoned(Path(run_dir), is_reserved):
         abort(path)
+        removed.append(path)
     return removed
 
 
@@ -239,16 +250,18 @@ def _abandoned(run_dir: Path, is_reserved: bool) -> list[tuple[Path, str]]:
     """Return the hidden folders of processes that have ended, each with its kind."""
     if not run_dir.is_dir():
         return []
-    found = []
+    abandoned: list[tuple[Path, str]] = []
     for path in run_dir.iterdir():
-        match = _HIDDEN.match(path.name)
-        if match and path.is_dir() and is_abandoned(path, match["owner"], is_reserved=is_reserved):
-            found.append((path, match["kind"]))
-    return found
+        hidden = _HIDDEN.match(path.name)
+        if hidden is None or not path.is_dir():
+            continue
+        if is_abandoned(path, hidden["owner"], is_reserved=is_reserved):
+            abandoned.append((path, hidden["kind"]))
+    return abandoned
 
 
 @contextmanager
-def _warning_of(folder: Path) -> Iterator[None]:
+def _warning_of(folder: Path) -> Generator[None]:
     """Warn of a folder that the block cannot delete."""
     try:
         yield
@@ -261,4 +274,6 @@ def _warning_of(folder: Path) -> Iterator[None]:
 
 
 def _hidden(final: Path, kind: str, owner: str | None = None) -> Path:
-    return final.parent / f".{final.name}.{kind}-{owner or process_token()}"
+    if not owner:
+        owner = process_token()
+    return final.parent / f".{final.name}.{kind}-{owner}"

@@ -7,62 +7,70 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, cast
+
+from torch.optim import Optimizer
 
 from ..common.local_paths import StrPath
 
 
 @contextlib.contextmanager
-def loading_optimizer(optimizer: Any, path: StrPath) -> Iterator[None]:
-    """Refuse a state of another kind of optimizer when it is loaded within this context, and
-    restore the optimizer.
+def loading_optimizer(optimizer: Optimizer, path: StrPath) -> Generator[None]:
+    """Refuse a state of another kind of optimizer that is loaded within this context.
 
-    Otherwise the first step would raise an error about an option that the other kind does not have.
+    The optimizer is restored. Otherwise the first step would raise an error about an option that
+    the other kind does not have.
 
     Args:
         optimizer: has not made a step yet.
         path: of its state, for the message.
 
     Raises:
-        ValueError: the state does not fit; it says what was made, and what there is.
+        ValueError: the state does not fit; names the options of both.
     """
     groups = optimizer.param_groups
     state = optimizer.state
 
     # Only options that its groups have: a class may keep other defaults for itself.
-    options = set().union(*groups)
-    needed = options.intersection(getattr(optimizer, "defaults", ()))
+    required = _options_of(groups).intersection(getattr(optimizer, "defaults", ()))
     try:
         with _plain_errors(path, optimizer):
             yield
-        _require_options(optimizer, needed, path)
+        _require_options(optimizer, required, path)
     except ValueError:
         with contextlib.suppress(Exception):
             optimizer.__setstate__({"state": state, "param_groups": groups})
         raise
 
 
-def _require_options(optimizer: Any, needed: set[str], path: StrPath) -> None:
+def _require_options(optimizer: Optimizer, required: set[str], path: StrPath) -> None:
     """Raise a ValueError if a group of the loaded state lacks an option of the optimizer."""
-    lost: set[str] = set()
+    missing: set[str] = set()
     for group in optimizer.param_groups:
-        lost.update(needed.difference(group))
-    if not lost:
+        missing.update(required.difference(group))
+    if not missing:
         return
 
-    options = set().union(*optimizer.param_groups) - {"params"}
+    options = _options_of(optimizer.param_groups) - {"params"}
     raise ValueError(
         f"{path} was written by another kind of optimizer: its options are "
         f"{', '.join(sorted(options))}, but {type(optimizer).__name__} needs "
-        f"{', '.join(sorted(lost))} too. Set `optim` as before, or delete the file."
+        f"{', '.join(sorted(missing))} too. Set `optim` as before, or delete the file."
     )
 
 
+def _options_of(groups: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the names of the options that any group of parameters has."""
+    options: set[str] = set()
+    for group in groups:
+        options.update(group)
+    return options
+
+
 @contextlib.contextmanager
-def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> Iterator[None]:
-    """Check the state of a schedule, and refuse one of another kind when it is loaded within this
-    context.
+def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> Generator[None]:
+    """Refuse a state of another kind of schedule that is loaded within this context.
 
     Args:
         schedule: of learning rates. States of classes that scripts define are not compared.
@@ -70,16 +78,16 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
         path: its file, for the message.
 
     Raises:
-        ValueError: the state does not fit; it says what is there, and what was expected. The
+        ValueError: the state does not fit; names what it holds, and what was expected. The
             schedule stays as it was.
     """
-    wrong: list[str] = []
+    differences: list[str] = []
     if _has_known_state(schedule):
-        wrong = _unlike(schedule.state_dict(), state)
-    if wrong:
+        differences = _different_entries(schedule.state_dict(), state)
+    if differences:
         raise ValueError(
             f"{path} was written by another kind of schedule: it holds {state!r:.400}, but "
-            f"{type(schedule).__name__} has {', '.join(wrong)}. Set `lr_scheduler_type` as "
+            f"{type(schedule).__name__} has {', '.join(differences)}. Set `lr_scheduler_type` as "
             "before, or delete the file."
         )
 
@@ -96,10 +104,8 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
 
 
 @contextlib.contextmanager
-def _plain_errors(path: StrPath, loaded: Any) -> Iterator[None]:
-    """Raise what torch and other libraries raise for a state that does not fit as a ValueError
-    with its path.
-    """
+def _plain_errors(path: StrPath, loaded: Any) -> Generator[None]:
+    """Raise errors of torch and other libraries about a state as a ValueError with its path."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -107,42 +113,43 @@ def _plain_errors(path: StrPath, loaded: Any) -> Iterator[None]:
             raise
         raise ValueError(
             f"{path} does not fit {type(loaded).__name__}: {type(error).__name__}: {error}. Delete "
-            "it to go on."
+            "it to continue without it."
         ) from error
 
 
 def _has_known_state(schedule: Any) -> bool:
     """Return whether torch, transformers or this package wrote the class of a schedule.
 
-    The state of another class may have any form, and lists in it any length: only the class itself
-    can judge it.
+    The state of another class may have any entries, and lists in it any length: only the class
+    itself can check it.
     """
     own_package = __name__.partition(".")[0]
     package = type(schedule).__module__.partition(".")[0]
     return package in ("torch", "transformers", own_package)
 
 
-def _unlike(own_state: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
-    """Return the entries of a schedule's own state that another state lacks, or has of another
-    kind.
-    """
-    wrong: list[str] = []
-    for key, own in own_state.items():
+def _different_entries(present: Mapping[str, Any], saved: Mapping[str, Any]) -> list[str]:
+    """Return the entries of a schedule's present state that a saved one lacks, or has otherwise."""
+    differences: list[str] = []
+    for key, value in present.items():
         # Newer versions of torch add private entries.
-        is_lacking = key not in state and not key.startswith("_")
-        if is_lacking or _differ(own, state.get(key)):
-            wrong.append(f"{key}={own!r:.60}")
-    return wrong
+        is_missing = key not in saved and not key.startswith("_")
+        if is_missing or _are_of_different_kinds(value, saved.get(key)):
+            differences.append(f"{key}={value!r:.60}")
+    return differences
 
 
-def _differ(own: Any, saved: Any) -> bool:
-    """Return whether two values of a state are of different kinds; a number may be saved as a
-    tensor or an array.
+def _are_of_different_kinds(present: object, saved: object) -> bool:
+    """Return whether two values of a state are of different kinds.
+
+    A number may be saved as a tensor or an array.
     """
-    if saved is None or isinstance(own, bool):
+    if saved is None or isinstance(present, bool):
         return False
-    if isinstance(own, (list, tuple)):
-        return not isinstance(saved, (list, tuple)) or len(own) != len(saved)
-    if isinstance(own, (int, float)):
+    if isinstance(present, (list, tuple)):
+        if not isinstance(saved, (list, tuple)):
+            return True
+        return len(cast("Sequence[Any]", present)) != len(cast("Sequence[Any]", saved))
+    if isinstance(present, (int, float)):
         return not isinstance(saved, (int, float)) and not hasattr(saved, "item")
     return False

@@ -1,17 +1,23 @@
-"""Tied weights: tensors that a state dict names more than once, but a safetensors file may hold
-only once.
-"""
+"""Tied weights: tensors with several names in a state dict, and one in a safetensors file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..models.inspection import own_attribute
+
+
+class StateDictOwner(Protocol):
+    """A module, or a `WholeModel`, which presents a sharded module as a whole one."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the tensors by name."""
+        ...
 
 
 def require_tensors(state_dict: Mapping[str, Any]) -> None:
@@ -24,7 +30,7 @@ def require_tensors(state_dict: Mapping[str, Any]) -> None:
         if not isinstance(value, Tensor):
             raise TypeError(
                 f"the state dict holds a {type(value).__name__} under {name!r}, but only tensors "
-                "are saved: leave it out in `state_dict`, or make it a tensor"
+                "are saved: leave it out of `state_dict`, or make it a tensor"
             )
 
 
@@ -46,8 +52,8 @@ def separate_tied_weights(
     require_tensors(state_dict)
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
-    names: dict[Any, str] = {}
-    storages: set[Any] = set()
+    names: dict[Hashable, str] = {}
+    storages: set[Hashable] = set()
     for name, value in state_dict.items():
         tensor = value.detach()
         key = tensor_key(tensor)
@@ -58,56 +64,65 @@ def separate_tied_weights(
             tensors[name] = tensor.contiguous()
             continue
 
-        # The tensor itself if it is contiguous and all of a memory that no other one shares; else a
-        # copy.
+        # The tensor itself if it is contiguous and fills a memory that no other one shares;
+        # otherwise a copy.
         names[key] = name
         storage = tensor.untyped_storage()
-        place = (tensor.device, storage.data_ptr())
-        if tensor.is_contiguous() and storage.nbytes() == tensor.nbytes and place not in storages:
-            storages.add(place)
+        storage_key = (tensor.device, storage.data_ptr())
+        fills_storage = tensor.is_contiguous() and storage.nbytes() == tensor.nbytes
+        if fills_storage and storage_key not in storages:
+            storages.add(storage_key)
             tensors[name] = tensor
         else:
             tensors[name] = tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
     return tensors, aliases
 
 
-def required_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
-    """Return the missing names that were not loaded through a tied name and that belong in a
-    file.
-    """
+def required_missing(model: StateDictOwner, missing: Iterable[str]) -> tuple[str, ...]:
+    """Return the missing names that were not loaded through a tied name and belong in a file."""
     missing = dict.fromkeys(missing)
-    if not missing:  # the state dict of a model that is sharded may be gathered
+    # Asked first, because the state dict of a sharded model may have to be gathered.
+    if not missing:
         return ()
-    tensors = {
-        name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)
-    }
-    filled = {tensor_key(tensor) for name, tensor in tensors.items() if name not in missing} - {
-        None
-    }
+    tensors: dict[str, Tensor] = {}
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor):
+            tensors[name] = value
+
+    # Tensors of which another name was loaded.
+    loaded: set[Hashable] = set()
+    for name, tensor in tensors.items():
+        if name not in missing:
+            loaded.add(tensor_key(tensor))
+    loaded.discard(None)
+    not_required = {name for name, tensor in tensors.items() if tensor_key(tensor) in loaded}
+
     # Models of `transformers` list the names that they do not save, and patterns of those that
     # files may lack.
-    left_out: set[str] = set(own_attribute(model, "_keys_to_ignore_on_save") or ())
-    left_out.update(name for name, tensor in tensors.items() if tensor_key(tensor) in filled)
-    optional = [
-        re.compile(pattern)
-        for pattern in own_attribute(model, "_keys_to_ignore_on_load_missing") or ()
-    ]
-    return tuple(
-        name
-        for name in missing
-        if name not in left_out and not any(pattern.search(name) for pattern in optional)
-    )
+    not_required.update(own_attribute(model, "_keys_to_ignore_on_save") or ())
+    patterns: Iterable[str] = own_attribute(model, "_keys_to_ignore_on_load_missing") or ()
+    optional = [re.compile(pattern) for pattern in patterns]
+
+    required: list[str] = []
+    for name in missing:
+        is_optional = any(pattern.search(name) for pattern in optional)
+        if name not in not_required and not is_optional:
+            required.append(name)
+    return tuple(required)
 
 
-def tensor_key(tensor: Tensor) -> Any:
-    """Return a key that is equal for two names of the same tensor; None for a tensor without
-    memory.
+def tensor_key(tensor: Tensor) -> Hashable:
+    """Return a key that is equal for two names of the same tensor.
+
+    It is None for a tensor without memory.
     """
     try:
         pointer = tensor.data_ptr()
-    except RuntimeError:  # a tensor subclass without memory of its own
+    except RuntimeError:
+        # A subclass of tensors that has no memory itself.
         return None
-    if tensor.is_meta:  # has no memory; state dicts that keep the objects still show ties
+    if tensor.is_meta:
+        # It has no memory either, but state dicts that keep the objects still show ties.
         return id(tensor)
     if pointer == 0 or tensor.numel() == 0:
         return None

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors import SafetensorError, safe_open
 
@@ -38,7 +38,7 @@ from .weight_formats import (
 
 _log = logging.getLogger(__name__)
 
-_TABLES = (
+_DICT_STATES = (
     OPTIMIZER_NAME,
     OPTIMIZER_NAME_BIN,
     SCHEDULER_NAME,
@@ -46,24 +46,24 @@ _TABLES = (
     "rng_state*.pth",
     "data_state_*.pth",
 )
-"""States that are dicts."""
+"""Names and patterns of states that are dicts."""
 
-_STATES = (*_TABLES, "lightning_state.pt", "lightning_callbacks.pt", "callback_states.pt")
+_STATES = (*_DICT_STATES, "lightning_state.pt", "lightning_callbacks.pt", "callback_states.pt")
 """Files from which training resumes, besides `trainer_state.json`; others may be anything."""
 
 _CHANGED = (
-    f"has other contents than were written, as its checksum in {MANIFEST_NAME} differs: it is "
-    f"damaged or was changed. If that was on purpose, remove {MANIFEST_NAME}, and nothing is "
-    "compared"
+    f"does not match its checksum in {MANIFEST_NAME}: it is damaged or was edited. If you edited "
+    f"it on purpose, delete {MANIFEST_NAME} to skip verification"
 )
 
-_REVEAL_TRUNCATION = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
-"""Suffixes of formats that tell whether a file is whole: a user may have replaced it by a
-smaller one.
+_SELF_CHECKED_SUFFIXES = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+"""Suffixes of formats that show whether a file is whole.
+
+A user may have replaced such a file by a smaller one.
 """
 
-# bytes; only the zip directory is read of a larger file of torch without a checksum
-_READ_IN_FULL = 64 << 20
+_LARGEST_FILE_READ = 64 << 20
+"""Bytes; of a larger file of torch without a checksum only the zip directory is read."""
 
 
 def problems(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> list[str]:
@@ -73,14 +73,14 @@ def problems(folder: StrPath, *, training_state: bool = True, weights: bool = Tr
     Found: a missing folder, no weights, a missing shard, any file of the format that is truncated
     or holds something else, and with a manifest every file that is missing, truncated, or changed
     in any byte: all are read. Without one, as in checkpoints of the reference, changed bytes are
-    found in files of torch up to 64 MiB, not in weights. Further files, and weights in another
-    form, are no problem.
+    found in files of torch up to 64 MiB, not in weights. Added files and weights in another format
+    are accepted.
 
     Args:
         folder: the checkpoint.
         training_state: also require `trainer_state.json` and check the files from which training
             resumes. False for a folder of which only the weights are used.
-        weights: require weights in one of the known forms. False if the caller stores them itself.
+        weights: require weights in a known format. False if the caller stores them itself.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -102,7 +102,7 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
         weights: as for `problems`.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: the folder does not exist.
         NotADirectoryError: it is a file.
         ValueError: it holds no weights or is damaged; the message names each file and what is wrong
             with it.
@@ -110,12 +110,13 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
     folder = Path(folder)
     if not folder.exists():
         raise FileNotFoundError(
-            f"there is no checkpoint {folder}; pass a folder checkpoint-<step> that exists"
+            f"the checkpoint {folder} does not exist; pass an existing folder checkpoint-<step>"
         )
     damage, missing = _damaged_and_missing(folder, training_state=training_state, weights=weights)
     if damage:
         raise ValueError(
-            f"{folder} cannot be used as a checkpoint: {'; '.join(damage)}. Use an earlier one."
+            f"{folder} cannot be used as a checkpoint: {'; '.join(damage)}. Use an earlier "
+            "checkpoint."
         )
     if missing:
         _log.warning("%s is used without some of its files: %s.", folder, "; ".join(missing))
@@ -124,11 +125,11 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
 def _damaged_and_missing(
     folder: Path, *, training_state: bool, weights: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the problems of files that exist or are required, and the files that only the
-    manifest lists.
-    """
+    """Return the problems of files, and separately the files that only the manifest lists."""
     damaged: list[str] = []
     missing: list[str] = []
+
+    # Required files.
     if weights and not has_weights(folder):
         expected = ", ".join(WEIGHT_FILES + INDEX_FILES + ADAPTER_FILES)
         damaged.append(f"it holds no weights (expected one of {expected})")
@@ -140,26 +141,26 @@ def _damaged_and_missing(
     except ValueError as error:
         damaged.append(str(error))
 
-    # By size and checksum. A file of another size was cut short, or replaced on purpose.
+    # By size and checksum. A file of another size was truncated, or replaced on purpose.
     compared: set[str] = set()
-    for name, size in manifest.sizes.items():
-        path = folder / name
+    for name, expected_size in manifest.sizes.items():
         if not training_state and not _is_model(name):
             continue
+        path = folder / name
         if not path.is_file():
             # The index of shards tells which files of weights are needed.
             if name != TRAINER_STATE_NAME and not _are_weights(name):
                 missing.append(f"{name} is missing, though {MANIFEST_NAME} names it")
             continue
-        found = path.stat().st_size
-        if found == size and name in manifest.checksums:
+        size = path.stat().st_size
+        if size == expected_size and name in manifest.checksums:
             compared.add(name)
             if is_changed(folder, name, manifest):
                 damaged.append(f"{name} {_CHANGED}")
-        elif found < size and path.suffix not in _REVEAL_TRUNCATION:
-            damaged.append(f"{name} is cut short: it has {found} bytes of {size}")
+        elif size < expected_size and path.suffix not in _SELF_CHECKED_SUFFIXES:
+            damaged.append(f"{name} is truncated: it has {size} of {expected_size} bytes")
 
-    # By contents, where there is no checksum.
+    # By contents, where no checksum was compared.
     for path in _files_of_model(folder):
         if path.relative_to(folder).as_posix() not in compared:
             damaged += _problems_of(path)
@@ -180,16 +181,13 @@ def _is_model(name: str) -> bool:
 
 def _are_weights(name: str) -> bool:
     """Return whether a file holds weights or their index."""
-    others = (OPTIMIZER_NAME_BIN, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME)
-    return name.endswith((".safetensors", *INDEX_FILES)) or (
-        name.endswith(".bin") and name not in others
-    )
+    if name in (OPTIMIZER_NAME_BIN, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME):
+        return False
+    return name.endswith((".safetensors", ".bin", *INDEX_FILES))
 
 
 def _files_of_model(folder: Path) -> Iterator[Path]:
-    """Yield the files of weights, except shards, and of configurations, whether they exist or
-    not.
-    """
+    """Yield the files of weights, except shards, and of configurations, even if missing."""
     for name in (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME):
         yield folder / name
     for adapter in adapter_folders(folder).values():
@@ -199,11 +197,17 @@ def _files_of_model(folder: Path) -> Iterator[Path]:
 
 def _files_of_training(folder: Path, manifest: Manifest) -> set[Path]:
     """Return the files of the training state; a user's own .bin or .json may be of any kind."""
-    names = {TRAINER_STATE_NAME, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME}
+    files = {
+        folder / TRAINER_STATE_NAME,
+        folder / TRAINED_WEIGHTS_NAME,
+        folder / TRAINING_ARGS_NAME,
+    }
     for pattern in _STATES:
-        names.update(path.name for path in folder.glob(pattern))
-    names.update(name for name in manifest.sizes if name.endswith((".pt", ".pth", ".ckpt")))
-    return {folder / name for name in sorted(names)}
+        files.update(folder.glob(pattern))
+    for name in manifest.sizes:
+        if name.endswith((".pt", ".pth", ".ckpt")):
+            files.add(folder / name)
+    return files
 
 
 def _shard_problems(index_file: Path, compared: set[str]) -> Iterator[str]:
@@ -258,21 +262,22 @@ def _json_problem(path: Path) -> str | None:
         return None
 
     # Entries from which no training could resume.
-    step = content.get("global_step")
+    state = cast("dict[str, Any]", content)
+    step = state.get("global_step")
     if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-        return (
-            f"has the global_step {step!r:.40}, which has to be the number of steps that are done"
-        )
-    for name, kinds in _KINDS.items():
-        value = content.get(name)
-        if name in content and (not isinstance(value, kinds) or isinstance(value, bool)):
+        return f"has the global_step {step!r:.40}, which has to be the number of completed steps"
+    for name, types in _STATE_TYPES.items():
+        if name not in state:
+            continue
+        value = state[name]
+        if not isinstance(value, types) or isinstance(value, bool):
             return f"has an invalid {name}: {value!r:.40}"
     return None
 
 
 _NUMBER_OR_NONE = (int, float, type(None))
 
-_KINDS: dict[str, Any] = {
+_STATE_TYPES: dict[str, type | tuple[type, ...]] = {
     "max_steps": int,
     "num_train_epochs": int,
     "num_input_tokens_seen": int,
@@ -291,11 +296,13 @@ _KINDS: dict[str, Any] = {
 def _safetensors_problem(path: Path, tensors: Sequence[str]) -> str | None:
     try:
         # Opening reads the header and compares the extent it states with the file's size.
-        with safe_open(path, framework="pt") as opened:
-            absent = sorted(set(tensors) - set(opened.keys()))
+        with safe_open(path, framework="pt") as file:
+            missing = sorted(set(tensors) - set(file.keys()))
     except (SafetensorError, OSError) as error:
         return f"is damaged ({error})"
-    return f"lacks {', '.join(absent)}, which the index says it holds" if absent else None
+    if missing:
+        return f"lacks {', '.join(missing)}, which the index says it holds"
+    return None
 
 
 def _torch_problem(path: Path) -> str | None:
@@ -303,37 +310,45 @@ def _torch_problem(path: Path) -> str | None:
         # The format before torch 1.6 has no zip directory to check.
         if file.read(2) == b"\x80\x02":
             return None
-    is_state = any(fnmatch(path.name, pattern) for pattern in _STATES)
+    reads_in_full = path.stat().st_size <= _LARGEST_FILE_READ and _matches(path, _STATES)
+    damaged: list[str] = []
     try:
         # The zip directory is at the end of the file.
-        with zipfile.ZipFile(path) as opened:
-            small = path.stat().st_size <= _READ_IN_FULL
-            damaged = _damaged_records(opened) if is_state and small else []
-    except Exception as error:  # a flipped bit may stand for a feature that is not implemented
+        with zipfile.ZipFile(path) as archive:
+            if reads_in_full:
+                damaged = _damaged_records(archive)
+    except Exception as error:
+        # Any error: a flipped bit may stand for a feature that is not implemented.
         return f"is damaged or empty ({error})"
     if damaged:
         return f"is damaged ({', '.join(damaged)} differs from its checksum)"
 
     # A state is a dict; its tensors are not read.
-    if any(fnmatch(path.name, pattern) for pattern in _TABLES):
+    if _matches(path, _DICT_STATES):
         try:
-            found = load_torch(path, mmap=True)
+            state = load_torch(path, mmap=True)
         except ValueError as error:
             return f"cannot be read: {str(error).removeprefix(str(path)).strip()}"
-        if not isinstance(found, dict):
-            return f"holds a {type(found).__name__}, not the dict of a state"
+        if not isinstance(state, dict):
+            return f"holds a {type(state).__name__}, not the dict of a state"
     return None
 
 
-def _damaged_records(opened: zipfile.ZipFile) -> list[str]:
+def _matches(path: Path, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(path.name, pattern) for pattern in patterns)
+
+
+def _damaged_records(archive: zipfile.ZipFile) -> list[str]:
     """Return the records of a file of torch that differ from the CRCs in it."""
-    names = [info.filename for info in opened.infolist() if info.file_size]
+    names = [info.filename for info in archive.infolist() if info.file_size]
     damaged: list[str] = []
     for name in names:
         try:
-            opened.read(name)
-        except Exception:  # a damaged zip directory can lead to any error
+            archive.read(name)
+        except Exception:
+            # A damaged zip directory can lead to any error.
             damaged.append(name)
+
     # torch can be told to write no CRCs: then all differ.
     if len(damaged) == len(names) > 1:
         return []

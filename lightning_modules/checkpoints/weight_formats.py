@@ -1,11 +1,10 @@
-"""Forms of weights in a folder: one file, shards with an index, adapters, or parts written by
-processes.
-"""
+"""Formats of weights in a folder: one file, shards with an index, adapters, parts of processes."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +52,9 @@ class ShardIndex:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """As the result of `nn.Module.load_state_dict`, but a tied weight loaded under another name
-    is not missing.
+    """As the result of `nn.Module.load_state_dict`.
+
+    But a tied weight that was loaded under another name is not missing.
     """
 
     missing: tuple[str, ...] = ()
@@ -66,25 +66,34 @@ class LoadReport:
 
 def first_existing_file(folder: Path, names: tuple[str, ...]) -> Path | None:
     """Return the first of the files that the folder holds, or None."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+    for name in names:
+        file = folder / name
+        if file.is_file():
+            return file
+    return None
 
 
 def adapter_folders(folder: Path) -> dict[str, Path]:
-    """Return the folder of each adapter of PEFT by name: the default one in the folder itself,
-    others in subfolders.
+    """Return the folder of each adapter of PEFT by name.
+
+    The default one is in the folder itself, others are in subfolders.
     """
-    # The folder of a run holds checkpoints too, which are no adapters.
-    named = (
-        path
-        for path in sorted(folder.iterdir())
-        if path.is_dir() and not re.search(_OTHER_FOLDERS, path.name)
-    )
-    places = {**{path.name: path for path in named}, DEFAULT_ADAPTER: folder}
-    return {name: path for name, path in places.items() if first_existing_file(path, ADAPTER_FILES)}
+    # The folder of a run holds checkpoints too, which are not adapters.
+    candidates: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not re.search(_OTHER_FOLDERS, path.name):
+            candidates[path.name] = path
+    candidates[DEFAULT_ADAPTER] = folder
+
+    adapters: dict[str, Path] = {}
+    for name, path in candidates.items():
+        if first_existing_file(path, ADAPTER_FILES) is not None:
+            adapters[name] = path
+    return adapters
 
 
 def has_weights(folder: Path) -> bool:
-    """Return whether the folder holds weights in any of the forms."""
+    """Return whether the folder holds weights in any of the formats."""
     return has_whole_weights(folder) or bool(adapter_folders(folder)) or has_model_parts(folder)
 
 
@@ -94,34 +103,33 @@ def has_whole_weights(folder: Path) -> bool:
 
 
 def has_model_parts(folder: Path) -> bool:
-    """Return whether the folder holds a model in parts written by processes, complete with their
-    table.
-    """
+    """Return whether the folder holds a model in parts of processes, complete with their table."""
     return (folder / MODEL_PARTS_NAME / PARTS_TABLE_NAME).is_file()
 
 
 def has_optimizer_parts(folder: StrPath) -> bool:
-    """Return whether a checkpoint holds the states of an optimizer in parts written by
-    processes.
-    """
+    """Return whether a checkpoint holds the states of an optimizer in parts of processes."""
     return Path(folder, OPTIMIZER_PARTS_NAME, PARTS_TABLE_NAME).is_file()
 
 
 def read_index(path: Path) -> ShardIndex:
-    """Read an index file and check that it is one.
+    """Read an index file and check it.
 
     Raises:
         ValueError: it is damaged, or names files outside its own folder.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        weight_map = dict(content["weight_map"])
-        metadata = dict(content.get("metadata") or {})
+        weight_map: dict[str, object] = dict(content["weight_map"])
+        metadata: dict[str, object] = dict(content.get("metadata") or {})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a readable index of shards ({error!r})") from error
-    shards: dict[str, list[str]] = {}
+
+    # In order of the names of the shards, which end as the name of the index tells.
     suffix = f".{path.name.split('.')[1]}"
-    for tensor, file in sorted(weight_map.items(), key=lambda item: str(item[1])):
+    shards: dict[str, list[str]] = {}
+    for tensor in sorted(weight_map, key=lambda name: str(weight_map[name])):
+        file = weight_map[tensor]
         if not isinstance(file, str) or not file.endswith(suffix) or not lies_beside(path, file):
             raise ValueError(
                 f"{path} names the file {file!r} for {tensor!r}, which is not a shard in its folder"
@@ -137,14 +145,15 @@ def lies_beside(index: Path, file: str) -> bool:
     """
     if not file or Path(file).name != file or "\\" in file or "\0" in file:
         return False
-    return (index.parent / file).resolve().parent in (
-        index.parent.resolve(),
-        index.resolve().parent,
-    )
+    folder = (index.parent / file).resolve().parent
+    return folder in (index.parent.resolve(), index.resolve().parent)
 
 
-def only_strings(metadata: dict[str, object] | None) -> dict[str, str]:
-    """Return the entries of a metadata table that are strings: among them the tied names
-    (`alias: saved name`).
+def only_strings(metadata: Mapping[str, object] | None) -> dict[str, str]:
+    """Return the entries of a metadata table that are strings.
+
+    Among them are the tied names (`alias: saved name`).
     """
-    return {name: value for name, value in (metadata or {}).items() if isinstance(value, str)}
+    if metadata is None:
+        return {}
+    return {name: value for name, value in metadata.items() if isinstance(value, str)}

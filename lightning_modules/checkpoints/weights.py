@@ -1,6 +1,6 @@
-"""As `Trainer._save` and `Trainer._load_from_checkpoint` for weights, but tied weights of any
-module can be saved.
+"""Save and load the weights of a model.
 
+As `Trainer._save` and `Trainer._load_from_checkpoint`, but tied weights of any module can be saved.
 As in the reference, models of `transformers` and PEFT save themselves by their `save_pretrained`,
 as do those of `huggingface_hub`, and adapters are loaded by PEFT. Any other `nn.Module` goes
 through its state dict, whatever methods it has. Classes that rename weights on saving read their
@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,7 +26,7 @@ from ..common.file_names import SAFE_WEIGHTS_NAME
 from ..common.local_paths import StrPath, require_local
 from ..common.parameter_rules import plain_name
 from ..common.torch_files import load_torch, on_host, state_on_host
-from ..distributed.sharding import WholeModel
+from ..distributed.sharding import KeyDifferences, WholeModel
 from ..internals.torch_names import renames_what_it_loads
 from ..models.inspection import accepted_arguments, class_of, unwrap_model
 from .adapters import (
@@ -54,9 +54,14 @@ from .weight_formats import (
 
 _log = logging.getLogger(__name__)
 
-_LARGEST_FILE = 50 * 10**9  # bytes
+_LARGEST_FILE = 50 * 10**9
+"""Bytes."""
 
-_SHOWN = 6  # names in an error
+_SHOWN_NAMES = 6
+"""Number of names in a message."""
+
+_METADATA = {"format": "pt"}
+"""Metadata of a file of safetensors, by which transformers knows that it is torch's."""
 
 _EXPECTED = ", ".join(WEIGHT_FILES + INDEX_FILES)
 
@@ -67,8 +72,7 @@ def save_weights(
     state_dict: Mapping[str, Any] | None = None,
     max_shard_size: int | str = _LARGEST_FILE,
 ) -> None:
-    """As `Trainer._save` without the processor, but shared tensors are stored once instead of
-    refused.
+    """As `Trainer._save` without the processor, but tied weights are stored once, not refused.
 
     Args:
         model: one of `transformers` or PEFT (it also writes its `config.json`), or any other
@@ -87,27 +91,28 @@ def save_weights(
     require_local(folder, "folder")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+
+    # A state dict of torch_xla is saved from main memory.
     state_dict = state_on_host(model) if state_dict is None else on_host(state_dict)
+
     with weights_written_to(folder):
         if saves_itself(model):
             before = _weight_stamps(folder)
             _save_itself(model, folder, state_dict, max_shard_size)
             if adapters_of(model):
-                _save_trained_beside(model, folder, state_dict)
+                _save_extra_weights(model, folder, state_dict)
             # Some classes have a `save_pretrained` that writes files under other names; a
             # checkpoint must hold weights.
             if _weight_stamps(folder) != before:
                 return
-        _save_state_dict(
-            model.state_dict() if state_dict is None else state_dict, folder, max_shard_size
-        )
+        if state_dict is None:
+            state_dict = model.state_dict()
+        _save_state_dict(state_dict, folder, max_shard_size)
 
 
 @contextmanager
-def weights_written_to(folder: Path) -> Iterator[None]:
-    """Raise errors of the writer of safetensors, which may be that of a full disk, as an
-    `OSError`.
-    """
+def weights_written_to(folder: Path) -> Generator[None]:
+    """Raise errors of the writer of safetensors, such as that of a full disk, as an `OSError`."""
     try:
         yield
     except SafetensorError as error:
@@ -117,49 +122,45 @@ def weights_written_to(folder: Path) -> Iterator[None]:
 def _save_itself(
     model: Any, folder: Path, state_dict: Mapping[str, Any] | None, max_shard_size: int | str
 ) -> None:
-    """Call the `save_pretrained` of a model of `transformers` or PEFT as the reference does; it
-    may take less.
-    """
-    wanted: dict[str, Any] = {"state_dict": state_dict}
+    """Call the `save_pretrained` of a model of `transformers` or PEFT as the reference does."""
+    arguments: dict[str, Any] = {"state_dict": state_dict}
     if max_shard_size != _LARGEST_FILE:
-        wanted["max_shard_size"] = max_shard_size
-    options = accepted_arguments(model.save_pretrained, **wanted)
-    with (
-        _without_distributed_config(model),
-        with_peft_names(model) if is_peft_model(model) else nullcontext(),
-    ):
+        arguments["max_shard_size"] = max_shard_size
+    # Other classes may accept fewer arguments.
+    options = accepted_arguments(model.save_pretrained, **arguments)
+
+    peft_names: AbstractContextManager[Any] = nullcontext()
+    if is_peft_model(model):
+        peft_names = with_peft_names(model)
+    with _without_distributed_config(model), peft_names:
         try:
             model.save_pretrained(str(folder), **options)
         except (AttributeError, TypeError):
-            # its error names the entry
-            require_tensors(model.state_dict() if state_dict is None else state_dict)
+            # An entry that is not a tensor is the usual cause; this error names it.
+            if state_dict is None:
+                state_dict = model.state_dict()
+            require_tensors(cast("Mapping[str, Any]", state_dict))
             raise
 
 
-def _save_trained_beside(model: Any, folder: Path, state_dict: Mapping[str, Any] | None) -> None:
-    """Write the weights of a model with adapters that its `save_pretrained` leaves out, if there
-    are any.
-    """
-    path = folder / EXTRA_WEIGHTS_NAME
+def _save_extra_weights(model: Any, folder: Path, state_dict: Mapping[str, Any] | None) -> None:
+    """Write the weights of a model with adapters that its `save_pretrained` leaves out."""
     with with_peft_names(model) as adapted:
-        left_out = weights_peft_leaves_out(
-            adapted, adapted.state_dict() if state_dict is None else state_dict
-        )
-    if left_out:
-        save_file(
-            {name: tensor.contiguous() for name, tensor in left_out.items()},
-            path,
-            {"format": "pt"},
-        )
-    else:
+        if state_dict is None:
+            state_dict = adapted.state_dict()
+        left_out = weights_peft_leaves_out(adapted, cast("Mapping[str, Tensor]", state_dict))
+
+    path = folder / EXTRA_WEIGHTS_NAME
+    if not left_out:
         path.unlink(missing_ok=True)
+        return
+    contiguous = {name: tensor.contiguous() for name, tensor in left_out.items()}
+    save_file(contiguous, path, _METADATA)
 
 
 @contextmanager
-def _without_distributed_config(model: Any) -> Iterator[None]:
-    """Make a model that `transformers` has sharded save the whole tensors given to it, without
-    gathering them.
-    """
+def _without_distributed_config(model: Any) -> Generator[None]:
+    """Make a model that `transformers` has sharded save whole tensors without gathering them."""
     config: Any = getattr(model, "config", None)
     distributed = getattr(config, "distributed_config", None)
     if distributed is None:
@@ -200,26 +201,33 @@ def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> L
     def require(report: LoadReport) -> None:
         if not strict or not report.missing:
             return
-        names = _own_names(model)
+        is_trained = _trained_by_name(model)
         missing = report.missing
-        if not set(names) <= set(missing):
-            missing = tuple(name for name in missing if names.get(name))
+        # Frozen weights may be missing, unless the folder has no weight of the model at all.
+        has_some = not is_trained.keys() <= set(missing)
+        if has_some:
+            missing = tuple(name for name in missing if is_trained.get(name))
         if missing:
-            raise ValueError(_lacking(missing, len(names), report.unexpected, folder))
+            raise ValueError(_missing_message(missing, len(is_trained), report.unexpected, folder))
 
-    if not first_existing_file(folder, WEIGHT_FILES) and (adapters := adapter_folders(folder)):
+    adapters: Mapping[str, Path] = {}
+    if first_existing_file(folder, WEIGHT_FILES) is None:
+        adapters = adapter_folders(folder)
+
+    if adapters:
         report = load_adapters(model, folder, adapters)
         if strict and report.missing:
-            raise ValueError(
-                _lacking(report.missing, len(_own_names(model)), report.unexpected, folder)
-            )
+            total = len(_trained_by_name(model))
+            raise ValueError(_missing_message(report.missing, total, report.unexpected, folder))
     elif has_whole_weights(folder):
-        report = _load_files(model, folder, *whole_files(folder), require)
+        report = _load_files(model, folder, whole_files(folder), require)
     elif has_model_parts(folder):
         from .sharded_files import load_model_parts
 
-        sharded = model.sharded if isinstance(model, WholeModel) else None
-        report = load_model_parts(sharded or model, folder, together=sharded is not None)
+        if isinstance(model, WholeModel):
+            report = load_model_parts(model.sharded, folder, all_ranks=True)
+        else:
+            report = load_model_parts(model, folder, all_ranks=False)
     else:
         raise ValueError(f"no weights in {folder}: expected one of {_EXPECTED}, or adapters")
     require(report)
@@ -227,76 +235,97 @@ def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> L
     return report
 
 
+class WeightFiles(NamedTuple):
+    """Files that hold all weights of a model."""
+
+    paths: list[Path]
+
+    aliases: dict[str, str]
+    """For each tied name the name under which its values were saved."""
+
+
 def _load_files(
-    model: nn.Module,
-    folder: Path,
-    parts: list[Path],
-    aliases: dict[str, str],
-    require: Callable[[LoadReport], None],
+    model: nn.Module, folder: Path, files: WeightFiles, require: Callable[[LoadReport], None]
 ) -> LoadReport:
-    """Load the files; missing weights are found before anything is loaded, where the names alone
-    suffice.
+    """Load the files.
+
+    Missing weights are found before anything is loaded, where the names alone suffice.
     """
-    foreseen = _foreseen(model, parts, aliases)
-    if foreseen is not None and not (foreseen.unexpected and may_rename(model)):
-        require(foreseen)
-    report = _load_parts(model, folder, parts, aliases)
+    expected = _expected_report(model, files)
+    if expected is not None and not (expected.unexpected and may_rename(model)):
+        require(expected)
+
+    report = _load_file_by_file(model, folder, files)
     if report.missing and report.unexpected and may_rename(model):
         return _load_through_class(model, folder, require)
     return report
 
 
-def _foreseen(model: nn.Module, parts: list[Path], aliases: dict[str, str]) -> LoadReport | None:
-    """Predict the report of loading; None if a module renames weights or a file has no header of
-    names.
+def _expected_report(model: nn.Module, files: WeightFiles) -> LoadReport | None:
+    """Predict the report of loading from the names in the files.
+
+    It is None if a module renames weights or a file has no header of names.
     """
-    if any(part.suffix != ".safetensors" for part in parts) or renames_what_it_loads(model):
+    has_headers = all(path.suffix == ".safetensors" for path in files.paths)
+    if not has_headers or renames_what_it_loads(model):
         return None
-    there = {name for part in parts for name in header_of(part)[0]}
-    there.update(alias for alias, saved in aliases.items() if saved in there)
-    own = model.state_dict()
-    missing = required_missing(model, (name for name in own if name not in there))
-    return LoadReport(
-        missing, tuple(name for name in there if name not in own and name not in aliases)
-    )
+
+    available: set[str] = set()
+    for path in files.paths:
+        names, _ = header_of(path)
+        available.update(names)
+    for alias, saved in files.aliases.items():
+        if saved in available:
+            available.add(alias)
+
+    in_model = model.state_dict().keys()
+    missing = required_missing(model, [name for name in in_model if name not in available])
+    unexpected = available - in_model - files.aliases.keys()
+    return LoadReport(missing, tuple(unexpected))
 
 
 def header_of(file: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the names of the tensors in a file of safetensors, and for each tied name the saved
-    one.
+    """Return the names of the tensors in a file of safetensors, and the saved names of ties.
+
+    Raises:
+        ValueError: the file is damaged or missing.
     """
     try:
-        with safe_open(file, framework="pt") as opened:
-            return list(opened.keys()), only_strings(opened.metadata())
+        with safe_open(file, framework="pt") as header:
+            return list(header.keys()), only_strings(header.metadata())
     except (SafetensorError, FileNotFoundError) as error:
         raise ValueError(f"the weights file {file} is damaged or missing: {error}") from error
 
 
-def _own_names(model: Any) -> dict[str, bool]:
+def _trained_by_name(model: Any) -> dict[str, bool]:
     """Return by name whether a weight of the model is trained."""
-    names = dict.fromkeys(model.state_dict(), False)
-    for name, weight in nn.Module.named_parameters(_own(model), remove_duplicate=False):
-        names[plain_name(name)] = weight.requires_grad
-    return names
+    is_trained: dict[str, bool] = dict.fromkeys(model.state_dict(), False)
+    for name, weight in nn.Module.named_parameters(_module_of(model), remove_duplicate=False):
+        is_trained[plain_name(name)] = weight.requires_grad
+    return is_trained
 
 
-def _lacking(
+def _missing_message(
     missing: tuple[str, ...], total: int, unexpected: tuple[str, ...], folder: Path
 ) -> str:
-    extra = f" It has {some_of(unexpected)} instead." if unexpected else ""
+    others = ""
+    if unexpected:
+        others = f" It has {some_of(unexpected)} instead."
     return (
         f"{folder} has no values for {len(missing)} of {total} weights of the model: "
-        f"{some_of(missing)}.{extra} Build the model as in the run that wrote it, or list the "
-        "weights that are to begin anew: model._keys_to_ignore_on_load_missing = "
+        f"{some_of(missing)}.{others} Build the model as in the run that wrote it, or list the "
+        "weights that keep their initial values: model._keys_to_ignore_on_load_missing = "
         f"[{re.escape(missing[0])!r}, ...] (regular expressions)."
     )
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    return ", ".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
-    )
+    """Return the first names as text, with the number of the others."""
+    shown = ", ".join(names[:_SHOWN_NAMES])
+    others = len(names) - _SHOWN_NAMES
+    if others > 0:
+        shown = f"{shown} and {others} more"
+    return shown
 
 
 def read_weights(folder: StrPath) -> dict[str, Tensor]:
@@ -306,41 +335,47 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
         ValueError: a file is damaged, or there are no weights, or only those of an adapter.
     """
     folder = Path(folder)
-    if not has_whole_weights(folder) and has_model_parts(folder):
-        from .sharded_files import read_model_parts
-
-        return read_model_parts(folder)
     if not has_whole_weights(folder):
+        if has_model_parts(folder):
+            from .sharded_files import read_model_parts
+
+            return read_model_parts(folder)
         raise ValueError(
             f"{folder} does not hold all weights of a model: expected one of {_EXPECTED}"
         )
-    parts, aliases = whole_files(folder)
-    weights = {name: tensor for part in _read_parts(parts) for name, tensor in part.items()}
-    return weights | {alias: weights[saved] for alias, saved in aliases.items() if saved in weights}
+
+    files = whole_files(folder)
+    weights: dict[str, Tensor] = {}
+    for state_dict in _read_files(files.paths):
+        weights.update(state_dict)
+    tied: dict[str, Tensor] = {}
+    for alias, saved in files.aliases.items():
+        if saved in weights:
+            tied[alias] = weights[saved]
+    return weights | tied
 
 
 def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Return inode and time of each weight file in the folder, to notice that weights were
-    written.
-    """
+    """Return inode and time of each weight file in the folder, to detect new ones."""
     names = {*WEIGHT_FILES, *INDEX_FILES, *ADAPTER_FILES}
-    files = {
-        path: path.stat() for path in (*folder.glob("*"), *folder.glob("*/*")) if path.name in names
-    }
-    return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
+    stamps: dict[Path, tuple[int, int]] = {}
+    for path in (*folder.glob("*"), *folder.glob("*/*")):
+        if path.name in names:
+            status = path.stat()
+            stamps[path] = (status.st_ino, status.st_mtime_ns)
+    return stamps
 
 
 def _save_state_dict(
     state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str
 ) -> None:
     tensors, aliases = separate_tied_weights(state_dict)
+
     # Most often one file is enough, without the import of `huggingface_hub`, which takes a second.
-    if (
-        isinstance(max_shard_size, int)
-        and sum(tensor.nbytes for tensor in tensors.values()) <= max_shard_size
-    ):
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    if isinstance(max_shard_size, int) and size <= max_shard_size:
         path = folder / SAFE_WEIGHTS_NAME
-        save_file(tensors, path, {"format": "pt", **aliases})
+        save_file(tensors, path, _METADATA | aliases)
         if aliases:
             _sort_metadata(path)
         return
@@ -350,8 +385,9 @@ def _save_state_dict(
 
 
 def _sort_metadata(path: Path) -> None:
-    """Sort the metadata of a file of safetensors, which the library writes in any order: equal
-    weights, equal files.
+    """Sort the metadata of a file of safetensors, so that equal weights give equal files.
+
+    The library writes it in any order.
     """
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -363,70 +399,84 @@ def _sort_metadata(path: Path) -> None:
             file.write(text.ljust(size))
 
 
-def whole_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
-    """Return the files of all weights, and for each tied name the saved one."""
+def whole_files(folder: Path) -> WeightFiles:
+    """Return the files of all weights, in a folder that has them."""
     file = first_existing_file(folder, WEIGHT_FILES + INDEX_FILES)
     assert file is not None
     if file.name in INDEX_FILES:
         index = read_index(file)
-        return [folder / name for name in index.shards], index.aliases
-    return [file], header_of(file)[1] if file.suffix == ".safetensors" else {}
+        return WeightFiles([folder / name for name in index.shards], index.aliases)
+    aliases: dict[str, str] = {}
+    if file.suffix == ".safetensors":
+        _, aliases = header_of(file)
+    return WeightFiles([file], aliases)
 
 
-def _load_parts(
-    model: nn.Module, folder: Path, parts: list[Path], aliases: dict[str, str]
-) -> LoadReport:
+def _load_file_by_file(model: nn.Module, folder: Path, files: WeightFiles) -> LoadReport:
     """Load the files one at a time, to keep only one in memory."""
-    own_names = model.state_dict().keys()
+    names_in_model = model.state_dict().keys()
     missing: list[str] | None = None
     unexpected: list[str] = []
-    for state_dict in _read_parts(parts):
-        for alias, saved in aliases.items():
-            if alias in own_names and saved in state_dict:
+    for state_dict in _read_files(files.paths):
+        for alias, saved in files.aliases.items():
+            if alias in names_in_model and saved in state_dict:
                 state_dict.setdefault(alias, state_dict[saved])
+
         try:
-            result = model.load_state_dict(state_dict, False)
+            result = cast("KeyDifferences", model.load_state_dict(state_dict, False))
         except RuntimeError as error:
             raise ValueError(f"the weights in {folder} do not fit the model: {error}") from error
+
+        # Names that no file has are missing.
         unexpected += result.unexpected_keys
-        absent = set(result.missing_keys)
-        missing = [
-            name for name in (result.missing_keys if missing is None else missing) if name in absent
-        ]
+        if missing is None:
+            missing = result.missing_keys
+        else:
+            missing_here = set(result.missing_keys)
+            missing = [name for name in missing if name in missing_here]
     return LoadReport(required_missing(model, missing or []), tuple(unexpected))
 
 
-def _read_parts(parts: list[Path]) -> Iterator[dict[str, Tensor]]:
-    for part in parts:
+def _read_files(paths: list[Path]) -> Iterator[dict[str, Tensor]]:
+    for path in paths:
         try:
-            yield load_file(part) if part.suffix == ".safetensors" else load_torch(part)
+            if path.suffix == ".safetensors":
+                yield load_file(path)
+            else:
+                yield load_torch(path)
         except (SafetensorError, FileNotFoundError) as error:
-            raise ValueError(f"the weights file {part} is damaged or missing: {error}") from error
+            raise ValueError(f"the weights file {path} is damaged or missing: {error}") from error
 
 
 def _warn(report: LoadReport, folder: Path) -> None:
     if report.missing:
         _log.warning(
-            "%s has no values for %s; they keep what they had.", folder, some_of(report.missing)
+            "%s has no values for %s; they keep their present values.",
+            folder,
+            some_of(report.missing),
         )
     if report.unexpected:
         _log.warning(
-            "%s has values that the model has no place for: %s.",
+            "%s has values for names that the model does not have, which are ignored: %s.",
             folder,
             some_of(report.unexpected),
         )
 
 
 def may_rename(model: Any) -> bool:
-    """Return whether the model's files may use other names than the module (mixture-of-experts
-    in `transformers` 5).
+    """Return whether the model's files may use other names than the module.
+
+    That is so with mixtures of experts in `transformers` 5.
     """
-    return any(base.__name__ == "PreTrainedModel" for base in type(_own(model)).__mro__)
+    classes = type(_module_of(model)).__mro__
+    return any(cls.__name__ == "PreTrainedModel" for cls in classes)
 
 
-def _own(model: Any) -> Any:
-    """Return the module itself of a `WholeModel`."""
-    return unwrap_model(model.sharded if isinstance(model, WholeModel) else model)
+def _module_of(model: Any) -> Any:
+    """Return the module of a `WholeModel`, or the model, without wrappers."""
+    if isinstance(model, WholeModel):
+        return unwrap_model(model.sharded)
+    return unwrap_model(model)
 
 
 def _load_through_class(
@@ -441,22 +491,30 @@ def _load_through_class(
         folder: the checkpoint.
         require: raises for a report of missing weights; called before anything is copied.
     """
-    with torch.random.fork_rng(devices=[]):  # building a model draws random numbers
-        own = _own(model)
-        twin, found = class_of(own).from_pretrained(
+    module = _module_of(model)
+    pretrained_class: Any = class_of(module)
+    # Building a model draws random numbers.
+    generator_state = torch.get_rng_state()
+    try:
+        second_model, loading_info = pretrained_class.from_pretrained(
             folder,
-            config=own.config,
-            dtype=own.dtype,
+            config=module.config,
+            dtype=module.dtype,
             output_loading_info=True,
             local_files_only=True,
         )
-    # Missing weights were drawn at random in the second model, and must not replace the model's own
-    # values.
-    absent = set(found["missing_keys"])
-    missing = required_missing(model, [name for name in model.state_dict() if name in absent])
-    report = LoadReport(missing, tuple(sorted(found["unexpected_keys"])))
+    finally:
+        torch.set_rng_state(generator_state)
+
+    missing_keys: set[str] = set(loading_info["missing_keys"])
+    missing = required_missing(model, [name for name in model.state_dict() if name in missing_keys])
+    report = LoadReport(missing, tuple(sorted(loading_info["unexpected_keys"])))
     require(report)
-    model.load_state_dict(
-        {name: value for name, value in twin.state_dict().items() if name not in absent}, False
-    )
+
+    # Missing weights were drawn at random in the second model, and must not replace the model's
+    # values.
+    weights: dict[str, Any] = dict(second_model.state_dict())
+    for name in missing_keys:
+        weights.pop(name, None)
+    model.load_state_dict(weights, False)
     return report

@@ -16,7 +16,7 @@ def broadcast_from_rank_zero(value: torch.Tensor) -> torch.Tensor:
     Args:
         value: of the same shape and dtype everywhere; not changed.
     """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if not _has_other_processes():
         return value
     shared = value.to(transport_device(), copy=True)
     dist.broadcast(shared, src=0)
@@ -24,20 +24,39 @@ def broadcast_from_rank_zero(value: torch.Tensor) -> torch.Tensor:
 
 
 def gather_objects(value: Any) -> list[Any]:
-    """Return the objects of all processes, by rank; without a process group, this process's own
-    alone.
+    """Return the objects of all processes, by rank.
+
+    Without a process group, the list holds this process's own alone.
     """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if not _has_other_processes():
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
 
 
+def smallest_of_all(value: int) -> int:
+    """Return the smallest of the numbers of all processes, which have a process group."""
+    smallest = torch.tensor([value], device=transport_device())
+    dist.all_reduce(smallest, dist.ReduceOp.MIN)
+    return int(smallest)
+
+
+def gloo_group() -> dist.ProcessGroup:
+    """Make a process group of all processes that works in host memory; collective."""
+    group: Any = dist.new_group(backend="gloo")
+    return group
+
+
 def transport_device() -> torch.device:
     """Return the device for tensors of collectives: the GPU with NCCL, else the CPU."""
-    nccl = str(dist.get_backend()) == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+    if str(dist.get_backend()) == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _has_other_processes() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def broadcast_weights(model: nn.Module, device: torch.device | None = None) -> None:
@@ -51,12 +70,16 @@ def broadcast_weights(model: nn.Module, device: torch.device | None = None) -> N
 
 
 def broadcast_tensors(tensors: Iterable[torch.Tensor], device: torch.device | None = None) -> None:
-    """Broadcast tensors of rank 0 to all processes, in place; see `broadcast_weights` for the
-    device.
+    """Broadcast tensors of rank 0 to all processes, in place.
+
+    Args:
+        tensors: of the same shapes and dtypes everywhere.
+        device: as for `broadcast_weights`.
     """
     with torch.no_grad():
         for tensor in tensors:
             sent = tensor.to(device).contiguous()
             dist.broadcast(sent, src=0)
+            # On another device, or not contiguous: a copy was sent.
             if sent is not tensor:
                 tensor.copy_(sent)

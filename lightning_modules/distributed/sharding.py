@@ -319,15 +319,17 @@ class WholeModel:
         self.load_state_dict(read, strict=False)
 
 
-class _Differences(NamedTuple):
+class KeyDifferences(NamedTuple):
+    """As the result of `nn.Module.load_state_dict`."""
+
     missing_keys: list[str]
     unexpected_keys: list[str]
 
 
-def _compared(own: Mapping[str, Any], given: Mapping[str, Any]) -> _Differences:
+def _compared(own: Mapping[str, Any], given: Mapping[str, Any]) -> KeyDifferences:
     missing = [name for name in own if name not in given]
     unexpected = [name for name in given if name not in own]
-    return _Differences(missing, unexpected)
+    return KeyDifferences(missing, unexpected)
 
 
 def whole_optimizer_state(

@@ -221,7 +221,7 @@ def _optimizer_parts(checkpoint: Path) -> None:
         return
     model = tiny()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    sharded_files.load_optimizer_parts(model, optimizer, checkpoint, together=False)
+    sharded_files.load_optimizer_parts(model, optimizer, checkpoint, all_ranks=False)
 
 
 def _sharded(checkpoint: Path) -> None:

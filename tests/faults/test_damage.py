@@ -40,7 +40,7 @@ def goes_on(folder: Path, whole, caplog, *, after: int) -> None:
     resumed = train(folder, resume=True, callbacks=[begin], **EVERY_STEP)
     assert seen == [after]
     assert resumed.end == whole.end
-    assert (f"checkpoint-{NEWEST} is passed over" in caplog.text) == (after < NEWEST)
+    assert (f"checkpoint-{NEWEST} is damaged and was skipped" in caplog.text) == (after < NEWEST)
 
 
 def test_every_file_is_tried(killed):
@@ -97,8 +97,10 @@ def test_what_lies_beside_it(killed, whole, caplog, name, make: Callable, stays)
     make(killed / name)
     seen = train(killed, resume=True, **{**EVERY_STEP, "save_total_limit": None})
     assert seen.end == whole.end
-    assert f"checkpoint-{NEWEST} is passed over" not in caplog.text
-    assert (f"{name} is passed over" in caplog.text) == (name in ("checkpoint-9", "checkpoint-99"))
+    assert f"checkpoint-{NEWEST} is damaged and was skipped" not in caplog.text
+    assert (f"{name} is damaged and was skipped" in caplog.text) == (
+        name in ("checkpoint-9", "checkpoint-99")
+    )
     assert stays == ((killed / name).exists() and not (killed / name / "optimizer.pt").exists())
 
 

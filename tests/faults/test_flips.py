@@ -95,7 +95,7 @@ def test_the_training_goes_on_from_the_one_before(folder, whole, caplog, name):
     with pytest.raises(ValueError, match=f"{name} .*Use an earlier one"):
         train(folder.parent, resume=str(folder), **EVERY_STEP)
     assert train(folder.parent, resume=True, **EVERY_STEP).end == whole.end
-    assert f"checkpoint-{NEWEST} is passed over" in caplog.text
+    assert f"checkpoint-{NEWEST} is damaged and was skipped" in caplog.text
     assert name in caplog.text
 
 
@@ -140,7 +140,7 @@ def test_whatever_a_file_holds_the_one_before_is_found(folder, caplog, kind, lis
     assert checkpoints.last_intact_checkpoint(folder.parent) == str(
         folder.with_name(f"checkpoint-{BEFORE}")
     )
-    assert f"checkpoint-{NEWEST} is passed over, because it is damaged: {name} " in caplog.text
+    assert f"checkpoint-{NEWEST} is damaged and was skipped: {name} " in caplog.text
 
 
 def test_what_was_changed_on_purpose_is_taken_when_the_list_of_files_is_gone(folder):

@@ -26,7 +26,7 @@ MAPPED = {
 }
 """The folders of the wheel, by those of the checkout."""
 IN_SDIST = {
-    *(*MAPPED, "benchmarks", "docs", "examples", "tests", "lightrainer.egg-info"),
+    *(*MAPPED, "benchmarks", "docs", "examples", "tests", "typings", "lightrainer.egg-info"),
     *(
         "CHANGELOG.md",
         "CITATION.cff",

@@ -133,7 +133,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert raised.value.code == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "out/checkpoint-3 is there already; pass --force" in said.err
+    assert "out/checkpoint-3 exists; pass --force" in said.err
     assert main(["convert", "files/checkpoint-3.ckpt", "out", "--force"]) == 0
     capsys.readouterr()
     assert main(["convert", "out/checkpoint-3", "back.ckpt"]) == 0

@@ -163,7 +163,7 @@ def test_a_damaged_or_unfinished_checkpoint_is_passed_over(bucket, tmp_path, mon
     elsewhere(monkeypatch, tmp_path)
     second = trained(bucket, resume=True, max_steps=4)
     assert second.state.global_step == first_step(second) == 4
-    assert "checkpoint-6 is passed over" in caplog.text
+    assert "checkpoint-6 is damaged and was skipped" in caplog.text
     assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
 
 

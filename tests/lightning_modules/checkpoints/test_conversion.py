@@ -63,7 +63,7 @@ def test_nothing_is_overwritten_unless_asked_for(file, folder, tmp_path):
     (folder / "mine.txt").touch()
     for source, target in ((file, folder), (folder, file)):
         before = target.stat().st_mtime_ns
-        with pytest.raises(FileExistsError, match=r"is there already; pass --force"):
+        with pytest.raises(FileExistsError, match=r"exists; pass --force"):
             convert(source, target)
         assert target.stat().st_mtime_ns == before
     convert(file, folder, force=True)
@@ -77,7 +77,8 @@ def test_another_prefix(tmp_path):
         tmp_path / "a.ckpt", state_dict={"net.a": torch.ones(1), "net.b": torch.zeros(1)}
     )
     with pytest.raises(
-        ValueError, match=r"no weight's name begins with 'model\.': the names are net\.a, net\.b"
+        ValueError,
+        match=r"prefix='model\.': no name of a weight begins with it; the names are net\.a, net\.b",
     ):
         convert(file, tmp_path / "out")
     assert set(read_weights(convert(file, tmp_path / "out", prefix="net."))) == {"a", "b"}
@@ -88,7 +89,7 @@ def test_another_prefix(tmp_path):
 def test_other_files(tmp_path):
     for content in ({"weight": torch.ones(1)}, [1], {"state_dict": {}, "global_step": 1}):
         save_torch(content, tmp_path / "a.ckpt")
-        with pytest.raises(ValueError, match=r"a\.ckpt is no checkpoint"):
+        with pytest.raises(ValueError, match=r"a\.ckpt is not a checkpoint"):
             convert(tmp_path / "a.ckpt", tmp_path / "out")
         assert not (tmp_path / "out").exists()
 

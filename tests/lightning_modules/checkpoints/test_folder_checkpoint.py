@@ -92,12 +92,12 @@ def test_a_plugin_of_the_same_format_is_kept_and_of_another_refused(tmp_path):
 
 
 def test_what_cannot_be_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="save_total_limit is 0"):
+    with pytest.raises(ValueError, match="save_total_limit=0"):
         FolderCheckpoint(tmp_path, save_total_limit=0)
     checkpoint = FolderCheckpoint(tmp_path)
     trainer = make_trainer()
     trainer.strategy.__class__ = type("FSDPStrategy", (type(trainer.strategy),), {})
-    with pytest.raises(ValueError, match="under FSDPStrategy"):
+    with pytest.raises(ValueError, match="does not support FSDPStrategy"):
         checkpoint.setup(trainer, LossModule(Net()), "fit")
 
 

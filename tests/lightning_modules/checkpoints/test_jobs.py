@@ -69,7 +69,7 @@ def test_the_newest_of_those_that_are_wanted(tmp_path):
     for step in (1, 2):
         (written(tmp_path / f"checkpoint-{step}") / "trainer_state.json").write_text("{}")
     wanted = last_intact_checkpoint(
-        tmp_path, training_state=False, wanted=lambda path: path.name != "checkpoint-2"
+        tmp_path, training_state=False, is_candidate=lambda path: path.name != "checkpoint-2"
     )
     assert wanted == str(tmp_path / "checkpoint-1")
     # older versions read it as before

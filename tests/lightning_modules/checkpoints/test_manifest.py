@@ -88,7 +88,7 @@ def test_a_file_that_was_cut_short_is_named_once(checkpoint: Path, name: str):
     found = problems(checkpoint)
     assert len(found) == 1
     assert found[0].startswith(
-        f"{name} is {'cut short: it has 10 bytes of 11' if name == 'vocab.txt' else 'damaged'}"
+        f"{name} is {'truncated: it has 10 of 11 bytes' if name == 'vocab.txt' else 'damaged'}"
     )
 
 

@@ -265,7 +265,7 @@ def test_values_without_a_place_in_the_model_are_said(tmp_path: Path, caplog):
         "1.weight",
         "1.bias",
     }
-    assert "has values that the model has no place for: 1." in caplog.text
+    assert "that the model does not have, which are ignored: 1." in caplog.text
 
 
 def test_wrong_pretrained_model_keeps_its_own_values_and_says_so(tmp_path: Path):

@@ -184,4 +184,4 @@ def test_room_in_memory_is_waited_for(limit, waited):
 def test_a_disk_that_refuses_to_flush_is_logged(tmp_path, monkeypatch, caplog, error, lines):
     monkeypatch.setattr(writing, "sync_tree", lambda *_: (_ for _ in ()).throw(error))
     assert writing.try_to_flush(tmp_path) is False
-    assert caplog.text.count("may not outlive a power failure") == lines
+    assert caplog.text.count("could not be flushed to the disk") == lines

@@ -1,0 +1,7 @@
+"""Types of `lazy_loader`, which declares none."""
+
+from collections.abc import Callable
+
+def attach_stub(
+    package_name: str, filename: str
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]: ...
