@@ -92,7 +92,7 @@ def test_the_training_goes_on_from_the_one_before(folder, whole, caplog, name):
     what to do.
     """
     flip(folder / name, 8 * ((folder / name).stat().st_size // 2))
-    with pytest.raises(ValueError, match=f"{name} .*Use an earlier one"):
+    with pytest.raises(ValueError, match=f"{name} .*Use an earlier checkpoint"):
         train(folder.parent, resume=str(folder), **EVERY_STEP)
     assert train(folder.parent, resume=True, **EVERY_STEP).end == whole.end
     assert f"checkpoint-{NEWEST} is damaged and was skipped" in caplog.text
@@ -150,7 +150,7 @@ def test_what_was_changed_on_purpose_is_taken_when_the_list_of_files_is_gone(fol
     save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(
         ValueError,
-        match=r"model\.safetensors has other contents.*on purpose, remove _manifest.json",
+        match=r"model\.safetensors does not match its checksum.*on purpose, delete _manifest.json",
     ):
         checkpoints.require_intact(folder)
     (folder / "_manifest.json").unlink()
