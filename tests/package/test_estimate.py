@@ -46,7 +46,7 @@ def test_the_comparison(capsys, tmp_path):
     printed = run(capsys, *SEVEN, "--compare", "--plot", str(picture))
     for name in ("DDP", "FSDP full_shard", "FSDP shard_grad_op", "TP 8", "checkpointing"):
         assert name in printed
-    assert "Take: " in printed
+    assert "Recommended: " in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "None fits" in run(
         capsys, "estimate", "--params", "1e12", "--gpus", "8", "--gpu-memory", "1", "--compare"
@@ -61,7 +61,7 @@ WORDS = [
     (["--fsdp", "full_shard offload"], "fsdp='full_shard offload'"),
     (["--deepspeed", "3"], "unrecognized arguments: --deepspeed"),
     (["--model", "not/there"], "model='not/there'"),
-    (None, "give the number of parameters (--params 7e9)"),
+    (None, "pass the number of parameters (--params 7e9)"),
 ]
 
 

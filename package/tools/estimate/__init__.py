@@ -1,7 +1,7 @@
-"""Estimate memory per device and traffic per step of a training of a decoder.
+"""Estimate memory per device and traffic per step for a training of a decoder.
 
-Here: shapes of models, sizes of their parts, tables. `command` is the command line. Not here:
-measuring a run. Imports nothing of the facade.
+It has the shapes of models, the sizes of their parts, and tables; `command` is the command line. It
+measures no run, and imports nothing of the facade.
 """
 
 from .estimation import Estimate, best, compare, estimate

@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
-from collections.abc import Callable, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Protocol
 
 from ...lightning_modules.common.suggestions import OptimizerNames
 from ..command_line import CommandParser, count, scaled, whole
-from .estimation import best, compare
-from .estimation import estimate as estimated
+from .estimation import Estimate, best, compare
+from .estimation import estimate as estimate_job
 from .job import ATTENTIONS, GIB, PRECISIONS, SHARDING, Job
 from .shapes import ModelShape
 from .source import model_from_folder, model_of_size
@@ -24,158 +24,267 @@ _EXAMPLES = """examples:
   lightrainer estimate --model path/to/model --gpus 8 --batch 4 --sequence 4096 --compare
   lightrainer estimate --params 70e9 --gpus 64 --tp 8 --fsdp full_shard --json
 
-docs/user/scaling.md says what is measured, and what is computed how.
+docs/user/scaling.md describes what is measured and what is computed.
 """
 
 
 def estimate(flags: Sequence[str]) -> int:
-    """Print the memory and the traffic of a training; no weights are loaded, and only `--plot`
-    writes a file.
+    """Print the memory and the traffic of a training.
+
+    No weights are loaded, and only `--plot` writes a file.
 
     Args:
-        flags: The options, see `--help`.
+        flags: the options, see `--help`.
 
     Returns:
         0, the exit status, whether it fits or not; an error ends the program with 2.
     """
-    parser = _parser()
+    parser = _make_parser()
     options = parser.parse_args(flags)
     try:
-        job = _job(options)
-        estimates = compare(job) if options.compare else [estimated(job)]
+        job = _read_job(options)
+        estimates = compare(job) if options.compare else [estimate_job(job)]
         if options.plot is not None:
             draw(estimates, options.plot)
     except (ValueError, TypeError, OSError, ImportError) as error:
         parser.error(str(error))
-    if not options.json:
-        print(comparison_table(estimates) if options.compare else estimate_table(estimates[0]))
-        return 0
-    recommended = best(estimates) if options.compare else None
-    summary = {
-        "best": recommended and recommended.job.strategy,
-        "estimates": [one.as_dict() for one in estimates],
-    }
-    print(json.dumps(summary, indent=1))
+
+    if options.json:
+        print(_as_json(estimates, is_comparison=options.compare))
+    elif options.compare:
+        print(comparison_table(estimates))
+    else:
+        print(estimate_table(estimates[0]))
     return 0
 
 
-def _job(options: Namespace) -> Job:
-    values = {
-        field.name: getattr(options, field.name)
-        for field in fields(Job)
-        if hasattr(options, field.name)
+def _as_json(estimates: list[Estimate], *, is_comparison: bool) -> str:
+    """Return estimates as JSON; a comparison has the best strategy, too."""
+    recommended = best(estimates) if is_comparison else None
+    summary = {
+        "best": None if recommended is None else recommended.job.strategy,
+        "estimates": [estimate.as_dict() for estimate in estimates],
     }
-    return Job(**{**values, "model": _model(options), "fsdp": _fsdp(options.fsdp)})
+    return json.dumps(summary, indent=1)
 
 
-def _model(given: Namespace) -> ModelShape:
+def _read_job(options: Namespace) -> Job:
+    """Return the training that the options describe."""
+    values: dict[str, Any] = {}
+    for field in fields(Job):
+        if hasattr(options, field.name):
+            values[field.name] = getattr(options, field.name)
+    values["model"] = _read_model(options)
+    values["fsdp"] = _read_fsdp(options.fsdp)
+    return Job(**values)
+
+
+def _read_model(options: Namespace) -> ModelShape:
+    """Return the shape of the model that the options describe."""
     names = ("layers", "hidden", "heads", "kv_heads", "intermediate", "vocabulary")
-    numbers = {name: getattr(given, name) for name in names}
-    if given.model is None:
-        return model_of_size(given.params, **numbers)
-    beside = [name for name in ("params", *names) if getattr(given, name) is not None]
-    if beside:
+    dimensions = {name: getattr(options, name) for name in names}
+    if options.model is None:
+        return model_of_size(options.params, **dimensions)
+    redundant = [name for name in ("params", *names) if getattr(options, name) is not None]
+    if redundant:
         raise ValueError(
-            f"model={given.model!r} determines {', '.join(beside)}: leave them out, or leave out "
-            "model."
+            f"model={options.model!r} determines {', '.join(redundant)}: leave out either model or "
+            "these."
         )
-    return model_from_folder(given.model)
+    return model_from_folder(options.model)
 
 
-def _fsdp(text: str | None) -> str | None:
-    """Return the way of sharding in the argument `fsdp`."""
-    words = (text or "").split()
-    sharding = [word for word in words if word != "auto_wrap"]
+def _read_fsdp(fsdp: str | None) -> str | None:
+    """Return the kind of sharding in the argument `fsdp`; None without one."""
+    words = (fsdp or "").split()
     if not words:
         return None
+    sharding = [word for word in words if word != "auto_wrap"]
     if len(sharding) != 1 or sharding[0] not in SHARDING:
         raise ValueError(
-            f"fsdp={text!r} must be one of {', '.join(SHARDING)}, with or without auto_wrap."
+            f"fsdp={fsdp!r} must be one of {', '.join(SHARDING)}, with or without auto_wrap."
         )
     return sharding[0]
 
 
-def _parser() -> CommandParser:
-    description = (
-        "Work out how much memory a training needs on each device, and how much each device sends."
+class _HasOptions(Protocol):
+    """A parser, or a group of its options."""
+
+    def add_argument(self, *name_or_flags: str, **settings: Any) -> Any:
+        """See `argparse.ArgumentParser`."""
+        ...
+
+
+def _make_parser() -> CommandParser:
+    parser = CommandParser(
+        "estimate",
+        "Estimate how much memory a training needs on each device, and how much a device sends.",
+        _EXAMPLES,
     )
-    parser = CommandParser("estimate", description, _EXAMPLES)
+    _add_model(parser)
+    _add_devices(parser)
+    _add_training(parser)
+    _add_strategy(parser)
 
-    def group(title: str) -> Callable[..., Any]:
-        add_argument = parser.add_argument_group(title).add_argument
-
-        def add(
-            name: str, text: str, kind: Any = None, metavar: str = "N", **settings: Any
-        ) -> None:
-            """Add an option in both spellings; a `kind` of bool is a switch."""
-            spelt = name.replace("-", "_").replace("__", "--", 1)
-            valued = (
-                {"action": "store_true"} if kind is bool else {"type": kind, "metavar": metavar}
-            )
-            add_argument(*dict.fromkeys([name, spelt]), help=text, **{**valued, **settings})
-
-        return add
-
-    _add_job(group("the model"), group("the devices"), group("the training"))
-    _add_strategy(group("the strategy"))
-    add = group("what is printed")
-    add("--json", "as JSON, in bytes", bool)
-    add("--plot", "draw the memory too, with matplotlib: .png, .svg, .pdf", metavar="FILE")
+    group = parser.add_argument_group("output")
+    _add(group, "--json", action="store_true", help="print JSON; sizes are in bytes")
+    _add(
+        group,
+        "--plot",
+        metavar="FILE",
+        help="plot the memory too, with matplotlib: .png, .svg or .pdf",
+    )
     return parser
 
 
-def _add_job(
-    model: Callable[..., Any], devices: Callable[..., Any], training: Callable[..., Any]
-) -> None:
-    model("--params", "parameters, such as 7e9 or 7B", count)
-    model(
-        "--model",
-        "a saved model: its config.json, and *.safetensors if there are any",
-        metavar="FOLDER",
+def _add(group: _HasOptions, name: str, **settings: Any) -> None:
+    """Add an option in both spellings, with dashes and with underscores."""
+    with_underscores = "--" + name.removeprefix("--").replace("-", "_")
+    spellings = [name] if name == with_underscores else [name, with_underscores]
+    group.add_argument(*spellings, **settings)
+
+
+def _add_model(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("the model")
+    _add(
+        group,
+        "--params",
+        type=count,
+        metavar="N",
+        help="number of parameters, such as 7e9 or 7B",
     )
-    model("--layers", "depth", whole())
-    model("--hidden", "width", whole())
-    model("--heads", "attention heads", whole())
-    model("--kv-heads", "heads of keys and values; by default as many", whole())
-    model("--intermediate", "width of the MLP", whole())
-    model("--vocab", "tokens in the vocabulary", whole(), dest="vocabulary")
-    devices("--gpus", "all devices together; 1", whole(), default=1)
-    devices("--gpu-memory", "of a device; 80 by default", scaled(GIB), "GIB", default="80")
-    training("--batch", "sequences in a micro-batch of a device; 1", whole(), default=1)
-    training("--sequence", "tokens in a sequence; 2048", whole(), default=2048)
-    training("--accumulation", "micro-batches in a step; 1", whole(), default=1)
-    training(
+    _add(
+        group,
+        "--model",
+        metavar="FOLDER",
+        help="a saved model: its config.json, and its *.safetensors files if there are any",
+    )
+    _add(group, "--layers", type=whole(), metavar="N", help="depth")
+    _add(group, "--hidden", type=whole(), metavar="N", help="width")
+    _add(group, "--heads", type=whole(), metavar="N", help="number of attention heads")
+    _add(
+        group,
+        "--kv-heads",
+        type=whole(),
+        metavar="N",
+        help="number of heads of keys and values; by default that of --heads",
+    )
+    _add(group, "--intermediate", type=whole(), metavar="N", help="width of the MLP")
+    _add(
+        group,
+        "--vocab",
+        type=whole(),
+        metavar="N",
+        dest="vocabulary",
+        help="number of tokens in the vocabulary",
+    )
+
+
+def _add_devices(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("the devices")
+    _add(
+        group,
+        "--gpus",
+        type=whole(),
+        metavar="N",
+        default=1,
+        help="number of all devices (%(default)s)",
+    )
+    _add(
+        group,
+        "--gpu-memory",
+        type=scaled(GIB),
+        metavar="GIB",
+        default="80",
+        help="memory of a device in GiB (%(default)s)",
+    )
+
+
+def _add_training(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("the training")
+    _add(
+        group,
+        "--batch",
+        type=whole(),
+        metavar="N",
+        default=1,
+        help="sequences in a micro-batch of a device (%(default)s)",
+    )
+    _add(
+        group,
+        "--sequence",
+        type=whole(),
+        metavar="N",
+        default=2048,
+        help="tokens in a sequence (%(default)s)",
+    )
+    _add(
+        group,
+        "--accumulation",
+        type=whole(),
+        metavar="N",
+        default=1,
+        help="micro-batches in a step (%(default)s)",
+    )
+    _add(
+        group,
         "--precision",
-        "bf16-mixed by default",
-        None,
-        None,
         choices=list(PRECISIONS),
         default="bf16-mixed",
+        help="precision of weights and matrix products (%(default)s)",
     )
-    optimizers = [name.value for name in OptimizerNames]
-    training(
+    _add(
+        group,
         "--optim",
-        "as the argument optim",
-        None,
-        "NAME",
-        choices=optimizers,
+        metavar="NAME",
+        choices=[name.value for name in OptimizerNames],
         default="adamw_torch_fused",
+        help="as the argument optim (%(default)s)",
     )
-    training("--optim-rank", "of GaLore and APOLLO; 128", whole(), default=128)
-    training(
+    _add(
+        group,
+        "--optim-rank",
+        type=whole(),
+        metavar="N",
+        default=128,
+        help="rank of GaLore and APOLLO (%(default)s)",
+    )
+    _add(
+        group,
         "--attention",
-        "flash (default, SDPA too) or eager",
-        None,
-        None,
         choices=ATTENTIONS,
         default="flash",
+        help="flash, which also stands for SDPA, or eager (%(default)s)",
     )
-    again = "compute activations again in the backward pass"
-    training("--gradient-checkpointing", again, bool, dest="checkpointing")
+    _add(
+        group,
+        "--gradient-checkpointing",
+        action="store_true",
+        dest="checkpointing",
+        help="compute activations again in the backward pass",
+    )
 
 
-def _add_strategy(add: Callable[..., Any]) -> None:
-    add("--fsdp", "as the argument fsdp: full_shard, shard_grad_op", None, "WORDS")
-    add("--tp", "devices that share each layer", whole(), default=1)
-    add("--sync-each-batch", "exchange gradients in each micro-batch", bool)
-    add("--compare", "all strategies side by side, and which to take", bool)
+def _add_strategy(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("the strategy")
+    _add(group, "--fsdp", metavar="WORDS", help="as the argument fsdp: full_shard, shard_grad_op")
+    _add(
+        group,
+        "--tp",
+        type=whole(),
+        metavar="N",
+        default=1,
+        help="number of devices that share each layer (%(default)s)",
+    )
+    _add(
+        group,
+        "--sync-each-batch",
+        action="store_true",
+        help="exchange gradients in each micro-batch",
+    )
+    _add(
+        group,
+        "--compare",
+        action="store_true",
+        help="compare all strategies, and recommend one",
+    )

@@ -11,26 +11,27 @@ from .shapes import ModelShape
 
 
 class RMSNorm(nn.Module):
-    """A norm as most models compute it: in float32, one operation after the other."""
+    """A norm as most models compute it: in float32, without a fused kernel."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(hidden, device="cpu"))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the normalized numbers in the format of the input."""
-        exact = x.float()
-        normalized = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + 1e-6)
+        """Return the normalized input, in its dtype."""
+        x_float32 = x.float()
+        mean_square = x_float32.square().mean(-1, keepdim=True)
+        normalized = x_float32 * torch.rsqrt(mean_square + 1e-6)
         return self.weight * normalized.to(x.dtype)
 
 
 class DecoderLayer(nn.Module):
-    """Attention and MLP, with a norm before each; on a device of `tp` that share the layer.
+    """Attention and MLP, with a norm before each: the part of one device.
 
     Args:
         shape: of the whole model.
-        tp: devices that share heads and MLP.
-        is_eager: hold the scores of all pairs of tokens, instead of using a fused kernel.
+        tp: number of devices that share heads and MLP.
+        is_eager: compute the scores of all pairs of tokens, instead of using a fused kernel.
     """
 
     def __init__(self, shape: ModelShape, tp: int = 1, is_eager: bool = False) -> None:
@@ -39,45 +40,63 @@ class DecoderLayer(nn.Module):
         self.head_size = shape.head_size
         query_size = shape.heads * shape.head_size // tp
         key_size = shape.kv_heads * shape.head_size // tp
+        mlp_size = shape.intermediate // tp
         norm = RMSNorm if shape.gated else nn.LayerNorm
 
+        # Attention.
         self.attention_norm = norm(shape.hidden)
         self.query = nn.Linear(shape.hidden, query_size, bias=False)
         self.key = nn.Linear(shape.hidden, key_size, bias=False)
         self.value = nn.Linear(shape.hidden, key_size, bias=False)
         self.output = nn.Linear(query_size, shape.hidden, bias=False)
+
+        # MLP.
         self.mlp_norm = norm(shape.hidden)
-        self.gate = (
-            nn.Linear(shape.hidden, shape.intermediate // tp, bias=False) if shape.gated else None
-        )
-        self.up = nn.Linear(shape.hidden, shape.intermediate // tp, bias=False)
-        self.down = nn.Linear(shape.intermediate // tp, shape.hidden, bias=False)
+        self.gate = None
+        if shape.gated:
+            self.gate = nn.Linear(shape.hidden, mlp_size, bias=False)
+        self.up = nn.Linear(shape.hidden, mlp_size, bias=False)
+        self.down = nn.Linear(mlp_size, shape.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the layer's output, of the shape of its input: (sequences, tokens, hidden)."""
+        """Return the output of the layer.
+
+        Args:
+            x: (sequences, tokens, hidden), as the output.
+        """
+        # Attention.
         normalized = self.attention_norm(x)
-        query = _rotated(self._heads(self.query(normalized)))
-        key = _rotated(self._heads(self.key(normalized)))
-        value = self._heads(self.value(normalized))
-        attended = self._attention(query, key, value).transpose(1, 2).flatten(2)
-        x = x + self.output(attended)
+        query = _rotate(self._split_heads(self.query(normalized)))
+        key = _rotate(self._split_heads(self.key(normalized)))
+        value = self._split_heads(self.value(normalized))
+        attention = self._attend(query, key, value)
+        x = x + self.output(attention.transpose(1, 2).flatten(2))
 
+        # MLP.
         normalized = self.mlp_norm(x)
+        activated = self.up(normalized)
         if self.gate is None:
-            return x + self.down(gelu(self.up(normalized)))
-        return x + self.down(silu(self.gate(normalized)) * self.up(normalized))
+            activated = gelu(activated)
+        else:
+            activated = silu(self.gate(normalized)) * activated
+        return x + self.down(activated)
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """Return (sequences, heads, tokens, head size) for (sequences, tokens, width)."""
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
-    def _attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the attention of each head: (sequences, heads, tokens, head size)."""
         if not self.is_eager:
             return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+        # Several heads may share a key and a value.
         repeats = query.shape[1] // key.shape[1]
         key = key.repeat_interleave(repeats, dim=1)
         value = value.repeat_interleave(repeats, dim=1)
         scores = query @ key.transpose(2, 3) * self.head_size**-0.5
-        return scores.softmax(-1, dtype=torch.float32).to(query.dtype) @ value
+        probabilities = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+        return probabilities @ value
 
 
 class Decoder(nn.Module):
@@ -85,8 +104,8 @@ class Decoder(nn.Module):
 
     Args:
         shape: of the whole model.
-        layers: how many of its layers are made.
-        tp: devices that share each layer.
+        layers: number of layers to make.
+        tp: number of devices that share each layer.
         is_eager: see `DecoderLayer`.
     """
 
@@ -95,14 +114,19 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(shape.vocabulary, shape.hidden)
         self.layers = nn.ModuleList(DecoderLayer(shape, tp, is_eager) for _ in range(layers))
         self.norm = RMSNorm(shape.hidden) if shape.gated else nn.LayerNorm(shape.hidden)
-        self.head = (
-            nn.Linear(shape.hidden, shape.vocabulary // tp, bias=False) if shape.head else None
-        )
-        if self.head is not None and shape.tied and tp == 1:
-            self.head.weight = self.embedding.weight
+        self.head = None
+        if shape.head:
+            self.head = nn.Linear(shape.hidden, shape.vocabulary // tp, bias=False)
+            if shape.tied and tp == 1:
+                self.head.weight = self.embedding.weight
 
     def forward(self, ids: Tensor, checkpointing: bool) -> Tensor:
-        """Return the loss, or without a head a number."""
+        """Return the loss, or the sum of the output if there is no head.
+
+        Args:
+            ids: (sequences, tokens).
+            checkpointing: keep only the inputs of layers for the backward pass.
+        """
         x = self.embedding(ids)
         for layer in self.layers:
             x = checkpoint(layer, x, use_reentrant=False) if checkpointing else layer(x)
@@ -113,7 +137,8 @@ class Decoder(nn.Module):
         return cross_entropy(logits, ids.flatten())
 
 
-def _rotated(x: Tensor) -> Tensor:
-    """Return queries or keys after a rotation by positions."""
+def _rotate(x: Tensor) -> Tensor:
+    """Apply operations like those of a rotary position embedding to queries or keys."""
     cosine = x.new_ones(x.shape[-2:])
-    return x * cosine + x.roll(x.shape[-1] // 2, -1) * cosine
+    rotated_half = x.roll(x.shape[-1] // 2, -1)
+    return x * cosine + rotated_half * cosine

@@ -1,11 +1,10 @@
-"""Estimate memory and traffic of a job, and compare strategies."""
+"""Estimates of memory and traffic for a job, and the comparison of strategies."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .job import Job
 from .memory import Memory, memory
@@ -22,9 +21,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Return whether the memory fits, with a tenth reserved for driver, kernels and
-        fragmentation.
-        """
+        """Whether the memory fits; a tenth is reserved for driver, kernels and fragmentation."""
         return self.memory.total <= 0.9 * self.job.gpu_memory
 
     @property
@@ -33,90 +30,106 @@ class Estimate:
         return sum(collective.sent for collective in self.traffic)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON: bytes and counts."""
+        """Return plain values for JSON: bytes and counts."""
         job = dataclasses.asdict(self.job)
         model = job.pop("model")
         del model["tensors"]
+
+        communication = []
+        for collective in self.traffic:
+            communication.append({**dataclasses.asdict(collective), "sent": collective.sent})
         return {
             "strategy": self.job.strategy,
             "model": {"parameters": self.job.model.parameters, **model},
             "job": job,
             "memory": {**dataclasses.asdict(self.memory), "total": self.memory.total},
             "fits": self.fits,
-            "communication": [
-                {**dataclasses.asdict(one), "sent": one.sent} for one in self.traffic
-            ],
+            "communication": communication,
             "sent": self.sent,
         }
 
 
 def estimate(job: Job) -> Estimate:
-    """Work out what a training needs on each device, and what it sends in each step."""
+    """Estimate the memory of a training on each device, and what a device sends in a step."""
     return Estimate(job=job, memory=memory(job), traffic=traffic(job))
 
 
 def compare(job: Job) -> list[Estimate]:
-    """Estimate a training under each strategy that its devices allow, with and without gradient
-    checkpointing.
+    """Estimate a training with each strategy that is possible on its devices.
 
-    The number of samples in a step is the same under all of them: tensor parallel groups, of which
-    there are fewer, take micro-batches of the same size in more accumulation steps.
+    Each one is estimated with and without gradient checkpointing. The number of samples in a step
+    is the same for all of them: there are fewer groups of devices under tensor parallelism, so they
+    have micro-batches of the same size in more accumulation steps.
 
     Args:
-        job: its `fsdp` and `checkpointing` are not read; `tp` is the one of its batch.
+        job: the training; its `fsdp` and `checkpointing` are not used, and its `tp` only to count
+            the samples of a step.
     """
     estimates = []
-    for changes in _strategies(job):
-        batch, accumulation = _parts_of_step(job, changes.get("tp", 1))
+    for strategy in _strategies(job):
+        batch, accumulation = _divide_step(job, strategy.tp)
         for checkpointing in (False, True):
-            changed = {
-                "fsdp": None,
-                "tp": 1,
-                **changes,
-                "checkpointing": checkpointing,
-                "batch": batch,
-                "accumulation": accumulation,
-            }
             try:
-                estimates.append(estimate(replace(job, **changed)))
-            except ValueError:  # the devices do not divide the heads
+                changed = replace(
+                    job,
+                    fsdp=strategy.fsdp,
+                    tp=strategy.tp,
+                    checkpointing=checkpointing,
+                    batch=batch,
+                    accumulation=accumulation,
+                )
+            except ValueError:  # `tp` does not divide a dimension of the model
                 continue
+            estimates.append(estimate(changed))
     return estimates
 
 
-def _parts_of_step(job: Job, tp: int) -> tuple[int, int]:
-    """Return micro-batch and accumulation with which a step has the samples of a job.
+def _divide_step(job: Job, tp: int) -> tuple[int, int]:
+    """Return the micro-batch and the accumulation steps for the samples in a step of a job.
 
     Args:
         job: the training.
-        tp: devices that share each layer, and so a micro-batch.
+        tp: number of devices that share each layer, and therefore each micro-batch.
     """
     sequences = max(job.batch * job.accumulation * tp // job.tp, 1)
-    sizes = range(1, job.batch + 1)
-    batch = max(size for size in sizes if sequences % size == 0)
+    batch = min(job.batch, sequences)
+    while sequences % batch:
+        batch -= 1
     return batch, sequences // batch
 
 
 def best(estimates: list[Estimate]) -> Estimate | None:
-    """Return the simplest strategy that fits, of equally simple ones that which sends the least;
-    None where none fits.
+    """Return the simplest strategy that fits; None if none fits.
 
-    From simple to costly: nothing is sharded (DDP); parameters, gradients and states are; the same
-    two with gradient checkpointing; layers are shared, without checkpointing and with it.
+    Of equally simple strategies it is the one that sends the least. From simple to complex:
+    nothing is sharded (DDP); parameters, gradients and states are; the same two with gradient
+    checkpointing; layers are shared, without and with checkpointing.
     """
-    fitting = [one for one in estimates if one.fits]
-    return min(fitting, key=_cost, default=None)
+    fitting = [candidate for candidate in estimates if candidate.fits]
+    return min(fitting, key=_complexity, default=None)
 
 
-def _cost(one: Estimate) -> tuple[bool, bool, bool, float]:
-    return one.job.tp > 1, one.job.checkpointing, one.job.sharded, one.sent
+def _complexity(candidate: Estimate) -> tuple[bool, bool, bool, float]:
+    job = candidate.job
+    return job.tp > 1, job.checkpointing, job.sharded, candidate.sent
 
 
-def _strategies(job: Job) -> Iterator[dict[str, Any]]:
-    yield {}
+class _Strategy(NamedTuple):
+    """How the devices share the model, see `Job`."""
+
+    fsdp: str | None = None
+    tp: int = 1
+
+
+def _strategies(job: Job) -> list[_Strategy]:
+    """Return the strategies that are possible on the devices of a job."""
     if job.gpus == 1:
-        return
-    yield {"fsdp": "shard_grad_op"}
-    yield {"fsdp": "full_shard"}
-    tp = min(8, job.gpus)  # devices of a machine
-    yield {"tp": tp, "fsdp": "full_shard" if job.gpus > tp else None}
+        return [_Strategy()]
+    # Devices that share layers are in one machine, which usually has 8.
+    tp = min(8, job.gpus)
+    return [
+        _Strategy(),
+        _Strategy(fsdp="shard_grad_op"),
+        _Strategy(fsdp="full_shard"),
+        _Strategy(fsdp="full_shard" if job.gpus > tp else None, tp=tp),
+    ]

@@ -1,4 +1,4 @@
-"""The training to estimate: model, devices and strategy; refuse what cannot run."""
+"""The training to estimate: its model, devices and strategy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Precision:
-    """Bytes of numbers."""
+    """Bytes of a number."""
 
     weights: int
-    """Of a weight as the optimizer sees it, of its gradient, and of what is like it in the
-    optimizer's state.
-    """
+    """For weights as the optimizer sees them, their gradients, and states of the same dtype."""
     compute: int
-    """Of a number in the matrix products."""
+    """For matrix products."""
 
 
 PRECISIONS = {
@@ -27,8 +25,8 @@ PRECISIONS = {
     "fp16": Precision(4, 2),
     "bf16-true": Precision(2, 2),
 }
-"""`fp16` and `bf16-mixed` are the arguments `fp16` and `bf16`; `bf16-true` is a model loaded in
-bfloat16.
+"""`fp16` and `bf16-mixed` stand for the arguments `fp16` and `bf16`, `bf16-true` for a model that
+was loaded in bfloat16.
 """
 
 SHARDING = ("full_shard", "shard_grad_op", "no_shard")
@@ -37,17 +35,18 @@ ATTENTIONS = ("flash", "eager")
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training; everything is per device unless it says otherwise.
+    """A training. Numbers are per device unless stated otherwise.
 
     Raises:
-        ValueError: on construction, where numbers contradict each other; all of it in one message.
+        ValueError: by the constructor, if numbers contradict each other; the message lists all
+            contradictions.
     """
 
     model: ModelShape
     gpus: int = 1
-    """All devices together."""
+    """Number of all devices."""
     gpu_memory: float = 80 * GIB
-    """Bytes."""
+    """Memory of a device in bytes."""
     batch: int = 1
     """Sequences in a micro-batch."""
     sequence: int = 2048
@@ -59,28 +58,29 @@ class Job:
     optim: str = "adamw_torch_fused"
     """A value of `OptimizerNames`."""
     optim_rank: int = 128
-    """Of GaLore and APOLLO."""
+    """Rank of GaLore and APOLLO."""
     fsdp: str | None = None
     """One of `SHARDING`."""
     tp: int = 1
-    """Devices that share each layer."""
+    """Number of devices that share each layer."""
     checkpointing: bool = False
-    """Activations of a layer are computed again in the backward pass."""
+    """True to compute the activations of layers again in the backward pass."""
     attention: str = "flash"
-    """`flash`, which never holds the scores of all pairs of tokens (also torch's SDPA), or
-    `eager`, which does.
+    """`eager` keeps the scores of all pairs of tokens in memory; `flash`, and torch's SDPA, do
+    not.
     """
     sync_each_batch: bool = False
-    """Gradients are exchanged in each micro-batch instead of once a step."""
+    """True to exchange gradients in each micro-batch instead of once a step."""
 
     def __post_init__(self) -> None:
-        problems = []
-        for name, number in {
+        must_be_divisible = {
             "gpus": self.gpus,
             "heads": self.model.heads,
             "kv_heads": self.model.kv_heads,
             "intermediate": self.model.intermediate,
-        }.items():
+        }
+        problems = []
+        for name, number in must_be_divisible.items():
             if number % self.tp:
                 problems.append(f"tp={self.tp} does not divide {name}={number}.")
         if problems:
@@ -88,12 +88,12 @@ class Job:
 
     @property
     def number_format(self) -> Precision:
-        """The bytes of the precision."""
+        """The bytes of a number in this precision."""
         return PRECISIONS[self.precision]
 
     @property
     def data_parallel(self) -> int:
-        """Groups of devices that see different samples, over which gradients are averaged."""
+        """Number of groups of devices that see different samples."""
         return self.gpus // self.tp
 
     @property
@@ -103,22 +103,22 @@ class Job:
 
     @property
     def shards(self) -> int:
-        """Devices that weights, gradients and states are sharded over."""
+        """Number of devices over which weights, gradients and states are sharded."""
         return self.data_parallel if self.sharded else 1
 
     @property
     def own_parameters(self) -> float:
-        """Parameters of a whole model, or of this device's part of each layer."""
+        """Number of parameters of the model, or with `tp` of a device's part of it."""
         return self.model.parameters / self.tp
 
     @property
     def tokens(self) -> int:
-        """Tokens of a micro-batch."""
+        """Number of tokens in a micro-batch."""
         return self.batch * self.sequence
 
     @property
     def strategy(self) -> str:
-        """Return the name of the strategy."""
+        """The name of the strategy."""
         parts = []
         if self.sharded:
             parts.append(f"FSDP {self.fsdp}")

@@ -1,7 +1,8 @@
-"""Bytes on each device, by purpose; activations are those that autograd keeps."""
+"""Bytes on each device, by purpose; the activations are what autograd keeps."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,7 +18,7 @@ from .optimizers import optimizer_state, steps_in_backward
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes on one device as the backward pass begins, which is when most is needed."""
+    """Bytes on one device at the start of the backward pass, when the most memory is used."""
 
     parameters: float
     gradients: float
@@ -30,56 +31,59 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """All that is on the device."""
-        return (
-            self.parameters
-            + self.gradients
-            + self.optimizer
-            + self.activations
-            + self.logits
-            + self.buffers
-        )
+        """The sum of all purposes."""
+        return sum(dataclasses.asdict(self).values())
 
 
 def memory(job: Job) -> Memory:
     """Return the memory of a training, see `docs/user/scaling.md`."""
     width = job.number_format.weights
     state = optimizer_state(job.optim, job.model, width=width, rank=job.optim_rank)
+    logits = 0.0
+    if job.model.head:
+        # The logits and their gradient are float32.
+        logits = 2 * 4 * job.tokens * job.model.vocabulary / job.tp
     return Memory(
         parameters=width * job.own_parameters / job.shards,
         gradients=gradient_bytes(job),
         optimizer=state / (job.shards * job.tp),
         activations=activation_bytes(job),
-        logits=8 * job.tokens * job.model.vocabulary / job.tp if job.model.head else 0.0,
-        buffers=_buffers(job),
+        logits=logits,
+        buffers=_buffer_bytes(job),
     )
 
 
 def gradient_bytes(job: Job) -> float:
-    """Return the bytes of gradients; FSDP keeps whole ones until the last micro-batch."""
+    """Return the bytes of gradients."""
     width = job.number_format.weights
     if not job.sharded:
-        return width * (largest_group(job) if steps_in_backward(job.optim) else job.own_parameters)
-    waits = job.accumulation > 1 and not job.sync_each_batch
-    waiting = job.number_format.compute * job.own_parameters if waits else 0.0
-    return width * job.own_parameters / job.shards + waiting
+        if steps_in_backward(job.optim):
+            return width * largest_group(job)
+        return width * job.own_parameters
+
+    # FSDP keeps unsharded gradients until the last micro-batch.
+    unsharded = 0.0
+    if job.accumulation > 1 and not job.sync_each_batch:
+        unsharded = job.number_format.compute * job.own_parameters
+    return width * job.own_parameters / job.shards + unsharded
 
 
 def largest_group(job: Job) -> float:
-    """Return the parameters that are gathered at once at most: of a layer, or of all that is
-    outside of the layers.
-    """
+    """Return the parameters of the largest group that FSDP gathers: a layer, or the root."""
     return max(job.model.layer_parameters, job.model.root_parameters) / job.tp
 
 
-def _buffers(job: Job) -> float:
-    """DDP: buckets like the gradients. FSDP: the gathered root and two layers, and the largest
-    whole gradients.
-    """
+def _buffer_bytes(job: Job) -> float:
+    """Return the bytes of communication buffers."""
     if job.data_parallel == 1:
         return 0.0
+
+    # The buckets of DDP are as large as the gradients.
     if not job.sharded:
         return job.number_format.weights * job.own_parameters
+
+    # FSDP gathers the root and two layers, or all of them, and has the unsharded gradients of the
+    # largest group.
     gathered = job.own_parameters
     if job.fsdp == "full_shard":
         layers = min(2, job.model.layers) * job.model.layer_parameters
@@ -88,9 +92,10 @@ def _buffers(job: Job) -> float:
 
 
 def activation_bytes(job: Job) -> float:
-    """Return the peak of activations of a micro-batch as the backward pass begins."""
+    """Return the bytes of activations of a micro-batch at the start of the backward pass."""
     layer = layer_bytes(job)
     root = kept_bytes(job, 1, checkpointing=False) - layer
+    # With checkpointing, the activations of one layer at a time are computed again.
     if job.checkpointing:
         return root + job.model.layers * input_bytes(job) + layer
     return root + job.model.layers * layer
@@ -102,27 +107,28 @@ def layer_bytes(job: Job) -> int:
 
 
 def input_bytes(job: Job) -> int:
-    """Return the bytes of the input of a layer, which is all that gradient checkpointing keeps."""
+    """Return the bytes of a layer's input, which gradient checkpointing keeps."""
     return kept_bytes(job, 2, checkpointing=True) - kept_bytes(job, 1, checkpointing=True)
 
 
 @cache
 def kept_bytes(job: Job, layers: int, *, checkpointing: bool) -> int:
-    """Return the bytes that autograd keeps of a forward pass, without the weights; no number is
-    computed.
+    """Return the bytes that autograd keeps of a forward pass, without the weights.
+
+    Nothing is computed: the tensors are fake.
 
     Args:
         job: the training.
-        layers: how many of the model's layers it has.
+        layers: number of layers of the decoder.
         checkpointing: keep only the inputs of layers.
     """
-    kept: dict[StorageWeakRef, Tensor] = {}
+    saved_tensors: dict[StorageWeakRef, Tensor] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
-        kept[StorageWeakRef(tensor.untyped_storage())] = tensor
+    def save(tensor: Tensor) -> Tensor:
+        saved_tensors[StorageWeakRef(tensor.untyped_storage())] = tensor
         return tensor
 
-    # FSDP casts whole layers, autocast casts the inputs and weights of matrix products.
+    # FSDP casts whole layers, whereas autocast casts the inputs and weights of matrix products.
     precision = job.number_format
     is_mixed = precision.compute < precision.weights
     is_float32 = precision.compute == 4 or (is_mixed and not job.sharded)
@@ -133,13 +139,14 @@ def kept_bytes(job: Job, layers: int, *, checkpointing: bool) -> int:
             decoder = Decoder(job.model, layers, job.tp, job.attention == "eager")
             ids = torch.zeros(job.batch, job.sequence, dtype=torch.long, device="cpu")
             with (
-                torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+                torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
                 torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_mixed and is_float32),
             ):
                 decoder(ids, checkpointing)
     finally:
         torch.set_default_dtype(default_dtype)
 
+    # The weights are counted as parameters.
     for weight in decoder.parameters():
-        kept.pop(StorageWeakRef(weight.untyped_storage()), None)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+        saved_tensors.pop(StorageWeakRef(weight.untyped_storage()), None)
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved_tensors.values())

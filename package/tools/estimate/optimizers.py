@@ -1,9 +1,10 @@
-"""Bytes of optimizer state for a tensor, for the implementation that each `optim` selects."""
+"""Bytes of optimizer state, for the implementation that each value of `optim` selects."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,25 +22,32 @@ class Tensor:
     """Bytes of one weight."""
     role: str
     rank: int
-    """Of low-rank optimizers."""
+    """Rank of low-rank optimizers."""
 
 
 _Rule = Callable[[Tensor], float]
+"""Returns the bytes of state for a tensor."""
+
+_MIN_QUANTIZED_SIZE = 4096
+"""Smaller tensors have a state that is not quantized."""
+_BLOCK_SIZE = 256
+"""Numbers in a quantized block."""
 
 
-def _copies(number: float) -> _Rule:
-    """So many tensors like the weight, in its format."""
+def _copies(number: int) -> _Rule:
+    """Return the rule for a number of tensors of the weight's size and dtype."""
     return lambda tensor: number * tensor.width * tensor.size
 
 
-def _floats(number: float) -> _Rule:
-    """So many float32 tensors of the size of the weight."""
-    return lambda tensor: 4 * number * tensor.size
+def _float32_copies(number: int) -> _Rule:
+    """Return the rule for a number of float32 tensors of the weight's size."""
+    return lambda tensor: number * 4 * tensor.size
 
 
 def _factored(tensor: Tensor) -> float:
-    """Return a float32 for each row and each column of a matrix (Shazeer and Stern,
-    arXiv:1804.04235).
+    """Return the bytes of a float32 for each row and each column of a matrix.
+
+    Source: Shazeer and Stern, arXiv:1804.04235.
     """
     if len(tensor.shape) < 2:
         return 4 * tensor.size
@@ -48,93 +56,113 @@ def _factored(tensor: Tensor) -> float:
     return 4 * matrices * (rows + columns)
 
 
-def _eight_bits(number: int) -> _Rule:
-    """bitsandbytes: a byte and, for each block of 256, a float32; float32 for embeddings and
-    tensors below 4,096.
+def _bitsandbytes_8bit(number: int) -> _Rule:
+    """Return the rule for a number of moments of bitsandbytes.
+
+    They have a byte for each number and a float32 for each block. Those of embeddings and small
+    tensors are float32.
     """
 
     def rule(tensor: Tensor) -> float:
-        if tensor.size < 4096 or tensor.role == EMBEDDING:
-            return 4 * number * tensor.size
-        return number * (tensor.size + 4 * -(-tensor.size // 256))
+        if tensor.size < _MIN_QUANTIZED_SIZE or tensor.role == EMBEDDING:
+            return number * 4 * tensor.size
+        blocks = math.ceil(tensor.size / _BLOCK_SIZE)
+        return number * (tensor.size + 4 * blocks)
 
     return rule
 
 
 def _torchao(bits: int) -> _Rule:
-    """torchao: two moments in blocks of 256; the weight's format where they do not fit."""
+    """Return the rule for two moments of torchao, quantized in blocks.
+
+    They have the weight's dtype if the tensor cannot be divided into blocks.
+    """
 
     def rule(tensor: Tensor) -> float:
-        if tensor.size < 4096 or tensor.size % 256:
+        if tensor.size < _MIN_QUANTIZED_SIZE or tensor.size % _BLOCK_SIZE:
             return 2 * tensor.width * tensor.size
-        return 2 * (tensor.size * bits / 8 + 4 * tensor.size / 256 + 4 * 2**bits)
+        quantized = tensor.size * bits / 8
+        scales = 4 * tensor.size / _BLOCK_SIZE
+        table = 4 * 2**bits
+        return 2 * (quantized + scales + table)
 
     return rule
 
 
 def _low_rank(state: _Rule, *, keeps_basis: bool, basis_width: int | None = None) -> _Rule:
-    """Return the state of gradients projected to a low rank, and the projection (Zhao et al.,
-    arXiv:2403.03507).
+    """Return the rule for gradients that are projected to a low rank.
+
+    It counts the state of the projected gradient and the projection. Source: Zhao et al.,
+    arXiv:2403.03507.
 
     Args:
-        state: for the projected gradient.
-        keeps_basis: in float32 GaLore keeps the whole of the basis that its projection is a part
-            of.
+        state: the rule for the projected gradient.
+        keeps_basis: in float32 GaLore keeps the full basis, of which the projection is a part.
         basis_width: bytes of a number of the projection; by default those of a weight.
     """
 
     def rule(tensor: Tensor) -> float:
         if tensor.role != MATRIX or len(tensor.shape) != 2:
             return state(tensor)
-        small, large = sorted(tensor.shape)
+        rows, columns = tensor.shape
+        small = min(rows, columns)
+        large = max(rows, columns)
         rank = min(tensor.rank, small)
-        width = basis_width or tensor.width
-        basis = small if keeps_basis and width == 4 else rank
+
         # A tall matrix is projected from the right, a wide one from the left.
-        projected = (large, rank) if tensor.shape[0] >= tensor.shape[1] else (rank, large)
-        inner = Tensor(projected, large * rank, tensor.width, MATRIX, rank)
-        return state(inner) + width * small * basis
+        projected_shape = (large, rank) if rows >= columns else (rank, large)
+        projected = Tensor(projected_shape, large * rank, tensor.width, MATRIX, rank)
+
+        width = basis_width or tensor.width
+        vectors = small if keeps_basis and width == 4 else rank
+        return state(projected) + width * small * vectors
 
     return rule
 
 
-def _with_kahan(tensor: Tensor) -> float:
-    """Adam's two moments; in 16 bits a compensation of rounding beside them."""
-    return (2 if tensor.width == 4 else 3) * tensor.width * tensor.size
+def _with_kahan_summation(tensor: Tensor) -> float:
+    """Return the bytes of Adam's two moments, and of the rounding compensation in 16 bits."""
+    tensors = 2 if tensor.width == 4 else 3
+    return tensors * tensor.width * tensor.size
 
 
 def _on_host(tensor: Tensor) -> float:
-    """Nothing: three tensors like the weight are in host memory, and one at a time is on the
-    device.
-    """
+    """Return 0: the state is in host memory, and that of one tensor at a time on the device."""
     return 0
 
 
-_OF_RULES: tuple[tuple[_Rule, str], ...] = (
+_OPTIMIZERS_OF_RULES: tuple[tuple[_Rule, str], ...] = (
     (_copies(0), "sgd lomo"),
     (_copies(1), "adagrad rmsprop schedule_free_sgd"),
     (_copies(2), "adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused"),
     (_copies(2), "schedule_free_radam schedule_free_adamw"),
-    (_floats(1), "lion_32bit paged_lion_32bit rmsprop_bnb rmsprop_bnb_32bit"),
-    (_floats(2), "adamw_apex_fused adamw_anyprecision paged_adamw_32bit"),
-    (_floats(3), "ademamix paged_ademamix_32bit"),
+    (_float32_copies(1), "lion_32bit paged_lion_32bit rmsprop_bnb rmsprop_bnb_32bit"),
+    (_float32_copies(2), "adamw_apex_fused adamw_anyprecision paged_adamw_32bit"),
+    (_float32_copies(3), "ademamix paged_ademamix_32bit"),
     (_factored, "adafactor adalomo"),
     (_torchao(4), "adamw_torch_4bit"),
     (_torchao(8), "adamw_torch_8bit"),
-    (_eight_bits(1), "lion_8bit paged_lion_8bit rmsprop_bnb_8bit"),
-    (_eight_bits(2), "adamw_bnb_8bit adamw_8bit paged_adamw_8bit"),
-    (_eight_bits(3), "ademamix_8bit paged_ademamix_8bit"),
+    (_bitsandbytes_8bit(1), "lion_8bit paged_lion_8bit rmsprop_bnb_8bit"),
+    (_bitsandbytes_8bit(2), "adamw_bnb_8bit adamw_8bit paged_adamw_8bit"),
+    (_bitsandbytes_8bit(3), "ademamix_8bit paged_ademamix_8bit"),
     (_low_rank(_copies(2), keeps_basis=True), "galore_adamw galore_adamw_layerwise"),
-    (_low_rank(_eight_bits(2), keeps_basis=True), "galore_adamw_8bit galore_adamw_8bit_layerwise"),
+    (
+        _low_rank(_bitsandbytes_8bit(2), keeps_basis=True),
+        "galore_adamw_8bit galore_adamw_8bit_layerwise",
+    ),
     (
         _low_rank(_factored, keeps_basis=True, basis_width=4),
         "galore_adafactor galore_adafactor_layerwise",
     ),
     (_low_rank(_copies(2), keeps_basis=False), "apollo_adamw apollo_adamw_layerwise"),
     (_on_host, "grokadamw"),
-    (_with_kahan, "stable_adamw"),
+    (_with_kahan_summation, "stable_adamw"),
 )
-_RULES = {name: rule for rule, names in _OF_RULES for name in names.split()}
+"""The rules, each with the values of `optim` that it applies to."""
+
+_RULES: dict[str, _Rule] = {}
+for _rule, _names in _OPTIMIZERS_OF_RULES:
+    _RULES.update(dict.fromkeys(_names.split(), _rule))
 
 
 def state_of_tensor(name: str, tensor: TensorShape, *, width: int, rank: int = 128) -> float:
@@ -142,27 +170,25 @@ def state_of_tensor(name: str, tensor: TensorShape, *, width: int, rank: int = 1
 
     Args:
         name: a value of `OptimizerNames`.
-        tensor: the weight; `tensor.count` is not read.
-        width: bytes of one weight.
+        tensor: the weight; `tensor.count` is not used.
+        width: bytes of a number of the weight.
         rank: of GaLore and APOLLO.
     """
-    return _RULES[OptimizerNames(name).value](
-        Tensor(tensor.shape, tensor.size, width, tensor.role, rank)
-    )
+    rule = _RULES[OptimizerNames(name).value]
+    return rule(Tensor(tensor.shape, tensor.size, width, tensor.role, rank))
 
 
 def optimizer_state(name: str, model: ModelShape, *, width: int, rank: int = 128) -> float:
-    """Count the bytes of state of all weights, see `state_of_tensor`; GaLore and APOLLO project
-    all matrices.
+    """Return the bytes of state of all weights, see `state_of_tensor`.
+
+    GaLore and APOLLO are assumed to project all matrices.
     """
-    return sum(
-        tensor.count * state_of_tensor(name, tensor, width=width, rank=rank)
-        for tensor in model.tensors
-    )
+    total = 0.0
+    for tensor in model.tensors:
+        total += tensor.count * state_of_tensor(name, tensor, width=width, rank=rank)
+    return total
 
 
 def steps_in_backward(name: str) -> bool:
-    """Return whether each gradient is applied and freed during the backward pass, one tensor at
-    a time.
-    """
+    """Return whether each gradient is applied and freed during the backward pass."""
     return name.endswith("_layerwise") or name in ("lomo", "adalomo")

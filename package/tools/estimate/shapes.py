@@ -1,4 +1,4 @@
-"""Shape of a decoder: its dimensions, and the shapes of its weights."""
+"""The shape of a decoder: its dimensions, and the shapes of its weights."""
 
 from __future__ import annotations
 
@@ -9,27 +9,23 @@ from functools import cached_property
 EMBEDDING = "embedding"
 MATRIX = "matrix"
 OTHER = "other"
-"""Roles of a tensor: some optimizers treat embeddings, and matrices of layers, in ways of their
-own.
-"""
+"""Roles of a tensor: some optimizers treat embeddings and matrices of layers differently."""
 
 
 @dataclass(frozen=True)
 class TensorShape:
-    """Equal tensors among the weights of a model."""
+    """Weights of a model that have the same shape and role."""
 
     shape: tuple[int, ...]
     role: str
     """`EMBEDDING`, `MATRIX` or `OTHER`."""
     in_layers: bool
-    """True for tensors of the repeated layers; the others are the root, which is gathered with
-    the model.
-    """
+    """True for tensors of the repeated layers; FSDP gathers all others together, as the root."""
     count: int = 1
 
     @property
     def size(self) -> int:
-        """Numbers in one of them."""
+        """Number of elements of one of them."""
         return math.prod(self.shape)
 
 
@@ -45,34 +41,34 @@ class ModelShape:
     intermediate: int
     vocabulary: int
     gated: bool = True
-    """RMSNorm, and an MLP that multiplies two projections (SwiGLU); otherwise LayerNorm, and an
-    MLP with GELU.
+    """True for RMSNorm and an MLP that multiplies two projections (SwiGLU); False for LayerNorm
+    and an MLP with GELU.
     """
     head: bool = True
-    """Gives a distribution over the vocabulary for each token."""
+    """True if it has a language modeling head."""
     tied: bool = True
-    """The head's weights are those of the embedding."""
+    """True if the head shares its weights with the embedding."""
     tensors: tuple[TensorShape, ...] = ()
     """All weights."""
     assumed: str = ""
-    """The assumptions made for dimensions that were not given; a sentence."""
+    """The assumptions about dimensions that the user did not pass, for people."""
 
     @cached_property
     def parameters(self) -> int:
-        """Numbers in the weights."""
+        """Number of parameters."""
         return sum(tensor.size * tensor.count for tensor in self.tensors)
 
     @cached_property
     def in_layers(self) -> int:
-        """Numbers in the weights of all layers."""
+        """Number of parameters of all layers."""
         return sum(tensor.size * tensor.count for tensor in self.tensors if tensor.in_layers)
 
     @property
     def layer_parameters(self) -> int:
-        """Numbers in the weights of one layer."""
+        """Number of parameters of one layer."""
         return self.in_layers // max(1, self.layers)
 
     @property
     def root_parameters(self) -> int:
-        """Numbers in the weights outside of the layers: embeddings, the last norm, the head."""
+        """Number of parameters outside of the layers: embeddings, the last norm, the head."""
         return self.parameters - self.in_layers

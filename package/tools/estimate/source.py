@@ -1,6 +1,4 @@
-"""Make the shape of a model: by its size, or from the configuration and the files of a saved
-one.
-"""
+"""The shape of a model, by its size, or from the configuration and files of a saved model."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -10,9 +8,8 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +33,35 @@ _INTERMEDIATE_KEYS = (
     "hidden_dim",
     "ffn_hidden_size",
 )
-_IN_LAYERS = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|block)\.\d+\.")
+_LAYER_NAME = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|block)\.\d+\.")
+"""Part of the name of a weight in one of the repeated layers."""
+_DEFAULT_VOCABULARY = 32_000
 
 
 def model_from_folder(folder: str | os.PathLike[str]) -> ModelShape:
     """Return the shape of a saved model.
 
     Args:
-        folder: has `config.json`; weights beside it in `*.safetensors` are counted, without being
-            read. Otherwise they follow from the configuration.
+        folder: contains `config.json`. The weights are those in its `*.safetensors` files, of
+            which only the headers are read; without such files they follow from the configuration.
 
     Raises:
-        FileNotFoundError: there is no configuration.
-        ValueError: the configuration has no width or no depth, or is that of another kind of model.
+        FileNotFoundError: the configuration does not exist.
+        ValueError: the configuration lacks a dimension, or belongs to another kind of model.
     """
     path = Path(folder)
     if path.suffix != ".json":
         path = path / "config.json"
     if not path.is_file():
         raise FileNotFoundError(
-            f"model={str(folder)!r}: there is no config.json. Give a folder with a saved model."
+            f"model={str(folder)!r}: config.json does not exist. Pass a folder with a saved model."
         )
     config = read_object(path, "model", "a model's settings")
-    files = sorted(path.parent.glob("*.safetensors"))
-    return model_from_config(config, tensors=_tensors(chain.from_iterable(map(_shapes_in, files))))
+
+    shapes: list[tuple[str, tuple[int, ...]]] = []
+    for file in sorted(path.parent.glob("*.safetensors")):
+        shapes.extend(_read_shapes(file))
+    return model_from_config(config, tensors=_count_tensors(shapes))
 
 
 def model_from_config(
@@ -68,11 +70,12 @@ def model_from_config(
     """Return the shape that a configuration describes.
 
     Args:
-        config: the contents of `config.json`.
-        tensors: the weights, where they are known.
+        config: the content of `config.json`.
+        tensors: the weights, if they are known.
 
     Raises:
-        ValueError: a number is missing, or the model is no decoder; names the key.
+        ValueError: a dimension is missing, or the model is not a decoder; the message names the
+            key.
     """
     config = {**config, **config.get("text_config", {})}
     experts = config.get("num_local_experts") or config.get("num_experts") or 1
@@ -80,19 +83,22 @@ def model_from_config(
     if experts > 1 or is_encoder_decoder:
         raise ValueError(
             f"model: config.json has {experts=} and {is_encoder_decoder=}, but only decoders "
-            "without experts are estimated. Give --params, --layers and --hidden of a decoder of "
-            "that size instead."
+            "without experts can be estimated. Pass --params, --layers and --hidden of a decoder "
+            "of that size instead."
         )
+
+    # Each family of models has its own names.
     hidden = _number(config, "hidden")
     heads = _number(config, "heads")
     activation = str(config.get("hidden_act") or config.get("activation_function"))
     gated = "silu" in activation or "rms_norm_eps" in config
-    intermediate = next((config[key] for key in _INTERMEDIATE_KEYS if config.get(key)), 4 * hidden)
+    intermediate = 4 * hidden
+    for key in _INTERMEDIATE_KEYS:
+        if config.get(key):
+            intermediate = config[key]
+            break
     architectures = config.get("architectures") or ["ForCausalLM"]
-    assumed = (
-        "assumed: the weights of a decoder without biases; with *.safetensors in the folder they "
-        "are counted"
-    )
+
     model = ModelShape(
         layers=_number(config, "layers"),
         hidden=hidden,
@@ -105,33 +111,42 @@ def model_from_config(
         head="LM" in architectures[0],
         tied=config.get("tie_word_embeddings", not gated),
         tensors=tensors,
-        assumed="" if tensors else assumed,
     )
-    return model if tensors else _with_tensors(model)
+    if tensors:
+        return model
+    assumed = (
+        "assumed: the weights of a decoder without biases; put *.safetensors files into the folder "
+        "to count them"
+    )
+    return replace(_with_tensors(model), assumed=assumed)
 
 
 def _number(config: Mapping[str, Any], dimension: str) -> int:
+    """Return a dimension of a configuration, see `_KEYS`."""
     for key in _KEYS[dimension]:
         if isinstance(config.get(key), int):
             return config[key]
     raise ValueError(
-        f"model: config.json has none of {', '.join(_KEYS[dimension])}, so the {dimension} are not "
-        "known. Give --params, --layers, --hidden and --heads instead."
+        f"model: config.json has none of {', '.join(_KEYS[dimension])}, so {dimension} is unknown. "
+        "Pass --params, --layers, --hidden and --heads instead."
     )
 
 
-def _shapes_in(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the names and shapes of the tensors of a safetensors file, of which only the header
-    is read.
-    """
+def _read_shapes(path: Path) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the names and shapes of the tensors of a safetensors file, from its header."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="numpy") as file:
+            shapes = []
             for name in file.keys():  # noqa: SIM118 - it is not a mapping
-                yield name, tuple(file.get_slice(name).get_shape())
+                shape = file.get_slice(name).get_shape()
+                shapes.append((name, tuple(shape)))
+            return shapes
     except SafetensorError as error:
-        raise ValueError(f"model: {path.name} is not a safetensors file: {error}") from None
+        raise ValueError(
+            f"model: {path.name} is not a safetensors file: {error}. Delete it, or restore it."
+        ) from None
 
 
 def model_of_size(
@@ -144,95 +159,123 @@ def model_of_size(
     intermediate: int | None = None,
     vocabulary: int | None = None,
 ) -> ModelShape:
-    """Return a decoder as those of today are built (no biases, SwiGLU), with as many parameters as
-    asked for.
+    """Return a decoder of a modern architecture (no biases, SwiGLU) with a number of parameters.
 
-    What is not given: layers and width so that the width is 128 times the depth, as it is for
-    models around 7 billion parameters, with 12 width^2 parameters a layer (Kaplan et al., "Scaling
-    Laws for Neural Language Models", arXiv:2001.08361); heads of 64 or 128 so that
-    their number divides by 8; an MLP that makes up the rest.
+    Dimensions that are not passed are derived. The width is 128 times the depth, as in models with
+    about 7 billion parameters, and a layer has 12 width^2 parameters (Kaplan et al., "Scaling Laws
+    for Neural Language Models", arXiv:2001.08361). Heads have a size of 64 or 128, so that 8
+    divides their number. The MLP gets the remaining parameters.
 
     Args:
-        parameters: how many; None where `layers` and `hidden` say it.
+        parameters: number of parameters; None if it follows from `layers` and `hidden`.
         layers: depth.
         hidden: width.
         heads: attention heads.
         kv_heads: heads of keys and values; by default `heads`.
         intermediate: width of the MLP.
-        vocabulary: tokens; 32,000 by default, fewer where that would be more than half of a small
-            model.
+        vocabulary: number of tokens; by default 32,000, fewer if the embedding would be more than
+            half of a small model.
 
     Raises:
-        ValueError: neither the number of parameters nor depth and width are given, or they
+        ValueError: neither the number of parameters nor depth and width were passed, or numbers
             contradict each other.
     """
-    if parameters is None and (layers is None or hidden is None):
-        raise ValueError(
-            "params: give the number of parameters (--params 7e9), or --layers and --hidden."
-        )
-    depth, width = _proportions(parameters or 0, layers, hidden)
-    tokens = _vocabulary(vocabulary, parameters, width)
-    number_of_heads = heads or _usual_heads(width)
-    if width % number_of_heads:
-        raise ValueError(f"heads={number_of_heads} does not divide hidden={width}.")
-    model = ModelShape(
-        layers=depth,
-        hidden=width,
-        heads=number_of_heads,
-        kv_heads=kv_heads or number_of_heads,
-        head_size=width // number_of_heads,
-        intermediate=intermediate or 8 * width // 3,
-        vocabulary=tokens,
-    )
-    if number_of_heads % model.kv_heads:
-        raise ValueError(f"kv_heads={kv_heads} does not divide heads={number_of_heads}.")
-    model = _with_tensors(model)
-    given = {
+    passed = {
         "layers": layers,
         "hidden": hidden,
         "heads": heads,
         "intermediate": intermediate,
         "vocabulary": vocabulary,
     }
-    if parameters is not None:
-        model = _filled_up(model, parameters, intermediate is None)
-    assumed = [f"{name} {getattr(model, name):,}" for name, value in given.items() if value is None]
-    return replace(model, assumed=f"assumed: {', '.join(assumed)}" if assumed else "")
+    if parameters is None and (layers is None or hidden is None):
+        raise ValueError(
+            "params: pass the number of parameters (--params 7e9), or --layers and --hidden."
+        )
 
-
-def _proportions(parameters: int, layers: int | None, hidden: int | None) -> tuple[int, int]:
+    # Dimensions that were not passed.
     if hidden is None:
-        depth = layers or (parameters / (12 * 128**2)) ** (1 / 3)
-        hidden = _to_multiple(math.sqrt(parameters / (12 * max(1, depth))))
+        hidden = _usual_width(parameters or 0, layers)
     if layers is None:
-        layers = max(1, int(parameters / (12 * hidden**2)))
-    return layers, hidden
+        layers = max(1, int((parameters or 0) / (12 * hidden**2)))
+    if vocabulary is None:
+        vocabulary = _usual_vocabulary(parameters, hidden)
+    heads = heads or _usual_heads(hidden)
+    kv_heads = kv_heads or heads
+    if hidden % heads:
+        raise ValueError(f"heads={heads} does not divide hidden={hidden}.")
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads={kv_heads} does not divide heads={heads}.")
 
-
-def _to_multiple(width: float) -> int:
-    step = next(
-        step for least, step in ((4000, 1024), (512, 512), (64, 64), (0, 2)) if width >= least
+    model = ModelShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=hidden // heads,
+        intermediate=intermediate or 8 * hidden // 3,
+        vocabulary=vocabulary,
     )
+    model = _with_tensors(model)
+    if parameters is not None:
+        model = _with_parameters(model, parameters, may_widen=intermediate is None)
+
+    # Name what was assumed.
+    assumptions = []
+    for name, value in passed.items():
+        if value is None:
+            assumptions.append(f"{name} {getattr(model, name):,}")
+    if assumptions:
+        model = replace(model, assumed=f"assumed: {', '.join(assumptions)}")
+    return model
+
+
+def _usual_width(parameters: int, layers: int | None) -> int:
+    """Return the width for a number of parameters, and a depth if that is known."""
+    depth = layers or (parameters / (12 * 128**2)) ** (1 / 3)
+    width = math.sqrt(parameters / (12 * max(1, depth)))
+    if width >= 4000:
+        step = 1024
+    elif width >= 512:
+        step = 512
+    elif width >= 64:
+        step = 64
+    else:
+        step = 2
     return max(1, round(width / step)) * step
 
 
-def _vocabulary(given: int | None, parameters: int | None, hidden: int) -> int:
-    if given is not None:
-        return given
-    return 32_000 if parameters is None else max(2, min(32_000, parameters // (2 * hidden)))
+def _usual_vocabulary(parameters: int | None, hidden: int) -> int:
+    """Return the usual size of a vocabulary, or a smaller one for a small model."""
+    if parameters is None:
+        return _DEFAULT_VOCABULARY
+    half_of_model = parameters // (2 * hidden)
+    return max(2, min(_DEFAULT_VOCABULARY, half_of_model))
 
 
 def _usual_heads(hidden: int) -> int:
-    sizes = (128, 64, 32, 16, 8, 4, 2, 1) if hidden >= 4096 else (64, 32, 16, 8, 4, 2, 1)
-    heads = 8 if hidden % 8 == 0 else 1
-    return hidden // next(size for size in sizes if hidden % (heads * size) == 0)
+    """Return the number of heads for a width: 8 divides it, if possible."""
+    largest_size = 128 if hidden >= 4096 else 64
+    divisor = 8 if hidden % 8 == 0 else 1
+    head_size = largest_size
+    while hidden % (divisor * head_size):
+        head_size //= 2
+    return hidden // head_size
 
 
-def _filled_up(model: ModelShape, parameters: int, may_widen: bool) -> ModelShape:
-    """Return the model with exactly so many parameters: the MLP is as wide as they allow, the
-    root has the rest.
+def _with_parameters(model: ModelShape, parameters: int, *, may_widen: bool) -> ModelShape:
+    """Return the model with exactly this number of parameters.
+
+    The MLP is widened as far as they allow, and the root gets the rest.
+
+    Args:
+        model: with its weights.
+        parameters: number of parameters.
+        may_widen: False if the user has passed the width of the MLP.
+
+    Raises:
+        ValueError: the dimensions need more parameters, or leave too many.
     """
-    # Widen the MLP, to a width that divides by the usual sizes of `tp`.
+    # The usual sizes of `tp` have to divide the width.
     if may_widen:
         parameters_of_width = 3 * model.hidden * model.layers
         without_mlp = model.parameters - parameters_of_width * model.intermediate
@@ -243,40 +286,60 @@ def _filled_up(model: ModelShape, parameters: int, may_widen: bool) -> ModelShap
                 break
         model = _with_tensors(replace(model, intermediate=max(1, width)))
 
-    # Few parameters may be left.
+    # Only a few parameters may be left.
     rest = parameters - model.parameters
     if rest < 0 or (not may_widen and rest > 0.02 * parameters):
         raise ValueError(
-            f"params={parameters:,}, but layers={model.layers}, hidden={model.hidden}, "
-            f"intermediate={model.intermediate} and vocabulary={model.vocabulary:,} are "
-            f"{model.parameters:,}. Leave out one of them."
+            f"params={parameters:,}, but a model with layers={model.layers}, "
+            f"hidden={model.hidden}, intermediate={model.intermediate} and "
+            f"vocabulary={model.vocabulary:,} has {model.parameters:,} parameters. Leave out one "
+            "of these options."
         )
-    rows, left = divmod(rest, model.hidden)
-    more = (TensorShape((rows, model.hidden), MATRIX, False), TensorShape((left,), OTHER, False))
-    return replace(model, tensors=(*model.tensors, *(tensor for tensor in more if tensor.size)))
+
+    # They are added as rows of a matrix, and as a vector.
+    rows, elements = divmod(rest, model.hidden)
+    tensors = list(model.tensors)
+    if rows:
+        tensors.append(TensorShape((rows, model.hidden), MATRIX, False))
+    if elements:
+        tensors.append(TensorShape((elements,), OTHER, False))
+    return replace(model, tensors=tuple(tensors))
 
 
 def _with_tensors(model: ModelShape) -> ModelShape:
     """Return a model with the weights of a `Decoder`."""
     with torch.device("meta"):
         decoder = Decoder(model, layers=1)
-    tensors = _tensors((name, tuple(weight.shape)) for name, weight in decoder.named_parameters())
-    in_layers = [
-        replace(tensor, count=tensor.count * model.layers) for tensor in tensors if tensor.in_layers
-    ]
-    others = [tensor for tensor in tensors if not tensor.in_layers]
-    return replace(model, tensors=(*others, *in_layers))
+    shapes = [(name, tuple(weight.shape)) for name, weight in decoder.named_parameters()]
+
+    # The decoder has one layer, which stands for all.
+    root_tensors = []
+    layer_tensors = []
+    for tensor in _count_tensors(shapes):
+        if tensor.in_layers:
+            layer_tensors.append(replace(tensor, count=tensor.count * model.layers))
+        else:
+            root_tensors.append(tensor)
+    return replace(model, tensors=(*root_tensors, *layer_tensors))
 
 
-def _tensors(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorShape, ...]:
-    """Count named weights by shape and role."""
+def _count_tensors(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorShape, ...]:
+    """Count weights by shape and role.
+
+    Args:
+        shapes: the name and shape of each weight.
+    """
     counts: Counter[tuple[tuple[int, ...], str, bool]] = Counter()
     for name, shape in shapes:
-        in_layers = _IN_LAYERS.search(name) is not None
-        role = OTHER
-        if len(shape) > 1:
-            is_embedding = not in_layers and re.search(r"embed|wte|wpe", name)
-            role = EMBEDDING if is_embedding else MATRIX
-        if math.prod(shape):
-            counts[shape, role, in_layers] += 1
+        if math.prod(shape) == 0:
+            continue
+        in_layers = _LAYER_NAME.search(name) is not None
+        is_embedding = not in_layers and re.search(r"embed|wte|wpe", name) is not None
+        if len(shape) < 2:
+            role = OTHER
+        elif is_embedding:
+            role = EMBEDDING
+        else:
+            role = MATRIX
+        counts[shape, role, in_layers] += 1
     return tuple(TensorShape(*key, count) for key, count in counts.items())

@@ -92,7 +92,7 @@ def test_models_that_are_no_plain_decoders_are_refused(setting):
 
 
 NUMBERS = [
-    ({"layers": 2}, "params: give the number"),
+    ({"layers": 2}, "params: pass the number"),
     ({"parameters": 10**6, "layers": 50, "hidden": 512}, "params=1,000,000, but"),
     ({"layers": 2, "hidden": 512, "heads": 7}, "heads=7 does not divide hidden=512"),
 ]
