@@ -1,5 +1,6 @@
-"""Command line of lightrainer; without a command it runs a script:
-`python -m lightrainer script.py`.
+"""The command line of lightrainer; without a command it runs a script.
+
+For example: `python -m lightrainer script.py`.
 """
 
 # pyright: reportMissingImports=false
@@ -18,8 +19,9 @@ from . import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line, and end quietly where the reader of its output has closed it, as
-    `head` does. See `_run`.
+    """Run the command line, see `_run`; exit quietly if the reader of its output exits.
+
+    For example, `head` closes the pipe after the first lines.
     """
     try:
         try:
@@ -29,39 +31,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if not _is_closed(sys.stdout):
             raise
-        # Python flushes the output again when it ends.
+        # Python flushes the output again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def _is_closed(stream: TextIO) -> bool:
-    """Return whether the other end of a pipe is closed, rather than that of another connection."""
-    ends = select.poll()
-    ends.register(stream.fileno(), 0)
-    return bool(ends.poll(0))
+    """Return whether the reader of a pipe has closed it.
+
+    The error may also come from another connection.
+    """
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)
+    return bool(poll.poll(0))
 
 
 def _run(argv: Sequence[str] | None) -> int:
     """Run the command line; transformers has no counterpart.
 
     Args:
-        argv: The words after the program's name; by default those this program was started with.
+        argv: the words after the program's name; by default those this program was started with.
 
     Returns:
-        The exit status. A script that is started takes the place of this process, and its status is
-        the script's.
+        The exit status. A script replaces this process, so the status is that of the script.
 
     Raises:
-        SystemExit: With status 2 and the reason on stderr for a wrong command line; with 0 after
-            `--help`.
+        SystemExit: a wrong command line, with status 2 and the reason on stderr; or `--help`, with
+            status 0.
     """
     from .lightning_modules.common.redaction import secret_words
 
-    words = argv = secret_words(sys.argv[1:] if argv is None else argv)
+    words = secret_words(sys.argv[1:] if argv is None else argv)
     if words and _names_a_script(words[0]):
-        words.insert(0, "run")
+        return _start("run", words)
     if words[:1] == ["run"]:
         return _start("run", words[1:])
+
+    # The command. Its own parser, which is only built if it is used, reads what follows.
     parser = ArgumentParser(
         prog="lightrainer",
         description="The documented Trainer API over PyTorch Lightning.",
@@ -74,9 +80,8 @@ def _run(argv: Sequence[str] | None) -> int:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    # A parser of the command, which is only built for it, reads what follows.
-    for name, (_, text) in _COMMANDS.items():
-        commands.add_parser(name, add_help=False, help=text)
+    for name, (_, description) in _COMMANDS.items():
+        commands.add_parser(name, add_help=False, help=description)
     if words and not words[0].startswith("-") and words[0] not in _COMMANDS:
         from .lightning_modules.common.suggestions import did_you_mean
 
@@ -84,58 +89,56 @@ def _run(argv: Sequence[str] | None) -> int:
             f"{words[0]!r} is neither a command nor a script.{did_you_mean(words[0], _COMMANDS)} "
             f"Commands: {', '.join(_COMMANDS)}."
         )
-    known, flags = parser.parse_known_args(words)
-    return _start(known.command, flags)
+    options, command_words = parser.parse_known_args(words)
+    return _start(options.command, command_words)
 
 
 def _names_a_script(word: str) -> bool:
-    """Return True if the first word starts a script: a file, an option of `run`, or one of
-    Python's own.
-    """
-    if word.startswith("-"):
-        from .interception.runner import is_option
+    """Return whether the first word is a script, or an option that goes before a script."""
+    if word in _COMMANDS or word in ("-h", "--help"):
+        return False
+    if not word.startswith("-"):
+        return "." in word or os.path.exists(word)
 
-        return (
-            word == "-"
-            or word[:2] in ("-m", "-c")
-            or (word not in ("-h", "--help") and is_option(word))
-        )
-    return word not in _COMMANDS and ("." in word or os.path.exists(word))
+    # `-`, `-m` and `-c` are those of Python.
+    from .interception.runner import is_option
+
+    return word == "-" or word[:2] in ("-m", "-c") or is_option(word)
 
 
-def _start(name: str, words: Sequence[str]) -> int:
-    """Import the module of a command, call its function of that name, and return the exit
-    status.
-    """
-    module, _ = _COMMANDS[name]
-    return getattr(import_module(f".{module}", __package__), name.replace("-", "_"))(words)
+def _start(command: str, words: Sequence[str]) -> int:
+    """Call the function of a command, and return the exit status."""
+    module_name, _ = _COMMANDS[command]
+    module = import_module(f".{module_name}", __package__)
+    function = getattr(module, command.replace("-", "_"))
+    return function(words)
 
 
 _COMMANDS = {
     "run": (
         "interception.runner",
-        "run a script with our Trainer; the word itself can be left out",
+        "run a script with the Trainer of lightrainer; `run` itself may be left out",
     ),
     "launch": ("tools.launch", "run a script in several processes, as `accelerate launch` does"),
-    "sweep": ("tools.sweep.command", "run a script many times, to find its best arguments"),
+    "sweep": ("tools.sweep.command", "run a script many times to find its best arguments"),
     "compare": (
         "tools.compare.command",
-        "run a script with transformers and with ours, show what differs",
+        "run a script with transformers and with lightrainer, and show the differences",
     ),
     "evaluate": (
         "tools.evaluate",
         "run a script so that its Trainer evaluates a checkpoint, and print the metrics",
     ),
-    "lr-find": ("tools.lr_find", "run a script with a growing learning rate, and suggest one"),
-    "profile": ("tools.profile", "run a script for some steps, and show where their time goes"),
-    "plan": ("tools.plan", "show what Lightning is given for some training arguments"),
+    "lr-find": ("tools.lr_find", "run a script with a growing learning rate, and suggest a rate"),
+    "profile": ("tools.profile", "run a script for some steps, and show where the time is spent"),
+    "plan": ("tools.plan", "show how training arguments map to Lightning"),
     "estimate": (
         "tools.estimate.command",
-        "show how much memory and traffic a training will need",
+        "estimate the memory and the network traffic of a training",
     ),
-    "convert": ("tools.convert", "turn a checkpoint file of Lightning into a folder, or back"),
+    "convert": ("tools.convert", "convert a checkpoint file of Lightning into a folder, or back"),
 }
-"""The commands: module, help."""
+"""The commands, each with its module and a description."""
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightrainer.facade.arguments.old_names import OLD_NAMES
-from lightrainer.interception.targets import RENAMED, written
+from lightrainer.interception.targets import RENAMED, dotted
 
 PAGE = Path(__file__).resolve().parents[1] / "user" / "migrate.md"
 BEGIN, END = "<!-- table of old names: begin -->\n", "<!-- table of old names: end -->\n"
@@ -21,7 +21,7 @@ def tables() -> str:
         lines.append(f"| `{name}` | {old.now}{refused} |")
     lines += ["", "| name that is imported | taken in its place |", "|---|---|"]
     lines += [
-        f"| `{module}.{name}` | `{written(to)}` |"
+        f"| `{module}.{name}` | `{dotted(to)}` |"
         for module, names in RENAMED.items()
         for name, to in names.items()
     ]

@@ -18,17 +18,16 @@ usage: python -m lightrainer [OPTIONS] SCRIPT [ARGUMENTS]
        python -m lightrainer [OPTIONS] -m MODULE [ARGUMENTS]
        python -m lightrainer [OPTIONS] -c CODE [ARGUMENTS]
 
-Run a script, unchanged, with the Trainer of lightrainer in the place of that of transformers.
-`lightrainer run` is the same, and reaches scripts that are called like a command.
+Run a script, unchanged, with the Trainer of lightrainer instead of that of transformers.
+`lightrainer run` is the same, and also runs scripts that have the name of a command.
 
 options:
-  --verbose   say at the end, on stderr, which names were served, and from where
-  --dry-run   print the plan of the first Trainer that is to train, evaluate or predict, and end
-  before the first step
+  --verbose   report on stderr at the end which names were served, and from where
+  --dry-run   print the plan of the first Trainer that would train, evaluate or predict, and exit
+              before the first step
   --keras-backend {torch,tensorflow}
-              what models of Keras compute in; by default KERAS_BACKEND, and torch where that is not
-              set
-  -h, --help  show this text
+              backend of Keras models; by default KERAS_BACKEND, or torch if that is not set
+  -h, --help  show this help
 """
 
 _FLAGS = ("--verbose", "--dry-run", "-h", "--help")
@@ -36,70 +35,86 @@ _KERAS_BACKEND = "--keras-backend"
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the script that the command line names; there is no such command in the reference.
+    """Run the script that the command line names; transformers has no counterpart.
 
     Args:
-        words: Options of the runner, then a script, `-m` and a module, `-c` and code, or `-` for
+        words: options of the runner, then a script, `-m` and a module, `-c` and code, or `-` for
             the standard input; then the arguments.
 
     Returns:
         The exit status of a wrong command line; otherwise it does not return.
     """
     try:
-        options, rest = _options(words)
+        options, script_words = _read_options(words)
     except ValueError as error:
-        return _complain(str(error))
-    if options.keys() & {"-h", "--help"}:
+        return _fail(str(error))
+    if "-h" in options or "--help" in options:
         print(_USAGE, end="")
         return 0
-    problem = _problem(rest)
-    if problem:
-        return _complain(problem)
+    problem = _problem(script_words)
+    if problem is not None:
+        return _fail(problem)
+
+    # The new process finds everything in its environment.
     environment.switch_on(os.environ)
     environment.choose_keras_backend(os.environ, options.get("--keras-backend"))
     if "--verbose" in options:
         os.environ[environment.VERBOSE] = str(os.getpid())
     if "--dry-run" in options:
         os.environ[environment.DRY_RUN] = "1"
-    return become([sys.executable, *python_options(words), *rest])
+    return become([sys.executable, *python_options(words), *script_words])
 
 
 def is_option(word: str) -> bool:
-    """Return True for an option of the runner."""
+    """Return whether a word is an option of the runner."""
     return word.partition("=")[0] in (*_FLAGS, _KERAS_BACKEND)
 
 
-def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the options of the runner with their values, and the words that follow them."""
-    rest = list(words)
+def _read_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the options of the runner with their values, and the words that follow them.
+
+    Raises:
+        ValueError: an option has a wrong value.
+    """
+    remaining = list(words)
     options = {}
-    while rest and is_option(rest[0]):
-        name, given, value = rest.pop(0).partition("=")
+    while remaining and is_option(remaining[0]):
+        name, equals_sign, value = remaining.pop(0).partition("=")
         if name == _KERAS_BACKEND:
-            value = value if given else rest.pop(0) if rest else ""
+            # The value may also be the next word.
+            if not equals_sign and remaining:
+                value = remaining.pop(0)
             if value not in environment.KERAS_BACKENDS:
                 choices = " or ".join(environment.KERAS_BACKENDS)
-                raise ValueError(f"{name} {value!r} is not a backend: write {choices}.")
-        elif given:
-            raise ValueError(f"{name} has no value: leave out ={value}.")
+                raise ValueError(f"{name} {value!r} is not a backend. Choose {choices}.")
+        elif equals_sign:
+            raise ValueError(f"{name} takes no value: leave out ={value}.")
         options[name] = value
-    return options, rest
+    return options, remaining
 
 
-def _complain(problem: str) -> int:
+def _fail(problem: str) -> int:
+    """Print a problem of the command line, and return the exit status."""
     print(f"lightrainer: {problem}\n\n{_USAGE}", end="", file=sys.stderr)
     return 2
 
 
-def _problem(rest: Sequence[str]) -> str | None:
-    if not rest or (rest[0] in ("-m", "-c") and len(rest) == 1):
-        return "the command line names no script to run."
-    if rest[0].startswith("-") and rest[0][:2] not in ("-m", "-c") and rest[0] != "-":
-        return f"unknown option {rest[0].partition('=')[0]}. Options of the script follow its name."
+def _problem(script_words: Sequence[str]) -> str | None:
+    """Return why a script cannot be run; None if it can.
+
+    Args:
+        script_words: the words after the options of the runner.
+    """
+    first = script_words[0] if script_words else ""
+    if not script_words or (first in ("-m", "-c") and len(script_words) == 1):
+        return "the command line has no script to run."
+    if first.startswith("-") and first != "-" and first[:2] not in ("-m", "-c"):
+        option = first.partition("=")[0]
+        return f"unknown option {option}. Options of the script follow its name."
     if sys.flags.ignore_environment or sys.flags.no_site:
         return (
-            "Python was started with -E, -I or -S: leave that out, or call lightrainer.install() "
-            "in the script."
+            "Python was started with -E, -I or -S, which disables the interception of imports: "
+            "leave that out, or call lightrainer.install() in the script."
         )
     return None
 
@@ -108,38 +123,42 @@ def python_options(words: Sequence[str]) -> list[str]:
     """Return the options that the running Python was started with, such as `-u` and `-X dev`.
 
     Args:
-        words: The words of the command line that follow the program's name.
+        words: the words of the command line that follow the program's name.
     """
-    command = list(sys.orig_argv[1:])
-    if not words or command[-len(words) :] != list(words):
-        return []  # called from within another program
-    command = command[: -len(words)]
-    if command and command[-1] == "run":  # `lightrainer run`
-        command.pop()
-    if not command:
+    # Another program may have called the runner.
+    python_words = list(sys.orig_argv[1:])
+    if not words or python_words[-len(words) :] != list(words):
         return []
-    last = command.pop()
-    if not last.startswith("-"):  # a script, or the module that follows -m
-        module = (
-            bool(command)
-            and command[-1].startswith("-")
-            and command[-1].endswith("m")
-            and last == "lightrainer"
-        )
-        return _without_m(command) if module else command
-    return [*command, *_without_m([last.partition("m")[0] + "m"])]  # `-mlightrainer`
+
+    # What remains is how Python was started: options and a script, `-m lightrainer`,
+    # `-mlightrainer`, or options that end with m, such as `-um lightrainer`.
+    options = python_words[: -len(words)]
+    if options and options[-1] == "run":
+        options.pop()
+    if not options:
+        return []
+    last = options.pop()
+    if last.startswith("-"):
+        letters_before_m = last.partition("m")[0]
+        return [*options, *_as_option(letters_before_m)]
+    follows_m = bool(options) and options[-1].startswith("-") and options[-1].endswith("m")
+    if last == "lightrainer" and follows_m:
+        letters_before_m = options.pop().removesuffix("m")
+        return [*options, *_as_option(letters_before_m)]
+    return options
 
 
-def _without_m(command: list[str]) -> list[str]:
-    *rest, last = command
-    return rest if last == "-m" else [*rest, last[:-1]]
+def _as_option(letters: str) -> list[str]:
+    """Return an option such as `-u`; none for a single dash."""
+    return [] if letters == "-" else [letters]
 
 
 def become(command: list[str]) -> int:
     """Replace this process by a command; on Windows run it, and return its exit status."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if os.name == "nt":  # there, the shell would take the replaced process for done
+    # On Windows the shell would assume that the replaced process has exited.
+    if os.name == "nt":
         import subprocess
 
         return subprocess.call(command)

@@ -1,8 +1,7 @@
-"""Runs of a script whose Trainer does something else than train, in a scratch folder: `evaluate`,
-`lr-find`.
+"""Runs of a script whose Trainer does something else than train: `evaluate`, `lr-find`.
 
-This file is also what Python processes of the script run at their start, by the `sitecustomize` of
-`interception/children`: it changes the classes of the Trainer API once the script has imported
+The Python processes of the script also run this file when they start, by the `sitecustomize` of
+`interception/children`. It changes the classes of the Trainer API once the script has imported
 them.
 """
 
@@ -18,13 +17,18 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from argparse import REMAINDER, Namespace
+from argparse import REMAINDER, ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..facade import Trainer, TrainingArguments
 
 VARIABLE = "LIGHTRAINER_CHANGED_RUN"
-"""Holds the settings as JSON: `module`, which has `change(trainer_class, settings)`,
-`arguments`, `result`, ...
+"""Environment variable with the settings as JSON.
+
+They are `module`, which has a function `change(trainer_class, settings)`, `arguments`, `result`,
+and those of the command.
 """
 QUIET = {
     "report_to": "none",
@@ -32,105 +36,126 @@ QUIET = {
     "save_strategy": "no",
     "load_best_model_at_end": False,
 }
+"""Training arguments of such a run, which leaves no traces."""
 
 
-def add_script(parser: Any) -> None:
-    """Add the launcher, the script, and its arguments to a parser."""
-    launcher = "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python"
-    parser.add_argument("--launcher", default="", metavar="COMMAND", help=launcher)
+def add_script(parser: ArgumentParser) -> None:
+    """Add the launcher, the script and its arguments to a parser."""
+    parser.add_argument(
+        "--launcher",
+        default="",
+        metavar="COMMAND",
+        help="command that starts the script, e.g. 'torchrun --nproc_per_node=2' (Python)",
+    )
     parser.add_argument("script", metavar="SCRIPT", help="the script, a Python file")
-    parser.add_argument("words", metavar="ARGUMENTS", nargs=REMAINDER, help="those of the script")
+    parser.add_argument(
+        "words", metavar="ARGUMENTS", nargs=REMAINDER, help="arguments for the script"
+    )
 
 
-def note_options_of_script(command: str, given: Namespace) -> None:
-    """Report the words after the script that have the name of an option of the command.
+def note_options_of_script(command: str, options: Namespace) -> None:
+    """Report arguments for the script that have the name of an option of the command.
 
     Args:
-        command: its name.
-        given: its options, with those of `add_script`.
+        command: the name of the command.
+        options: its options, with those of `add_script`.
     """
-    own = {f"--{name}" for name in vars(given)} - {"--checkpoint", "--script", "--words"}
-    meant = [word.partition("=")[0] for word in given.words]
-    taken = [name for name in meant if name in own]
-    if taken:
+    own_options = {f"--{name}" for name in vars(options)} - {"--checkpoint", "--script", "--words"}
+    ambiguous = []
+    for word in options.words:
+        name = word.partition("=")[0]
+        if name in own_options:
+            ambiguous.append(name)
+    if ambiguous:
         print(
-            f"lightrainer {command}: {', '.join(taken)} is passed to {given.script}, as it follows "
-            f"the script. Options of lightrainer {command} go before the script.",
+            f"lightrainer {command}: {', '.join(ambiguous)} is passed to {options.script}, because "
+            f"it follows the script. Options of lightrainer {command} go before the script.",
             file=sys.stderr,
         )
 
 
 def run_changed(
-    command: str, given: Any, arguments: dict[str, Any], **settings: Any
+    command: str, options: Namespace, arguments: dict[str, Any], **settings: Any
 ) -> dict[str, Any] | None:
-    """Run a script with a changed Trainer; what it prints goes to stderr.
+    """Run a script with a changed Trainer, in a scratch folder; its output goes to stderr.
 
     Args:
-        command: the command, and the module in this folder.
-        given: options of `add_script`.
-        arguments: training arguments beside `QUIET`; `output_dir` is a scratch folder.
-        settings: further ones, for `change`.
+        command: the name of the command, which is also that of its module in this folder.
+        options: of the command, with those of `add_script`.
+        arguments: training arguments, in addition to `QUIET`.
+        settings: passed to `change` of the module.
 
     Returns:
-        The result that `write_result` wrote; None, with the reason on stderr, if there is none.
+        The result that `write_result` wrote; None without one, with the reason on stderr.
     """
     from ..interception import environment
 
-    note_options_of_script(command, given)
-    variables = {**os.environ, environment.RECORDER: __file__}
-    environment.switch_on(variables)
-    environment.choose_keras_backend(variables)
+    note_options_of_script(command, options)
     with tempfile.TemporaryDirectory(prefix=f"lightrainer-{command}-") as folder:
         result = Path(folder, "result.json")
-        settings |= {"module": f"{__package__}.{command.replace('-', '_')}", "result": str(result)}
-        settings["arguments"] = {
-            **QUIET,
-            "output_dir": os.path.join(folder, "output"),
-            **arguments,
-        }
-        start = shlex.split(given.launcher) or [sys.executable]
-        words = [*start, given.script, *given.words]
+        output_dir = os.path.join(folder, "output")
+        settings["module"] = f"{__package__}.{command.replace('-', '_')}"
+        settings["result"] = str(result)
+        settings["arguments"] = {**QUIET, "output_dir": output_dir, **arguments}
+
+        variables = dict(os.environ)
+        environment.switch_on(variables)
+        environment.choose_keras_backend(variables)
+        variables[environment.RECORDER] = __file__
+        variables[VARIABLE] = json.dumps(settings)
+
+        start = shlex.split(options.launcher) or [sys.executable]
         try:
-            code = subprocess.call(
-                words, env={**variables, VARIABLE: json.dumps(settings)}, stdout=2
+            status = subprocess.call(
+                [*start, options.script, *options.words], env=variables, stdout=2
             )
+            problem = f"failed (exit status {status})"
+            if status == 0:
+                problem = "exited without a Trainer that trains or evaluates"
         except OSError as error:
-            code = error
+            problem = f"failed ({error})"
         if result.exists():
             return json.loads(result.read_text(encoding="utf-8"))
-    why = (
-        f"failed ({code if isinstance(code, OSError) else f'exit status {code}'})"
-        if code
-        else "ended without a Trainer that trains or evaluates"
-    )
-    print(f"lightrainer {command}: {given.script} {why}.", file=sys.stderr)
+    print(f"lightrainer {command}: {options.script} {problem}.", file=sys.stderr)
     return None
 
 
-def write_result(trainer: Any, settings: dict[str, Any], result: dict[str, Any]) -> None:
-    """Write the result, in the first process."""
+def write_result(trainer: Trainer, settings: dict[str, Any], result: dict[str, Any]) -> None:
+    """Write the result of a changed run, in process 0."""
     if trainer.is_world_process_zero():
         Path(settings["result"]).write_text(json.dumps(result), encoding="utf-8")
 
 
 def _change_arguments(settings: dict[str, Any], module: Any) -> None:
-    made = module.TrainingArguments.__post_init__
+    """Set the training arguments of the settings, whatever the script passes."""
+    original = module.TrainingArguments.__post_init__
 
-    @functools.wraps(made)
-    def __post_init__(args: Any) -> None:  # noqa: N807 - replaces that method
+    @functools.wraps(original)
+    def __post_init__(args: TrainingArguments) -> None:  # noqa: N807 - replaces that method
         vars(args).update(settings["arguments"])
-        made(args)
+        original(args)
 
     module.TrainingArguments.__post_init__ = __post_init__
 
 
 def _change_trainer(settings: dict[str, Any], module: Any) -> None:
-    importlib.import_module(settings["module"]).change(module.Trainer, settings)
+    """Let the module of the command change the Trainer."""
+    command_module = importlib.import_module(settings["module"])
+    command_module.change(module.Trainer, settings)
+
+
+def _patch_modules() -> None:
+    """Change the classes when the script imports them."""
+    from lightrainer.tools.compare.recorder import MODULES, PatchingFinder
+
+    settings = json.loads(os.environ[VARIABLE])
+    arguments_module, trainer_module = MODULES["lightrainer"]
+    patches = {
+        arguments_module: functools.partial(_change_arguments, settings),
+        trainer_module: functools.partial(_change_trainer, settings),
+    }
+    sys.meta_path.insert(0, PatchingFinder(patches))
 
 
 if __name__ == "lightrainer_recorder":
-    from lightrainer.tools.compare.recorder import MODULES, PatchingFinder
-
-    found = json.loads(os.environ[VARIABLE])
-    changes = (functools.partial(act, found) for act in (_change_arguments, _change_trainer))
-    sys.meta_path.insert(0, PatchingFinder(dict(zip(MODULES["lightrainer"], changes, strict=True))))
+    _patch_modules()

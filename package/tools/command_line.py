@@ -1,6 +1,4 @@
-"""The argument parser of the commands, types of numbers on their command lines, and tables for
-the terminal.
-"""
+"""The argument parser of the commands, types of numbers for it, and tables for the terminal."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -10,18 +8,23 @@ import math
 import re
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+Number = TypeVar("Number", int, float)
+
+_SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
 class CommandParser(ArgumentParser):
-    """As `argparse.ArgumentParser`, for `lightrainer <command>`: no abbreviations, texts as they
-    are written.
+    """As `argparse.ArgumentParser`, for `lightrainer <command>`.
+
+    Options cannot be abbreviated, and texts are not wrapped.
 
     Args:
-        command: its name.
-        description: shown before the options.
-        epilog: shown after them.
-        usage: by default made of the options.
+        command: the name of the command.
+        description: text before the options.
+        epilog: text after the options.
+        usage: by default derived from the options.
     """
 
     def __init__(
@@ -37,50 +40,48 @@ class CommandParser(ArgumentParser):
         )
 
     def parse_own(self, words: Sequence[str], note: str, namespace: Any = None) -> Any:
-        """Parse words; an unknown option ends the program with the nearest known one and the note.
+        """Parse words; the error for an unknown option names the nearest known one.
 
         Args:
             words: of the command line.
-            note: where to write options of the script.
+            note: says in the error where to write options of the script.
             namespace: gets the values.
         """
         from ..lightning_modules.common.redaction import option_names
         from ..lightning_modules.common.suggestions import did_you_mean
 
-        given, unknown = self.parse_known_args(words, namespace)
+        options, unknown = self.parse_known_args(words, namespace)
         if unknown:
-            known = re.findall(r"--[\w-]+", self.format_help())
+            known_options = re.findall(r"--[\w-]+", self.format_help())
             name = option_names(unknown[:1])
-            self.error(f"unknown option {name}.{did_you_mean(name, known)} {note}")
-        return given
+            self.error(f"unknown option {name}.{did_you_mean(name, known_options)} {note}")
+        return options
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override] - one for all
-        """As in argparse, but the error names unknown options without their values, which may be
-        secrets.
-        """
+        """As in argparse, but errors name unknown options without values, which may be secrets."""
         from ..lightning_modules.common.redaction import option_names
 
-        given, unknown = self.parse_known_args(args, namespace)
+        options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {option_names(unknown)}")
-        return given
+        return options
 
 
-def whole(least: int = 1, most: float = math.inf) -> Callable[[str], int]:
-    """Return an argparse `type` for whole numbers from `least` to `most`."""
+def whole(minimum: int = 1, maximum: float = math.inf) -> Callable[[str], int]:
+    """Return an argparse `type` for whole numbers from `minimum` to `maximum`."""
 
-    def read(text: str) -> int:
-        number = _read(text, int, "a whole number")
-        _require(number >= least, text, f"at least {least}")
-        _require(number <= most, text, f"at most {most:.0f}")
+    def parse(text: str) -> int:
+        number = _parse(text, int, "a whole number")
+        _require(number >= minimum, text, f"at least {minimum}")
+        _require(number <= maximum, text, f"at most {maximum:.0f}")
         return number
 
-    return read
+    return parse
 
 
 def positive(text: str) -> float:
-    """Read a finite number above 0, for argparse."""
-    number = _read(text, float, "a number")
+    """Parse a finite number above 0, for argparse."""
+    number = _parse(text, float, "a number")
     _require(0 < number < math.inf, text, "above 0, and finite")
     return number
 
@@ -91,43 +92,50 @@ def scaled(unit: float) -> Callable[[str], float]:
 
 
 def share(text: str) -> float:
-    """Read a number from 0 to below 1, for argparse."""
-    number = _read(text, float, "a number")
+    """Parse a number from 0 to below 1, for argparse."""
+    number = _parse(text, float, "a number")
     _require(0 <= number < 1, text, "at least 0 and below 1")
     return number
 
 
 def count(text: str) -> int:
-    """Read a whole number from 1, also as `7e9`, `7B` or `350M`, for argparse."""
-    scale = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}.get(text[-1:].lower())
-    number = _read(text[:-1] if scale else text, float, "a number, such as 7e9 or 7B") * (
-        scale or 1
-    )
+    """Parse a whole number from 1, also written as `7e9`, `7B` or `350M`, for argparse."""
+    suffix = text[-1:].lower()
+    scale = _SCALES.get(suffix, 1)
+    digits = text[:-1] if suffix in _SCALES else text
+    number = scale * _parse(digits, float, "a number, such as 7e9 or 7B")
     _require(1 <= number < math.inf, text, "at least 1")
     return round(number)
 
 
 def table(rows: Sequence[Sequence[Any]], left: int = 1) -> list[str]:
-    """Format rows as aligned lines, the first `left` columns to the left, the others to the
-    right.
+    """Format rows as lines with aligned columns.
+
+    Args:
+        rows: at least one; all of the same length.
+        left: how many of the first columns are aligned to the left; the others to the right.
     """
-    widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            f"{cell!s:<{width}}" if column < left else f"{cell!s:>{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    columns = zip(*rows, strict=True)
+    widths = [max(len(str(cell)) for cell in column) for column in columns]
+
+    lines = []
+    for row in rows:
+        cells = []
+        for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            text = str(cell)
+            cells.append(text.ljust(width) if index < left else text.rjust(width))
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
-def _read(text: str, kind: Callable[[str], Any], name: str) -> Any:
+def _parse(text: str, number_type: type[Number], description: str) -> Number:
+    """Parse a number; the description says in the error what is expected."""
     try:
-        return kind(text)
+        return number_type(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not {name}") from None
+        raise ArgumentTypeError(f"{text!r} is not {description}") from None
 
 
-def _require(holds: bool, text: str, limits: str) -> None:
-    if not holds:
+def _require(is_valid: bool, text: str, limits: str) -> None:
+    if not is_valid:
         raise ArgumentTypeError(f"{text!r} has to be {limits}")

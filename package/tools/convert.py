@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from .command_line import CommandParser, whole
 
 _DESCRIPTION = """\
-Turn a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or such a
-folder into a file. A folder with the states of DeepSpeed (stages 0 to 3 of ZeRO) becomes one with
-whole weights and a whole optimizer, without DeepSpeed. A folder with parts of FSDP's processes
-becomes one with safetensors, or the other way round with --parts, with a file of weights in memory
-at a time. Only tensors and plain values are read.
+Convert a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or
+such a folder into a file. A folder with DeepSpeed states (ZeRO stages 0 to 3) becomes one with
+unsharded weights and an unsharded optimizer; DeepSpeed is not needed. A folder with FSDP shards
+becomes one with safetensors files, or with --parts the other way round; one file of weights at a
+time is in memory. Only tensors and plain values are read.
 """
 _EXAMPLES = """examples:
   lightrainer convert lightning_logs/version_0/checkpoints/last.ckpt out
@@ -27,30 +27,32 @@ def convert(flags: Sequence[str]) -> int:
     """Convert one checkpoint, and print the path of the result.
 
     Args:
-        flags: Two paths and the options, see `--help`.
+        flags: two paths and the options, see `--help`.
 
     Returns:
         0, the exit status; an error ends the program with 2.
     """
-    parser = _parser()
+    parser = _make_parser()
     options = vars(parser.parse_args(flags))
-    from ..lightning_modules.checkpoints.conversion import convert as converted
+    source = options.pop("source")
+    target = options.pop("target")
+    from ..lightning_modules.checkpoints.conversion import convert as convert_checkpoint
 
     try:
-        print(converted(options.pop("source"), options.pop("target"), **options))
+        print(convert_checkpoint(source, target, **options))
     except (ValueError, TypeError, OSError) as error:
         parser.error(str(error))
     return 0
 
 
-def _parser() -> CommandParser:
+def _make_parser() -> CommandParser:
     parser = CommandParser("convert", _DESCRIPTION, _EXAMPLES)
     add = parser.add_argument
-    add("source", metavar="IN", help="a file of Lightning, or a folder checkpoint-N")
+    add("source", metavar="IN", help="a checkpoint file of Lightning, or a folder checkpoint-N")
     add(
         "target",
         metavar="OUT",
-        help="the folder checkpoint-N, or the folder to write it into; or the file",
+        help="the folder checkpoint-N, the folder to write it into, or the file",
     )
     add("--force", action="store_true", help="replace an existing file or folder")
     add(
@@ -58,26 +60,38 @@ def _parser() -> CommandParser:
         default="model.",
         help="prefix of the names of the model's weights in a file (%(default)s)",
     )
-    steps = "batches of a step, for folders of the reference (%(default)s)"
-    add("--accumulation", type=whole(), default=1, help=steps)
+    add(
+        "--accumulation",
+        type=whole(),
+        default=1,
+        help="batches in a step, for folders from transformers (%(default)s)",
+    )
     add(
         "--batches-in-epoch",
         type=whole(),
-        help="for files from the middle of an epoch that do not tell its length",
+        help="batches in an epoch, for files from the middle of an epoch that do not store it",
     )
-    add("--batch-size", type=whole(), help="samples of a batch, for files that do not tell it")
-    dtype = (
-        "precision of the weights from states of DeepSpeed; by default that of its optimizer, "
-        "float32"
+    add(
+        "--batch-size",
+        type=whole(),
+        help="samples in a batch, for files that do not store it",
     )
-    add("--dtype", choices=("float32", "bfloat16", "float16"), help=dtype)
+    add(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help=(
+            "precision of weights from DeepSpeed states; by default that of its optimizer, float32"
+        ),
+    )
     add(
         "--parts",
         action="store_true",
-        help="write the weights as FSDP with SHARDED_STATE_DICT does",
+        help="write the weights in shards, as FSDP with SHARDED_STATE_DICT does",
     )
-    size = (
-        "largest size of a file of weights, and of weights in memory, made of parts (%(default)s)"
+    add(
+        "--max-shard-size",
+        default="5GB",
+        metavar="SIZE",
+        help="largest size of a file with weights, and of weights in memory (%(default)s)",
     )
-    add("--max-shard-size", default="5GB", metavar="SIZE", help=size)
     return parser

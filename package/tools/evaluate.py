@@ -1,6 +1,4 @@
-"""The command `evaluate`: run a script so that its Trainer evaluates a checkpoint instead of
-training.
-"""
+"""The command `evaluate`: run a script whose Trainer evaluates a checkpoint instead of training."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -9,17 +7,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .changed_run import add_script, run_changed, write_result
 from .command_line import CommandParser, table
 
+if TYPE_CHECKING:
+    from ..facade import Trainer
+
 _DESCRIPTION = """\
-Run a script so that its Trainer evaluates a checkpoint with the script's own model, data and
-metrics: the first `train` becomes `evaluate` with the weights of the checkpoint, and ends the
-script; where the script calls `evaluate` itself, the weights are loaded before. Nothing is written
-into the folders of the run: output_dir is a scratch folder, and nothing is saved, uploaded or
-tracked. The metrics go to the standard output, what the script prints to stderr.
+Run a script so that its Trainer evaluates a checkpoint, with the model, data and metrics of the
+script. The first call of `train` evaluates the weights of the checkpoint instead, and ends the
+script; if the script calls `evaluate` itself, the weights are loaded before. The folders of the run
+are not changed: output_dir is a scratch folder, and nothing is saved, uploaded or tracked. The
+metrics go to the standard output, the output of the script to stderr.
 """
 
 
@@ -27,10 +28,10 @@ def evaluate(words: Sequence[str]) -> int:
     """Print the metrics of a checkpoint.
 
     Args:
-        words: options, the checkpoint, the script, and its arguments.
+        words: options, the checkpoint, the script, and arguments for it.
 
     Returns:
-        The exit status: 0, 1 if the script fails or evaluates nothing, 2 for a wrong command line.
+        The exit status: 0; 1 if the script fails or evaluates nothing; 2 for a wrong command line.
     """
     parser = CommandParser(
         "evaluate",
@@ -41,65 +42,79 @@ def evaluate(words: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder with the weights")
     add_script(parser)
-    given = parser.parse_args(words)
-    if not os.path.isfile(given.script):
-        parser.error(f"{given.script}: there is no such script.")
+    options = parser.parse_args(words)
+    if not os.path.isfile(options.script):
+        parser.error(f"the script {options.script} does not exist.")
     from ..lightning_modules import checkpoints
 
-    if found := checkpoints.problems(given.checkpoint, training_state=False):
+    problems = checkpoints.problems(options.checkpoint, training_state=False)
+    if problems:
         parser.error(
-            f"{given.checkpoint} cannot be evaluated: {'; '.join(found)}. Name a folder "
+            f"{options.checkpoint} cannot be evaluated: {'; '.join(problems)}. Pass a folder "
             "checkpoint-<step>."
         )
-    metrics = run_changed("evaluate", given, {}, checkpoint=os.path.abspath(given.checkpoint))
+
+    checkpoint = os.path.abspath(options.checkpoint)
+    metrics = run_changed("evaluate", options, {}, checkpoint=checkpoint)
     if metrics is None:
         return 1
-    print(
-        json.dumps(metrics, indent=2)
-        if given.json
-        else "\n".join(table([("metric", "value"), *metrics.items()]))
-    )
+    if options.json:
+        print(json.dumps(metrics, indent=2))
+    else:
+        rows = [("metric", "value"), *metrics.items()]
+        print("\n".join(table(rows)))
     return 0
 
 
-def change(trainer_class: Any, settings: dict[str, Any]) -> None:
-    """Let a class of Trainers evaluate the checkpoint of the settings instead of training."""
+def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
+    """Let a Trainer class evaluate a checkpoint instead of training.
+
+    Args:
+        trainer_class: the class, changed in place.
+        settings: `checkpoint` is the folder of the checkpoint.
+    """
     from ..callbacks import TrainerState
     from ..lightning_modules.checkpoints import load_weights
 
-    original, loaded = trainer_class.evaluate, []
-    saved_state = os.path.join(settings["checkpoint"], "trainer_state.json")
+    checkpoint: str = settings["checkpoint"]
+    original = trainer_class.evaluate
+    loaded_trainers: list[Trainer] = []
 
-    def load(trainer: Any) -> None:
-        if trainer not in loaded:
-            loaded.append(trainer)
-            load_weights(trainer.model, settings["checkpoint"])
-            # The epoch is among the metrics; weights alone have none.
-            trainer.state.epoch = None
-            if os.path.isfile(saved_state):
-                trainer.state.epoch = TrainerState.load_from_json(saved_state).epoch
+    def load_checkpoint(trainer: Trainer) -> None:
+        """Load the weights into the model of a Trainer, once."""
+        if trainer in loaded_trainers:
+            return
+        loaded_trainers.append(trainer)
+        load_weights(trainer.model, checkpoint)
 
-    def evaluate_loaded(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        load(trainer)
-        metrics = original(trainer, *args, **kwargs)
-        write_result(trainer, settings, metrics)
+        # The epoch is one of the metrics; a folder of weights alone does not store it.
+        trainer.state.epoch = None
+        state_file = os.path.join(checkpoint, "trainer_state.json")
+        if os.path.isfile(state_file):
+            trainer.state.epoch = TrainerState.load_from_json(state_file).epoch
+
+    def evaluate_checkpoint(self: Trainer, *args: Any, **kwargs: Any) -> dict[str, float]:
+        load_checkpoint(self)
+        metrics = original(self, *args, **kwargs)
+        write_result(self, settings, metrics)
         return metrics
 
     def train(
-        trainer: Any,
-        resume_from_checkpoint: Any = None,
+        self: Trainer,
+        resume_from_checkpoint: str | bool | None = None,
         trial: Any = None,
-        ignore_keys_for_eval: Any = None,
-    ):
-        if (
-            trainer.eval_dataset is None
-            and type(trainer).get_eval_dataloader is trainer_class.get_eval_dataloader
-        ):
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> NoReturn:
+        # A script may override the loader instead of passing a dataset.
+        is_overridden = type(self).get_eval_dataloader is not trainer_class.get_eval_dataloader
+        if self.eval_dataset is None and not is_overridden:
             raise SystemExit(
-                "lightrainer evaluate: the Trainer has no eval_dataset. Pass one to it, with its "
-                "metrics."
+                "lightrainer evaluate: the Trainer has eval_dataset=None. Pass a dataset to it, "
+                "and compute_metrics if you want metrics."
             )
-        write_result(trainer, settings, trainer.evaluate(ignore_keys=ignore_keys_for_eval))
+        metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
+        write_result(self, settings, metrics)
         raise SystemExit(0)
 
-    trainer_class.evaluate, trainer_class.train = evaluate_loaded, train
+    trainer_class.evaluate = evaluate_checkpoint
+    trainer_class.train = train

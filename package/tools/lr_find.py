@@ -1,6 +1,4 @@
-"""The command `lr-find`: run a script for some steps with a growing learning rate, and suggest
-one.
-"""
+"""The command `lr-find`: run a script with a growing learning rate, and suggest a rate."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -11,18 +9,25 @@ import json
 import math
 import os
 import statistics
+from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .changed_run import add_script, run_changed, write_result
 from .command_line import CommandParser, positive, whole
 
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from ..callbacks import TrainerControl, TrainerState
+    from ..facade import Trainer, TrainingArguments
+
 _DESCRIPTION = """\
-Run a script for some steps in which the learning rate grows from the smallest to the largest, each
-step by the same factor, and show the loss over it. The suggestion is where the smoothed loss falls
-fastest, as with Lightning's learning rate finder, but only where it falls by more than its scatter
-between batches. It ends early where the loss is four times the smallest. Nothing of yours is
-written: output_dir is a scratch folder, and nothing is saved, evaluated, uploaded or tracked.
+Run a script for some steps while the learning rate grows from --min to --max, by the same factor in
+each step, and plot the loss over the rate. The suggested rate is where the smoothed loss falls
+fastest, as in Lightning's learning rate finder, but only if it falls by more than it varies between
+batches. The run ends early when the loss is four times the smallest one. Your files are not
+changed: output_dir is a scratch folder, and nothing is saved, evaluated, uploaded or tracked.
 """
 _ARGUMENTS = {
     "logging_strategy": "steps",
@@ -35,101 +40,119 @@ _ARGUMENTS = {
 }
 _WIDTH = 64
 _HEIGHT = 12
-"""Characters of the picture."""
-_SKIPPED = 5
-"""Steps at the beginning whose means are of too few losses."""
-_KEPT = 0.8
-"""Share of the mean of the step before in an exponential mean."""
-_DEVIATIONS_OF_MEDIAN = 1.4826
-"""The standard deviation of a normal distribution, in medians of its absolute values."""
+"""Size of the plot in characters."""
+_SKIPPED_STEPS = 5
+"""Number of the first steps, for which a mean has too few losses."""
+_DECAY = 0.8
+"""Weight of the previous mean in an exponential mean."""
+_MAX_GROWTH = 4
+"""The loss has exploded when it is this many times the smallest one."""
+_DEVIATION_OF_MEDIAN = 1.4826
+"""Standard deviation of a normal distribution, divided by the median of its absolute values."""
 
 
 def lr_find(words: Sequence[str]) -> int:
-    """Print a picture of the loss over the learning rate, and a suggestion.
+    """Print a plot of the loss over the learning rate, and a suggestion.
 
     Args:
-        words: options, the script, and its arguments.
+        words: options, the script, and arguments for it.
 
     Returns:
-        The exit status: 0, 1 if the script fails or the loss never falls by more than its scatter,
+        The exit status: 0; 1 if the script fails, or the loss never falls by more than it varies;
         2 for a wrong command line.
     """
-    usage = "lightrainer lr-find [options] SCRIPT [ARGUMENTS]"
-    parser = CommandParser(
-        "lr-find", _DESCRIPTION, "Example: lightrainer lr-find train.py --output_dir out", usage
-    )
-    parser.add_argument(
-        "--min", type=positive, default=1e-8, metavar="RATE", help="the first one (1e-8)"
-    )
-    parser.add_argument(
-        "--max", type=positive, default=1.0, metavar="RATE", help="the last one (1)"
-    )
-    parser.add_argument(
-        "--steps", type=whole(20), default=100, help="optimizer steps between them (100)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON in the place of a picture")
-    add_script(parser)
-    given = parser.parse_args(words)
-    if not os.path.isfile(given.script):
-        parser.error(f"{given.script}: there is no such script.")
-    if given.min >= given.max:
-        parser.error(f"--min {given.min:g} has to be below --max {given.max:g}.")
+    options = _read_options(words)
 
     # Train.
-    growth = given.max / given.min
-    rates = [given.min * growth ** (step / (given.steps - 1)) for step in range(given.steps)]
-    result = run_changed("lr-find", given, {**_ARGUMENTS, "max_steps": given.steps}, rates=rates)
+    growth = options.max / options.min
+    rates = []
+    for step in range(options.steps):
+        rates.append(options.min * growth ** (step / (options.steps - 1)))
+    arguments = {**_ARGUMENTS, "max_steps": options.steps}
+    result = run_changed("lr-find", options, arguments, rates=rates)
     if result is None:
         return 1
 
     # Choose a rate.
-    losses = smoothed(result["losses"])
-    best = suggestion(losses, scatter(result["losses"]))
-    chosen = None
-    if best is not None:
-        chosen = rates[best]
+    losses = smooth(result["losses"])
+    step = steepest_step(losses, variation(result["losses"]))
+    suggestion = None if step is None else rates[step]
 
     # Print.
-    if given.json:
-        print(
-            json.dumps(
-                {"suggestion": chosen, "rates": rates[: len(losses)], "losses": result["losses"]}
-            )
-        )
+    if options.json:
+        content = {
+            "suggestion": suggestion,
+            "rates": rates[: len(losses)],
+            "losses": result["losses"],
+        }
+        print(json.dumps(content))
     else:
-        _print_picture(losses, rates, chosen)
-    return int(chosen is None)
+        _print_plot(losses, rates, suggestion)
+    return 1 if suggestion is None else 0
 
 
-def _print_picture(losses: Sequence[float], rates: Sequence[float], chosen: float | None) -> None:
-    last_rate = rates[max(len(losses), 1) - 1]
-    for line in picture(losses or [0.0]):
+def _read_options(words: Sequence[str]) -> Namespace:
+    """Parse the command line; errors end the program with status 2."""
+    parser = CommandParser(
+        "lr-find",
+        _DESCRIPTION,
+        "Example: lightrainer lr-find train.py --output_dir out",
+        "lightrainer lr-find [options] SCRIPT [ARGUMENTS]",
+    )
+    parser.add_argument(
+        "--min", type=positive, default=1e-8, metavar="RATE", help="the first rate (1e-8)"
+    )
+    parser.add_argument(
+        "--max", type=positive, default=1.0, metavar="RATE", help="the last rate (1)"
+    )
+    parser.add_argument(
+        "--steps", type=whole(20), default=100, help="number of optimizer steps (100)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a plot")
+    add_script(parser)
+    options = parser.parse_args(words)
+    if not os.path.isfile(options.script):
+        parser.error(f"the script {options.script} does not exist.")
+    if options.min >= options.max:
+        parser.error(f"--min {options.min:g} has to be below --max {options.max:g}.")
+    return options
+
+
+def _print_plot(losses: Sequence[float], rates: Sequence[float], suggestion: float | None) -> None:
+    """Print the losses over the rates, and the suggested rate."""
+    for line in plot(losses or [0.0]):
         print(line)
+    last_rate = rates[max(len(losses), 1) - 1]
     print(f"{rates[0]:<.1e}{last_rate:>{_WIDTH + 2}.1e}  learning rate")
 
-    if chosen is None:
+    if suggestion is None:
         print(
-            "No suggestion: the loss never falls by more than its scatter. Choose other rates, or "
-            "larger batches."
+            "No suggestion: the loss never falls by more than it varies between batches. Try other "
+            "rates, or larger batches."
         )
     else:
-        print(f"suggestion: {chosen:.2e}")
+        print(f"suggestion: {suggestion:.2e}")
 
 
-def smoothed(losses: Sequence[float]) -> list[float]:
-    """Return exponential means, corrected for their beginning, up to four times the smallest or
-    what is not finite.
+def smooth(losses: Sequence[float]) -> list[float]:
+    """Return exponential means of losses, with bias correction, until the loss explodes.
+
+    Args:
+        losses: of each step.
+
+    Returns:
+        fewer means than losses, if a mean is four times the smallest one or is not finite.
     """
     means: list[float] = []
-    sum_of_weighted = 0.0
+    weighted_sum = 0.0
     smallest = math.inf
     for step, loss in enumerate(losses):
-        sum_of_weighted = _KEPT * sum_of_weighted + (1 - _KEPT) * loss
-        mean = sum_of_weighted / (1 - _KEPT ** (step + 1))
+        weighted_sum = _DECAY * weighted_sum + (1 - _DECAY) * loss
+        mean = weighted_sum / (1 - _DECAY ** (step + 1))
 
-        # NaN is not at most anything.
-        has_grown = not mean <= 4 * smallest
-        if has_grown and (step >= _SKIPPED or not math.isfinite(mean)):
+        # The comparison is negated because every comparison with NaN is False.
+        has_grown = not mean <= _MAX_GROWTH * smallest
+        if has_grown and (step >= _SKIPPED_STEPS or not math.isfinite(mean)):
             return means
 
         means.append(mean)
@@ -137,52 +160,57 @@ def smoothed(losses: Sequence[float]) -> list[float]:
     return means
 
 
-def scatter(losses: Sequence[float]) -> float:
-    """Return the standard deviation that smoothed losses have because batches differ, from the
-    losses of all steps.
+def variation(losses: Sequence[float]) -> float:
+    """Return the standard deviation of smoothed losses that results from differences of batches.
 
-    It follows from the median of the changes from step to step, to which few steps of a fast fall
-    matter little.
+    It follows from the median change from step to step, on which a few steps with a fast fall have
+    little influence.
+
+    Args:
+        losses: of each step, not smoothed.
     """
-    changes = [after - before for before, after in itertools.pairwise(losses)]
-    sizes = [abs(change) for change in changes if math.isfinite(change)]
-    if not sizes:
+    changes = []
+    for previous, current in itertools.pairwise(losses):
+        change = abs(current - previous)
+        if math.isfinite(change):
+            changes.append(change)
+    if not changes:
         return 0.0
 
-    # a change has two losses
-    deviation = _DEVIATIONS_OF_MEDIAN * statistics.median(sizes) / math.sqrt(2)
-    return deviation * math.sqrt((1 - _KEPT) / (1 + _KEPT))
+    # A change is the difference of two losses, so its variance is twice that of a loss.
+    deviation = _DEVIATION_OF_MEDIAN * statistics.median(changes) / math.sqrt(2)
+    return deviation * math.sqrt((1 - _DECAY) / (1 + _DECAY))
 
 
-def suggestion(losses: Sequence[float], scatter: float = 0.0) -> int | None:
-    """Return the step at which the loss falls fastest; None where it never falls by more than its
-    scatter.
+def steepest_step(losses: Sequence[float], variation: float = 0.0) -> int | None:
+    """Return the step at which the loss falls fastest; None if it never falls significantly.
 
     Args:
         losses: smoothed.
-        scatter: their standard deviation where the rate changes nothing. Around the step, over
-            about a tenth of all steps, they have to fall by four standard deviations of a
-            difference.
+        variation: their standard deviation under a constant rate. Around the step, over about a
+            tenth of all steps, the losses have to fall by four standard deviations of a difference.
     """
-    least = 4 * math.sqrt(2) * scatter
-    reach = max(_SKIPPED, len(losses) // 20)
-    falls: dict[int, float] = {}
-    for step in range(_SKIPPED, len(losses) - 1):
-        before = losses[max(step - reach, _SKIPPED - 1)]
+    smallest_fall = 4 * math.sqrt(2) * variation
+    reach = max(_SKIPPED_STEPS, len(losses) // 20)
+    steepest = None
+    steepest_slope = 0.0
+    for step in range(_SKIPPED_STEPS, len(losses) - 1):
+        before = losses[max(step - reach, _SKIPPED_STEPS - 1)]
         after = losses[min(step + reach, len(losses) - 1)]
-        change = losses[step + 1] - losses[step - 1]
-        if change < 0 and before - after > least:
-            falls[step] = change
-    return min(falls, key=falls.__getitem__, default=None)
+        slope = losses[step + 1] - losses[step - 1]
+        if slope < steepest_slope and before - after > smallest_fall:
+            steepest = step
+            steepest_slope = slope
+    return steepest
 
 
-def picture(losses: Sequence[float]) -> list[str]:
-    """Return lines of text with the losses from left to right, the largest above."""
+def plot(losses: Sequence[float]) -> list[str]:
+    """Return lines of text with the losses from left to right, the largest at the top."""
     low = min(losses)
     high = max(losses)
     span = (high - low) or 1
 
-    # The row of each column's loss.
+    # The row of the point in each column.
     columns = [losses[column * len(losses) // _WIDTH] for column in range(_WIDTH)]
     rows = [round((high - loss) / span * (_HEIGHT - 1)) for loss in columns]
 
@@ -191,44 +219,64 @@ def picture(losses: Sequence[float]) -> list[str]:
     for level in range(_HEIGHT):
         points = ["*" if row == level else " " for row in rows]
         line = "".join(points).rstrip()
-        lines.append(f"{labels.get(level, ''):>9} |{line}")
+        label = labels.get(level, "")
+        lines.append(f"{label:>9} |{line}")
     return lines
 
 
-def change(trainer_class: Any, settings: dict[str, Any]) -> None:
-    """Let a class of Trainers train with the rates of the settings, write down the losses, and
-    end the script.
+def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
+    """Let a Trainer class train with given learning rates, record the losses, and end the script.
+
+    Args:
+        trainer_class: the class, changed in place.
+        settings: `rates` has the rate of each step.
     """
     from ..callbacks import TrainerCallback
 
-    rates = settings["rates"]
+    rates: list[float] = settings["rates"]
     losses: list[float] = []
     original = trainer_class.train
 
-    class Growing(TrainerCallback):
+    class GrowingRate(TrainerCallback):
+        """Sets the rate of each step, and stops when the loss explodes."""
+
         def on_pre_optimizer_step(
-            self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any
-        ):
+            self,
+            args: TrainingArguments,
+            state: TrainerState,
+            control: TrainerControl,
+            optimizer: Optimizer | None = None,
+            **kwargs: Any,
+        ) -> None:
+            assert optimizer is not None
             rate = rates[state.global_step]
             for group in optimizer.param_groups:
-                group["lr"] = rate * group.get("initial_lr", 1.0) / (args.learning_rate or 1.0)
+                # Groups may have different rates: their ratios are kept.
+                ratio = group.get("initial_lr", 1.0) / (args.learning_rate or 1.0)
+                group["lr"] = rate * ratio
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any):
-            if "loss" in logs:
+        def on_log(
+            self,
+            args: TrainingArguments,
+            state: TrainerState,
+            control: TrainerControl,
+            logs: dict[str, float] | None = None,
+            **kwargs: Any,
+        ) -> None:
+            if logs is not None and "loss" in logs:
                 losses.append(float(logs["loss"]))
-                control.should_training_stop |= len(smoothed(losses)) < len(losses)
+                if len(smooth(losses)) < len(losses):
+                    control.should_training_stop = True
 
-    def train(trainer: Any, *args: Any, **kwargs: Any):
-        trainer.add_callback(Growing())
-        original(trainer)
-        write_result(trainer, settings, {"losses": losses})
+    def train(self: Trainer, *args: Any, **kwargs: Any) -> NoReturn:
+        self.add_callback(GrowingRate())
+        original(self)
+        write_result(self, settings, {"losses": losses})
         raise SystemExit(0)
 
-    def rate_in_use(trainer: Any) -> float:
-        """Return the rate of the step, for the logs; the schedule of the script knows nothing of
-        it.
-        """
-        return trainer.optimizer.param_groups[0]["lr"]
+    def current_rate(self: Trainer) -> float:
+        """Return the rate of the step for the logs; the schedule of the script does not know it."""
+        return self.optimizer.param_groups[0]["lr"]
 
     trainer_class.train = train
-    trainer_class._get_learning_rate = rate_in_use
+    trainer_class._get_learning_rate = current_rate

@@ -1,4 +1,4 @@
-"""The command `plan`: show the Lightning configuration that training arguments translate to."""
+"""The command `plan`: show the Lightning configuration for training arguments."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 
 def plan(flags: Sequence[str]) -> int:
-    """Print the plan for training arguments, on any machine, and write nothing.
+    """Print the plan for training arguments, on any machine; nothing is written.
 
     Args:
-        flags: The arguments as options, such as `--learning_rate 1e-4`.
+        flags: the arguments as options, such as `--learning_rate 1e-4`.
 
     Returns:
         0, the exit status; invalid arguments end the program with 2.
@@ -37,11 +37,11 @@ def plan(flags: Sequence[str]) -> int:
         with on_paper():
             (args,) = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)
         table = str(translate(args))
-        found = problems(args)
+        problems_here = problems(args)
     except (ValueError, TypeError, NotImplementedError, OSError) as error:
         parser.error(str(error))
     else:
         print(table)
-        for problem in found:
+        for problem in problems_here:
             print(f"It cannot run on this machine: {problem}", file=sys.stderr)
     return 0

@@ -1,4 +1,4 @@
-"""The command `profile`: run a script until some of its steps are profiled."""
+"""The command `profile`: run a script until some of its steps have been profiled."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -14,11 +14,10 @@ from .command_line import CommandParser, whole
 
 
 def profile(words: Sequence[str]) -> int:
-    """Run a script under the runner, with a `ProfilerCallback` that ends each training after the
-    profiled steps.
+    """Run a script with a `ProfilerCallback`, which ends each training after the profiled steps.
 
     Args:
-        words: options, the script, and its arguments.
+        words: options, the script, and arguments for it.
 
     Returns:
         The exit status of a wrong command line; otherwise the process becomes the script's.
@@ -29,8 +28,8 @@ def profile(words: Sequence[str]) -> int:
 
     parser = CommandParser(
         "profile",
-        "Run a script for some steps, and show where their time goes: a table, advice, and in the "
-        "output folder of the training profile/profile.txt and profile/trace.json, for "
+        "Run a script for some steps, and show where the time is spent: a table and advice. The "
+        "output folder of the training gets profile/profile.txt and profile/trace.json, for "
         "https://ui.perfetto.dev.",
         "Example: lightrainer profile train.py --learning_rate 1e-4",
         "lightrainer profile [--wait N] [--warmup N] [--active N] SCRIPT [ARGUMENTS]",
@@ -42,13 +41,17 @@ def profile(words: Sequence[str]) -> int:
         "--warmup",
         type=whole(1),
         default=2,
-        help="steps that it runs for without counting them (2)",
+        help="steps with the profiler that are not recorded (2)",
     )
-    parser.add_argument("--active", type=whole(1), default=10, help="steps that count (10)")
+    parser.add_argument("--active", type=whole(1), default=10, help="steps that are recorded (10)")
     parser.add_argument("script", metavar="SCRIPT", help="the script, a Python file")
-    parser.add_argument("words", metavar="ARGUMENTS", nargs=REMAINDER, help="those of the script")
-    given = parser.parse_args(words)
-    note_options_of_script("profile", given)
-    os.environ[PROFILE] = f"{given.wait},{given.warmup},{given.active}"
+    parser.add_argument(
+        "words", metavar="ARGUMENTS", nargs=REMAINDER, help="arguments for the script"
+    )
+    options = parser.parse_args(words)
+    note_options_of_script("profile", options)
+
+    # The Trainer finds the steps in the environment.
+    os.environ[PROFILE] = f"{options.wait},{options.warmup},{options.active}"
     switch_on(os.environ)
-    return become([sys.executable, given.script, *given.words])
+    return become([sys.executable, options.script, *options.words])

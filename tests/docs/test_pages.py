@@ -15,7 +15,7 @@ from lightrainer import Trainer
 from lightrainer.facade.search.search_run import OPTIONS
 from lightrainer.tools.estimate.job import PRECISIONS, SHARDING
 from lightrainer.tools.estimate.optimizers import _RULES
-from lightrainer.tools.sweep.command import _parser
+from lightrainer.tools.sweep.command import _make_parser
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -48,7 +48,7 @@ def test_optimizers_and_precisions_of_the_calculator_exist():
 
 
 def test_options_of_the_sweep_exist():
-    known = _parser().format_help()
+    known = _make_parser().format_help()
     named = set(re.findall(r"`(--[a-z-]+)", page("search"))) - {"--width"}
     assert len(named) > 6
     assert [option for option in named if option not in known] == []

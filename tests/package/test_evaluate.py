@@ -98,7 +98,7 @@ def test_options_after_the_script_and_weights_without_an_epoch(trained):
     assert "eval_loss" in done.stdout
     assert "epoch" not in done.stdout
     assert (
-        "lightrainer evaluate: --json, --launcher is passed to train.py, as it follows"
+        "lightrainer evaluate: --json, --launcher is passed to train.py, because it follows"
         in done.stderr
     )
 

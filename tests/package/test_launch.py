@@ -225,15 +225,20 @@ REFUSED = [
         "plain",
         {"num_processes": -1},
         [],
-        "num_processes=-1 is no multiple of num_machines=1: pass --num_processes",
+        "num_processes=-1 is not a multiple of num_machines=1: pass --num_processes",
     ),
     (
         "plain",
         {"num_procesess": 2},
         [],
-        "'num_procesess' is no known setting. Did you mean 'num_processes'",
+        "'num_procesess' is not a known setting. Did you mean 'num_processes'",
     ),
-    ("plain", {"distributed_type": "XLA"}, [], "distributed_type=XLA needs accelerate launch"),
+    (
+        "plain",
+        {"distributed_type": "XLA"},
+        [],
+        "distributed_type=XLA is not supported: use accelerate launch",
+    ),
     (
         "plain",
         {"enable_cpu_affinity": True},

@@ -8,7 +8,7 @@ import re
 import pytest
 from commands import NET, command
 
-from lightrainer.tools.lr_find import scatter, smoothed, suggestion
+from lightrainer.tools.lr_find import smooth, steepest_step, variation
 
 SCRIPT = """\
 import sys, torch
@@ -55,9 +55,9 @@ def test_bad_input(tmp_path):
 
 def test_the_suggestion_is_where_the_loss_falls_fastest():
     losses = [1.0] * 20 + [0.9, 0.5, 0.3, 0.29] + [0.28] * 5
-    assert suggestion(losses) == 21
-    assert suggestion([1.0 + step for step in range(20)]) is None
-    assert suggestion([]) is None
+    assert steepest_step(losses) == 21
+    assert steepest_step([1.0 + step for step in range(20)]) is None
+    assert steepest_step([]) is None
 
 
 def noisy_losses(seed, fall):
@@ -71,15 +71,15 @@ def noisy_losses(seed, fall):
 @pytest.mark.parametrize("seed", range(20))
 def test_suggestion_ignores_the_scatter_between_batches(seed):
     losses = noisy_losses(seed, fall=0.7)
-    assert suggestion(smoothed(losses)) is not None, "negative control: scatter falls as well"
-    assert scatter(losses) == pytest.approx(0.1 / 3, rel=0.5)
-    assert 65 <= suggestion(smoothed(losses), scatter(losses)) <= 90
+    assert steepest_step(smooth(losses)) is not None, "negative control: scatter falls as well"
+    assert variation(losses) == pytest.approx(0.1 / 3, rel=0.5)
+    assert 65 <= steepest_step(smooth(losses), variation(losses)) <= 90
     losses = noisy_losses(seed, fall=0.0)
-    assert suggestion(smoothed(losses), scatter(losses)) is None
+    assert steepest_step(smooth(losses), variation(losses)) is None
 
 
 def test_smoothing_ends_where_the_loss_explodes():
-    assert smoothed([1.0] * 10) == pytest.approx([1.0] * 10)
-    assert len(smoothed([1.0] * 10 + [100.0, 1.0])) == 10
-    assert len(smoothed([1.0, math.nan, 1.0])) == 1
-    assert smoothed([math.nan]) == []
+    assert smooth([1.0] * 10) == pytest.approx([1.0] * 10)
+    assert len(smooth([1.0] * 10 + [100.0, 1.0])) == 10
+    assert len(smooth([1.0, math.nan, 1.0])) == 1
+    assert smooth([math.nan]) == []
