@@ -23,6 +23,7 @@ from ..arguments.parallelism import samples_of_rank
 
 if TYPE_CHECKING:
     from .. import Trainer
+    from ..arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class BatchSizeFinder:
         trainer: the Trainer.
     """
 
-    trainer = WeakAttribute["Any"]()
+    trainer = WeakAttribute["Trainer"]()
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -71,73 +72,75 @@ class BatchSizeFinder:
             return attempt()
         self._require_whole_models()
         self.apply_found_size(checkpoint)
-        given, start = trainer.args, _InitialState(trainer)
+        args = trainer.args
+        start = _InitialState(trainer)
         try:
             while True:
-                self._apply_size(given)
+                self._apply_size(args)
                 try:
                     return attempt()
                 except Exception as error:
                     if not self._may_try_again(error, start):
                         raise
                     if self._smaller_size() < 1:
-                        size = (
-                            "down from "
-                            f"per_device_train_batch_size={given.per_device_train_batch_size}"
-                        )
-                        found = "No executable batch size found, reached zero"
                         raise torch.OutOfMemoryError(
-                            f"{found}: not even one sample fits, {size}."
+                            "No executable batch size found, reached zero: not even one sample "
+                            "fits, down from per_device_train_batch_size="
+                            f"{args.per_device_train_batch_size}."
                         ) from error
                     reason = str(error).partition("\n")[0]
-                # Outside of the except block, where the tensors in the frames of the error are
-                # released.
+
+                # Outside of the except block, which keeps the tensors in the frames of the error.
                 start.restore(trainer)
-                self._apply_smaller_size(given, reason, checkpoint)
+                self._apply_smaller_size(args, reason, checkpoint)
         finally:
-            trainer.args = given
-            trainer.accelerator.apply_accumulation(given)
+            trainer.args = args
+            trainer.accelerator.apply_accumulation(args)
 
     def consensus(self) -> OutOfMemoryConsensus:
         """Return the consensus by which all processes raise an out-of-memory error together."""
         args = self.trainer.args
-        is_shared = args.auto_find_batch_size and args.world_size > 1
+        device = None
+        if args.auto_find_batch_size and args.world_size > 1:
+            device = args.device
         shares_buffers = args.ddp_broadcast_buffers is not False
-        return OutOfMemoryConsensus(
-            args.device if is_shared else None, shares_buffers=shares_buffers
-        )
+        return OutOfMemoryConsensus(device, shares_buffers=shares_buffers)
 
     def apply_found_size(self, checkpoint: str | None) -> None:
         """Start with the batch size of a checkpoint, unless the arguments have a smaller one."""
+        if checkpoint is None:
+            return
         trainer = self.trainer
-        stored = (
-            None
-            if checkpoint is None
-            else trainer._restorer.read_state(checkpoint).train_batch_size
-        )
-        trainer._train_batch_size = min(
-            trainer._train_batch_size, stored or trainer._train_batch_size
-        )
+        saved_size = trainer._restorer.read_state(checkpoint).train_batch_size
+        if saved_size:
+            trainer._train_batch_size = min(trainer._train_batch_size, saved_size)
 
     def _require_whole_models(self) -> None:
         strategy = self.trainer.plan.strategy
         if not strategy.can_restart:
-            said = "auto_find_batch_size=True needs a whole copy of the model in each process"
-            raise ValueError(f"{said}, but the arguments ask for {strategy.name}. Leave it out.")
+            raise ValueError(
+                "auto_find_batch_size=True needs a whole copy of the model in each process, but "
+                f"the arguments ask for {strategy.name}. Remove auto_find_batch_size."
+            )
 
     def _smaller_size(self) -> int:
-        """Return the next size, 0 after the smallest; a multiple of the processes that split a
-        batch.
+        """Return the next size, 0 after the smallest.
+
+        It is a multiple of the number of processes that split a batch.
         """
         size = self.trainer._train_batch_size
         unit = size // samples_of_rank(self.trainer.args, size)
-        smaller = size // 2 if self.trainer.keep_effective_batch_size else int(size * 0.9)
+        if self.trainer.keep_effective_batch_size:
+            smaller = size // 2
+        else:
+            smaller = int(size * 0.9)
         return smaller - smaller % unit
 
-    def _apply_size(self, given: Any) -> None:
+    def _apply_size(self, args: TrainingArguments) -> None:
+        """Adjust the accumulation to the size, from the arguments of the user."""
         if not self.trainer.keep_effective_batch_size:
             return
-        self.trainer.args = fitted(given, self.trainer._train_batch_size)
+        self.trainer.args = fitted(args, self.trainer._train_batch_size)
         self.trainer.accelerator.apply_accumulation(self.trainer.args)
 
     def _may_try_again(self, error: Exception, start: _InitialState) -> bool:
@@ -145,23 +148,24 @@ class BatchSizeFinder:
         if not is_out_of_memory(error):
             return False
         if getattr(error, "in_evaluation", False):
-            said = (
-                "auto_find_batch_size changes the batches of the training only: lower "
-                "per_device_eval_batch_size."
+            # Part of the message itself, in which scripts look for it.
+            message = (
+                f"{error} In an evaluation; auto_find_batch_size changes the batches of the "
+                "training only: lower per_device_eval_batch_size."
             )
-            # scripts look for it in the message
-            error.args = (f"{error} In an evaluation; {said}", *error.args[1:])
+            error.args = (message, *error.args[1:])
             return False
+
         reason = None
         if self.trainer.args.world_size > 1 and not getattr(error, "is_shared", False):
             reason = (
                 "processes agree on it in forward, backward and optimizer step only, and this was "
                 "elsewhere"
             )
-        elif start.lost:
+        elif start.changed_frozen_weights:
             reason = (
                 "these weights were frozen, so not copied, and have changed: "
-                f"{', '.join(start.lost[:5])}"
+                f"{', '.join(start.changed_frozen_weights[:5])}"
             )
         if reason is not None:
             error.add_note(
@@ -170,27 +174,40 @@ class BatchSizeFinder:
             )
         return reason is None
 
-    def _apply_smaller_size(self, given: Any, reason: str, checkpoint: str | None) -> None:
-        trainer, before = self.trainer, self.trainer.args
-        old, size = trainer._train_batch_size, self._smaller_size()
+    def _apply_smaller_size(
+        self, args: TrainingArguments, reason: str, checkpoint: str | None
+    ) -> None:
+        """Set the next size, and log what changes.
+
+        Args:
+            args: the arguments of the user.
+            reason: the message of the memory error.
+            checkpoint: the folder from which the training starts again; None for its beginning.
+        """
+        trainer = self.trainer
+        old_size = trainer._train_batch_size
+        size = self._smaller_size()
         trainer._train_batch_size = size
-        if not before.should_log:
+        if not args.should_log:
             return
+
         change = (
-            f"a batch size of {size} instead of {old} (`Trainer.keep_effective_batch_size` keeps "
-            "the samples)"
+            f"a batch size of {size} instead of {old_size} "
+            "(`Trainer.keep_effective_batch_size` keeps the samples)"
         )
         if trainer.keep_effective_batch_size:
-            after = fitted(given, size)
-            steps, more = before.gradient_accumulation_steps, after.gradient_accumulation_steps
+            old_steps = trainer.args.gradient_accumulation_steps
+            adjusted = fitted(args, size)
             change = (
-                f"per_device_train_batch_size {old} -> {size}, gradient_accumulation_steps {steps} "
-                f"-> {more}, "
+                f"per_device_train_batch_size {old_size} -> {size}, gradient_accumulation_steps "
+                f"{old_steps} -> {adjusted.gradient_accumulation_steps}, effective batch "
+                f"{effective_batch(args)} -> {effective_batch(adjusted)}"
             )
-            change += f"effective batch {effective_batch(given)} -> {effective_batch(after)}"
-        start = "its beginning" if checkpoint is None else checkpoint
         logger.warning(
-            "Out of memory (%s). Training starts again from %s with %s.", reason, start, change
+            "Out of memory (%s). Training starts again from %s with %s.",
+            reason,
+            checkpoint or "its beginning",
+            change,
         )
 
 
@@ -198,53 +215,64 @@ class _InitialState:
     """Snapshot of all state that a training changes."""
 
     def __init__(self, trainer: Trainer) -> None:
-        several = trainer.args.world_size > 1 or trainer.is_model_parallel
-        self._point = TrainingSnapshot(
-            trainer.model, trainer.optimizer, trainer.lr_scheduler, distributed=several
+        is_distributed = trainer.args.world_size > 1 or trainer.is_model_parallel
+        self._snapshot = TrainingSnapshot(
+            trainer.model, trainer.optimizer, trainer.lr_scheduler, distributed=is_distributed
         )
         self._attributes = {name: getattr(trainer, name) for name in _ATTRIBUTES}
-        self._callbacks = [
-            (callback, copy.deepcopy(callback.state()))
-            for callback in trainer._callback_states.exportable()
-        ]
-        self._listed = list(trainer.callback_handler.callbacks)
-        self._tokens = trainer._token_counter.pending
-        scaler = trainer.accelerator.scaler
-        self._scaler = None if scaler is None else scaler.state_dict()
+        self._pending_tokens = trainer._token_counter.pending
+
+        # Callbacks, and the states of those that have one.
+        self._callbacks = list(trainer.callback_handler.callbacks)
+        self._callback_states = []
+        for callback in trainer._callback_states.exportable():
+            self._callback_states.append((callback, copy.deepcopy(callback.state())))
+
+        # Loss scale.
+        self._scaler_state: dict[str, Any] | None = None
+        if trainer.accelerator.scaler is not None:
+            self._scaler_state = trainer.accelerator.scaler.state_dict()
 
     @property
-    def lost(self) -> list[str]:
-        """Return the names of weights that cannot be restored."""
-        return self._point.lost
+    def changed_frozen_weights(self) -> list[str]:
+        """The names of weights that cannot be restored."""
+        return self._snapshot.changed_frozen_weights
 
     def restore(self, trainer: Trainer) -> None:
         """Restore the state, and release the memory of the failed attempt."""
         for name, value in self._attributes.items():
             setattr(trainer, name, value)
-        trainer._token_counter.pending = self._tokens
+        trainer._token_counter.pending = self._pending_tokens
+
+        # Callbacks. Their states are copied, as another attempt may follow.
         handler = trainer.callback_handler
-        handler.callbacks[:] = self._listed
-        handler.optimizer, handler.lr_scheduler = trainer.optimizer, trainer.lr_scheduler
+        handler.callbacks[:] = self._callbacks
+        handler.optimizer = trainer.optimizer
+        handler.lr_scheduler = trainer.lr_scheduler
         handler.train_dataloader = None
-        for callback, state in self._callbacks:
-            for name, value in copy.deepcopy({**state["args"], **state["attributes"]}).items():
+        for callback, state in self._callback_states:
+            values = copy.deepcopy({**state["args"], **state["attributes"]})
+            for name, value in values.items():
                 if hasattr(callback, name):
                     setattr(callback, name, value)
-        if self._scaler is not None and trainer.accelerator.scaler is not None:
-            trainer.accelerator.scaler.load_state_dict(self._scaler)
+
+        # Loss scale.
+        if self._scaler_state is not None and trainer.accelerator.scaler is not None:
+            trainer.accelerator.scaler.load_state_dict(self._scaler_state)
+
         release_memory()
-        self._point.restore()
+        self._snapshot.restore()
 
 
 _ATTRIBUTES = ("optimizer", "lr_scheduler", "control", "current_flos", "_created_lr_scheduler")
 
 
-def effective_batch(args: Any) -> int:
+def effective_batch(args: TrainingArguments) -> int:
     """Return the samples of one process in an optimizer step."""
     return args.train_batch_size * args.gradient_accumulation_steps
 
 
-def fitted(args: Any, batch_size: int) -> Any:
+def fitted(args: TrainingArguments, batch_size: int) -> TrainingArguments:
     """Return a copy of the arguments with another batch size, and the nearest effective batch.
 
     Args:
@@ -261,7 +289,7 @@ class TrainingSnapshot:
     """Snapshot of weights, buffers, modes, optimizer, schedule and random generators.
 
     It holds a copy of all trainable weights, all buffers and the state of the optimizer in main
-    memory. Frozen weights are not copied; if any of them was changed, `lost` names it.
+    memory. Frozen weights are not copied; `changed_frozen_weights` names those that were changed.
 
     Args:
         model: the model.
@@ -275,27 +303,37 @@ class TrainingSnapshot:
     ) -> None:
         self.distributed = distributed
         self._modes = [(module, module.training) for module in model.modules()]
-        weights = {name: weight for name, weight in model.named_parameters() if not is_lazy(weight)}
-        self._trained = [
-            (weight, _copied(weight)) for weight in weights.values() if weight.requires_grad
-        ]
-        self._frozen = {
-            name: (weight, weight._version)
-            for name, weight in weights.items()
-            if not weight.requires_grad
-        }
-        self._buffers = [
-            (module, name, buffer, None if buffer is None or is_lazy(buffer) else _copied(buffer))
-            for module in model.modules()
-            for name, buffer in module._buffers.items()
-        ]
-        parts = [part for part in (optimizer, scheduler) if part is not None]
-        self._states = [(part, snapshot(part.state_dict())) for part in parts]
+
+        # Weights: a copy of trained ones, the version of frozen ones.
+        self._trained: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self._frozen: dict[str, tuple[nn.Parameter, int]] = {}
+        for name, weight in model.named_parameters():
+            if is_lazy(weight):
+                continue
+            if weight.requires_grad:
+                self._trained.append((weight, _copied(weight)))
+            else:
+                self._frozen[name] = (weight, weight._version)
+
+        # Buffers; lazy ones are not copied.
+        self._buffers: list[tuple[nn.Module, str, Any, torch.Tensor | None]] = []
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                copied = None
+                if buffer is not None and not is_lazy(buffer):
+                    copied = _copied(buffer)
+                self._buffers.append((module, name, buffer, copied))
+
+        # Optimizer, schedule and generators.
+        self._states = []
+        for part in (optimizer, scheduler):
+            if part is not None:
+                self._states.append((part, snapshot(part.state_dict())))
         self._generators = capture_rng_state(distributed)
 
     @property
-    def lost(self) -> list[str]:
-        """Return the names of frozen weights that have been changed since."""
+    def changed_frozen_weights(self) -> list[str]:
+        """The names of frozen weights that have been changed since."""
         return [
             name for name, (weight, version) in self._frozen.items() if weight._version != version
         ]
@@ -304,18 +342,24 @@ class TrainingSnapshot:
         """Restore everything; gradients are set to None."""
         for module, training in self._modes:
             module.training = training
+
+        # Weights and buffers.
         with torch.no_grad():
-            for weight, copy in self._trained:
-                weight.copy_(copy)
+            for weight, copied in self._trained:
+                weight.copy_(copied)
                 weight.requires_grad_(True)
-            for module, name, buffer, copy in self._buffers:
+            for module, name, buffer, copied in self._buffers:
                 module._buffers[name] = buffer
-                if buffer is not None and copy is not None:
-                    buffer.copy_(copy)
+                if buffer is not None and copied is not None:
+                    buffer.copy_(copied)
+
+        # Gradients.
         for weight, _ in self._trained:
             weight.grad = None
         for weight, _ in self._frozen.values():
             weight.requires_grad_(False).grad = None
+
+        # A copy of the states, as another attempt may follow.
         for part, state in self._states:
             part.load_state_dict(snapshot(state))
         restore_rng_state(self._generators, self.distributed)

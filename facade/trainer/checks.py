@@ -1,6 +1,4 @@
-"""Validation of the parameters of a Trainer, with all problems in one error, and of its data
-before a training.
-"""
+"""Validation of a Trainer's parameters, with all problems in one error, and of its data."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ class MissingModelError(RuntimeError, ValueError):
     """No model was passed: a RuntimeError as in the reference, and a ValueError."""
 
 
-def advice_on_keyword(cls: type, name: str, known: Collection[str]) -> str:
+def advice_on_keyword(cls: type, name: str, known_names: Collection[str]) -> str:
     """Return the advice for an unknown keyword of the Trainer."""
     instead = {
         "tokenizer": "It is called processing_class now",
@@ -67,20 +65,22 @@ def advice_on_keyword(cls: type, name: str, known: Collection[str]) -> str:
     }
     if name in instead:
         return f"{cls.__name__} has no such argument. {instead[name]}."
-    if name in {item.name for item in fields(TrainingArguments)}:
+    if any(field.name == name for field in fields(TrainingArguments)):
         return f"This is a training argument. Pass args=TrainingArguments({name}=...)."
-    return f"{cls.__name__} has no such argument.{advice(name, known)}"
+    return f"{cls.__name__} has no such argument.{advice(name, known_names)}"
 
 
-def without_tokenizer(given: dict[str, Any]) -> dict[str, Any]:
+def without_tokenizer(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Rename the keyword `tokenizer` of transformers 4."""
-    tokenizer = given.pop("tokenizer")
-    if tokenizer is not None and given.get("processing_class") is not None:
+    tokenizer = kwargs.pop("tokenizer")
+    if tokenizer is not None and kwargs.get("processing_class") is not None:
         raise ValueError(
-            "tokenizer is called processing_class now, and both are given. Leave tokenizer out."
+            "tokenizer is called processing_class now, and both were passed. Remove tokenizer."
         )
     old_names.warn("tokenizer is a parameter of transformers 4. Instead: `processing_class`.")
-    return given if tokenizer is None else {**given, "processing_class": tokenizer}
+    if tokenizer is None:
+        return kwargs
+    return {**kwargs, "processing_class": tokenizer}
 
 
 def missing_attribute(trainer: Trainer, name: str) -> Any:
@@ -89,10 +89,14 @@ def missing_attribute(trainer: Trainer, name: str) -> Any:
     Raises:
         AttributeError: unknown name.
     """
+    # Not wrapped yet.
     if name == "model_wrapped" and "model" in vars(trainer):
-        return trainer.model  # not wrapped yet
+        return trainer.model
+
+    # Raises AttributeError.
     if name != "tokenizer" or not old_names.accepted():
-        return object.__getattribute__(trainer, name)  # raises AttributeError
+        return object.__getattribute__(trainer, name)
+
     old_names.warn(
         "Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`."
     )
@@ -100,13 +104,13 @@ def missing_attribute(trainer: Trainer, name: str) -> Any:
 
 
 def check_construction(
-    args: Any, given: Mapping[str, Any], *, calls_loss_func: bool = True
+    args: Any, parameters: Mapping[str, Any], *, calls_loss_func: bool = True
 ) -> None:
     """Check the parameters of `Trainer.__init__`.
 
     Args:
         args: the training arguments.
-        given: the parameters by name.
+        parameters: by name.
         calls_loss_func: `compute_loss` is not overridden, and calls `compute_loss_func`.
 
     Raises:
@@ -121,42 +125,46 @@ def check_construction(
             f"args must be TrainingArguments, but is {describe(args)}. The order is Trainer(model, "
             "args, ...)."
         )
-    _check_model(given["model"], given["model_init"])
-    own = ("compute_loss_func",) if calls_loss_func else ()
-    callables = (
+    _check_model(parameters["model"], parameters["model_init"])
+
+    # Types. An override of `compute_loss` may use compute_loss_func for anything.
+    callables = [
         "model_init",
         "data_collator",
         "eval_data_collator",
         "preprocess_logits_for_metrics",
-        *own,
-    )
-    wrong_types = [problem for problem in _type_problems(given, callables) if problem]
+    ]
+    if calls_loss_func:
+        callables.append("compute_loss_func")
+    wrong_types = [problem for problem in _type_problems(parameters, callables) if problem]
     if wrong_types:
         raise TypeError("\n".join(wrong_types))
-    problems = [problem for problem in _value_problems(args, given) if problem]
+
+    # Values.
+    problems = [problem for problem in _value_problems(args, parameters) if problem]
     if problems:
         raise ValueError("\n".join(problems))
-    _check_optimizers(args, given)
+    _check_optimizers(args, parameters)
+
+    # Packages.
     if args.use_liger_kernel:
         liger_patch()
     if args.fp8:
         require_float8(args.device)
 
 
-def check_overrides(kind: type) -> None:
+def check_overrides(trainer_class: type) -> None:
     """Refuse a Trainer with overrides that would never be called.
 
     Raises:
         NotImplementedError: names the methods and their alternatives.
     """
-    found = {
-        name: instead for name, instead in _STEPS_OF_THE_REFERENCE.items() if hasattr(kind, name)
-    }
-    if found:
-        listed = "\n".join(f"- {name}: {instead}." for name, instead in found.items())
-        raise NotImplementedError(
-            f"{kind.__name__} overrides private steps that no loop of Lightning calls:\n{listed}"
-        )
+    lines = [f"{trainer_class.__name__} overrides private steps that no loop of Lightning calls:"]
+    for name, alternative in _STEPS_OF_THE_REFERENCE.items():
+        if hasattr(trainer_class, name):
+            lines.append(f"- {name}: {alternative}.")
+    if len(lines) > 1:
+        raise NotImplementedError("\n".join(lines))
 
 
 def check_label_names(label_names: list[str], model: Any) -> None:
@@ -166,12 +174,10 @@ def check_label_names(label_names: list[str], model: Any) -> None:
         ValueError: the labels are called `label`.
     """
     if "label" in label_names and "labels" not in label_names:
-        said = (
-            f"{type(model).__name__}.forward or label_names has 'label', which the default "
-            "data_collator renames"
-        )
         raise ValueError(
-            f"{said} to 'labels'. Call the argument 'labels', or pass a data_collator."
+            f"{type(model).__name__}.forward or label_names has 'label', which the default "
+            "data_collator renames to 'labels'. Call the argument 'labels', or pass a "
+            "data_collator."
         )
 
 
@@ -189,18 +195,17 @@ def _check_model(model: Any, model_init: Any) -> None:
         raise TypeError(f"model must be a torch.nn.Module, but is {describe(model)}.")
 
 
-def _type_problems(given: Mapping[str, Any], callables: Collection[str]) -> list[str | None]:
-    wrong = [name for name in callables if given[name] is not None and not callable(given[name])]
-    problems = [f"{name} must be callable, but is {describe(given[name])}." for name in wrong]
-    return [
-        *problems,
-        *map(
-            metrics_type_problem,
-            metrics_of_sets(given["compute_metrics"], given["eval_dataset"]).values(),
-        ),
-        _optimizer_class_problem(given["optimizer_cls_and_kwargs"]),
-        *_container_problems(given),
-    ]
+def _type_problems(parameters: Mapping[str, Any], callables: Collection[str]) -> list[str | None]:
+    problems: list[str | None] = []
+    for name in callables:
+        value = parameters[name]
+        if value is not None and not callable(value):
+            problems.append(f"{name} must be callable, but is {describe(value)}.")
+
+    metrics_by_set = metrics_of_sets(parameters["compute_metrics"], parameters["eval_dataset"])
+    problems += map(metrics_type_problem, metrics_by_set.values())
+    problems.append(_optimizer_class_problem(parameters["optimizer_cls_and_kwargs"]))
+    return [*problems, *_container_problems(parameters)]
 
 
 def _optimizer_class_problem(pair: Any) -> str | None:
@@ -213,22 +218,23 @@ def _optimizer_class_problem(pair: Any) -> str | None:
     )
 
 
-def _container_problems(given: Mapping[str, Any]) -> list[str | None]:
+def _container_problems(parameters: Mapping[str, Any]) -> list[str | None]:
     problems: list[str | None] = []
-    optimizer = given["optimizers"][0]
-    if optimizer is not None and not hasattr(optimizer, "param_groups"):  # Keras's would never step
+
+    # An optimizer of Keras would never step.
+    optimizer = parameters["optimizers"][0]
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
         problems.append(
             f"optimizers[0] must be a torch.optim.Optimizer, but is {describe(optimizer)}."
         )
     for name in ("train_dataset", "eval_dataset"):
-        for key, dataset in _datasets(given[name]).items():
+        for key, dataset in _datasets(parameters[name]).items():
             # Some libraries pass a string as eval_dataset, and evaluate by themselves.
-            allowed = not key and (
-                dataset is None or (isinstance(dataset, str) and name == "eval_dataset")
-            )
-            problems.append(
-                None if allowed else dataset_problem(dataset, f"{name}{key}", inner=bool(key))
-            )
+            is_inner = bool(key)
+            is_name = isinstance(dataset, str) and name == "eval_dataset"
+            if not is_inner and (dataset is None or is_name):
+                continue
+            problems.append(dataset_problem(dataset, f"{name}{key}", inner=is_inner))
     return problems
 
 
@@ -243,8 +249,8 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
     kind = "a dataset (with __getitem__ and __len__, or __iter__)"
     if hasattr(dataset, "__next__") and not hasattr(dataset, "__getitem__"):
         return (
-            f"{name} must be {kind}, but is {describe(dataset)}, which can be read only once. Make "
-            "a list of it."
+            f"{name} must be {kind}, but is {describe(dataset)}, an iterator, which can be "
+            "consumed only once. Pass list(...)."
         )
     unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     if dataset is None or isinstance(dataset, str) or unusable:
@@ -267,9 +273,8 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
 
 
 def _is_dataset(sample: Any) -> bool:
-    """Return whether a sample is a dataset itself; a list may be a sample, such as the messages
-    of a chat.
-    """
+    """Return whether a sample is a dataset itself."""
+    # A list may be a sample, such as the messages of a chat.
     return isinstance(sample, Dataset) or is_table(sample)
 
 
@@ -304,42 +309,45 @@ def _datasets(dataset: Any) -> dict[str, Any]:
     return {"": dataset}
 
 
-def _value_problems(args: Any, given: Mapping[str, Any]) -> list[str | None]:
-    each = metrics_of_sets(given["compute_metrics"], given["eval_dataset"]).values()
-    return [
-        _stream_problem(args, given["train_dataset"]),
-        _evaluation_problem(args, given["eval_dataset"]),
-        sets_problem(args, given["compute_metrics"], given["eval_dataset"]),
-        *(
-            problem(args, metrics)
-            for metrics in each
-            for problem in (_batch_metrics_problem, metrics_value_problem)
-        ),
-        _backend_problem(args),
+def _value_problems(args: Any, parameters: Mapping[str, Any]) -> list[str | None]:
+    compute_metrics = parameters["compute_metrics"]
+    eval_dataset = parameters["eval_dataset"]
+    problems = [
+        _stream_problem(args, parameters["train_dataset"]),
+        _evaluation_problem(args, eval_dataset),
+        sets_problem(args, compute_metrics, eval_dataset),
     ]
+    for metrics in metrics_of_sets(compute_metrics, eval_dataset).values():
+        problems.append(_batch_metrics_problem(args, metrics))
+        problems.append(metrics_value_problem(args, metrics))
+    problems.append(_backend_problem(args))
+    return problems
 
 
 def _backend_problem(args: Any) -> str | None:
     backend = args.torch_compile_backend
     if not args.torch_compile or callable(backend):
         return None
-    known = torch.compiler.list_backends(exclude_tags=())
-    said = f"torch_compile_backend={backend!r} is not known to torch.{did_you_mean(backend, known)}"
-    return None if backend in known else f"{said} Choose from: {', '.join(known)}."
+    backends = torch.compiler.list_backends(exclude_tags=())
+    if backend in backends:
+        return None
+    return (
+        f"torch_compile_backend={backend!r} is not known to torch."
+        f"{did_you_mean(backend, backends)} Choose from: {', '.join(backends)}."
+    )
 
 
 def _stream_problem(args: Any, dataset: Any) -> str | None:
-    stream = isinstance(dataset, IterableDataset) or not has_length(dataset)
-    if args.max_tokens_per_batch and dataset is not None and stream:
-        said = (
-            f"train_dataset ({type(dataset).__name__}) is read as it comes, but "
-            "train_sampling_strategy="
-        )
+    if dataset is None:
+        return None
+    is_stream = isinstance(dataset, IterableDataset) or not has_length(dataset)
+    if args.max_tokens_per_batch and is_stream:
         return (
-            f"{said}'token_budget' needs all lengths first. Pass a dataset with a length, or "
-            "another strategy."
+            f"train_dataset ({type(dataset).__name__}) is a stream, but "
+            "train_sampling_strategy='token_budget' needs all lengths first. Pass a dataset with "
+            "a length, or another strategy."
         )
-    if dataset is None or has_length(dataset) or args.max_steps > 0:
+    if has_length(dataset) or args.max_steps > 0:
         return None
     reason = why_without_length(dataset)
     return (
@@ -358,11 +366,9 @@ def _evaluation_problem(args: Any, dataset: Any) -> str | None:
 
 
 def _batch_metrics_problem(args: Any, compute_metrics: Any) -> str | None:
-    if (
-        not args.batch_eval_metrics
-        or compute_metrics is None
-        or consists_of_metrics(compute_metrics)
-    ):
+    if not args.batch_eval_metrics or compute_metrics is None:
+        return None
+    if consists_of_metrics(compute_metrics):
         return None
     if "compute_result" in inspect.signature(compute_metrics).parameters:
         return None
@@ -372,20 +378,25 @@ def _batch_metrics_problem(args: Any, compute_metrics: Any) -> str | None:
     )
 
 
-def _check_optimizers(args: Any, given: Mapping[str, Any]) -> None:
-    optimizer, scheduler = given["optimizers"]
+def _check_optimizers(args: Any, parameters: Mapping[str, Any]) -> None:
+    optimizer, scheduler = parameters["optimizers"]
     if optimizer is None and scheduler is None:
         return
-    spread = "parallelism_config" if spreads_model(args) else None
-    by_model_init = None if given["model_init"] is None else "model_init"
-    replacing = "fsdp" if args.fsdp else "deepspeed" if args.deepspeed else spread or by_model_init
+    replacing = None
+    if args.fsdp:
+        replacing = "fsdp"
+    elif args.deepspeed:
+        replacing = "deepspeed"
+    elif spreads_model(args):
+        replacing = "parallelism_config"
+    elif parameters["model_init"] is not None:
+        replacing = "model_init"
     if replacing is not None:
-        said = (
+        raise RuntimeError(
             f"optimizers cannot be passed together with {replacing}: it replaces the parameters "
-            "that they hold."
+            f"that they hold. {_INSTEAD_OF_OPTIMIZERS}"
         )
-        raise RuntimeError(f"{said} {_INSTEAD_OF_OPTIMIZERS}")
-    if given["optimizer_cls_and_kwargs"] is not None and optimizer is not None:
+    if parameters["optimizer_cls_and_kwargs"] is not None and optimizer is not None:
         raise RuntimeError(
             "Both optimizers and optimizer_cls_and_kwargs were passed. Pass one of them."
         )
@@ -459,16 +470,12 @@ def require_new_models(trainer: Trainer) -> None:
             "hyperparameter_search needs a new model for each trial: pass model_init=... to "
             "Trainer."
         )
-    if (
-        trainer.optimizer is not None
-        and not trainer._created_lr_scheduler
-        and not trainer._prepared
-    ):
-        said = (
+    was_trained = trainer._created_lr_scheduler or trainer._prepared
+    if trainer.optimizer is not None and not was_trained:
+        raise RuntimeError(
             "hyperparameter_search cannot use the Trainer's optimizer: it holds parameters of "
-            "another model."
+            f"another model. {_INSTEAD_OF_OPTIMIZERS}"
         )
-        raise RuntimeError(f"{said} {_INSTEAD_OF_OPTIMIZERS}")
 
 
 def describe(value: Any) -> str:

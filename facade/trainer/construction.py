@@ -1,6 +1,4 @@
-"""Attributes that a Trainer derives from arguments and model, at construction and when arguments
-change.
-"""
+"""Attributes that a Trainer derives from arguments and model, now and when arguments change."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ class AppliedArguments:
         trainer: the Trainer.
     """
 
-    trainer = WeakAttribute["Any"]()
+    trainer = WeakAttribute["Trainer"]()
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -83,15 +81,17 @@ class AppliedArguments:
         self._seen = {name: copy.copy(getattr(self.trainer.args, name)) for name in _DERIVED_FROM}
 
     def apply(self) -> None:
-        """Check the arguments if any has changed, and update the attributes derived from changed
-        ones.
+        """Check the arguments again if any has changed, and update what was derived from it.
 
         An attribute that was set on the Trainer stays, unless its argument changed too.
         """
+        # Lightning's import takes a second, which must not count in any metric, and it draws from
+        # Python's generator.
         if f"{__package__}.lightning_trainer" not in sys.modules:
-            with host_rng_untouched():  # an import of Lightning draws from Python's generator
-                # takes a second, which must not count in any metric
+            with host_rng_untouched():
                 import_module(".lightning_trainer", __package__)
+
+        # Rules.
         trainer = self.trainer
         args = trainer.args
         if isinstance(args, TrainingArguments):
@@ -101,6 +101,8 @@ class AppliedArguments:
                 self._checked = values
             trainer.plan.strategy.check(args, trainer.model)
         trainer._planned_run = None
+
+        # Derived attributes.
         changed = {name for name, value in self._seen.items() if getattr(args, name) != value}
         if changed & {"per_device_train_batch_size", "auto_find_batch_size"}:
             trainer._train_batch_size = args.train_batch_size
@@ -110,39 +112,49 @@ class AppliedArguments:
             trainer.label_smoother = label_smoother(args, trainer.model)
         if "neftune_noise_alpha" in changed:
             trainer.neftune_noise_alpha = args.neftune_noise_alpha
+
         self.remember()
         stop_if_asked_to(trainer)
 
 
 def _checked_fields(args: TrainingArguments) -> dict[str, Any]:
     """Return the values of the fields that are checked: not those of a user's subclass."""
-    own_class: Any = next(
-        kind for kind in type(args).__mro__ if kind.__module__.startswith(f"{_ROOT}.")
+    package_class: Any = next(
+        cls for cls in type(args).__mro__ if cls.__module__.startswith(f"{_ROOT}.")
     )
-    return {item.name: getattr(args, item.name) for item in dataclasses.fields(own_class)}
+    return {field.name: getattr(args, field.name) for field in dataclasses.fields(package_class)}
 
 
 def seed_everything(args: TrainingArguments) -> None:
     """Seed all generators; with `full_determinism` use deterministic operations of torch."""
-    (enable_full_determinism if args.full_determinism else set_seed)(args.seed)
+    if args.full_determinism:
+        enable_full_determinism(args.seed)
+    else:
+        set_seed(args.seed)
 
 
 def set_verbosity(args: TrainingArguments) -> None:
-    """Set the log level as the reference does when a Trainer is made; `passive` leaves it to the
-    script.
+    """Set the log level as the reference does when a Trainer is made.
 
-    Without any logging set up by the script, messages go to stderr. The level is set on the logger
+    The level `passive` leaves it to the script. Without any logging set up by the script, messages
+    go to stderr. The level is set on the logger
     of this package, or on `transformers`, as scripts expect, where the names of the reference are
     intercepted.
     """
-    if (args.log_level if args.should_log else args.log_level_replica) == "passive":
+    log_level = args.log_level
+    if not args.should_log:
+        log_level = args.log_level_replica
+    if log_level == "passive":
         return
-    top = logging.getLogger(_ROOT)
-    while top.parent is not None and top.parent is not logging.root:
-        top = top.parent
-    top.setLevel(args.get_process_log_level())
-    if not top.hasHandlers():
-        top.addHandler(logging.StreamHandler())
+
+    # The logger next to the root.
+    package_logger = logging.getLogger(_ROOT)
+    while package_logger.parent is not None and package_logger.parent is not logging.root:
+        package_logger = package_logger.parent
+
+    package_logger.setLevel(args.get_process_log_level())
+    if not package_logger.hasHandlers():
+        package_logger.addHandler(logging.StreamHandler())
 
 
 def make_model(model_init: Callable[..., nn.Module], trial: Any) -> nn.Module:
@@ -157,57 +169,70 @@ def make_model(model_init: Callable[..., nn.Module], trial: Any) -> nn.Module:
         raise RuntimeError(
             f"model_init takes {count} arguments. It has to take none, or one: the trial."
         )
-    model = model_init(trial) if count else model_init()
-    if not isinstance(model, nn.Module):
-        wrong = RuntimeError if model is None else TypeError
-        raise wrong(
-            f"model_init returned {model!r:.60}. It has to return the model, a torch.nn.Module."
-        )
-    return model
+    if count == 1:
+        model = model_init(trial)
+    else:
+        model = model_init()
+
+    if isinstance(model, nn.Module):
+        return model
+    message = f"model_init returned {model!r:.60}. It has to return the model, a torch.nn.Module."
+    if model is None:
+        raise RuntimeError(message)
+    raise TypeError(message)
 
 
-def moves_model(args: TrainingArguments, *, spread: bool) -> bool:
-    """Return whether to move the model to the device at once; not if it is `spread` over
-    devices.
+def moves_model(args: TrainingArguments, *, is_on_several_devices: bool) -> bool:
+    """Return whether to move the model to the device at once.
+
+    Args:
+        args: the training arguments.
+        is_on_several_devices: its layers have their devices already.
     """
     if args.place_model_on_device is not None:
         return args.place_model_on_device
-    reduced = args.fp16_full_eval or args.bf16_full_eval  # moved and cast by the evaluation
-    in_parts = bool(args.fsdp or args.deepspeed or spreads_model(args))
-    return not (spread or reduced or in_parts)
+
+    # An evaluation in half precision moves and casts the model; a strategy that shards moves parts.
+    is_cast_later = args.fp16_full_eval or args.bf16_full_eval
+    is_sharded_later = bool(args.fsdp or args.deepspeed or spreads_model(args))
+    return not (is_on_several_devices or is_cast_later or is_sharded_later)
 
 
 def label_names(args: TrainingArguments, model: nn.Module) -> list[str]:
     """Return the label names of the arguments, or else those of the model's forward."""
     if args.label_names is not None:
         return args.label_names
-    found = inspection.find_labels(type(model))
-    made_of_labels = parts_of_sequences(args) > 1  # by sequence splitting only
-    return [name for name in found if name != "shift_labels"] if made_of_labels else found
+    names = inspection.find_labels(type(model))
+
+    # Where ranks share sequences, shifted labels are made of the labels.
+    if parts_of_sequences(args) > 1:
+        return [name for name in names if name != "shift_labels"]
+    return names
 
 
 def label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoother | None:
     """Return the label smoother for `label_smoothing_factor`, or None."""
     if args.label_smoothing_factor == 0:
         return None
-    if (
-        getattr(getattr(model, "config", None), "problem_type", None)
-        == "multi_label_classification"
-    ):
-        said = (
-            "Label smoothing is turned off, for it makes no sense for multi-label classification."
+    config = getattr(model, "config", None)
+    if getattr(config, "problem_type", None) == "multi_label_classification":
+        warnings.warn(
+            "Label smoothing is disabled because it is undefined for multi-label classification. "
+            "Remove label_smoothing_factor.",
+            UserWarning,
+            stacklevel=2,
         )
-        warnings.warn(f"{said} Leave label_smoothing_factor out.", UserWarning, stacklevel=2)
         return None
     return LabelSmoother(epsilon=args.label_smoothing_factor)
 
 
-def display_callback(args: TrainingArguments, others: list[Any]) -> Any:
-    """Return the callback that shows progress; None if another one replaces it."""
+def display_callback(args: TrainingArguments, callbacks: list[Any]) -> Any:
+    """Return the callback that shows progress; None if one of the callbacks replaces it."""
     if args.disable_tqdm:
         return PrinterCallback
-    replaced = any(getattr(callback, "replaces", None) for callback in others)
-    return None if replaced else default_progress_callback()
+    if any(getattr(callback, "replaces", None) for callback in callbacks):
+        return None
+    return default_progress_callback()
 
 
 def lend_save_model(trainer: Trainer, callback: Any) -> None:
@@ -222,7 +247,8 @@ def lend_save_model(trainer: Trainer, callback: Any) -> None:
 def set_backend_flags(trainer: Trainer) -> None:
     """Set the backend attributes that libraries read."""
     args = trainer.args
-    options = cast(dict[str, Any], args.fsdp_config or {})  # the arguments have read a file
+    # The arguments have read a file by now.
+    options = cast(dict[str, Any], args.fsdp_config or {})
     trainer.is_deepspeed_enabled = bool(args.deepspeed)
     trainer.is_fsdp_xla_enabled = bool(args.fsdp and options.get("xla"))
     trainer.is_fsdp_xla_v2_enabled = trainer.is_fsdp_xla_enabled and bool(
@@ -236,17 +262,26 @@ def set_backend_flags(trainer: Trainer) -> None:
 
 def set_up_model(trainer: Trainer, model: nn.Module) -> None:
     """Set the model of a Trainer, and the attributes derived from it."""
-    args, inspected = trainer.args, inspection.base_of_adapter(model)
+    args = trainer.args
     set_groups_of_model(args, groups_of_spread(args, model))
-    trainer.is_model_parallel = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
-    trainer.place_model_on_device = moves_model(args, spread=trainer.is_model_parallel)
+
+    # Device.
+    device_map = getattr(model, "hf_device_map", None) or {}
+    trainer.is_model_parallel = len(set(device_map.values())) > 1
+    trainer.place_model_on_device = moves_model(
+        args, is_on_several_devices=trainer.is_model_parallel
+    )
     if trainer.place_model_on_device:
         trainer._move_model_to_device(model, args.device)
-    trainer.model = trainer.model_wrapped = model
+    trainer.model = model
+    trainer.model_wrapped = model
     freeze_by_rules(trainer)
-    trainer.model_accepts_loss_kwargs = inspection.accepts_loss_kwargs(inspected)
-    trainer.label_names = label_names(args, inspected)
-    trainer.can_return_loss = inspection.can_return_loss(type(inspected))
+
+    # Loss and labels; in a model with an adapter its base has the signature.
+    base = inspection.base_of_adapter(model)
+    trainer.model_accepts_loss_kwargs = inspection.accepts_loss_kwargs(base)
+    trainer.label_names = label_names(args, base)
+    trainer.can_return_loss = inspection.can_return_loss(type(base))
     trainer.label_smoother = label_smoother(args, model)
     trainer.neftune_noise_alpha = args.neftune_noise_alpha
     config: Any = getattr(model, "config", None)
@@ -256,14 +291,20 @@ def set_up_model(trainer: Trainer, model: nn.Module) -> None:
 
 def set_up_callbacks(trainer: Trainer, callbacks: list[Any]) -> None:
     """Set callbacks of the user and of the arguments, and the state."""
-    for callback in filter(is_lightning_callback, callbacks):
-        trainer.add_callback(callback)
-    own = [callback for callback in callbacks if not is_lightning_callback(callback)]
+    # Those of Lightning are kept apart.
+    trainer_callbacks: list[Any] = []
+    for callback in callbacks:
+        if is_lightning_callback(callback):
+            trainer.add_callback(callback)
+        else:
+            trainer_callbacks.append(callback)
+
+    # The handler.
     trainer.callback_handler = CallbackHandler(
         [
             DefaultFlowCallback,
             *reporting_callbacks(trainer.args.report_to),
-            *own,
+            *trainer_callbacks,
             *requested_profilers(),
         ],
         trainer.model,
@@ -273,11 +314,14 @@ def set_up_callbacks(trainer: Trainer, callbacks: list[Any]) -> None:
     )
     for callback in trainer.callback_handler.callbacks:
         lend_save_model(trainer, callback)
+
+    # What shows progress, and what listens to signals.
     display = display_callback(trainer.args, trainer.callback_handler.callbacks)
     if display is not None:
         trainer.add_callback(display)
     if trainer.args.enable_jit_checkpoint:
         trainer._signals.add_listener()
+
     trainer.state = TrainerState(
         is_local_process_zero=trainer.is_local_process_zero(),
         is_world_process_zero=trainer.is_world_process_zero(),
@@ -288,11 +332,20 @@ def set_up_callbacks(trainer: Trainer, callbacks: list[Any]) -> None:
 def plan_of(trainer: Trainer) -> RunPlan:
     """Translate the current arguments of a Trainer."""
     model = trainer.model
-    wanted, _ = checkpointing(trainer.args)
-    name = next((name for name in _CHECKPOINTING if hasattr(model, name)), "")
-    unused = not (inspection.is_pretrained(model) and (wanted or getattr(model, name, False)))
-    steps = None if trainer._fitting is None else trainer._fitting.length.max_steps
-    plan = translate(trainer.args, find_unused_parameters=unused, model=model, steps=steps)
+
+    # As in the reference: a pretrained model that checkpoints its activations must not be searched
+    # for unused parameters.
+    checkpoints_activations, _ = checkpointing(trainer.args)
+    for name in _CHECKPOINTING:
+        if hasattr(model, name):
+            checkpoints_activations = checkpoints_activations or getattr(model, name)
+            break
+    finds_unused = not (inspection.is_pretrained(model) and checkpoints_activations)
+
+    steps = None
+    if trainer._fitting is not None:
+        steps = trainer._fitting.length.max_steps
+    plan = translate(trainer.args, find_unused_parameters=finds_unused, model=model, steps=steps)
     return dataclasses.replace(plan, further=(*plan.further, *describe_groups(trainer)))
 
 
@@ -304,7 +357,8 @@ def renew_model(trainer: Trainer, trial: Any) -> None:
         trainer._search.current.free_model()
     seed_everything(trainer.args)
     trainer.model = trainer.call_model_init(trial)
-    trainer.optimizer = trainer.lr_scheduler = None
+    trainer.optimizer = None
+    trainer.lr_scheduler = None
     if trainer.place_model_on_device:
         trainer._move_model_to_device(trainer.model, trainer.args.device)
     trainer.model_wrapped = trainer.model

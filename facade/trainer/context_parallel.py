@@ -43,9 +43,7 @@ class ContextParallel:
         self.targets: dict[str, torch.Tensor] | None = None
         self._inputs: dict[str, Any] = {}
         self._model_loss: torch.Tensor | None = None
-        """Loss that the model returned last in the current split, noted for overrides of
-        `compute_loss`.
-        """
+        """The loss that the model returned last in this split, for overrides of `compute_loss`."""
         self._is_scaled = False
         """True if `loss_of_part` has scaled the loss of the current split."""
         self._warned = False
@@ -74,22 +72,27 @@ class ContextParallel:
                 "shift_labels."
             )
 
-        masked = inspection.is_pretrained(inspection.base_of_adapter(model))
-        ready = trainer._prepare_input(ready_to_split(inputs, size=size, whole_mask=masked))
-        return partial(self._split, model, ready, argument), ready
+        # Models of transformers make a mask of the whole sequence.
+        whole_mask = inspection.is_pretrained(inspection.base_of_adapter(model))
+        inputs = ready_to_split(inputs, size=size, whole_mask=whole_mask)
+        inputs = trainer._prepare_input(inputs)
+        return partial(self._split, model, inputs, argument), inputs
 
     @contextlib.contextmanager
     def _split(self, model: nn.Module, inputs: dict[str, Any], argument: str) -> Iterator[None]:
-        names = split_names(inputs)
-        buffers = [inputs[name] for name in names]
-        targets = {
-            name: inputs[name].ne(IGNORED).sum()
-            for name in names
-            if name in ("labels", "shift_labels")
-        }
-        with self.trainer.accelerator.maybe_context_parallel(
-            buffers, [1] * len(buffers), set(buffers)
-        ) as calls:
+        """Split the sequences of a batch in the block, and note the loss of the model."""
+        buffers: list[torch.Tensor] = []
+        targets: dict[str, torch.Tensor] = {}
+        for name in split_names(inputs):
+            buffers.append(inputs[name])
+            if name in ("labels", "shift_labels"):
+                targets[name] = inputs[name].ne(IGNORED).sum()
+
+        sequence_dimensions = [1] * len(buffers)
+        splitting = self.trainer.accelerator.maybe_context_parallel(
+            buffers, sequence_dimensions, set(buffers)
+        )
+        with splitting as calls:
             self.targets = targets
             self._inputs = inputs
             self._is_scaled = False
@@ -101,6 +104,8 @@ class ContextParallel:
                 self.targets = None
                 self._inputs = {}
                 self._model_loss = None
+
+        # Attention of another kind would see only a part of each sequence.
         if calls.count == 0:
             raise ValueError(
                 f"parallelism_config: {argument} above 1, but the model has not called "
@@ -114,8 +119,7 @@ class ContextParallel:
     def loss_of_override(
         self, loss: torch.Tensor, model: nn.Module, items: torch.Tensor | int | None
     ) -> torch.Tensor:
-        """Scale the loss of an overridden `compute_loss` as `loss_of_part` does, if it is the loss
-        of the model.
+        """Scale the loss of an overridden `compute_loss` if it is that of the model.
 
         The loss of the Trainer is returned as it is, and so is any other; a warning says, once,
         what that has to be.
@@ -129,8 +133,8 @@ class ContextParallel:
         if self._is_scaled:
             return loss
         if loss is self._model_loss:
-            is_mean = not (isinstance(items, NotedItems) and items.use.noted)
-            return self.loss_of_part(loss, model, self._inputs, None, is_mean=is_mean)
+            was_divided = isinstance(items, NotedItems) and items.use.noted
+            return self.loss_of_part(loss, model, self._inputs, None, is_mean=not was_divided)
         if not self._warned:
             self._warned = True
             logger.warning(
@@ -142,18 +146,19 @@ class ContextParallel:
         return loss
 
     def pop_labels(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """Remove the labels from the inputs; returns those for label smoothing, shifted if the
-        model needs it.
-        """
-        both = {name: inputs.pop(name) for name in ("labels", "shift_labels")}
-        return both[_smoothed(model)]
+        """Remove the labels from the inputs; return those that label smoothing needs."""
+        labels = inputs.pop("labels")
+        shift_labels = inputs.pop("shift_labels")
+        if shifts_smoothed_labels(model):
+            return shift_labels
+        return labels
 
     def loss_of_part(
         self,
         loss: torch.Tensor,
         model: nn.Module,
         inputs: dict[str, Any],
-        smoothed: torch.Tensor | None,
+        smoothed_labels: torch.Tensor | None,
         *,
         is_mean: bool,
     ) -> torch.Tensor:
@@ -164,7 +169,7 @@ class ContextParallel:
                 count.
             model: the trained model.
             inputs: of the part.
-            smoothed: labels of the part if label smoothing computed the loss.
+            smoothed_labels: of the part, if label smoothing computed the loss.
             is_mean: the loss is a mean over the labels of the part.
         """
         self._is_scaled = True
@@ -173,18 +178,17 @@ class ContextParallel:
             return loss * size
 
         assert self.targets is not None
-        if smoothed is None:
+        if smoothed_labels is None:
             labels = inputs["shift_labels"]
-            whole = self.targets["shift_labels"]
+            whole_count = self.targets["shift_labels"]
+        elif shifts_smoothed_labels(model):
+            labels = smoothed_labels
+            whole_count = self.targets["shift_labels"]
         else:
-            labels = smoothed
-            whole = self.targets[_smoothed(model)]
+            labels = smoothed_labels
+            whole_count = self.targets["labels"]
 
         # The mean over no labels is NaN; it gets weight zero.
-        own = labels.ne(IGNORED).sum()
-        share = size * own / whole.clamp(min=1)
-        return torch.where(own > 0, loss * share, torch.zeros_like(loss))
-
-
-def _smoothed(model: nn.Module) -> str:
-    return "shift_labels" if shifts_smoothed_labels(model) else "labels"
+        count = labels.ne(IGNORED).sum()
+        share = size * count / whole_count.clamp(min=1)
+        return torch.where(count > 0, loss * share, torch.zeros_like(loss))

@@ -38,6 +38,7 @@ from .checks import require_dataset
 
 if TYPE_CHECKING:
     from .. import Trainer
+    from ..arguments import TrainingArguments
 
 
 class DataLoading:
@@ -53,9 +54,7 @@ class DataLoading:
         self.trainer = trainer
         self._lengths = LengthCache()
         self._reduced: tuple[Any, Any] = (None, None)
-        """The dataset with unused columns removed and the original one, while a sampler is
-        built.
-        """
+        """While a sampler is built: the dataset without unused columns, and the original one."""
 
     def loader(
         self,
@@ -67,33 +66,40 @@ class DataLoading:
         key: str | None,
     ) -> DataLoader:
         """Build a loader; the parameters are those of `Trainer._get_dataloader`."""
-        trainer, args = self.trainer, self.trainer.args
-        collator, whole = (
-            (not is_training and trainer.eval_data_collator) or trainer.data_collator,
-            dataset,
-        )
+        trainer = self.trainer
+        args = trainer.args
+        collator = trainer.data_collator
+        if not is_training and trainer.eval_data_collator is not None:
+            collator = trainer.eval_data_collator
+
+        # Unused columns are removed from a table at once, from other data by the collator.
+        whole_dataset = dataset
         if is_table(dataset):
             dataset = trainer._remove_unused_columns(dataset, description=description)
         else:
             collator = trainer._get_collator_with_removed_columns(collator, description=description)
-        stream = isinstance(dataset, IterableDataset)
-        sampler = (
-            self._sampler(dataset, whole, sampler_fn)
-            if sampler_fn is not None and not stream
-            else None
-        )
+
+        is_stream = isinstance(dataset, IterableDataset)
+        sampler = None
+        if sampler_fn is not None and not is_stream:
+            sampler = self._sampler(dataset, whole_dataset, sampler_fn)
+
         loader: Any = build_loader(
             dataset,
             batch_size=batch_size,
             collate_fn=collator,
             sampler=sampler,
-            drop_last=args.dataloader_drop_last and not stream,
+            drop_last=args.dataloader_drop_last and not is_stream,
             **ways_of_sharing(args, args.accelerator_config, trainer.accelerator.even_batches),
-            **self._worker_options(is_training and not stream),
+            **self._worker_options(is_training and not is_stream),
         )
+
+        # Batches are on the device when they come, for overrides and scripts.
         if args.device.type != "cpu":
             config: Any = args.accelerator_config
             loader.watcher = DevicePlacement(args.device, config.non_blocking)
+
+        # Persistent workers live as long as their loader, which is kept.
         if key is not None and args.dataloader_persistent_workers:
             trainer._eval_dataloaders[key] = loader
             loader.tracked = True
@@ -106,16 +112,14 @@ class DataLoading:
             return None
         args = self.trainer.args
         if order == "group_by_length":
-            return self._by_length(
-                dataset,
-                self.trainer._elastic.length_group
-                or args.train_batch_size * args.gradient_accumulation_steps,
-            )
+            group_size = args.train_batch_size * args.gradient_accumulation_steps
+            return self._by_length(dataset, self.trainer._elastic.length_group or group_size)
         if order == "batch_rebalance":
             return self._rebalanced(dataset)
         if order == "token_budget":
             return self._by_tokens(dataset)
-        if order == "sequential" or len(dataset) == 0:  # RandomSampler refuses an empty dataset
+        # RandomSampler refuses an empty dataset.
+        if order == "sequential" or len(dataset) == 0:
             return SequentialSampler(dataset)
         return RandomSampler(dataset)
 
@@ -125,22 +129,24 @@ class DataLoading:
         if dataset is None or not has_length(dataset):
             return None
         if args.train_sampling_strategy == "group_by_length":
-            own = followed().seeds_evaluation_in_groups
-            seed = args.seed if args.data_seed is None else args.data_seed
-            generator = torch.Generator().manual_seed(seed) if own else None
+            generator = None
+            if followed().seeds_evaluation_in_groups:
+                generator = torch.Generator().manual_seed(_data_seed(args))
             return self._by_length(dataset, args.eval_batch_size, generator)
-        return SequentialSampler(dataset) if args.world_size <= 1 else None
+        if args.world_size > 1:
+            return None
+        return SequentialSampler(dataset)
 
     def _sampler(
-        self, dataset: Any, whole: Any, sampler_fn: Callable[..., Sampler[int] | None]
+        self, dataset: Any, whole_dataset: Any, sampler_fn: Callable[..., Sampler[int] | None]
     ) -> Any:
-        """Call `sampler_fn`; lengths are read from the `whole` dataset, whose columns may have
-        been removed.
-        """
-        self._reduced = (dataset, whole)
+        """Call `sampler_fn`; lengths are read from the `whole_dataset`, with all columns."""
+        self._reduced = (dataset, whole_dataset)
         try:
             # Overrides of older scripts take the dataset from the Trainer.
-            return sampler_fn(dataset) if inspect.signature(sampler_fn).parameters else sampler_fn()
+            if not inspect.signature(sampler_fn).parameters:
+                return sampler_fn()
+            return sampler_fn(dataset)
         finally:
             self._reduced = (None, None)
 
@@ -154,12 +160,12 @@ class DataLoading:
     def _rebalanced(self, dataset: Any) -> BatchRebalanceSampler:
         args = self.trainer.args
         self._require_own_batches()
-        processes, accumulation = args.world_size, args.gradient_accumulation_steps
+        micro_batches = args.gradient_accumulation_steps * args.world_size
         return BatchRebalanceSampler(
             lengths=self._lengths_of(dataset),
-            effective_batch_size=self.trainer._train_batch_size * accumulation * processes,
-            dp_size=processes,
-            grad_accum=accumulation,
+            effective_batch_size=self.trainer._train_batch_size * micro_batches,
+            dp_size=args.world_size,
+            grad_accum=args.gradient_accumulation_steps,
             rank=args.process_index,
             drop_last=args.dataloader_drop_last,
         )
@@ -168,12 +174,18 @@ class DataLoading:
         args = self.trainer.args
         self._require_own_batches()
         assert args.max_tokens_per_batch is not None, "a rule of the arguments"
-        usual = type(args).__dataclass_fields__["per_device_train_batch_size"].default
+
+        # Samples are limited too, where the argument was set.
+        max_samples = None
+        default = type(args).__dataclass_fields__["per_device_train_batch_size"].default
+        if args.train_batch_size != default:
+            max_samples = args.train_batch_size
+
         return TokenBudgetSampler(
             self._lengths_of(dataset),
             args.max_tokens_per_batch,
-            max_samples=None if args.train_batch_size == usual else args.train_batch_size,
-            seed=args.seed if args.data_seed is None else args.data_seed,
+            max_samples=max_samples,
+            seed=_data_seed(args),
             rank=args.process_index,
             world_size=args.world_size,
             drop_last=args.dataloader_drop_last,
@@ -183,31 +195,35 @@ class DataLoading:
         args = self.trainer.args
         config: Any = args.accelerator_config
         if copies_of_batches(args) > 1 or (args.world_size > 1 and config.dispatch_batches):
-            said = (
-                f"train_sampling_strategy={args.train_sampling_strategy!r} needs processes that "
-                "read batches of "
-            )
-            instead = "Pass 'group_by_length'."
             raise NotImplementedError(
-                f"{said}their own, and does not go with dispatch_batches, or this "
-                f"parallelism_config. {instead}"
+                f"train_sampling_strategy={args.train_sampling_strategy!r} needs processes that "
+                "read separate batches, so it cannot be combined with dispatch_batches or this "
+                "parallelism_config. Pass 'group_by_length'."
             )
 
     def _lengths_of(self, dataset: Any) -> Any:
-        args, (reduced, whole) = self.trainer.args, self._reduced
-        known_by = whole if reduced is dataset else dataset
-        name = (getattr(self.trainer.processing_class, "model_input_names", None) or ["input_ids"])[
-            0
-        ]
+        """Return the lengths of all samples; they are measured once for each dataset."""
+        length_column = self.trainer.args.length_column_name
+        input_names = getattr(self.trainer.processing_class, "model_input_names", None)
+        input_name = (input_names or ["input_ids"])[0]
+
+        # The column of lengths is not an input of the model, so it was removed.
+        whole_dataset = dataset
+        reduced, original = self._reduced
+        if reduced is dataset:
+            whole_dataset = original
 
         def measure() -> Any:
-            given = column_lengths(known_by, args.length_column_name)
-            return sample_lengths(dataset, name) if given is None else given
+            lengths = column_lengths(whole_dataset, length_column)
+            if lengths is None:
+                return sample_lengths(dataset, input_name)
+            return lengths
 
-        return self._lengths.get(known_by, (args.length_column_name, name), measure)
+        return self._lengths.get(whole_dataset, (length_column, input_name), measure)
 
     def _worker_options(self, seeded: bool) -> dict[str, Any]:
-        args, signals = self.trainer.args, self.trainer._signals
+        args = self.trainer.args
+        signals = self.trainer._signals
         workers = args.dataloader_num_workers
         options: dict[str, Any] = {
             "num_workers": workers,
@@ -217,23 +233,36 @@ class DataLoading:
             "multiprocessing_context": args.dataloader_multiprocessing_context,
             "in_order": args.dataloader_in_order,
         }
-        start: Any = (
-            functools.partial(seed_worker, num_workers=workers, rank=data_rank(args))
-            if seeded
-            else None
-        )
-        if workers > 0 and signals.handled:  # signals reach all processes of a group
+
+        # What a worker does when it starts, the last one first.
+        start: Any = None
+        if seeded:
+            start = functools.partial(seed_worker, num_workers=workers, rank=data_rank(args))
+
+        # Signals reach all processes of a group.
+        if workers > 0 and signals.handled:
             start = functools.partial(
                 ignore_signals, signals=signals.handled, listens=signals.shared_flag, then=start
             )
-        if workers > 0 and args.world_size > 1:  # workers inherit the connections to other ranks
+
+        # Workers inherit the connections to other ranks.
+        if workers > 0 and args.world_size > 1:
             start = functools.partial(attached_worker, then=start)
-        return options if start is None else {**options, "worker_init_fn": start}
+
+        if start is not None:
+            options["worker_init_fn"] = start
+        return options
+
+
+def _data_seed(args: TrainingArguments) -> int:
+    """Return the seed of samplers: `data_seed`, or `seed` where it is not set."""
+    if args.data_seed is None:
+        return args.seed
+    return args.data_seed
 
 
 class DevicePlacement:
-    """Move the batches of a Trainer's loader to the device, for overrides and scripts that use them
-    as they come.
+    """Move the batches of a Trainer's loader to the device, for overrides and scripts.
 
     Args:
         device: of the process.
@@ -262,70 +291,107 @@ def default_collator(processing_class: Any) -> Callable[[list[Any]], Any]:
     have, is not called.
     """
     # As in the reference, multimodal processors of `transformers` do not pad.
-    combined = is_instance(processing_class, "transformers.processing_utils", "ProcessorMixin")
+    if is_instance(processing_class, "transformers.processing_utils", "ProcessorMixin"):
+        return default_data_collator
+
     pad = getattr(processing_class, "pad", None)
-    pads = (
-        callable(pad)
-        and not combined
-        and accepted_arguments(pad, **_PADDING_OPTIONS) == _PADDING_OPTIONS
-    )
-    return DataCollatorWithPadding(processing_class) if pads else default_data_collator
+    if callable(pad) and accepted_arguments(pad, **_PADDING_OPTIONS) == _PADDING_OPTIONS:
+        return DataCollatorWithPadding(processing_class)
+    return default_data_collator
 
 
-def chosen_dataset(eval_dataset: Any, known: Any) -> Any:
-    """Return the dataset to evaluate: the one that was passed, the one of that name, or the
-    Trainer's.
+def chosen_dataset(eval_dataset: Any, datasets_of_trainer: Any) -> Any:
+    """Return the dataset to evaluate.
+
+    Args:
+        eval_dataset: it itself, its name, or None for that of the Trainer.
+        datasets_of_trainer: the `eval_dataset` of the Trainer.
+
+    Raises:
+        ValueError: there is no such dataset.
+        TypeError: it is not a dataset.
     """
     if isinstance(eval_dataset, str):
-        if not isinstance(known, dict) or eval_dataset not in known:
-            names = ", ".join(known) if isinstance(known, dict) else "no names"
+        names: list[str] = []
+        if isinstance(datasets_of_trainer, dict):
+            names = list(datasets_of_trainer)
+        if eval_dataset not in names:
             raise ValueError(
-                f"There is no eval_dataset called {eval_dataset!r}; the Trainer has {names}."
+                f"eval_dataset={eval_dataset!r} is not a dataset of the Trainer, which has "
+                f"{', '.join(names) or 'no named ones'}."
             )
-        return known[eval_dataset]
-    found = known if eval_dataset is None else eval_dataset
-    if found is None:
+        return datasets_of_trainer[eval_dataset]
+
+    if eval_dataset is None:
+        eval_dataset = datasets_of_trainer
+    if eval_dataset is None:
         raise ValueError(
             "Evaluation needs data: pass eval_dataset=... to the Trainer, or to evaluate()."
         )
-    require_dataset(found, "eval_dataset")
-    return found
+    require_dataset(eval_dataset, "eval_dataset")
+    return eval_dataset
 
 
 def training_length(
-    args: Any, dataloader: Any, each_step: int, num_examples: Callable[[Any], int]
+    args: TrainingArguments,
+    dataloader: Any,
+    samples_per_step: int,
+    num_examples: Callable[[Any], int],
 ) -> TrainingLength:
     """Return the length of a training in epochs, steps and samples.
 
     Args:
         args: the training arguments.
         dataloader: the training data.
-        each_step: samples of an optimizer step, over all processes.
+        samples_per_step: samples of an optimizer step, over all processes.
         num_examples: a loader -> its samples.
 
     Raises:
         ValueError: neither the loader nor `max_steps` gives a length.
     """
-    sized, by_steps, accumulation = (
-        has_length(dataloader),
-        args.max_steps > 0,
-        args.gradient_accumulation_steps,
-    )
-    if not sized and not by_steps:
-        raise ValueError(f"The training data has no length. Set max_steps (now {args.max_steps}).")
-    batches = len(dataloader) if sized else args.max_steps * accumulation
-    steps_per_epoch = max(math.ceil(batches / accumulation), 1)
-    max_steps = args.max_steps if by_steps else math.ceil(args.num_train_epochs * steps_per_epoch)
-    examples = num_examples(dataloader) if sized else max_steps * each_step
-    if sized and args.max_tokens_per_batch:
-        each_step = examples / steps_per_epoch  # a mean
-    epochs = max_steps / steps_per_epoch if by_steps else args.num_train_epochs
+    is_sized = has_length(dataloader)
+    ends_by_steps = args.max_steps > 0
+    if not is_sized and not ends_by_steps:
+        raise ValueError(
+            f"The training data has no length. Set max_steps (it is {args.max_steps})."
+        )
+
+    # Batches and steps of an epoch; a stream is one epoch that ends after max_steps.
+    if is_sized:
+        batches = len(dataloader)
+    else:
+        batches = args.max_steps * args.gradient_accumulation_steps
+    steps_per_epoch = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
+
+    # Steps and epochs of the training.
+    if ends_by_steps:
+        max_steps = args.max_steps
+        epochs = max_steps / steps_per_epoch
+    else:
+        max_steps = math.ceil(args.num_train_epochs * steps_per_epoch)
+        epochs = args.num_train_epochs
+    whole_epochs = sys.maxsize
+    if is_sized:
+        whole_epochs = math.ceil(epochs)
+
+    # Samples; batches by tokens have different numbers, of which the mean counts.
+    examples = max_steps * samples_per_step
+    if is_sized:
+        examples = num_examples(dataloader)
+    mean_samples: float = samples_per_step
+    if is_sized and args.max_tokens_per_batch:
+        mean_samples = examples / steps_per_epoch
+    if ends_by_steps:
+        train_samples = max_steps * mean_samples
+    else:
+        train_samples = examples * args.num_train_epochs
+
     return TrainingLength(
-        num_train_epochs=math.ceil(epochs) if sized else sys.maxsize,
+        num_train_epochs=whole_epochs,
         num_update_steps_per_epoch=steps_per_epoch,
         num_examples=examples,
-        num_train_samples=max_steps * each_step if by_steps else examples * args.num_train_epochs,
-        total_train_batch_size=round(each_step),
+        num_train_samples=train_samples,
+        total_train_batch_size=round(mean_samples),
         steps_in_epoch=batches,
         max_steps=max_steps,
     )

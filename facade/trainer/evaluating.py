@@ -28,46 +28,59 @@ logger = logging.getLogger(__name__)
 def evaluate_loader(
     trainer: Trainer, dataloader: Any, description: str, **settings: Any
 ) -> EvalLoopOutput:
-    """Run the batches of a loader through `prediction_step`; see `Trainer.evaluation_loop`, and
-    `Evaluation`.
+    """Run the batches of a loader through `prediction_step`.
+
+    Args:
+        trainer: the Trainer.
+        dataloader: the batches.
+        description: see `Trainer.evaluation_loop`.
+        settings: parameters of `Evaluation`.
     """
     started = Moment()
+    num_examples: int | str = "unknown"
+    if has_length(dataloader):
+        num_examples = trainer.num_examples(dataloader)
     logger.info("***** Running %s *****", description)
-    logger.info(
-        "  Num examples = %s",
-        trainer.num_examples(dataloader) if has_length(dataloader) else "unknown",
-    )
+    logger.info("  Num examples = %s", num_examples)
     logger.info("  Batch size = %s", trainer.args.eval_batch_size)
+
+    # Model and optimizer: until the next training step, also where the evaluation fails.
     trainer.callback_handler.eval_dataloader = dataloader
     if not trainer.is_in_train:
         cast_for_evaluation(trainer.model, trainer.args)
-    trainer.model.eval()  # until the next training step, also where the evaluation fails
+    trainer.model.eval()
     if callable(getattr(trainer.optimizer, "eval", None)):
         trainer.optimizer.eval()
-    settings |= {"to_device": trainer._prepare_input, "gather_losses": trainer._gather_losses}
+
     with (
-        # results drop what fills up the last round
+        # Ranks get the same number of batches; the results drop what fills up the last round.
         rounds_filled([getattr(dataloader, "batch_sampler", None)]),
         name_first_error(),
         evaluating(trainer.args),
         trainer.accelerator.keep_loader_position(),
     ):
         evaluation = Evaluation(
-            trainer, EvaluationFeed(dataloader), description=description, **settings
+            trainer,
+            EvaluationFeed(dataloader),
+            description=description,
+            to_device=trainer._prepare_input,
+            gather_losses=trainer._gather_losses,
+            **settings,
         )
-        if trainer._fitting is None:  # a training compares it at its start
+        # A training compares the ranks at its start.
+        if trainer._fitting is None:
             require_same_evaluation(trainer, dataloader)
         with recording_into(evaluation.recorded):
             _run_lightning(trainer, evaluation, started, test=description == "Prediction")
         trainer.gather_function = trainer.accelerator.gather_for_metrics
         output = evaluation.result
-    best = trainer._best_metric
-    best.columns = evaluation.columns
-    nothing = not (evaluation.found_labels or evaluation.metrics) and evaluation.steps
-    if description == "Evaluation" and nothing:
-        best.warn_of_missing_labels(
-            wanted=trainer.compute_metrics is not None and not evaluation.prediction_loss_only
-        )
+
+    # Neither a loss nor metrics: the labels are missing.
+    trainer._best_metric.columns = evaluation.columns
+    has_results = evaluation.found_labels or evaluation.metrics or not evaluation.steps
+    if description == "Evaluation" and not has_results:
+        needs_metrics = trainer.compute_metrics is not None and not evaluation.prediction_loss_only
+        trainer._best_metric.warn_of_missing_labels(wanted=needs_metrics)
     return output
 
 
@@ -86,24 +99,32 @@ def _run_lightning(
     from ..evaluation.module import EvaluationModule
     from .lightning_trainer import build_lightning_trainer, distribute, planned, running
 
-    # of which Lightning would warn
-    empty = has_length(evaluation.feed) and len(evaluation.feed) == 0
+    # Lightning would warn of a loader without batches.
+    is_empty = has_length(evaluation.feed) and len(evaluation.feed) == 0
+
+    # In the middle of a training.
     if trainer._fitting is not None:
         trainer._setup_seconds = 0.0
-        if not empty:
+        if not is_empty:
             trainer._fitting.module.evaluate(evaluation)
         return
-    if empty:
+
+    if is_empty:
         return
     with planned(trainer):
         module = EvaluationModule(trainer.model, evaluation)
         distribute(trainer, module)
         lightning_trainer = build_lightning_trainer(trainer)
+
+        # The preparation does not count in the speed.
         trainer._setup_seconds = started.seconds_ago
         if not trainer._prepared:
             trainer._prepared = True
             trainer.model_preparation_time = round(trainer._setup_seconds, 4)
-        loop = lightning_trainer.test if test else lightning_trainer.validate
+
+        loop = lightning_trainer.validate
+        if test:
+            loop = lightning_trainer.test
         with ShortTraceback(), running(trainer, lightning_trainer, module):
             loop(
                 module,
@@ -115,25 +136,31 @@ def _run_lightning(
 def evaluate_each(
     trainer: Trainer, datasets: Mapping[str, Any], ignore_keys: Any, prefix: str, **gen_kwargs: Any
 ) -> dict[str, float]:
-    """Evaluate several datasets, or the names of them, each under `{prefix}_{name}`; return all
-    metrics.
+    """Evaluate several datasets, or the names of them, each under `{prefix}_{name}`.
 
     The aggregate over them, if `eval_aggregate` asks for it, is logged as the metrics of one more
     dataset.
+
+    Returns:
+        All metrics.
     """
-    each: dict[str, dict[str, float]] = {}
+    metrics_by_name: dict[str, dict[str, float]] = {}
+    metrics: dict[str, float] = {}
     for name, dataset in datasets.items():
         with metrics_of(trainer, name):
-            each[name] = trainer.evaluate(
+            metrics_of_dataset = trainer.evaluate(
                 dataset, ignore_keys, metric_key_prefix=f"{prefix}_{name}", **gen_kwargs
             )
-    metrics = {key: value for found in each.values() for key, value in found.items()}
+        metrics_by_name[name] = metrics_of_dataset
+        metrics |= metrics_of_dataset
+
     if trainer.args.eval_aggregate is not None:
-        found = aggregate(trainer.args.eval_aggregate, each, prefix)
-        trainer.log(found)
+        aggregated = aggregate(trainer.args.eval_aggregate, metrics_by_name, prefix)
+        trainer.log(aggregated)
         trainer.control = trainer.callback_handler.on_evaluate(
-            trainer.args, trainer.state, trainer.control, found
+            trainer.args, trainer.state, trainer.control, aggregated
         )
-        metrics |= found
+        metrics |= aggregated
+
     trainer._search.record_evaluation(metrics, prefix)
     return metrics

@@ -26,7 +26,7 @@ _NOT_HERE = {
     "OnExceptionCheckpoint": (
         "Lightning would begin with its file. Set save_strategy, and resume_from_checkpoint=True"
     ),
-    "LightningBridge": "this is no plain lightning.Trainer. Pass the TrainerCallbacks themselves",
+    "LightningBridge": "it is for a plain lightning.Trainer. Pass the TrainerCallbacks themselves",
 }
 """Callbacks that would have no effect or a wrong one, with the reason and what to do instead."""
 _AVERAGING = ("StochasticWeightAveraging", "WeightAveraging")
@@ -34,12 +34,11 @@ _AVERAGING = ("StochasticWeightAveraging", "WeightAveraging")
 
 def is_lightning_callback(callback: Any) -> bool:
     """Return whether this is a callback or callback class of Lightning, without importing it."""
-    cls = callback if isinstance(callback, type) else type(callback)
-    return any(
-        base.__name__ == "Callback"
-        and base.__module__.startswith(("lightning.pytorch", "pytorch_lightning"))
-        for base in cls.__mro__
-    )
+    for base in _class_of(callback).__mro__:
+        is_of_lightning = base.__module__.startswith(("lightning.pytorch", "pytorch_lightning"))
+        if base.__name__ == "Callback" and is_of_lightning:
+            return True
+    return False
 
 
 def check_callback(callback: Any) -> None:
@@ -53,10 +52,10 @@ def check_callback(callback: Any) -> None:
     """
     for name, reason in _NOT_HERE.items():
         if _is(callback, name):
-            given = (
-                name if type(callback).__name__ == name else f"{type(callback).__name__}, a {name},"
-            )
-            raise ValueError(f"{given} cannot be used with this Trainer: {reason}.")
+            described = name
+            if type(callback).__name__ != name:
+                described = f"{type(callback).__name__}, a {name},"
+            raise ValueError(f"{described} cannot be used with this Trainer: {reason}.")
 
 
 def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, resumed: bool) -> None:
@@ -69,21 +68,19 @@ def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, res
         if sharded and any(_is(callback, name) for name in _AVERAGING):
             name = type(callback).__name__
             raise ValueError(
-                f"{name} averages whole models, but this one is sharded. Leave it out, or use DDP."
+                f"{name} averages whole models, but this one is sharded. Remove it, or use DDP."
             )
         if resumed and _is(callback, "ModelPruning"):
             raise ValueError(
-                "ModelPruning keeps its masks in no checkpoint. Leave out resume_from_checkpoint, "
-                "or it."
+                "ModelPruning does not save its masks, so a training with it cannot be resumed. "
+                "Remove resume_from_checkpoint, or the callback."
             )
-        normalised = any(isinstance(module, _NORMS) for module in model.modules())
-        if normalised and _is(callback, "StochasticWeightAveraging"):
-            said = (
-                "StochasticWeightAveraging runs one more epoch, without steps, for this model's "
-                "BatchNorm layers"
-            )
+        has_batch_norm = any(isinstance(module, _NORMS) for module in model.modules())
+        if has_batch_norm and _is(callback, "StochasticWeightAveraging"):
             raise ValueError(
-                f"{said}, and the Trainer has none. Use WeightAveraging or EMAWeightAveraging."
+                "StochasticWeightAveraging needs one more epoch, without steps, for this model's "
+                "BatchNorm layers, which the Trainer does not run. Use WeightAveraging or "
+                "EMAWeightAveraging."
             )
 
 
@@ -100,15 +97,15 @@ class ReplacedSchedule:
     def __init__(self) -> None:
         self.config: Any = None
 
-    def update(self, lightning_trainer: Any, own: Any) -> None:
+    def update(self, lightning_trainer: Any, trainer_schedule: Any) -> None:
         """Update `config` at the beginning of an epoch."""
+        self.config = None
         configs = lightning_trainer.lr_scheduler_configs
-        self.config = configs[0] if configs and configs[0].scheduler is not own else None
+        if configs and configs[0].scheduler is not trainer_schedule:
+            self.config = configs[0]
 
     def step(self) -> float:
-        """Step a schedule with the interval `step`; return the learning rate of the first
-        parameter group before.
-        """
+        """Step a schedule with the interval `step`; return the learning rate before."""
         rate = float(self.config.scheduler.optimizer.param_groups[0]["lr"])
         if self.config.interval == "step":
             self.config.scheduler.step()
@@ -121,5 +118,10 @@ class ReplacedSchedule:
 
 
 def _is(callback: Any, name: str) -> bool:
-    cls = callback if isinstance(callback, type) else type(callback)
-    return any(base.__name__ == name for base in cls.__mro__)
+    return any(base.__name__ == name for base in _class_of(callback).__mro__)
+
+
+def _class_of(callback: Any) -> type:
+    if isinstance(callback, type):
+        return callback
+    return type(callback)

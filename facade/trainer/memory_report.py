@@ -23,14 +23,11 @@ _STAGES = {
     "evaluate": "eval",
     "predict": "test",
 }
-"""Stage of each method of the Trainer; an override that names no stage is recognised by its own
-name.
-"""
+"""Stage of each method of the Trainer, also of an override that does not name its stage."""
 
 
 class MemoryTracker:
-    """As `transformers.trainer_utils.TrainerMemoryTracker`: what each stage allocated, and its peak
-    beyond that.
+    """As `transformers.trainer_utils.TrainerMemoryTracker`: memory of each stage, and its peak.
 
     Only the outermost stage is measured: an evaluation in the middle of training belongs to the
     training.
@@ -40,7 +37,9 @@ class MemoryTracker:
     """
 
     def __init__(self, skip: bool) -> None:
-        self._process = None if skip else _this_process()
+        self._process = None
+        if not skip:
+            self._process = _this_process()
         self._stage: str | None = None
         self._report: dict[str, int] = {}
         self._watch: _PeakWatch | None = None
@@ -54,7 +53,7 @@ class MemoryTracker:
                 that calls this.
 
         Raises:
-            ValueError: there is no stage, and the caller is not one of these methods.
+            ValueError: no stage was passed, and the caller is not one of these methods.
         """
         if self._process is None:
             return
@@ -69,9 +68,8 @@ class MemoryTracker:
             torch.cuda.reset_peak_memory_stats()
         self._begin = self._allocated()
         if stage == "init":
-            self._report |= {
-                f"before_init_mem_{kind}": amount for kind, amount in self._begin.items()
-            }
+            for kind, amount in self._begin.items():
+                self._report[f"before_init_mem_{kind}"] = amount
         self._watch = _PeakWatch(self._process)
         self._watch.start()
 
@@ -85,8 +83,9 @@ class MemoryTracker:
             self.stop(_stage_of(sys._getframe(1).f_code.co_name), metrics)
 
     def stop(self, stage: str, metrics: dict[str, Any] | None = None) -> None:
-        """End a stage, and add what is known to `metrics`: bytes, under
-        `{stage}_mem_{cpu,gpu}_*_delta`.
+        """End a stage, and add its memory to `metrics`, if they are passed.
+
+        The names are `{stage}_mem_{cpu,gpu}_*_delta`; the unit is bytes.
         """
         if self._process is None or self._stage != stage or self._watch is None:
             return
@@ -153,8 +152,8 @@ def _stage_of(method: str) -> str:
 def _this_process() -> Any:
     if not is_installed("psutil"):
         logger.warning(
-            "skip_memory_metrics=False, but psutil is not there: no memory report. Install it: pip "
-            "install psutil"
+            "skip_memory_metrics=False has no effect: psutil is not installed, so memory is not "
+            "reported. Run pip install psutil."
         )
         return None
     import psutil

@@ -43,17 +43,22 @@ class RunningLoss:
         self.trainer = trainer
         self.meter = LossMeter(trainer.args.logging_nan_inf_filter)
         self.total = 0.0
-        self.first_step = self.last_logged = trainer.state.global_step
+        self.first_step = trainer.state.global_step
+        self.last_logged = trainer.state.global_step
         self.not_finite = 0
         self.recorded = RecordedValues(_share)
         self._others_recorded = False
-        self._not_finite_steps: set[int] = set()  # since the last `take`, in this process
         self._has_warned = False
-        self._tensor: torch.Tensor | None = None  # created by `since_log`
+
+        # Since the last `take`, in this process.
+        self._not_finite_steps: set[int] = set()
+
+        # Made by `since_log`.
+        self._tensor: torch.Tensor | None = None
 
     @property
     def since_log(self) -> torch.Tensor:
-        """Return the sum since the last log in this process, for overrides that log.
+        """The sum since the last log in this process, for overrides that log.
 
         It is the same tensor for the whole training, and changes in place take effect. Synchronises
         with the device.
@@ -66,7 +71,8 @@ class RunningLoss:
 
     @since_log.setter
     def since_log(self, loss: torch.Tensor) -> None:
-        if loss is not self._tensor:  # `-=` assigns the tensor it changed in place
+        # `-=` assigns the tensor that it has changed in place.
+        if loss is not self._tensor:
             self._sum_up()
             self._tensor = loss
 
@@ -86,9 +92,7 @@ class RunningLoss:
         return loss
 
     def mean(self) -> float:
-        """Return the mean loss per step of the training, and log the number of steps whose loss
-        was not finite.
-        """
+        """Return the mean loss per step of the training, and warn if some were not finite."""
         self.take()
         steps = self.trainer.state.global_step - self.first_step
         if self.not_finite and self.trainer.state.is_world_process_zero:
@@ -100,9 +104,7 @@ class RunningLoss:
         return self.total / max(steps, 0.001)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that makes the next log after a resumption that of an uninterrupted
-        training.
-        """
+        """Return the state with which the next log is that of an uninterrupted training."""
         if self._tensor is not None:
             self.meter.begin_with(self._tensor.item())
         return {"last_logged": self.last_logged, "losses": self.meter.state_dict()}
@@ -113,12 +115,14 @@ class RunningLoss:
         The mean over the training begins at the last log before the checkpoint: earlier losses are
         not part of the run.
         """
-        self.last_logged = self.first_step = state["last_logged"]
+        self.last_logged = state["last_logged"]
+        self.first_step = state["last_logged"]
         self.meter.load_state_dict(state["losses"])
 
     def take_recorded(self) -> dict[str, float]:
-        """Return the means of recorded values over all processes; after `take`, which tells
-        whether there are any.
+        """Return the means of recorded values over all processes.
+
+        It follows `take`, which tells whether any process has recorded values.
         """
         if not (self.recorded or self._others_recorded):
             return {}
@@ -128,9 +132,8 @@ class RunningLoss:
         if self._tensor is not None:
             self.meter.begin_with(self._tensor.item())
         total = self.meter.take()
-        self._not_finite_steps.update(
-            self.last_logged + since + 1 for since in self.meter.not_finite_steps
-        )
+        for steps_since_log in self.meter.not_finite_steps:
+            self._not_finite_steps.add(self.last_logged + steps_since_log + 1)
         return total
 
     def _of_all_processes(self, loss: float) -> tuple[float, set[int]]:
@@ -155,14 +158,16 @@ class RunningLoss:
         self._has_warned = True
         if not self.trainer.state.is_world_process_zero:
             return
-        left_out = " logging_nan_inf_filter leaves them out of the logged average."
+        note = ""
+        if self.meter.skip_not_finite:
+            note = " logging_nan_inf_filter leaves them out of the logged average."
         logger.warning(
             "%s of the %s steps since the last log had a NaN or infinite loss, the first of them "
             "step %s.%s",
             len(steps),
             self.trainer.state.global_step - self.last_logged,
             min(steps),
-            left_out if self.meter.skip_not_finite else "",
+            note,
         )
 
 
@@ -182,7 +187,9 @@ class RunningLossAttribute:
         self.name = name
 
     def __get__(self, trainer: Any, owner: type) -> Any:
-        return self if trainer is None else getattr(trainer._running_loss, self.name)
+        if trainer is None:
+            return self
+        return getattr(trainer._running_loss, self.name)
 
     def __set__(self, trainer: Any, value: Any) -> None:
         setattr(trainer._running_loss, self.name, value)
@@ -217,7 +224,8 @@ class TokenCounter:
     def flush(self) -> None:
         """Add the pending tokens of all processes to the state; collective."""
         self.flush_own()
-        trainer, args = self.trainer, self.trainer.args
+        trainer = self.trainer
+        args = trainer.args
         if args.include_num_input_tokens_seen == "no" or args.world_size == 1:
             return
         seen = trainer.accelerator.reduce(torch.as_tensor(self.pending, device=args.device))
@@ -241,32 +249,32 @@ class TokenCounter:
                 name,
             )
             return 0
+
+        # A mask of more dimensions is that of packed documents.
         if trainer.args.include_num_input_tokens_seen == "non_padding":
-            # not one of packed documents
             if "attention_mask" in inputs and inputs["attention_mask"].ndim == 2:
                 return _number(inputs["attention_mask"].sum())
             padding = getattr(trainer.processing_class, "pad_token_id", None)
             if padding is not None:
                 return _number((inputs[name] != padding).sum())
             logger.warning(
-                "Padding cannot be told from tokens without attention_mask or pad_token_id: all "
-                "are counted."
+                "Padding cannot be distinguished from tokens without attention_mask or "
+                "pad_token_id, so all are counted."
             )
         return inputs[name].numel()
 
 
 def _number(count: torch.Tensor) -> int | torch.Tensor:
-    """Return a count as a number if it is on the CPU; the host would wait for that of another
-    device.
-    """
+    """Return a count as a number if it is on the CPU; reading another device would wait for it."""
     if count.is_cpu:
         return int(count)
     return count
 
 
 class ParameterCounter:
-    """Count the parameters outside the embeddings: once for each model, or as often as a model's
-    own method may differ.
+    """Count the parameters outside of the embeddings.
+
+    It does so once for each model, or each time if the model has its own method.
 
     Args:
         trainer: the Trainer.
@@ -291,7 +299,5 @@ class ParameterCounter:
 
 
 def _counts_itself(model: Any) -> bool:
-    """Return whether `num_parameters` is a script's, not that of transformers, which goes
-    through all parameters.
-    """
+    """Return whether `num_parameters` is a script's, and not that of transformers."""
     return not getattr(model.num_parameters, "__module__", "").startswith("transformers.")

@@ -36,11 +36,14 @@ def create_optimizer(trainer: Trainer, model: Any) -> Optimizer:
     """Create the optimizer of a Trainer unless it has one, see `Trainer.create_optimizer`."""
     args = trainer.args
     if trainer.optimizer is None:
-        model = trainer.model if model is None else model
+        if model is None:
+            model = trainer.model
         groups = groups_of(trainer, model)
-        optimizer_cls, kwargs = trainer.optimizer_cls_and_kwargs or _with_warmup_in_steps(
-            args, trainer._training_steps, *trainer.get_optimizer_cls_and_kwargs(args, model)
-        )
+        if trainer.optimizer_cls_and_kwargs:
+            optimizer_cls, kwargs = trainer.optimizer_cls_and_kwargs
+        else:
+            optimizer_cls, kwargs = trainer.get_optimizer_cls_and_kwargs(args, model)
+            kwargs = _with_warmup_in_steps(args, trainer._training_steps, kwargs)
         trainer.optimizer = build_optimizer(optimizer_cls, kwargs, model, groups)
     check_optimizer(args, trainer.optimizer)
     return trainer.optimizer
@@ -56,35 +59,47 @@ def groups_of(trainer: Trainer, model: nn.Module) -> list[dict[str, Any]]:
 
 
 def describe_groups(trainer: Trainer) -> Iterator[tuple[str, str, str]]:
-    """Yield a row of the plan for each group that rules or Muon make, and one for what is
-    frozen.
+    """Yield the rows of the plan about parameter groups.
+
+    There is one for each group that rules or Muon make, and one for frozen parameters.
     """
     args = trainer.args
     model = trainer.model
-    muon = args.optim == MUON
-    groups = groups_of(trainer, model) if args.parameter_rules or muon else []
-    kinds = (
-        dict(zip(("Muon", "AdamW"), split_groups(groups, matrices(model)), strict=True))
-        if muon
-        else {"group": groups}
-    )
-    for kind, group in (
-        (kind, group) for kind, groups in kinds.items() for group in groups if group["params"]
-    ):
-        rates = f"lr={group.get('lr', args.learning_rate)}, weight_decay={group['weight_decay']}"
-        said = (
-            f"{kind} of {len(group['params'])} parameters "
-            f"({sum(one.numel() for one in group['params']):,} numbers)"
-        )
-        yield "parameter_rules", said, f"{group.get('rules', 'no rule')}: {rates}"
-    if args.parameter_rules and (
-        frozen := [name for name, one in model.named_parameters() if not one.requires_grad]
-    ):
+    uses_muon = args.optim == MUON
+    if not args.parameter_rules and not uses_muon:
+        return
+
+    # Muon steps the matrices, AdamW everything else.
+    groups = groups_of(trainer, model)
+    groups_by_name = {"group": groups}
+    if uses_muon:
+        muon_groups, adamw_groups = split_groups(groups, matrices(model))
+        groups_by_name = {"Muon": muon_groups, "AdamW": adamw_groups}
+
+    for name, named_groups in groups_by_name.items():
+        for group in named_groups:
+            if group["params"]:
+                yield _group_row(name, group, args.learning_rate)
+
+    frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
+    if args.parameter_rules and frozen:
         yield (
             "parameter_rules",
             f"{len(frozen)} parameters without gradients",
             f"frozen: {', '.join(frozen):.80}",
         )
+
+
+def _group_row(name: str, group: dict[str, Any], learning_rate: float) -> tuple[str, str, str]:
+    """Return the row of the plan about a parameter group."""
+    numbers = sum(parameter.numel() for parameter in group["params"])
+    rate = group.get("lr", learning_rate)
+    rules = group.get("rules", "no rule")
+    return (
+        "parameter_rules",
+        f"{name} of {len(group['params'])} parameters ({numbers:,} numbers)",
+        f"{rules}: lr={rate}, weight_decay={group['weight_decay']}",
+    )
 
 
 def freeze_by_rules(trainer: Trainer) -> None:
@@ -98,11 +113,11 @@ def check_rules(args: TrainingArguments, optimizer: Any) -> None:
     """Check that an optimizer has the groups of the rules.
 
     Raises:
-        ValueError: it has been made otherwise, so that the rules would have no effect.
+        ValueError: it was made in another way, so that the rules would have no effect.
     """
     rules: Any = args.parameter_rules or {}
-    needed = any(settings.keys() - {"frozen"} for settings in rules.values())
-    if needed and not any("rules" in group for group in optimizer.param_groups):
+    makes_groups = any(settings.keys() - {"frozen"} for settings in rules.values())
+    if makes_groups and not any("rules" in group for group in optimizer.param_groups):
         raise ValueError(
             f"parameter_rules={rules} would have no effect: {type(optimizer).__name__} does not "
             "have the groups of Trainer.create_optimizer, as it was passed, made by an override "
@@ -138,8 +153,8 @@ def complete_optimizer(optimizer: Any) -> None:
     """
     if not hasattr(optimizer, "optimizer") and hasattr(optimizer, "__dict__"):
         vars(optimizer)[_IS_ITS_OWN_INNER] = True
-        kind: Any = type(optimizer)
-        kind.optimizer = _InnerOptimizer()
+        optimizer_class: Any = type(optimizer)
+        optimizer_class.optimizer = _InnerOptimizer()
     for name in ("defaults", "state"):
         if not hasattr(optimizer, name):
             setattr(optimizer, name, {})
@@ -148,32 +163,39 @@ def complete_optimizer(optimizer: Any) -> None:
 def create_scheduler(trainer: Trainer, num_training_steps: int, optimizer: Optimizer | None) -> Any:
     """Create the schedule of a Trainer unless it has one, see `Trainer.create_scheduler`."""
     let_backward_step(trainer.optimizer)
-    if trainer.lr_scheduler is None:
-        args = trainer.args
-        kwargs: Any = args.lr_scheduler_kwargs
-        trainer.lr_scheduler = get_scheduler(
-            args.lr_scheduler_type,
-            optimizer=trainer.optimizer if optimizer is None else optimizer,
-            num_warmup_steps=args.get_warmup_steps(num_training_steps),
-            num_training_steps=num_training_steps,
-            scheduler_specific_kwargs=kwargs,
-        )
-        trainer._created_lr_scheduler = True
+    if trainer.lr_scheduler is not None:
+        return trainer.lr_scheduler
+
+    args = trainer.args
+    scheduled_optimizer: Any = optimizer
+    if optimizer is None:
+        scheduled_optimizer = trainer.optimizer
+    kwargs: Any = args.lr_scheduler_kwargs
+    trainer.lr_scheduler = get_scheduler(
+        args.lr_scheduler_type,
+        optimizer=scheduled_optimizer,
+        num_warmup_steps=args.get_warmup_steps(num_training_steps),
+        num_training_steps=num_training_steps,
+        scheduler_specific_kwargs=kwargs,
+    )
+    trainer._created_lr_scheduler = True
     return trainer.lr_scheduler
 
 
 def is_attached(schedule: Any, optimizer: Any) -> bool:
-    """Return whether a schedule is one that Lightning can show to its callbacks: attached to the
-    optimizer, and saved.
+    """Return whether Lightning can show a schedule to its callbacks.
 
-    Others, such as a class with no attribute `optimizer`, are stepped all the same. Warn about one
-    that changes only the groups of another optimizer, so that it has no effect.
+    That is one that is attached to the optimizer, and can be saved. Others, such as a class without
+    an attribute `optimizer`, are stepped all the same. Warn about one that changes only the groups
+    of another optimizer, so that it has no effect.
     """
-    attached_to = getattr(schedule, "optimizer", None)
-    if attached_to is optimizer:
+    scheduled_optimizer = getattr(schedule, "optimizer", None)
+    if scheduled_optimizer is optimizer:
         return hasattr(schedule, "state_dict") and hasattr(schedule, "load_state_dict")
-    groups = getattr(attached_to, "param_groups", optimizer.param_groups)
-    if not any(group is own for group in groups for own in optimizer.param_groups):
+
+    groups = getattr(scheduled_optimizer, "param_groups", optimizer.param_groups)
+    stepped_groups = {id(group) for group in optimizer.param_groups}
+    if not any(id(group) in stepped_groups for group in groups):
         logger.warning(
             "%s changes the learning rates of another optimizer than trainer.optimizer, so it has "
             "no effect. Make it from that optimizer, or set trainer.lr_scheduler = None.",
@@ -189,23 +211,30 @@ def get_learning_rates(self: Any) -> list[float]:
 
 def get_num_trainable_parameters(self: Any) -> int:
     """As `transformers.Trainer.get_num_trainable_parameters`."""
-    trained = (p for p in self.model.parameters() if p.requires_grad)
-    return sum(getattr(p, "ds_numel", p.numel()) for p in trained)  # DeepSpeed may shard them
+    count = 0
+    for parameter in self.model.parameters():
+        if parameter.requires_grad:
+            # A parameter that DeepSpeed shards has the number of its elements in an attribute.
+            count += getattr(parameter, "ds_numel", parameter.numel())
+    return count
 
 
 def get_optimizer_group(self: Any, param: str | nn.Parameter | None = None) -> Any:
-    """As `transformers.Trainer.get_optimizer_group`: the group of a parameter, or the parameters of
-    all groups.
+    """As `transformers.Trainer.get_optimizer_group`: the group of a parameter.
 
     Args:
         param: a parameter, or its name in the model.
+
+    Returns:
+        Its group; without `param`, or for a parameter of no group, the parameters of all groups.
     """
     groups = _required(self.optimizer).param_groups
-    if param is None:
-        return [group["params"] for group in groups]
-    wanted = self.model.get_parameter(param) if isinstance(param, str) else param
-    found = (group for group in groups if any(wanted is one for one in group["params"]))
-    return next(found, [group["params"] for group in groups])
+    if isinstance(param, str):
+        param = self.model.get_parameter(param)
+    for group in groups:
+        if any(parameter is param for parameter in group["params"]):
+            return group
+    return [group["params"] for group in groups]
 
 
 def _required(optimizer: Any) -> Optimizer:
@@ -215,22 +244,17 @@ def _required(optimizer: Any) -> Optimizer:
 
 
 def _with_warmup_in_steps(
-    args: Any, training_steps: int | None, optimizer_cls: Any, kwargs: dict[str, Any]
-) -> Any:
-    """Return class and arguments, with `warmup_steps` of the optimizer in steps instead of a
-    ratio.
-    """
+    args: TrainingArguments, training_steps: int | None, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the optimizer's arguments with `warmup_steps` in steps instead of a ratio."""
     if not 0 < kwargs.get("warmup_steps", 0) < 1:
-        return optimizer_cls, kwargs
+        return kwargs
     if training_steps is None:
-        said = (
-            f"warmup_steps={args.warmup_steps} is a share of a training whose length is not "
-            "known yet"
-        )
         raise ValueError(
-            f"{said}. Set it to a number of steps, or call create_optimizer_and_scheduler."
+            f"warmup_steps={args.warmup_steps} is a share of a training whose length is not known "
+            "yet. Set it to a number of steps, or call create_optimizer_and_scheduler."
         )
-    return optimizer_cls, {**kwargs, "warmup_steps": args.get_warmup_steps(training_steps)}
+    return {**kwargs, "warmup_steps": args.get_warmup_steps(training_steps)}
 
 
 def check_optimizer(args: TrainingArguments, optimizer: Any) -> None:
@@ -240,18 +264,19 @@ def check_optimizer(args: TrainingArguments, optimizer: Any) -> None:
         ValueError: fp16, or gradient accumulation.
         NotImplementedError: several processes.
     """
-    layerwise = isinstance(optimizer, LayerwiseOptimizer)
-    if layerwise or steps_in_backward(optimizer):
-        _refuse_conflicts(args, f"The optimizer {type(optimizer).__name__}", layerwise=layerwise)
+    is_layerwise = isinstance(optimizer, LayerwiseOptimizer)
+    if is_layerwise or steps_in_backward(optimizer):
+        description = f"The optimizer {type(optimizer).__name__}"
+        _refuse_conflicts(args, description, is_layerwise=is_layerwise)
 
 
-def check_trains(optimizer: Any, model: nn.Module, called: nn.Module) -> list[nn.Parameter]:
+def check_trains(optimizer: Any, model: nn.Module, forward_model: nn.Module) -> list[nn.Parameter]:
     """Check that an optimizer holds the parameters of the model.
 
     Args:
         optimizer: at the beginning of the training.
         model: the user's model.
-        called: the wrapped model, or the model itself.
+        forward_model: the wrapped model, or the model itself.
 
     Returns:
         The trainable parameters in no group, after a warning that names them.
@@ -260,81 +285,89 @@ def check_trains(optimizer: Any, model: nn.Module, called: nn.Module) -> list[nn
         ValueError: the optimizer holds none of the parameters, so that no step would change the
             model.
     """
-    held = _held(optimizer)
-    # the names of the model take precedence
-    trained = dict([*_trained(called), *_trained(unwrap_model(model))])
-    named = {one: name for name, one in trained.items()}
-    left_out = {one: name for one, name in named.items() if one not in held}
+    held = _held_parameters(optimizer)
+
+    # Names of trainable parameters; those in the model itself take precedence.
+    names: dict[nn.Parameter, str] = {}
+    for module in (forward_model, unwrap_model(model)):
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                names[parameter] = name
+
+    left_out = [parameter for parameter in names if parameter not in held]
     if not left_out:
-        _warn_of_others(held.difference(named), optimizer)
+        _warn_of_foreign_parameters(held.difference(names), optimizer)
     if not held or not left_out:
         return []
-    kind = type(optimizer).__name__
-    names = list(left_out.values())
-    listed = ", ".join(names[:_SHOWN]) + (", ..." if names[_SHOWN:] else "")
+
+    # Some are in no group, or all of them.
+    optimizer_name = type(optimizer).__name__
+    listed = ", ".join(names[parameter] for parameter in left_out[:_SHOWN])
+    if len(left_out) > _SHOWN:
+        listed += ", ..."
     remedy = (
         "If that is meant, freeze them with requires_grad_(False). If the model or its layers were "
-        "replaced, set "
+        "replaced, set trainer.optimizer = trainer.lr_scheduler = None."
     )
-    remedy += "trainer.optimizer = trainer.lr_scheduler = None."
-    if len(left_out) == len(named):
+    if len(left_out) == len(names):
         raise ValueError(
-            f"{kind} holds none of the {len(named)} trainable parameters ({listed}). {remedy}"
+            f"{optimizer_name} holds none of the {len(names)} trainable parameters ({listed}). "
+            f"{remedy}"
         )
-    said = "%s of %s trainable parameters are in no group of %s and will not change: %s. %s"
-    logger.warning(said, len(left_out), len(named), kind, listed, remedy)
-    return list(left_out)
+    logger.warning(
+        "%s of %s trainable parameters are in no group of %s and will not change: %s. %s",
+        len(left_out),
+        len(names),
+        optimizer_name,
+        listed,
+        remedy,
+    )
+    return left_out
 
 
-def _warn_of_others(held: set[torch.Tensor], optimizer: Any) -> None:
-    """Warn of trained parameters that are not of the model, such as those of a loss that is a
-    module.
+def _warn_of_foreign_parameters(parameters: set[torch.Tensor], optimizer: Any) -> None:
+    """Warn of trained parameters outside of the model, such as those of a loss with weights.
 
     Args:
-        held: what the optimizer steps beside all trainable parameters of the model.
+        parameters: what the optimizer steps beside all trainable parameters of the model.
         optimizer: at the beginning of the training.
     """
-    others = [parameter for parameter in held if parameter.requires_grad]
-    if others:
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if trained:
         logger.warning(
-            "%s trains %s parameters (%s values) that are not of the model: no checkpoint holds "
-            "them, and a resumed training does not go on with their values. Make their module an "
-            "attribute of the model.",
+            "%s trains %s parameters (%s values) that are not part of the model: checkpoints do "
+            "not contain them, so a resumed training does not continue with their values. Make "
+            "their module an attribute of the model.",
             type(optimizer).__name__,
-            len(others),
-            sum(parameter.numel() for parameter in others),
+            len(trained),
+            sum(parameter.numel() for parameter in trained),
         )
 
 
-def _held(optimizer: Any) -> set[torch.Tensor]:
+def _held_parameters(optimizer: Any) -> set[torch.Tensor]:
     """Return the parameters of an optimizer, or of the inner ones of a layerwise optimizer."""
-    inside = getattr(optimizer, "optimizer_dict", None)
-    return (
-        set(inside)
-        if inside is not None
-        else {one for group in optimizer.param_groups for one in group["params"]}
-    )
+    inner_optimizers = getattr(optimizer, "optimizer_dict", None)
+    if inner_optimizers is not None:
+        return set(inner_optimizers)
+
+    held: set[torch.Tensor] = set()
+    for group in optimizer.param_groups:
+        held.update(group["params"])
+    return held
 
 
-def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-
-
-def _refuse_conflicts(args: TrainingArguments, shown: str, *, layerwise: bool) -> None:
-    steps = f"{shown} steps in each backward pass, one parameter after another"
+def _refuse_conflicts(args: TrainingArguments, description: str, *, is_layerwise: bool) -> None:
+    steps = f"{description} steps in each backward pass, one parameter after another"
     if args.world_size > 1:
-        said = (
-            f"{steps}, before the gradients of the {args.world_size} processes are brought together"
-        )
         raise NotImplementedError(
-            f"{said}. Train in one process, or choose another, such as 'galore_adamw'."
+            f"{steps}, before the gradients of the {args.world_size} processes are averaged. Train "
+            "in one process, or choose another, such as 'galore_adamw'."
         )
-    if layerwise and args.gradient_accumulation_steps > 1:
-        said = (
+    if is_layerwise and args.gradient_accumulation_steps > 1:
+        raise ValueError(
             f"{steps}: gradient_accumulation_steps={args.gradient_accumulation_steps} would have "
-            "no effect"
+            "no effect. Set it to 1, or choose the optimizer without 'layerwise'."
         )
-        raise ValueError(f"{said}. Set it to 1, or choose the optimizer without 'layerwise'.")
     if args.fp16:
         raise ValueError(
             f"{steps}, where the gradients still hold the loss scale of fp16=True. Set bf16=True "

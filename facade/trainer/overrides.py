@@ -9,13 +9,15 @@ from typing import Any
 
 def is_own(trainer: Any, name: str) -> bool:
     """Return whether a method is neither overridden in a subclass nor replaced on the object."""
-    home = next((kind for kind in type(trainer).__mro__ if name in vars(kind)), None)
-    if name in vars(trainer) or home is None:
+    if name in vars(trainer):
         return False
-    places = (home.__module__, getattr(vars(home)[name], "__module__", ""))
-    return all(place.startswith(f"{__package__}.") for place in places) and not hasattr(
-        vars(home)[name], "__wrapped__"
-    )
+    for trainer_class in type(trainer).__mro__:
+        if name in vars(trainer_class):
+            method = vars(trainer_class)[name]
+            modules = (trainer_class.__module__, getattr(method, "__module__", ""))
+            is_of_package = all(module.startswith(f"{__package__}.") for module in modules)
+            return is_of_package and not hasattr(method, "__wrapped__")
+    return False
 
 
 def mentions(trainer: Any, name: str) -> bool:
@@ -25,14 +27,12 @@ def mentions(trainer: Any, name: str) -> bool:
         trainer: an object of the subclass.
         name: of an attribute or a function.
     """
-    return any(used.endswith(name) for used in _names_used(type(trainer)))
+    return any(used_name.endswith(name) for used_name in _names_used(type(trainer)))
 
 
 @functools.lru_cache(maxsize=16)
 def _names_used(trainer_class: type) -> frozenset[str]:
-    """Return the names of attributes and global variables in the methods of classes that are not
-    of this package.
-    """
+    """Return the names of attributes and globals that methods of a script's classes use."""
     names: set[str] = set()
     for base in trainer_class.__mro__:
         if base.__module__.startswith(f"{__package__}."):

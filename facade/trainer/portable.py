@@ -17,16 +17,24 @@ if TYPE_CHECKING:
 
 def portable(trainer: Trainer) -> Any:
     """Copy a Trainer without the state of this process: model, components and threads."""
-    sent = copy.copy(trainer)  # without its components, see `TrainerBase.__getstate__`
-    # Callbacks are sent without the references that they hold in this process; each training adds
-    # its listener.
+    # Without its components, see `Trainer.__getstate__`.
+    sent = copy.copy(trainer)
+
+    # Callbacks are sent without the references that they hold in this process, and without the
+    # listener to signals, which each training adds.
+    callbacks = []
+    for callback in trainer.callback_handler.callbacks:
+        if callback in trainer._signals.own():
+            continue
+        copied = copy.copy(callback)
+        if isinstance(copied, LoggerCallback):
+            copied.__dict__.pop("save_model", None)
+        callbacks.append(copied)
     sent.callback_handler = copy.copy(trainer.callback_handler)
-    kept = (one for one in trainer.callback_handler.callbacks if one not in trainer._signals.own())
-    sent.callback_handler.callbacks = [copy.copy(one) for one in kept]
+    sent.callback_handler.callbacks = callbacks
     sent.callback_handler.final_listeners = {}
-    for callback in sent.callback_handler.callbacks:
-        if isinstance(callback, LoggerCallback):
-            callback.__dict__.pop("save_model", None)
+
+    # Model and process.
     members: dict[str, Any] = vars(sent)
     free_optimizer(sent)
     members.update(
@@ -50,8 +58,10 @@ def revive(sent: Any) -> tuple[Any, HyperparameterSearch]:
         lend_save_model(trainer, callback)
     if trainer.pop_callback(NotebookProgressCallback):
         trainer.add_callback(ProgressCallback)
-    # inspected before the trial creates its own
-    trainer.model = trainer.model_wrapped = trainer.call_model_init()
+
+    # The model is inspected before the trial makes its own.
+    trainer.model = trainer.call_model_init()
+    trainer.model_wrapped = trainer.model
     return trainer, trainer._search
 
 

@@ -57,9 +57,7 @@ class Seq2SeqTrainer(Trainer):
 
     args: Seq2SeqTrainingArguments
     _gen_kwargs: dict[str, Any]
-    """Keyword arguments of `generate` in the running evaluation; subclasses with an `evaluate`
-    of their own set it.
-    """
+    """Keyword arguments of `generate` in the running evaluation; an own `evaluate` may set it."""
     _generated = (0, 1)
     """Rows of the last batch generated in this process, and rows per sample."""
 
@@ -81,11 +79,24 @@ class Seq2SeqTrainer(Trainer):
         *,
         eval_data_collator: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        given = {
-            name: value for name, value in locals().items() if name not in ("self", "__class__")
-        }
-        given["args"] = Seq2SeqTrainingArguments(output_dir="tmp_trainer") if args is None else args
-        super().__init__(**given)
+        if args is None:
+            args = Seq2SeqTrainingArguments(output_dir="tmp_trainer")
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            model_init=model_init,
+            compute_loss_func=compute_loss_func,
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+            eval_data_collator=eval_data_collator,
+        )
 
     @staticmethod
     def load_generation_config(gen_config_arg: Any, kind: type | None = None) -> Any:
@@ -109,12 +120,11 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """As `transformers.Seq2SeqTrainer.evaluate`, but of several datasets each is evaluated with
-        `gen_kwargs`.
+        """As `transformers.Seq2SeqTrainer.evaluate`; `gen_kwargs` hold for each dataset of a dict.
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
-            ignore_keys: outputs of the model that are no predictions, where nothing is generated.
+            ignore_keys: outputs of the model that are not predictions.
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
             gen_kwargs: keyword arguments of `generate`, such as `max_length` and `max_new_tokens`
                 (tokens) or `num_beams`. They go before the arguments of the training, and these
@@ -123,10 +133,13 @@ class Seq2SeqTrainer(Trainer):
         Returns:
             The metrics.
         """
-        datasets = self.eval_dataset if eval_dataset is None else eval_dataset
+        # Of several datasets each is evaluated by a call of its own; those of the Trainer by name.
+        datasets = eval_dataset
+        if eval_dataset is None and isinstance(self.eval_dataset, dict):
+            datasets = {name: name for name in self.eval_dataset}
         if isinstance(datasets, dict) and gen_kwargs:
-            named = {name: name for name in datasets} if eval_dataset is None else datasets
-            return evaluate_each(self, named, ignore_keys, metric_key_prefix, **gen_kwargs)
+            return evaluate_each(self, datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
+
         self._gen_kwargs = self._with_arguments(gen_kwargs)
         with self._gathering_sequences():
             return super().evaluate(
@@ -144,7 +157,7 @@ class Seq2SeqTrainer(Trainer):
 
         Args:
             test_dataset: the dataset.
-            ignore_keys: outputs of the model that are no predictions, where nothing is generated.
+            ignore_keys: outputs of the model that are not predictions.
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
             gen_kwargs: see `evaluate`.
 
@@ -168,52 +181,60 @@ class Seq2SeqTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """As `transformers.Seq2SeqTrainer.prediction_step`: loss, generated tokens and labels of
-        one batch.
+        """As `transformers.Seq2SeqTrainer.prediction_step`: loss, generated tokens and labels.
 
         Args:
             model: the model to evaluate.
             inputs: keyword arguments of its `forward` and `generate`.
             prediction_loss_only: return nothing but the loss; nothing is generated.
-            ignore_keys: outputs of the model that are no predictions, where nothing is generated.
+            ignore_keys: outputs of the model that are not predictions.
             gen_kwargs: keyword arguments of `generate`; by default those of the running evaluation.
         """
         if not self.args.predict_with_generate or prediction_loss_only:
             return super().prediction_step(
                 model, inputs, prediction_loss_only, ignore_keys=ignore_keys
             )
+
         # A collator may pass None for missing labels.
-        inputs = {
-            name: value for name, value in self._prepare_inputs(inputs).items() if value is not None
-        }
+        inputs = self._prepare_inputs(inputs)
+        inputs = {name: value for name, value in inputs.items() if value is not None}
         labels = inputs.get("labels")
+
+        # Generate, and compute the loss by a forward pass with the labels.
+        loss = None
         with torch.no_grad():
             tokens = self._generate(inputs, gen_kwargs or getattr(self, "_gen_kwargs", {}))
-            loss = None if labels is None else self._loss_beside_generation(model, inputs)
+            if labels is not None:
+                loss = self._loss_beside_generation(model, inputs)
         if self.args.prediction_loss_only:
             return loss, None, None
-        return loss, self._padded(tokens), None if labels is None else self._padded(labels)
+
+        tokens = self._padded(tokens)
+        if labels is not None:
+            labels = self._padded(labels)
+        return loss, tokens, labels
 
     def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> torch.Tensor:
         """Generate token ids for a batch, without padding."""
-        unset = [
-            name
-            for name in ("max_length", "num_beams")
-            if name in gen_kwargs and gen_kwargs[name] is None
-        ]
-        options = {name: value for name, value in gen_kwargs.items() if name not in unset}
+        # None stands for the setting of the model.
+        options = dict(gen_kwargs)
+        for name in ("max_length", "num_beams"):
+            if options.get(name, "") is None:
+                del options[name]
+
+        # Ranks that share the weights have to run each forward pass together.
         synced = self.plan.strategy.shards_weights
         tokens = generate(self.model, without_answers(inputs), options, synced_gpus=synced)
         fill_defaults(getattr(self.model, "generation_config", None))
-        self._generated = len(tokens), len(tokens) // (find_batch_size(inputs) or len(tokens))
+
+        samples = find_batch_size(inputs) or len(tokens)
+        self._generated = len(tokens), len(tokens) // samples
         return tokens
 
     def _loss_beside_generation(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return the loss of a forward pass with labels: of the model, unless the loss is
-        overridden.
-        """
-        overridden = getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss
-        if self.compute_loss_func is not None or overridden:
+        """Return the loss of a forward pass with labels."""
+        is_overridden = getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss
+        if self.compute_loss_func is not None or is_overridden:
             return loss_and_outputs(self, model, dict(inputs))[0]
         _, outputs = no_loss_and_outputs(self, model, inputs)
         if self.label_smoother is not None:
@@ -222,9 +243,9 @@ class Seq2SeqTrainer(Trainer):
 
     def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
         length = padded_length(getattr(self.model, "generation_config", None), tokens.shape[-1])
-        return (
-            tokens if length == tokens.shape[-1] else self._pad_tensors_to_max_len(tokens, length)
-        )
+        if length == tokens.shape[-1]:
+            return tokens
+        return self._pad_tensors_to_max_len(tokens, length)
 
     def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
         """Pad rows to `max_length` with the padding token."""
@@ -235,11 +256,10 @@ class Seq2SeqTrainer(Trainer):
 
     @contextlib.contextmanager
     def _gathering_sequences(self) -> Iterator[None]:
-        """Gather all sequences of a sample, and weight batches equally in the loss, also a shorter
-        last one.
+        """Gather all sequences of a sample in an evaluation.
 
-        As in the reference, except that there the padding of the last batches stays in the
-        predictions.
+        Batches count the same in the loss, also a shorter last one. That is as in the reference,
+        except that there the padding of the last batches stays in the predictions.
         """
         self._gather_losses = self.accelerator.gather
         if self.gather_function == self.accelerator.gather_for_metrics:
@@ -254,33 +274,39 @@ class Seq2SeqTrainer(Trainer):
         accelerator = self.accelerator
         if accelerator.num_processes == 1:
             return input_data
-        left, (rows, each) = accelerator.remainder, self._generated
-        several = isinstance(input_data, torch.Tensor) and len(input_data) == rows and left > 0
-        accelerator.remainder = left * each if several else left
+
+        # The remainder of the last batch counts samples, and here a sample has several rows.
+        remainder = accelerator.remainder
+        rows, rows_per_sample = self._generated
+        is_generated = isinstance(input_data, torch.Tensor) and len(input_data) == rows
+        if is_generated and remainder > 0:
+            accelerator.remainder = remainder * rows_per_sample
         try:
             return accelerator.gather_for_metrics(input_data, use_gather_object=use_gather_object)
         finally:
-            accelerator.remainder = left
+            accelerator.remainder = remainder
 
     def _with_arguments(self, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments, with defaults from the training arguments."""
         resolved = dict(gen_kwargs)
-        length, beams = self.args.generation_max_length, self.args.generation_num_beams
-        if (
-            length is not None
-            and resolved.get("max_length") is None
-            and resolved.get("max_new_tokens") is None
-        ):
-            resolved["max_length"] = length
-        if beams is not None and resolved.get("num_beams") is None:
-            resolved["num_beams"] = beams
+        max_length = self.args.generation_max_length
+        has_length = any(
+            resolved.get(name) is not None for name in ("max_length", "max_new_tokens")
+        )
+        if max_length is not None and not has_length:
+            resolved["max_length"] = max_length
+        num_beams = self.args.generation_num_beams
+        if num_beams is not None and resolved.get("num_beams") is None:
+            resolved["num_beams"] = num_beams
         return resolved
 
     def _set_up_model(self, model: nn.Module) -> None:
         super()._set_up_model(model)
         self._set_generation_config()
-        own_step = getattr(self.prediction_step, "__func__", None) is Seq2SeqTrainer.prediction_step
-        if self.args.predict_with_generate and own_step:
+        generates = (
+            getattr(self.prediction_step, "__func__", None) is Seq2SeqTrainer.prediction_step
+        )
+        if self.args.predict_with_generate and generates:
             require_generate(model)
 
     def _renew_model(self, trial: Any) -> None:
@@ -294,24 +320,30 @@ class Seq2SeqTrainer(Trainer):
             self._set_generation_config()
 
     def _set_generation_config(self) -> None:
-        given = self._generation_config_taken = self.args.generation_config
-        if given is None:
+        generation_config = self.args.generation_config
+        self._generation_config_taken = generation_config
+        if generation_config is None:
             return
         require_generate(self.model)
-        known = accepted_arguments(
+
+        # An override may lack the parameter `kind`.
+        kwargs = accepted_arguments(
             self.load_generation_config, kind=generation_config_class(self.model)
         )
-        set_generation_config(self.model, self.load_generation_config(given, **known))
+        config = self.load_generation_config(generation_config, **kwargs)
+        set_generation_config(self.model, config)
 
     @classmethod
-    def _advice(cls, name: str, known: Collection[str]) -> str:
+    def _advice(cls, name: str, known_names: Collection[str]) -> str:
         if name in GenerationArguments.__dataclass_fields__:
             return f"This is a training argument. Pass args=Seq2SeqTrainingArguments({name}=...)."
-        return super()._advice(name, known)
+        return super()._advice(name, known_names)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         order = self.args.train_sampling_strategy
         if not self.args.sortish_sampler or order != "random":
             return super()._get_train_sampler(train_dataset)
-        dataset = self.train_dataset if train_dataset is None else train_dataset
+        dataset = train_dataset
+        if dataset is None:
+            dataset = self.train_dataset
         return self._data_loading.train_sampler(dataset, "group_by_length")

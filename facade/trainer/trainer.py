@@ -114,8 +114,7 @@ require_lightning()  # Lightning itself is imported when a training begins.
 
 @understand_old_names
 class Trainer:
-    """As `transformers.Trainer`, but PyTorch Lightning's loops, strategies and precision plugins do
-    the work.
+    """As `transformers.Trainer`, on PyTorch Lightning's loops, strategies and precision plugins.
 
     Every documented method is called by the running system and can be overridden. Nothing of
     Lightning is built before `train`, `evaluate` or `predict`, so arguments may be changed until
@@ -130,10 +129,10 @@ class Trainer:
         train_dataset: map-style or iterable. Columns that the model does not take are left out.
         eval_dataset: the same, or a dict of datasets, each evaluated under its name.
         processing_class: tokenizer or the like, saved beside the model.
-        model_init: makes the model, anew for each `train`; may take a trial.
+        model_init: makes a new model for each `train`; may take a trial.
         compute_loss_func: `(outputs, labels, num_items_in_batch)` -> loss. Where `compute_loss` is
-            overridden it may be any value, which says that the override divides its loss by the
-            items of all micro-batches of a step.
+            overridden, any value other than None tells the Trainer that the override divides its
+            loss by the items of all micro-batches of a step.
         compute_metrics: `EvalPrediction` -> metrics by name; torchmetrics; a dict of either by
             names of eval_datasets.
         callbacks: TrainerCallbacks, their classes, and callbacks of Lightning.
@@ -145,9 +144,8 @@ class Trainer:
         eval_data_collator: takes the place of data_collator in evaluations and predictions.
 
     Raises:
-        RuntimeError: there is neither a model nor a model_init (also a ValueError).
-        ValueError, TypeError: parameters that cannot be, or not together; all of them in one
-            message.
+        RuntimeError: neither a model nor a model_init was passed (also a ValueError).
+        ValueError, TypeError: invalid or incompatible parameters; all are reported at once.
     """
 
     model: nn.Module
@@ -178,8 +176,9 @@ class Trainer:
     """Seconds that the first evaluation, or a training before it, took to set up; unset before."""
 
     checkpoint_on_signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT)
-    """Signals that end a training at the next step with a checkpoint to resume from; an empty tuple
-    turns this off.
+    """Signals that end a training at the next step, after a checkpoint to resume from.
+
+    An empty tuple turns this off.
 
     With `save_strategy="no"` signals are left to the script, unless `enable_jit_checkpoint` asks
     for a checkpoint, which always listens to SIGTERM. Signals that the process ignores stay
@@ -192,22 +191,21 @@ class Trainer:
     """
 
     background_checkpoints: int | None = 64 * 2**20
-    """Bytes of checkpoints that may wait in memory for the thread that writes them; one may,
-    whatever its size.
+    """Bytes of checkpoints that may wait in memory for the thread that writes them.
 
-    With None all are written while training waits. An override of `save_model`, or a callback with
-    `on_save`, always finds the files written.
+    At least one checkpoint is always buffered. With None all are written while training waits. An
+    override of `save_model`, or a callback with `on_save`, always finds the files written.
     """
 
     loss_is_scaled_for_ga: bool | None = None
-    """As in `transformers` 5.19 and later: whether an override of `compute_loss` divides its loss
-    by the items of all micro-batches of a step. With None it follows from `compute_loss_func` and
+    """Whether an override of `compute_loss` divides its loss by the items of the whole step.
+
+    As in `transformers` 5.19 and later. With None it follows from `compute_loss_func` and
     `model_accepts_loss_kwargs`.
     """
 
-    # Defaults of attributes that a training, or a method, changes: Trainers of libraries with loops
-    # of their own call methods such as `log` and `_save_checkpoint` without ever calling
-    # `__init__`.
+    # Defaults of attributes that a training, or a method, changes. Trainers of libraries that have
+    # their own loops call methods such as `log` and `_save_checkpoint`, but never `__init__`.
     is_in_train = False
     hub_model_id: str | None = None
     push_in_progress: PushInProgress | None = None
@@ -233,7 +231,7 @@ class Trainer:
     _planned_run: PlannedRun | None = None
     """The plan of this or the last run of Lightning."""
 
-    # Components with a state of their own, made when first needed.
+    # Components, each with its own state, made when first needed.
     _hub = cached_property(HubSession)
     _signals = cached_property(SignalListening)
     _callback_states = cached_property(CallbackStates)
@@ -298,10 +296,9 @@ class Trainer:
     __signature__ = SignatureOfInit()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse unknown keywords with advice, also those of a subclass, before anything is made
-        of them.
-        """
-        kwargs = dict.fromkeys(kwargs)  # keep tokens out of tracebacks
+        """Refuse unknown keywords with advice, also those of a subclass."""
+        # Names only, to keep tokens out of tracebacks.
+        kwargs = dict.fromkeys(kwargs)
         refuse_unknown(cls, kwargs)
         return super().__new__(cls)
 
@@ -309,12 +306,12 @@ class Trainer:
     def _old_names(cls) -> Set[str]:
         return {"tokenizer"}
 
-    def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
-        return checks.without_tokenizer(given)
+    def _modernise(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return checks.without_tokenizer(kwargs)
 
     @classmethod
-    def _advice(cls, name: str, known: Collection[str]) -> str:
-        return checks.advice_on_keyword(cls, name, known)
+    def _advice(cls, name: str, known_names: Collection[str]) -> str:
+        return checks.advice_on_keyword(cls, name, known_names)
 
     def __init__(
         self,
@@ -334,29 +331,45 @@ class Trainer:
         *,
         eval_data_collator: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        self.args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
+        # Arguments, and what can be checked before anything is made.
+        if args is None:
+            args = TrainingArguments(output_dir="tmp_trainer")
+        self.args = args
         checks.check_overrides(type(self))
         calls_loss_func = is_own(self, "compute_loss") and is_own(self, "training_step")
         checks.check_construction(self.args, locals(), calls_loss_func=calls_loss_func)
+
+        # Process, seed and device.
         construction.set_verbosity(self.args)
         seed_everything(self.args)
         self._memory_tracker = MemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start("init")
         self.create_accelerator_and_postprocess()
 
-        self.model_init, self.processing_class = model_init, processing_class
-        self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
+        # What was passed.
+        self.model_init = model_init
+        self.processing_class = processing_class
+        self.compute_loss_func = compute_loss_func
+        self.compute_metrics = compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
-        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        self.train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
         self.optimizer, self.lr_scheduler = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
-        self.data_collator = (
-            default_collator(processing_class) if data_collator is None else data_collator
-        )
+        if data_collator is None:
+            self.data_collator = default_collator(processing_class)
+        else:
+            self.data_collator = data_collator
         self.eval_data_collator = eval_data_collator
-        self._set_up_model(self.call_model_init() if model is None else model)
+
+        # The model, and what follows from it.
+        if model is None:
+            model = self.call_model_init()
+        self._set_up_model(model)
         if data_collator is None:
             checks.check_label_names(self.label_names, self.model)
+
+        # State, callbacks, and the folder.
         self.control = TrainerControl()
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self._signature_columns: Any = None
@@ -384,22 +397,20 @@ class Trainer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the components: a copy of the Trainer makes its own."""
-        ladder = [
-            kind for kind in type(self).__mro__ if kind.__module__.startswith(f"{__package__}.")
-        ]
-        made = {
-            name
-            for kind in ladder
-            for name, value in vars(kind).items()
-            if isinstance(value, cached_property)
-        }
-        made.discard("_lightning_callbacks")  # those are the user's
-        return {name: value for name, value in vars(self).items() if name not in made}
+        components: set[str] = set()
+        for trainer_class in type(self).__mro__:
+            if not trainer_class.__module__.startswith(f"{__package__}."):
+                continue
+            for name, value in vars(trainer_class).items():
+                if isinstance(value, cached_property):
+                    components.add(name)
+
+        # The user's own.
+        components.discard("_lightning_callbacks")
+        return {name: value for name, value in vars(self).items() if name not in components}
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As `transformers.Trainer.create_accelerator_and_postprocess`, called before there is a
-        model.
-        """
+        """As `transformers.Trainer.create_accelerator_and_postprocess`, before a model exists."""
         self.accelerator = Accelerator(self.args)
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
         construction.set_backend_flags(self)
@@ -415,7 +426,9 @@ class Trainer:
     @property
     def _fitting(self) -> TrainingRun | None:
         """The training while Lightning fits; None before and after."""
-        return self._run if self._run is not None and self._run.is_fitting else None
+        if self._run is None or not self._run.is_fitting:
+            return None
+        return self._run
 
     @property
     def _strategy(self) -> Strategy:
@@ -446,11 +459,15 @@ class Trainer:
                 `eval_dataset`.
 
         Raises:
-            ValueError: there is no dataset, or none of this name.
+            ValueError: there is no dataset, or no dataset of this name.
         """
-        key = eval_dataset if isinstance(eval_dataset, str) else "eval"
+        # Loaders with persistent workers are kept.
+        key = "eval"
+        if isinstance(eval_dataset, str):
+            key = eval_dataset
         if self.args.dataloader_persistent_workers and key in self._eval_dataloaders:
             return self._eval_dataloaders[key]
+
         return self._get_dataloader(
             dataset=chosen_dataset(eval_dataset, self.eval_dataset),
             description="evaluation",
@@ -470,11 +487,10 @@ class Trainer:
         )
 
     def num_examples(self, dataloader: DataLoader) -> int:
-        """As `transformers.Trainer.num_examples`: samples behind a loader, estimated where they
-        cannot be counted.
-        """
+        """As `transformers.Trainer.num_examples`: the samples behind a loader, or an estimate."""
         try:
-            return len(getattr(dataloader, "whole_dataset", cast(Sized, dataloader.dataset)))
+            dataset = getattr(dataloader, "whole_dataset", dataloader.dataset)
+            return len(cast(Sized, dataset))
         except (NameError, AttributeError, TypeError):
             return len(dataloader) * self.args.per_device_train_batch_size
 
@@ -492,7 +508,9 @@ class Trainer:
         )
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
-        dataset = self.train_dataset if train_dataset is None else train_dataset
+        dataset = train_dataset
+        if dataset is None:
+            dataset = self.train_dataset
         return self._data_loading.train_sampler(dataset, self.args.train_sampling_strategy)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
@@ -500,17 +518,15 @@ class Trainer:
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
-            self._signature_columns = inspection.signature_columns(
-                inspection.base_of_adapter(self.model), self.label_names
-            )
+            model = inspection.base_of_adapter(self.model)
+            self._signature_columns = inspection.signature_columns(model, self.label_names)
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
         if not self.args.remove_unused_columns:
             return dataset
         self._set_signature_columns_if_needed()
-        return remove_unused(
-            dataset, self._signature_columns, type(self.model).__name__, description
-        )
+        model_name = type(self.model).__name__
+        return remove_unused(dataset, self._signature_columns, model_name, description)
 
     def _get_collator_with_removed_columns(
         self, data_collator: Callable[[list[Any]], Any], description: str | None = None
@@ -526,8 +542,7 @@ class Trainer:
     # Optimizer and schedule.
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """As `transformers.Trainer.create_optimizer_and_scheduler`, and called by `train` as
-        documented.
+        """As `transformers.Trainer.create_optimizer_and_scheduler`; `train` calls it.
 
         Args:
             num_training_steps: optimizer steps of the whole training.
@@ -562,8 +577,9 @@ class Trainer:
         return optimizer_class_and_kwargs(optimizer_config(args), model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """As `transformers.Trainer.get_decay_parameter_names`: all but biases and normalisation
-        layers.
+        """As `transformers.Trainer.get_decay_parameter_names`.
+
+        Those are all parameters except biases and those of normalisation layers.
         """
         return decay_parameter_names(model)
 
@@ -577,7 +593,9 @@ class Trainer:
             rate = self.optimizer.param_groups[0]["lr"]
         else:
             rate = schedule.get_last_lr()[0]
-        return rate.item() if isinstance(rate, torch.Tensor) else rate
+        if isinstance(rate, torch.Tensor):
+            return rate.item()
+        return rate
 
     # Training.
 
@@ -594,7 +612,7 @@ class Trainer:
                 one in `output_dir`. A training that `torchrun` restarts resumes from its own last
                 checkpoint, unless this is False.
             trial: the trial of a hyperparameter search.
-            ignore_keys_for_eval: outputs of the model that are no predictions, for evaluations
+            ignore_keys_for_eval: outputs of the model that are not predictions, for evaluations
                 during the training.
 
         Raises:
@@ -617,9 +635,7 @@ class Trainer:
                 self._run = None
 
     def end(self) -> None:
-        """As `transformers.Trainer.end` of 5.18: at the end of a script, wait for uploads, and
-        leave the group.
-        """
+        """As `transformers.Trainer.end` of 5.18: wait for uploads, and leave the process group."""
         self._finish_current_push()
         self.accelerator.end_training()
 
@@ -676,11 +692,11 @@ class Trainer:
                 num_items_in_batch = NotedItems.of(num_items_in_batch)
 
             # Forward: overrides may lack the parameter.
-            known: dict[str, Any] = {"num_items_in_batch": num_items_in_batch}
+            loss_kwargs: dict[str, Any] = {"num_items_in_batch": num_items_in_batch}
             if getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss:
-                known = inspection.accepted_arguments(self.compute_loss, **known)
+                loss_kwargs = inspection.accepted_arguments(self.compute_loss, **loss_kwargs)
             with self.compute_loss_context_manager():
-                loss: Any = self.compute_loss(model, inputs, **known)
+                loss: Any = self.compute_loss(model, inputs, **loss_kwargs)
             if not hasattr(loss, "backward"):
                 raise steps.wrong_loss(f"{type(self).__name__}.compute_loss", loss)
             if splits_sequences:
@@ -692,12 +708,10 @@ class Trainer:
             # Backward: a mean counts by its part of the step.
             if micro_batch is not None:
                 loss = micro_batch.weigh_in_step(loss)
-            kwargs = (
-                {"learning_rate": self._get_learning_rate()}
-                if hasattr(self.optimizer, "fused_backward")
-                else {}
-            )
-            self.accelerator.backward(loss, **kwargs)
+            backward_kwargs = {}
+            if hasattr(self.optimizer, "fused_backward"):
+                backward_kwargs["learning_rate"] = self._get_learning_rate()
+            self.accelerator.backward(loss, **backward_kwargs)
             return loss.detach()
 
     def compute_loss(
@@ -707,8 +721,7 @@ class Trainer:
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        """As `transformers.Trainer.compute_loss`; overrides without `num_items_in_batch` are fine
-        too.
+        """As `transformers.Trainer.compute_loss`; overrides may lack `num_items_in_batch`.
 
         Args:
             model: the model.
@@ -728,12 +741,12 @@ class Trainer:
             items = NotedItems.of(items)
 
         # Forward: labels stay here if the model is not to compute the loss.
-        if "labels" in inputs and (
-            self.label_smoother is not None or self.compute_loss_func is not None
-        ):
-            labels = (
-                self._context_parallel.pop_labels(model, inputs) if split else inputs.pop("labels")
-            )
+        takes_labels = self.label_smoother is not None or self.compute_loss_func is not None
+        if takes_labels and "labels" in inputs:
+            if split:
+                labels = self._context_parallel.pop_labels(model, inputs)
+            else:
+                labels = inputs.pop("labels")
         if self.model_accepts_loss_kwargs and items is not None:
             inputs = {**inputs, "num_items_in_batch": items}
         outputs = model(**inputs)
@@ -748,7 +761,9 @@ class Trainer:
         elif labels is not None and self.label_smoother is not None:
             loss = steps.smoothed_loss(self, model, outputs, labels, items, split=split)
         else:
-            loss = outputs.get("loss") if isinstance(outputs, dict) else None
+            loss = None
+            if isinstance(outputs, dict):
+                loss = outputs.get("loss")
             if not isinstance(loss, torch.Tensor):
                 why = partial(steps.why_no_loss, self, model, inputs)
                 loss = read_loss(outputs, inputs, why, first_of_vector=True)
@@ -765,26 +780,27 @@ class Trainer:
             loss = self._context_parallel.loss_of_part(
                 loss, model, inputs, labels, is_mean=not divided_by_items
             )
-        return (loss, outputs) if return_outputs else loss
+        if return_outputs:
+            return loss, outputs
+        return loss
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
-        """As `transformers.Trainer.compute_loss_context_manager`: enters
-        `autocast_smart_context_manager`.
+        """As `transformers.Trainer.compute_loss_context_manager`.
 
+        It enters `autocast_smart_context_manager`, which a subclass may override.
         Only the model's forward pass is cast in mixed precision; the rest of the loss is computed
         in float32.
         """
         contexts = ExitStack()
-        if not isinstance(cast := self.autocast_smart_context_manager(), nullcontext):
-            contexts.enter_context(cast)
+        autocast = self.autocast_smart_context_manager()
+        if not isinstance(autocast, nullcontext):
+            contexts.enter_context(autocast)
         return contexts
 
     def autocast_smart_context_manager(
         self, cache_enabled: bool | None = True
     ) -> AbstractContextManager[Any]:
-        """As `transformers.Trainer.autocast_smart_context_manager`: empty, for code that still
-        enters it.
-        """
+        """As `transformers.Trainer.autocast_smart_context_manager`: empty."""
         return nullcontext()
 
     def _maybe_log_save_evaluate(
@@ -801,9 +817,13 @@ class Trainer:
         """Log, evaluate and save at the end of a step or an epoch, as the control asks for."""
         run = self._fitting
         assert run is not None
+
+        # Log.
         if self.control.should_log and self.state.global_step > run.losses.last_logged:
             run.require_in_all("should_log")
             run.log_progress(grad_norm, learning_rate, start_time)
+
+        # Evaluate.
         if self.control.should_evaluate:
             run.require_in_all("should_evaluate")
             with run.interrupted_evaluation.during_evaluation():
@@ -811,6 +831,8 @@ class Trainer:
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":
                 self.control.should_save = is_best or self._signals.is_interrupted
+
+        # Save.
         if self.control.should_save:
             run.require_in_all("should_save")
             self._token_counter.flush()
@@ -823,18 +845,14 @@ class Trainer:
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], torch.Tensor | int | None]:
-        """As `transformers.Trainer.get_batch_samples`: the micro-batches of a step, and the
-        items in all of them.
-        """
+        """As `transformers.Trainer.get_batch_samples`: a step's micro-batches and their items."""
         batch_samples = list(itertools.islice(epoch_iterator, num_batches))
         return batch_samples, self._get_num_items_in_batch(batch_samples, device)
 
     def _get_num_items_in_batch(
         self, batch_samples: list[Any], device: torch.device
     ) -> torch.Tensor | int | None:
-        """Count the labels of the micro-batches of a step that are not -100, over all processes;
-        None if not needed.
-        """
+        """Return how many labels of a step are not -100, over all processes; None if not needed."""
         if not self.model_accepts_loss_kwargs and self.compute_loss_func is None:
             return None
         return steps.count_items(self, batch_samples, device)
@@ -843,17 +861,23 @@ class Trainer:
         """Move a batch to the device, if its loader has not."""
         # During a run the device is not looked up again at each batch.
         run = self._planned_run
-        device = run.device if run is not None and run.is_active else self.args.device
-        if device == _CPU and type(data) is dict and {*map(type, data.values())} == {torch.Tensor}:
-            data = {
-                name: tensor if tensor.is_cpu else tensor.to(device)
-                for name, tensor in data.items()
-            }
+        if run is not None and run.is_active:
+            device = run.device
+        else:
+            device = self.args.device
+
+        # A flat batch on the CPU stays there; it is copied, as the loss may take its labels out.
+        is_flat = type(data) is dict and {*map(type, data.values())} == {torch.Tensor}
+        if is_flat and {tensor.device for tensor in data.values()} == {device} == {_CPU}:
+            data = dict(data)
         else:
             config: Any = self.args.accelerator_config
             data = to_device(data, device, config.non_blocking)
-        half = self.accelerator.strategy.input_dtype
-        return data if half is None else steps.to_half(data, half)
+
+        input_dtype = self.accelerator.strategy.input_dtype
+        if input_dtype is None:
+            return data
+        return steps.to_half(data, input_dtype)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Move a batch to the device, and refuse an empty one."""
@@ -870,8 +894,7 @@ class Trainer:
         return self._context_parallel.prepare(model, inputs)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
-        """As `transformers.Trainer.set_initial_training_values`: the length of the training, in
-        several units.
+        """As `transformers.Trainer.set_initial_training_values`: the length of the training.
 
         Raises:
             ValueError: neither the loader nor `max_steps` says how long it is.
@@ -881,27 +904,18 @@ class Trainer:
         )
 
     def get_total_train_batch_size(self, args: Any) -> int:
-        """As `transformers.Trainer.get_total_train_batch_size`: samples of one optimizer step,
-        over all processes.
-        """
-        copies = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
-        data_parallel = max(args.world_size // copies, 1)
-        return (
-            samples_of_rank(self.args, self._train_batch_size)
-            * args.gradient_accumulation_steps
-            * data_parallel
-        )
+        """As `transformers.Trainer.get_total_train_batch_size`: samples of an optimizer step."""
+        ranks_per_copy = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
+        copies = max(args.world_size // ranks_per_copy, 1)
+        samples = samples_of_rank(self.args, self._train_batch_size)
+        return samples * args.gradient_accumulation_steps * copies
 
     def get_sp_size(self) -> int:
-        """As `transformers.Trainer.get_sp_size`: processes that share each sequence by its heads
-        (`sp_size`).
-        """
+        """As `transformers.Trainer.get_sp_size`: processes that share a sequence by its heads."""
         return getattr(read_parallelism(self.args.parallelism_config), "sp_size", None) or 1
 
     def get_cp_size(self) -> int:
-        """As `transformers.Trainer.get_cp_size`: processes that share each sequence in training
-        (`cp_size`).
-        """
+        """As `transformers.Trainer.get_cp_size`: processes that share a sequence by its parts."""
         return getattr(read_parallelism(self.args.parallelism_config), "cp_size", None) or 1
 
     def get_tp_size(self) -> int:
@@ -918,9 +932,7 @@ class Trainer:
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor:
-        """Return the norm that clipping has found, or else that of the gradients, without the
-        loss scale.
-        """
+        """Return the norm that clipping has found, or that of the gradients, without loss scale."""
         if grad_norm is not None:
             return grad_norm
         self.accelerator.unscale_gradients()
@@ -938,7 +950,7 @@ class Trainer:
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
-            ignore_keys: outputs of the model that are no predictions.
+            ignore_keys: outputs of the model that are not predictions.
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...; for a dict
                 `{prefix}_{name}_loss`.
 
@@ -947,11 +959,21 @@ class Trainer:
         """
         if self._fitting is None:
             self._apply_arguments()
-        given = eval_dataset is not None
-        eval_dataset = eval_dataset if given else self.eval_dataset
+
+        # Of a dict each dataset is evaluated; those of the Trainer by their names.
         if isinstance(eval_dataset, dict):
-            named = eval_dataset if given else {name: name for name in eval_dataset}
-            return evaluate_each(self, named, ignore_keys, metric_key_prefix)
+            return evaluate_each(self, eval_dataset, ignore_keys, metric_key_prefix)
+        if eval_dataset is None and isinstance(self.eval_dataset, dict):
+            names = {name: name for name in self.eval_dataset}
+            return evaluate_each(self, names, ignore_keys, metric_key_prefix)
+        if eval_dataset is None:
+            eval_dataset = self.eval_dataset
+
+        # Without metrics nothing but the loss is needed.
+        prediction_loss_only = None
+        if self.compute_metrics is None:
+            prediction_loss_only = True
+
         self._memory_tracker.start("eval")
         dataloader = self.get_eval_dataloader(eval_dataset)
         start_time = Moment()
@@ -959,20 +981,23 @@ class Trainer:
             output = self.evaluation_loop(
                 dataloader,
                 description="Evaluation",
-                prediction_loss_only=True if self.compute_metrics is None else None,
+                prediction_loss_only=prediction_loss_only,
                 ignore_keys=ignore_keys,
                 metric_key_prefix=metric_key_prefix,
             )
-        found = steps.add_speed(
-            output, metric_key_prefix, start_time.seconds_ago - self._setup_seconds, self.args
+        seconds = start_time.seconds_ago - self._setup_seconds
+        metrics = steps.add_speed(output, metric_key_prefix, seconds, self.args)
+
+        # Report them.
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
         )
-        self.log(found)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         if DebugOption.TPU_METRICS_DEBUG in self.args.debug:
             print_metrics()
-        self._memory_tracker.stop("eval", found)
-        self._search.record_evaluation(found, metric_key_prefix)
-        return found
+        self._memory_tracker.stop("eval", metrics)
+        self._search.record_evaluation(metrics, metric_key_prefix)
+        return metrics
 
     def evaluation_loop(
         self,
@@ -982,7 +1007,7 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """As `transformers.Trainer.evaluation_loop`; it is Lightning's evaluation loop that runs.
+        """As `transformers.Trainer.evaluation_loop`, run by Lightning's evaluation loop.
 
         In the middle of a training it runs inside of `fit`; Lightning callbacks see the validation
         hooks. Otherwise `evaluate` is a `validate`, and `predict` a `test`, of Lightning. The hooks
@@ -995,19 +1020,22 @@ class Trainer:
                 the metrics need.
             prediction_loss_only: keep nothing but the loss; by default what the argument of that
                 name says.
-            ignore_keys: outputs of the model that are no predictions.
+            ignore_keys: outputs of the model that are not predictions.
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
         """
-        only_loss = (
-            self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-        )
-        settings = {
-            "prediction_loss_only": only_loss,
-            "ignore_keys": ignore_keys,
-            "prefix": metric_key_prefix,
-        }
-        with metrics_of(self, None):  # `evaluate` has chosen those of its set
-            return evaluate_loader(self, dataloader, description, **settings)
+        if prediction_loss_only is None:
+            prediction_loss_only = self.args.prediction_loss_only
+
+        # Keeps the metrics that `evaluate` has chosen for its dataset.
+        with metrics_of(self, None):
+            return evaluate_loader(
+                self,
+                dataloader,
+                description,
+                prediction_loss_only=prediction_loss_only,
+                ignore_keys=ignore_keys,
+                prefix=metric_key_prefix,
+            )
 
     def predict(
         self,
@@ -1031,9 +1059,8 @@ class Trainer:
             ignore_keys=ignore_keys,
             metric_key_prefix=metric_key_prefix,
         )
-        metrics = steps.add_speed(
-            output, metric_key_prefix, start_time.seconds_ago - self._setup_seconds, self.args
-        )
+        seconds = start_time.seconds_ago - self._setup_seconds
+        metrics = steps.add_speed(output, metric_key_prefix, seconds, self.args)
         self.control = self.callback_handler.on_predict(
             self.args, self.state, self.control, metrics
         )
@@ -1049,44 +1076,50 @@ class Trainer:
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """As `transformers.Trainer.prediction_step`: loss, predictions and labels of one batch,
-        each None if absent.
+        """As `transformers.Trainer.prediction_step`: loss, predictions and labels of one batch.
+
+        Each is None if it is absent.
 
         Args:
             model: the model to evaluate.
             inputs: keyword arguments of its `forward`.
             prediction_loss_only: return nothing but the loss.
-            ignore_keys: outputs of the model that are no predictions.
+            ignore_keys: outputs of the model that are not predictions.
         """
         if not isinstance(inputs, (dict, Mapping)):
             raise steps.wrong_batch(self, inputs)
-        with_loss = steps.has_loss(inputs, self.label_names, self.can_return_loss)
+        has_loss = steps.has_loss(inputs, self.label_names, self.can_return_loss)
         inputs = self._prepare_inputs(inputs)
+
+        # Labels.
         labels = None
-        if with_loss and not prediction_loss_only:
-            labels = nested_detach(
-                steps.only(tuple([inputs.get(name) for name in self.label_names]))
-            )
-        if (
-            prediction_loss_only
-            and self.args.use_liger_kernel
-            and steps.only_model_needs_logits(self, inputs)
-        ):
-            inputs = {**inputs, "skip_logits": True}  # as in 5.23; they are most of the memory
-        evaluate = steps.loss_and_outputs if with_loss else steps.no_loss_and_outputs
-        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
-            loss, outputs = evaluate(self, model, inputs)
+        if has_loss and not prediction_loss_only:
+            label_tensors = [inputs.get(name) for name in self.label_names]
+            labels = nested_detach(steps.only(tuple(label_tensors)))
+
+        # Logits are most of the memory; as in 5.23 the Liger kernel does without them.
+        skips_logits = prediction_loss_only and self.args.use_liger_kernel
+        if skips_logits and steps.only_model_needs_logits(self, inputs):
+            inputs = {**inputs, "skip_logits": True}
+
+        # Forward pass.
+        forward = steps.no_loss_and_outputs
+        if has_loss:
+            forward = steps.loss_and_outputs
+        with torch.no_grad():
+            loss, outputs = forward(self, model, inputs)
         if prediction_loss_only:
             return loss, None, None
+
+        # Predictions.
         if ignore_keys is None:
             config: Any = getattr(self.model, "config", None)
-            default = () if config is None else CACHES
-            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", default))
-        return (
-            loss,
-            nested_detach(steps.only(split_outputs(outputs, ignore_keys, has_loss=with_loss))),
-            labels,
-        )
+            ignored_by_default = ()
+            if config is not None:
+                ignored_by_default = CACHES
+            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", ignored_by_default))
+        predictions = split_outputs(outputs, ignore_keys, has_loss=has_loss)
+        return loss, nested_detach(steps.only(predictions)), labels
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
@@ -1103,8 +1136,9 @@ class Trainer:
     # Checkpoints.
 
     def _get_output_dir(self, trial: Any) -> str:
-        """Return the folder in which checkpoints are; a trial has one of its own."""
-        return self._checkpoints.anchored(self._search.output_dir(str(self.args.output_dir), trial))
+        """Return the folder of the checkpoints; each trial has its own."""
+        folder = self._search.output_dir(str(self.args.output_dir), trial)
+        return self._checkpoints.anchored(folder)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write `checkpoint-{step}` under another name, and rename it once it is complete.
@@ -1112,28 +1146,34 @@ class Trainer:
         Raises:
             DiskFullError: there is not enough space for it; nothing has been written.
         """
+        # A trial of a search does not count operations.
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
+
+        # What is written beside the model.
         parts: list[Any] = [
             self._save_optimizer_and_scheduler,
             self._save_scaler,
             self._save_rng_state,
         ]
-        if self._fitting is not None:
-            files_of = self._checkpoints.files_of
-            loaders = self._eval_dataloaders
-            parts.append(
-                partial(
-                    self._data_position.save, files_of=files_of, run=self._fitting, loaders=loaders
-                )
+        run = self._fitting
+        if run is not None:
+            save_data_position = partial(
+                self._data_position.save,
+                files_of=self._checkpoints.files_of,
+                run=run,
+                loaders=self._eval_dataloaders,
             )
-        overridden = not all(
-            is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint")
-        )
+            parts.append(save_data_position)
+
+        # An override may read or change the files, so it finds them written.
+        save_methods = ("save_model", "_save", "_save_checkpoint")
+        is_overridden = not all(is_own(self, name) for name in save_methods)
         folder = self._get_output_dir(trial)
         self._checkpoints.save(
-            folder, parts, strategy=self._strategy, run=self._fitting, at_once=overridden
+            folder, parts, strategy=self._strategy, run=run, at_once=is_overridden
         )
+
         checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         self._signals.newest_checkpoint = checkpoint
         if self.args.push_to_hub and os.path.isdir(checkpoint):
@@ -1141,9 +1181,8 @@ class Trainer:
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Write the random generators of this process."""
-        self._data_position.save_rng(
-            output_dir, self._checkpoints.files_of(output_dir), self._fitting
-        )
+        files = self._checkpoints.files_of(output_dir)
+        self._data_position.save_rng(output_dir, files, self._fitting)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Write both; all processes have to call it."""
@@ -1153,9 +1192,8 @@ class Trainer:
             output_dir, files=files, checkpoint=in_checkpoint, step=self.state.global_step
         )
         if self.args.should_save and self.lr_scheduler is not None:
-            files.write_tensors(
-                self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER_NAME)
-            )
+            path = os.path.join(output_dir, SCHEDULER_NAME)
+            files.write_tensors(self.lr_scheduler.state_dict(), path)
 
     def _save_scaler(self, output_dir: str) -> None:
         """Write the loss scale of fp16."""
@@ -1167,9 +1205,9 @@ class Trainer:
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
         """Fill the model, or another one, with the weights of a checkpoint."""
-        self._strategy.states.load_weights(
-            self.model if model is None else model, resume_from_checkpoint
-        )
+        if model is None:
+            model = self.model
+        self._strategy.states.load_weights(model, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         """Fill the model with the weights of the best checkpoint."""
@@ -1196,24 +1234,27 @@ class Trainer:
             self._callback_states.restore_exported()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As `transformers.Trainer.save_model`: the model, what processes its data, and the
-        arguments.
+        """As `transformers.Trainer.save_model`: the model, its processing class, the arguments.
 
         Args:
             output_dir: the folder, by default that of the arguments. Written by the main process
                 only.
 
         Raises:
-            ValueError: It is no folder, but an address such as `s3://bucket/folder`.
+            ValueError: it is not a folder, but an address such as `s3://bucket/folder`.
         """
-        folder = str(self.args.output_dir) if output_dir is None else output_dir
+        folder = str(self.args.output_dir)
+        if output_dir is not None:
+            folder = output_dir
         require_local(folder, "output_dir")
         self._checkpoints.save_model(
             folder, self._save, internal=_internal_call, strategy=self._strategy, run=self._fitting
         )
-        if not _internal_call:
-            self._object_store.written()
-        if not _internal_call and self.args.push_to_hub:
+        if _internal_call:
+            return
+
+        self._object_store.written()
+        if self.args.push_to_hub:
             try:
                 self.push_to_hub(commit_message="Model saved", revision=self.args.hub_revision)
             except Exception:
@@ -1223,12 +1264,10 @@ class Trainer:
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
     ) -> None:
-        """Write the model, or other weights in its place, into a folder; called in the process
-        that saves.
-        """
-        self._checkpoints.write_model(
-            str(self.args.output_dir) if output_dir is None else output_dir, state_dict
-        )
+        """Write the model, or other weights instead; called in the process that saves."""
+        if output_dir is None:
+            output_dir = str(self.args.output_dir)
+        self._checkpoints.write_model(output_dir, state_dict)
 
     # Logs and metrics.
 
@@ -1241,12 +1280,15 @@ class Trainer:
         """
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
+
+        # Tokens.
         if self.args.include_num_input_tokens_seen != "no":
             self._token_counter.flush_own()
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None:
                 tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen
                 logs.update(speed_metrics("train", start_time, num_tokens=tokens))
+
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
 
@@ -1265,31 +1307,30 @@ class Trainer:
 
         Raises:
             RuntimeError: neither a training nor an evaluation is running.
-            ValueError: a value is no number, or a name is one of the Trainer's own, such as `loss`.
+            ValueError: a value is not a number, or a name is the Trainer's own, such as `loss`.
         """
         record(values)
 
     def store_flos(self) -> None:
-        """As `transformers.Trainer.store_flos`: add the operations since the last call, of all
-        processes.
-        """
+        """As `transformers.Trainer.store_flos`: add the operations of all processes up to now."""
         total = self.current_flos
         if self.args.world_size > 1:
-            device = self.args.device if self.args.device.type == "cuda" else torch.device("cpu")
+            device = _CPU
+            if self.args.device.type == "cuda":
+                device = self.args.device
             flos = torch.tensor([total], dtype=torch.float64, device=device)
             total = self.accelerator.reduce(flos).item() / copies_of_batches(self.args)
         self.state.total_flos += total
         self.current_flos = 0.0
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """As `transformers.Trainer.floating_point_ops`: six for each token and parameter outside
-        the embeddings.
+        """As `transformers.Trainer.floating_point_ops`.
+
+        Those are six for each token and each parameter outside of the embeddings.
         """
-        main_input = (
-            inputs.get(getattr(self.model, "main_input_name", "input_ids"))
-            if isinstance(inputs, Mapping)
-            else None
-        )
+        main_input = None
+        if isinstance(inputs, Mapping):
+            main_input = inputs.get(getattr(self.model, "main_input_name", "input_ids"))
         if main_input is None or not hasattr(self.model, "num_parameters"):
             return 0
         return 6 * main_input.numel() * self._parameter_counter.count()
@@ -1302,8 +1343,7 @@ class Trainer:
     # The Hub.
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """As `transformers.Trainer.init_hf_repo`: make the repository and its branch, if they are
-        not there.
+        """As `transformers.Trainer.init_hf_repo`: make a missing repository and its branch.
 
         `token` and `private` override `hub_token` and `hub_private_repo`.
 
@@ -1326,16 +1366,16 @@ class Trainer:
         dataset: str | list[str] | None = None,
         dataset_args: str | list[str] | None = None,
     ) -> None:
-        """As `transformers.Trainer.create_model_card`, but with a picture of the losses and more
-        tables.
+        """As `transformers.Trainer.create_model_card`, with more tables and a loss curve.
 
         Writes `README.md` and `loss_curve.svg` into `output_dir`, and keeps the tags of an older
         card. Works offline. Values that are not given are derived from model, data and arguments
         where possible.
         """
-        given = {name: value for name, value in locals().items() if name != "self"}
+        facts = dict(locals())
+        del facts["self"]
         if self.is_world_process_zero():
-            self._hub.write_card(**given)
+            self._hub.write_card(**facts)
 
     def push_to_hub(
         self,
@@ -1346,8 +1386,7 @@ class Trainer:
         private: bool | None = None,
         **kwargs: Any,
     ) -> CommitInfo | Future[CommitInfo] | None:
-        """As `transformers.Trainer.push_to_hub`: save the model, write its card, and upload
-        `output_dir`.
+        """As `transformers.Trainer.push_to_hub`: save model and card, and upload `output_dir`.
 
         Checkpoints in it are left out, as is what begins with an underscore. Where the model is
         sharded all processes have to call it. `token`, `revision` and `private` override the
@@ -1364,10 +1403,15 @@ class Trainer:
         """
         token = secret(token)
         self.control = self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        if self.hub_model_id is None:
-            # Overrides of libraries take the token only.
-            self.init_hf_repo(token=token, **({} if private is None else {"private": private}))
-        self._finish_current_push()  # it may read the files that are about to be written
+
+        # Overrides of libraries may take the token only.
+        if self.hub_model_id is None and private is None:
+            self.init_hf_repo(token=token)
+        elif self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+
+        # An upload that runs may read the files that are about to be written.
+        self._finish_current_push()
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
@@ -1396,10 +1440,9 @@ class Trainer:
         hp_name: Callable[[Any], str] | None = None,
         **kwargs: Any,
     ) -> BestRun | list[BestRun]:
-        """As `transformers.Trainer.hyperparameter_search`, but every trial begins from the same
-        arguments.
+        """As `transformers.Trainer.hyperparameter_search`; each trial begins from the arguments.
 
-        Afterwards the arguments are what they were, and the Trainer holds the best model
+        Afterwards the arguments have their values again, and the Trainer holds the best model
         (`final_model`); `study` is the study. In several processes all stop together, and each gets
         the result.
 
@@ -1420,7 +1463,7 @@ class Trainer:
             The best run, or with several objectives all runs of the Pareto front.
 
         Raises:
-            RuntimeError: there is no model_init, or the library of the backend is not installed.
+            RuntimeError: model_init is missing, or the library of the backend is not installed.
             ValueError, TypeError, KeyError: invalid parameters, or an objective that no evaluation
                 gives.
             ConnectionError: the storage cannot be reached.
@@ -1438,14 +1481,12 @@ class Trainer:
         """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""
         if self.model_init is None:
             raise checks.MissingModelError(
-                "There is no model_init to make a model with. Pass model_init=... to it."
+                "The Trainer needs a model. Pass model=... or model_init=... to it."
             )
         return construction.make_model(self.model_init, trial)
 
     def _renew_model(self, trial: Any) -> None:
-        """Make a new model; once more if the trial changes the seed, so that it begins with its
-        own seed.
-        """
+        """Make a new model, and another one if the trial changes the seed that it begins with."""
         construction.renew_model(self, trial)
         seed = (self.args.seed, self.args.full_determinism)
         self._hp_search_setup(trial)
@@ -1453,9 +1494,7 @@ class Trainer:
             construction.renew_model(self, trial)
 
     def _hp_search_setup(self, trial: Any) -> None:
-        """Apply the values of a trial; an override point, called in every training, with None
-        without a trial.
-        """
+        """Apply the values of a trial, or of None; an override point, called in each training."""
         self._trial = trial
         if self._search.apply(trial):
             self._train_batch_size = self.args.train_batch_size
@@ -1471,24 +1510,22 @@ class Trainer:
         """As `transformers.Trainer.add_callback`; also takes callbacks of Lightning."""
         if is_lightning_callback(callback):
             check_callback(callback)
-            self._lightning_callbacks.append(callback() if isinstance(callback, type) else callback)
+            if isinstance(callback, type):
+                callback = callback()
+            self._lightning_callbacks.append(callback)
         else:
             self.callback_handler.add_callback(callback)
             lend_save_model(self, self.callback_handler.callbacks[-1])
 
     def pop_callback(self, callback: Any) -> TrainerCallback | Callback | None:
-        """As `transformers.Trainer.pop_callback`: remove a callback and return it, None if it is
-        not there.
-        """
+        """As `transformers.Trainer.pop_callback`: remove a callback and return it, or None."""
         if not is_lightning_callback(callback):
             return self.callback_handler.pop_callback(callback)
-        found = next(
-            (one for one in self._lightning_callbacks if one is callback or type(one) is callback),
-            None,
-        )
-        if found is not None:
-            self._lightning_callbacks.remove(found)
-        return found
+
+        for index, present in enumerate(self._lightning_callbacks):
+            if present is callback or type(present) is callback:
+                return self._lightning_callbacks.pop(index)
+        return None
 
     def remove_callback(self, callback: Any) -> None:
         """As `transformers.Trainer.remove_callback`."""

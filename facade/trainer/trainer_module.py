@@ -39,8 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrainerModule(EvaluationModule):
-    """A LightningModule that trains the model of a Trainer: one batch is one optimizer step, a
-    `Window`.
+    """A LightningModule that trains the model of a Trainer; a batch is a step, a `Window`.
 
     `Trainer.training_step`, an override point, runs the backward pass itself, and clipping,
     callbacks and the schedule happen in the documented order, so the optimization is manual.
@@ -62,11 +61,11 @@ class TrainerModule(EvaluationModule):
         self.has_begun = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the run, its data and its Trainer, for copies by callbacks that average
-        weights.
-        """
-        of_run = ("run", "memory", "loss_weights", "schedule")
-        return {name: value for name, value in super().__getstate__().items() if name not in of_run}
+        """Leave out the run, its data and its Trainer, for callbacks that copy the module."""
+        state = super().__getstate__()
+        for name in ("run", "memory", "loss_weights", "schedule"):
+            state.pop(name, None)
+        return state
 
     def skip(self) -> None:
         """Begin and end a training whose checkpoint is at its last step."""
@@ -92,12 +91,14 @@ class TrainerModule(EvaluationModule):
             run.trainer._lightning_callback_states.load(run.checkpoint, run)
 
     def configure_optimizers(self) -> Any:
-        """Make optimizer and schedule, which Lightning callbacks such as LearningRateMonitor
-        see.
-        """
+        """Make optimizer and schedule, for Lightning callbacks such as LearningRateMonitor."""
         optimizer, schedule = self._make_optimizers()
-        optimization.complete_optimizer(optimizer)  # an override may have made it
-        if not optimization.is_attached(schedule, optimizer):  # Lightning would refuse it
+
+        # An override may have made it.
+        optimization.complete_optimizer(optimizer)
+
+        # Lightning would refuse a schedule that is not attached to the optimizer.
+        if not optimization.is_attached(schedule, optimizer):
             return optimizer
         return {
             "optimizer": optimizer,
@@ -105,8 +106,9 @@ class TrainerModule(EvaluationModule):
         }
 
     def on_train_start(self) -> None:
-        """Load optimizer and schedule of a checkpoint; `on_train_begin`. Nothing has been read
-        yet.
+        """Load optimizer and schedule of a checkpoint; `on_train_begin`.
+
+        No data has been read yet.
         """
         run = self.run
         trainer = run.trainer
@@ -134,30 +136,35 @@ class TrainerModule(EvaluationModule):
 
         # What the steps use.
         trainer._training_mode.begin_epoch()
-        grad_norm, learning_rate = run.of_last_step if run.windows.is_at_end else (None, None)
+        has_scaler = trainer.accelerator.scaler is not None
+        overrides_step = not is_own(trainer, "training_step")
         run.epoch = Epoch(
             model=strategy.forward_model,
             optimizer=fast_path.optimizer_of(lightning_trainer),
             step_context=strategy.step_context(),
             clips_in_step=strategy.clips_in_step,
-            may_skip_steps=strategy.step_was_skipped is not None
-            or trainer.accelerator.scaler is not None,
+            may_skip_steps=has_scaler or strategy.step_was_skipped is not None,
             takes_items=bool(accepted_arguments(trainer.training_step, num_items_in_batch=None)),
-            runs_own_backward=not is_own(trainer, "training_step")
-            and mentions(trainer, "backward"),
+            runs_own_backward=overrides_step and mentions(trainer, "backward"),
             calls_callbacks=bool(callbacks_of(lightning_trainer)),
             windows=run.windows.windows_done,
-            grad_norm=grad_norm,
-            learning_rate=learning_rate,
         )
 
+        # Only the end of this epoch is left: its log shows the last step before the checkpoint.
+        if run.windows.is_at_end:
+            run.epoch.grad_norm, run.epoch.learning_rate = run.of_last_step
+
         # What Lightning callbacks use.
-        logs_by_steps = trainer.args.logging_strategy == "steps"
-        connected: Any = lightning_trainer  # its class does not declare what connectors set
-        connected.log_every_n_steps = int(trainer.state.logging_steps) if logs_by_steps else 0
+        log_every_n_steps = 0
+        if trainer.args.logging_strategy == "steps":
+            log_every_n_steps = int(trainer.state.logging_steps)
+        # The class does not declare what connectors set.
+        connected_trainer: Any = lightning_trainer
+        connected_trainer.log_every_n_steps = log_every_n_steps
         self.schedule.update(lightning_trainer, trainer.lr_scheduler)
 
-        if trainer.state.global_step >= run.length.max_steps:  # only the end of the epoch is left
+        # No step is left, only the end of the epoch.
+        if trainer.state.global_step >= run.length.max_steps:
             trainer.control.should_training_stop = True
         trainer.control = trainer.callback_handler.on_epoch_begin(
             trainer.args, trainer.state, trainer.control
@@ -167,7 +174,9 @@ class TrainerModule(EvaluationModule):
         """Begin a step, whose window has been read; -1 ends the epoch without it."""
         run = self.run
         trainer = run.trainer
-        if run.stopped_before_step:  # this window had been read already
+
+        # The window had been read when a callback asked to stop.
+        if run.stopped_before_step:
             run.windows.windows_done -= 1
             return -1
         run.epoch.windows += 1
@@ -332,24 +341,29 @@ class TrainerModule(EvaluationModule):
 
     def evaluate(self, evaluation: Evaluation) -> None:
         """Run an evaluation in the middle of the training."""
-        outer, self.evaluation = self.evaluation, evaluation
+        outer_evaluation = self.evaluation
+        self.evaluation = evaluation
         try:
             lightning_internals.evaluate_inside_fit(self.run.lightning_trainer, evaluation.feed)
         finally:
-            self.evaluation = outer
+            self.evaluation = outer_evaluation
 
     def _make_optimizers(self) -> tuple[Any, Any]:
         """Make optimizer and schedule when the model is wrapped and on its device."""
         run = self.run
         trainer = run.trainer
+
+        # The schedule of an earlier training has ended.
         if trainer._created_lr_scheduler:
             trainer.lr_scheduler = None
             trainer._created_lr_scheduler = False
-        if not run.is_fitting:  # there is no step left to take
+
+        # Without a step left to take, the strategy is not set up.
+        if not run.is_fitting:
             trainer.create_optimizer_and_scheduler(num_training_steps=run.length.max_steps)
             return trainer.optimizer, trainer.lr_scheduler
 
-        made = run.strategy.make_optimizers(self, run.length.max_steps)
+        optimizers = run.strategy.make_optimizers(self, run.length.max_steps)
         optimization.check_rules(trainer.args, trainer.optimizer)
         if run.strategy.optimizer_holds_parameters:
             left_out = optimization.check_trains(
@@ -357,13 +371,15 @@ class TrainerModule(EvaluationModule):
             )
             if trainer.accelerator.scaler is not None:
                 trainer.accelerator.scaler.others = left_out
-        return made
+        return optimizers
 
     def _forward_backward(
         self, inputs: Any, items: Any, micro_batch: MicroBatchLoss | None
     ) -> torch.Tensor | None:
-        """Run a micro-batch through `Trainer.training_step`; return its loss, None after a
-        shared failure.
+        """Run a micro-batch through `Trainer.training_step`.
+
+        Returns:
+            Its loss; None after a failure that ranks raise together at the end of the step.
         """
         if self.memory.failure is not None:
             return None
@@ -371,15 +387,20 @@ class TrainerModule(EvaluationModule):
         trainer = run.trainer
         epoch = run.epoch
         losses = run.losses
+
+        # The part of the step that it is, for what `training_step` calls.
         if micro_batch is not None:
             items = micro_batch.items
             trainer.accelerator.micro_batch = micro_batch
             losses.recorded.batch = micro_batch
+        kwargs = {}
+        if epoch.takes_items:
+            kwargs["num_items_in_batch"] = items
+        weighing: AbstractContextManager[Any] = nullcontext()
+        if micro_batch is not None and epoch.runs_own_backward:
+            weighing = WeighsBackward(micro_batch)
+
         try:
-            kwargs = {"num_items_in_batch": items} if epoch.takes_items else {}
-            weighing: AbstractContextManager[Any] = nullcontext()
-            if micro_batch is not None and epoch.runs_own_backward:
-                weighing = WeighsBackward(micro_batch)
             with weighing:
                 loss = trainer.training_step(epoch.model, inputs, **kwargs)
             if loss is None:
@@ -394,6 +415,7 @@ class TrainerModule(EvaluationModule):
                 trainer.accelerator.micro_batch = None
                 losses.recorded.batch = None
 
+        # Meters.
         if micro_batch is not None:
             if micro_batch.is_weighed_by_trainer:
                 epoch.runs_own_backward = False
@@ -415,8 +437,13 @@ class TrainerModule(EvaluationModule):
 
     def _log_save_evaluate(self) -> None:
         run = self.run
+
+        # Overrides get the tensor of the reference, which waits for the device.
+        losses: Any = run.losses
+        if self.lends_losses:
+            losses = losses.since_log
         run.trainer._maybe_log_save_evaluate(
-            run.losses.since_log if self.lends_losses else run.losses,
+            losses,
             run.epoch.grad_norm,
             run.epoch.model,
             run.trial,
@@ -433,8 +460,8 @@ class TrainerModule(EvaluationModule):
                 "The training data is empty: it gave no batch, so there is nothing to train on."
             )
         logger.warning(
-            "This epoch gave no batch, so training stops at step %s. Set max_steps (now %s) to "
-            "what the data holds.",
+            "This epoch gave no batch, so training stops at step %s. Set max_steps to at most the "
+            "number of steps that the data provides (it is %s).",
             trainer.state.global_step,
             trainer.state.max_steps,
         )

@@ -94,7 +94,10 @@ class TrainingRun:
 
     def run(self, resume_from_checkpoint: str | bool | None) -> TrainOutput:
         """Check everything before anything is written, make the model, and train."""
-        trainer, args, trial = self.trainer, self.trainer.args, self.trial
+        trainer = self.trainer
+        trial = self.trial
+
+        # Checks, and the checkpoint to resume from.
         trainer._apply_arguments()
         trainer._signals.begin_training(self._save_at_once)
         trainer._hub.begin_training()
@@ -112,16 +115,20 @@ class TrainingRun:
         trainer._memory_tracker.start("train")
         trainer.is_in_train = True
         try:
+            # The model. The values of a trial may name its folder.
             trainer._renew_model(trial)
-            if trial is not None:  # its values may name its folder
+            if trial is not None:
                 trainer._object_store.begin_training(trainer._get_output_dir(trial))
             trainer._model_preparation.exchange_layers()
             freeze_by_rules(trainer)
+            args = trainer.args
             if args.fp16_full_eval or args.bf16_full_eval:
                 trainer._move_model_to_device(trainer.model, args.device)
             trainer._trial = trial
             if checkpoint is not None:
                 trainer._load_from_checkpoint(checkpoint)
+
+            # The training.
             if args.auto_find_batch_size and not trainer.keep_effective_batch_size:
                 trainer._batch_size_finder.apply_found_size(checkpoint)
             with trainer._elastic.same_global_batch(checkpoint):
@@ -181,7 +188,8 @@ class TrainingRun:
         trainer._prepared = True
         self.first_step = trainer.state.global_step
         self.start_time = Moment()
-        self.losses = trainer._running_loss = RunningLoss(trainer)
+        self.losses = RunningLoss(trainer)
+        trainer._running_loss = self.losses
         self.epoch = Epoch()
         self.of_last_step = (None, None)
         self.interrupted_evaluation = InterruptedEvaluation(self)
@@ -206,7 +214,9 @@ class TrainingRun:
                 self._run_lightning(module)
         finally:
             self.is_fitting = False
-            self.windows.on_positioned = None  # it refers to this run
+
+            # It refers to this run.
+            self.windows.on_positioned = None
             if is_own(trainer, "get_train_dataloader"):
                 loader.shut_down_workers()
         return self.output
@@ -217,7 +227,9 @@ class TrainingRun:
         from .lightning_trainer import build_lightning_trainer, distribute, planned, running
 
         trainer = self.trainer
-        epochs = self.length.num_train_epochs
+        max_epochs = self.length.num_train_epochs
+        if max_epochs == sys.maxsize:
+            max_epochs = -1
         with planned(trainer) as strategy:
             self.strategy = strategy
             check_training(
@@ -229,10 +241,11 @@ class TrainingRun:
             distribute(trainer, module)
             self.lightning_trainer = build_lightning_trainer(
                 trainer,
-                max_epochs=-1 if epochs == sys.maxsize else epochs,
+                max_epochs=max_epochs,
                 **_NO_EVALUATIONS_OF_LIGHTNING,
             )
-            module.model = trainer.model  # which may have been replaced while it was prepared
+            # It may have been replaced while it was prepared.
+            module.model = trainer.model
             lightning_internals.start_at(
                 self.lightning_trainer,
                 epoch=self.windows.epoch,
@@ -242,18 +255,19 @@ class TrainingRun:
             with running(trainer, self.lightning_trainer, module):
                 windows = lightning_internals.combined(self.windows, training=True)
                 self.lightning_trainer.fit(module, windows, val_dataloaders=[])
-                # stopped by a callback such as Timer before the first step
+                # A callback such as Timer has stopped it before the first step.
                 if not module.has_begun:
                     module.skip()
 
     def finish(self) -> None:
-        """Log the metrics, load the best model, and call `on_train_end`, while the model is
-        still on its device.
+        """Log the metrics, load the best model, and call `on_train_end`.
+
+        The model is still on its device.
         """
         trainer = self.trainer
         args = trainer.args
         state = trainer.state
-        leaving = trainer._signals.is_leaving
+        is_leaving = trainer._signals.is_leaving
 
         # Metrics.
         train_loss = self.losses.mean()
@@ -264,37 +278,38 @@ class TrainingRun:
         metrics["total_flos"] = state.total_flos
         metrics["train_loss"] = train_loss
         trainer._memory_tracker.stop("train", metrics)
-        if not leaving:  # these metrics would say that the training is complete
+        # Logging them would mark an interrupted training as complete.
+        if not is_leaving:
             trainer.log(metrics)
 
         # Checkpoints.
         trainer._checkpoints.finish_training()
-        if not leaving:
+        if not is_leaving:
             if args.load_best_model_at_end and trainer._restorer.has_best():
                 trainer._load_best_model()
             if not trainer._signals.time_is_up:
                 trainer._checkpoints.keep_only_best(trainer._get_output_dir(self.trial))
 
         trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
-        trainer._hub.end_training(last_push=self.trial is None and not leaving)
+        trainer._hub.end_training(last_push=self.trial is None and not is_leaving)
         self.output = TrainOutput(state.global_step, train_loss, metrics)
 
     # Where the training stands, for its checkpoints.
 
     @property
     def stopping(self) -> bool:
-        """Return whether a callback asked to end the epoch or the training."""
+        """Whether a callback asked to end the epoch or the training."""
         control = self.trainer.control
         return control.should_epoch_stop or control.should_training_stop
 
     @property
     def epoch_is_over(self) -> bool:
-        """Return whether the epoch is over, and the evaluation due at its end is done."""
+        """Whether the epoch is over, and the evaluation due at its end is done."""
         return self.epoch.is_over and self.module.evaluation is None
 
     @property
     def next_position(self) -> tuple[int, int]:
-        """Return epoch and finished windows from which a training saved now would resume."""
+        """Epoch and finished windows from which a training that is saved now resumes."""
         windows = self.windows
         is_cut_short = windows.is_cut_short and not self.trainer.control.should_epoch_stop
         if self.epoch_is_over and not is_cut_short:
@@ -329,9 +344,7 @@ class TrainingRun:
             self.lightning_trainer.should_stop = True
 
     def require_in_all(self, *switches: str) -> None:
-        """Check that all processes act on those of these switches that are set here, see
-        `SharedDecisions`.
-        """
+        """Check that all processes act on the switches that are set here, see `SharedDecisions`."""
         if self.decisions is None:
             return
         for switch in switches:
@@ -339,27 +352,28 @@ class TrainingRun:
                 self.decisions.require(switch, self.trainer.state.global_step)
 
     def log_progress(self, grad_norm: Any, learning_rate: float | None, start_time: float) -> None:
-        """Log the mean loss since the last log, and gradient norm and learning rate of the last
-        step.
-        """
+        """Log the mean loss since the last log, and norm and rate of the last step."""
         trainer = self.trainer
         losses = self.losses
         steps = trainer.state.global_step - losses.last_logged
         logs: dict[str, float] = {"loss": losses.take() / steps}
         recorded = losses.take_recorded()
+        if isinstance(grad_norm, torch.Tensor):
+            grad_norm = grad_norm.item()
         if grad_norm is not None:
-            logs["grad_norm"] = (
-                grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
-            )
-        logs["learning_rate"] = (
-            trainer._get_learning_rate() if learning_rate is None else learning_rate
-        )
+            logs["grad_norm"] = grad_norm
+        if learning_rate is None:
+            learning_rate = trainer._get_learning_rate()
+        logs["learning_rate"] = learning_rate
         logs.update(recorded)
+
         losses.last_logged = trainer.state.global_step
         trainer.store_flos()
         trainer._token_counter.flush()
-        # overrides may lack it
-        trainer.log(logs, **accepted_arguments(trainer.log, start_time=start_time))
+
+        # Overrides may lack the parameter.
+        kwargs = accepted_arguments(trainer.log, start_time=start_time)
+        trainer.log(logs, **kwargs)
 
     def _save_at_once(self) -> None:
         """Write a checkpoint between two steps, and wait until it is on the disk."""
@@ -369,9 +383,7 @@ class TrainingRun:
         trainer._checkpoints.finish_writing(flushed=True)
 
     def _positioned(self) -> None:
-        """Restore the generators, and make up for an evaluation in which the training was
-        interrupted.
-        """
+        """Restore the generators, and repeat an evaluation that was interrupted."""
         self.trainer._load_rng_state(self.checkpoint)
         if self.is_fitting:
             self.interrupted_evaluation.repeat()
@@ -383,17 +395,19 @@ class TrainingRun:
         trainer.state.is_hyper_param_search = self.trial is not None
         trainer.state.train_batch_size = trainer._train_batch_size
         trainer.state.compute_steps(trainer.args, length.max_steps)
+
+        # That of the checkpoint, with the states of callbacks.
         if self.checkpoint is not None:
-            stored = trainer._restorer.read_state(self.checkpoint)
-            warn_of_differences(
-                stored, trainer.state, batch_size=not trainer.args.auto_find_batch_size
-            )
-            trainer.state = stored
+            finds_batch_size = trainer.args.auto_find_batch_size
+            saved_state = trainer._restorer.read_state(self.checkpoint)
+            warn_of_differences(saved_state, trainer.state, batch_size=not finds_batch_size)
+            trainer.state = saved_state
             trainer.state.is_hyper_param_search = self.trial is not None
-            if trainer.args.auto_find_batch_size:
+            if finds_batch_size:
                 trainer.state.train_batch_size = trainer._train_batch_size
             trainer._load_callback_state()
             trainer._callback_states.load(self.checkpoint)
+
         trainer.state.init_training_references(
             trainer, length.max_steps, length.num_train_epochs, self.trial
         )
@@ -403,7 +417,8 @@ class TrainingRun:
         args = self.trainer.args
         if args.world_size == 1:
             return None
-        setters = self.trainer.callback_handler.switch_setters = SwitchSetters()
+        setters = SwitchSetters()
+        self.trainer.callback_handler.switch_setters = setters
         return SharedDecisions(
             setters,
             rank=args.process_index,
@@ -441,38 +456,40 @@ def save_or_warn(trainer: Trainer, model: nn.Module, trial: Any) -> bool:
     """Write a checkpoint; return False, with a warning, if the disk is full."""
     try:
         trainer._save_checkpoint(model, trial)
-        trainer._checkpoints.accept_changes()  # an override may have made some
+        # An override may have changed files.
+        trainer._checkpoints.accept_changes()
     except OSError as error:
         checkpoints.warn_if_disk_full(error, trainer._get_output_dir(trial))
         return False
     return True
 
 
-def warn_of_differences(stored: TrainerState, now: TrainerState, *, batch_size: bool) -> None:
-    """Warn of intervals, or a batch size, that differ from those of the checkpoint, which stay in
-    force.
+def warn_of_differences(
+    saved_state: TrainerState, new_state: TrainerState, *, batch_size: bool
+) -> None:
+    """Warn of intervals, or a batch size, that differ from those of the checkpoint.
 
     Args:
-        stored: the state in the checkpoint.
-        now: that which the arguments describe.
+        saved_state: of the checkpoint; it stays in force.
+        new_state: that which the arguments describe.
         batch_size: compare the batch size too.
     """
-    names = [
-        "logging_steps",
-        "eval_steps",
-        "save_steps",
-        *(["train_batch_size"] if batch_size else []),
-    ]
-    argument = {"train_batch_size": "per_device_train_batch_size"}
-    changed = [
-        f"\n\t{argument.get(name, name)}: {getattr(now, name)} (from args) != "
-        f"{getattr(stored, name)} (from {TRAINER_STATE_NAME})"
-        for name in names
-        if getattr(stored, name) is not None and getattr(stored, name) != getattr(now, name)
-    ]
-    if changed:
+    arguments_by_name = {
+        "logging_steps": "logging_steps",
+        "eval_steps": "eval_steps",
+        "save_steps": "save_steps",
+    }
+    if batch_size:
+        arguments_by_name["train_batch_size"] = "per_device_train_batch_size"
+
+    lines = ""
+    for name, argument in arguments_by_name.items():
+        saved = getattr(saved_state, name)
+        new = getattr(new_state, name)
+        if saved is not None and saved != new:
+            lines += f"\n\t{argument}: {new} (from args) != {saved} (from {TRAINER_STATE_NAME})"
+    if lines:
         # The logger is the one that scripts know this by.
         logging.getLogger(checkpoints.__name__).warning(
-            "Arguments that do not match those of the checkpoint, which stay in force:%s",
-            "".join(changed),
+            "Arguments that do not match those of the checkpoint, which stay in force:%s", lines
         )

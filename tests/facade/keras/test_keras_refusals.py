@@ -90,7 +90,7 @@ DATA = [
     ([1, 2], TypeError, ["train_dataset: A sample is a int"]),
     ([(np.ones(4), "a word")], TypeError, ["numpy.str_"]),
     ([{"x": np.ones(4)}], ValueError, ["No column 'labels' or 'label'", "label_names"]),
-    (iter(points()), TypeError, ["can be read only once"]),
+    (iter(points()), TypeError, ["consumed only once"]),
 ]
 
 

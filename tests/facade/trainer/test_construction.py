@@ -196,7 +196,7 @@ def test_no_evaluation_data(nothing_is_written):
 )
 def test_evaluation_data_of_an_unknown_name(nothing_is_written, own):
     made = trainer(nothing_is_written, eval_dataset=own)
-    with pytest.raises(ValueError, match=r"no eval_dataset called 'nearr'.*(near, far|no names)"):
+    with pytest.raises(ValueError, match=r"eval_dataset='nearr' .*(near, far|no named)"):
         made.evaluate("nearr")
 
 

@@ -256,7 +256,7 @@ def test_trained_weights_of_no_model_are_warned_of(tmp_path, caplog, belongs_to_
     warned = [
         record.getMessage()
         for record in caplog.records
-        if "not of the model" in record.getMessage()
+        if "not part of the model" in record.getMessage()
     ]
     assert len(warned) == (not belongs_to_model)
     assert all("SGD trains 2 parameters (12 values)" in message for message in warned)

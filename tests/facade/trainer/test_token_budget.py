@@ -143,7 +143,7 @@ class Endless(IterableDataset):
         ({"max_tokens_per_batch": 22}, "max_tokens_per_batch=22, but sample 6 has 23 tokens"),
         (
             {"train_dataset": Endless(), "max_steps": 3},
-            r"train_dataset \(Endless\) is read as it comes",
+            r"train_dataset \(Endless\) is a stream",
         ),
         ({"auto_find_batch_size": True}, "exclude each other"),
         (
