@@ -68,7 +68,8 @@ def peak_flops(device_name: str, dtype_name: str, *, tf32: bool = True) -> float
         if dtype_name in ("float16", "bfloat16"):
             return half_peak * 1e12
         if dtype_name == "float32":
-            return (tf32_peak if tf32 else float32_peak) * 1e12
+            peak = tf32_peak if tf32 else float32_peak
+            return peak * 1e12
         return None
     return None
 

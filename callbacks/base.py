@@ -136,7 +136,7 @@ class TrainerCallback:
     ) -> EventResult:
         """Fire after each micro-batch that is not the last of its step.
 
-        Without gradient accumulation there are none.
+        It never fires without gradient accumulation.
         """
 
     def on_step_end(

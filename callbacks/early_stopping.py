@@ -81,7 +81,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
                 "'steps' or 'epoch'."
             )
 
-        # A plain Lightning Trainer cannot load the best model, so there is no advice to give.
+        # A plain Lightning Trainer cannot load the best model, so it gets no such advice.
         can_load_models = getattr(args, "loads_models", True)
         keeps_last_weights = can_load_models and not args.load_best_model_at_end
         if keeps_last_weights and state.is_world_process_zero:

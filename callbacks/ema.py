@@ -92,6 +92,8 @@ class EMACallback(TrainerCallback):
         if model is None:
             return
         _check_is_not_sharded(model)
+
+        # The average of the first weights is these weights.
         self._weights = {
             name: weight for name, weight in model.named_parameters() if _is_averaged(weight)
         }
@@ -99,6 +101,7 @@ class EMACallback(TrainerCallback):
         self.averages = {name: _precise_copy(weight) for name, weight in self._weights.items()}
         if state.global_step > 0:
             self._resume(state)
+
         if self.evaluate:
             self._swap = _WeightSwap(self._weights, self.averages)
             self._swap.attach(model)
@@ -120,6 +123,7 @@ class EMACallback(TrainerCallback):
             decay = min(decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
 
+        # torch updates all averages with one kernel for each dtype and device.
         averages = list(self.averages.values())
         weights: list[torch.Tensor] = []
         for weight, average in zip(self._weights.values(), averages, strict=True):
@@ -302,7 +306,9 @@ class _WeightSwap:
             for average, weight in zip(self._averages, self._weights, strict=True):
                 self._other_values.append(average.to(weight.dtype))
         for index, weight in enumerate(self._weights):
-            weight.data, self._other_values[index] = self._other_values[index], weight.data
+            current_values = weight.data
+            weight.data = self._other_values[index]
+            self._other_values[index] = current_values
 
     def drop_copies(self) -> None:
         """Drop copies of the averages, which have changed."""

@@ -147,8 +147,9 @@ def _fetched(norms: list[torch.Tensor]) -> list[float]:
 
     whole_norms: list[torch.Tensor] = []
     for norm in norms:
-        gather = getattr(norm, "full_tensor", None)  # of a DTensor
-        whole_norms.append(norm if gather is None else gather())
+        gather = getattr(norm, "full_tensor", None)
+        is_dtensor = gather is not None
+        whole_norms.append(gather() if is_dtensor else norm)
     device = whole_norms[0].device
     return torch.stack([norm.to(device) for norm in whole_norms]).tolist()
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..lightning_modules.common.suggestions import did_you_mean
 from .base import EVENTS, TrainerCallback
@@ -16,13 +16,20 @@ from .flow import DefaultFlowCallback
 from .state import TrainerControl, TrainerState
 from .switch_setters import SwitchSetters
 
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
 logger = logging.getLogger(__name__)
+
+ForwardedEvent: TypeAlias = "Callable[..., TrainerControl]"
+"""An event of the handler; it returns the last control, while a callback may return None."""
 
 _EVENTS = frozenset(EVENTS)
 _NOT_OVERRIDDEN = {getattr(TrainerCallback, event) for event in EVENTS}
 
 
-def _forwarded(event: str, *switches_to_reset: str) -> Any:
+def _forwarded(event: str, *switches_to_reset: str) -> ForwardedEvent:
     """Return a method that resets switches of the control, and then calls an event."""
 
     def forward(
@@ -67,22 +74,23 @@ class CallbackHandler(TrainerCallback):
     def __init__(
         self,
         callbacks: Iterable[Any],
-        model: Any,
-        processing_class: Any,
-        optimizer: Any,
-        lr_scheduler: Any,
+        model: nn.Module | None,
+        processing_class: object,
+        optimizer: Optimizer | None,
+        lr_scheduler: object,
     ) -> None:
         self.callbacks: list[Any] = []
         self.final_listeners: dict[str, Callable[..., object]] = {}
         for callback in callbacks:
             self.add_callback(callback)
 
+        # The objects that events are called with.
         self.model = model
         self.processing_class = processing_class
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
-        self.train_dataloader: Any = None
-        self.eval_dataloader: Any = None
+        self.train_dataloader: object = None
+        self.eval_dataloader: object = None
 
         if not any(isinstance(callback, DefaultFlowCallback) for callback in self.callbacks):
             logger.warning(
@@ -111,11 +119,13 @@ class CallbackHandler(TrainerCallback):
                 self._names(),
             )
 
+        # One progress bar replaces another.
         replaced_classes = getattr(new_callback, "replaces", ())
         self.callbacks[:] = [
             present for present in self.callbacks if not isinstance(present, replaced_classes)
         ]
 
+        # A callback that adds to the logs is called before those that only read them.
         position = len(self.callbacks)
         if getattr(new_callback, "adds_to_logs", False):
             position = self._first_reader_of_logs()
@@ -214,20 +224,22 @@ class CallbackHandler(TrainerCallback):
             self.final_listeners[event](args, state, control)
         return control
 
-    # Typed as Any: these return a control, while the methods of a callback may return None.
-    on_init_end: Any = _forwarded("on_init_end")
-    on_train_begin: Any = _forwarded("on_train_begin", "should_training_stop")
-    on_train_end: Any = _forwarded("on_train_end")
-    on_epoch_begin: Any = _forwarded("on_epoch_begin", "should_epoch_stop")
-    on_epoch_end: Any = _forwarded("on_epoch_end")
-    on_step_begin: Any = _forwarded("on_step_begin", "should_log", "should_evaluate", "should_save")
-    on_pre_optimizer_step: Any = _forwarded("on_pre_optimizer_step")
-    on_optimizer_step: Any = _forwarded("on_optimizer_step")
-    on_substep_end: Any = _forwarded("on_substep_end")
-    on_step_end: Any = _forwarded("on_step_end")
-    on_prediction_step: Any = _forwarded("on_prediction_step")
-    on_save: Any = _forwarded("on_save", "should_save")
-    on_push_begin: Any = _forwarded("on_push_begin")
+    # The events that have no values of their own.
+    on_init_end: ForwardedEvent = _forwarded("on_init_end")
+    on_train_begin: ForwardedEvent = _forwarded("on_train_begin", "should_training_stop")
+    on_train_end: ForwardedEvent = _forwarded("on_train_end")
+    on_epoch_begin: ForwardedEvent = _forwarded("on_epoch_begin", "should_epoch_stop")
+    on_epoch_end: ForwardedEvent = _forwarded("on_epoch_end")
+    on_step_begin: ForwardedEvent = _forwarded(
+        "on_step_begin", "should_log", "should_evaluate", "should_save"
+    )
+    on_pre_optimizer_step: ForwardedEvent = _forwarded("on_pre_optimizer_step")
+    on_optimizer_step: ForwardedEvent = _forwarded("on_optimizer_step")
+    on_substep_end: ForwardedEvent = _forwarded("on_substep_end")
+    on_step_end: ForwardedEvent = _forwarded("on_step_end")
+    on_prediction_step: ForwardedEvent = _forwarded("on_prediction_step")
+    on_save: ForwardedEvent = _forwarded("on_save", "should_save")
+    on_push_begin: ForwardedEvent = _forwarded("on_push_begin")
 
     def on_evaluate(
         self,
@@ -269,7 +281,7 @@ class CallbackHandler(TrainerCallback):
         return ", ".join(names) or "none"
 
     def _first_reader_of_logs(self) -> int:
-        """Return the index of the first callback that only reads logs; the end if there is none."""
+        """Return the index of the first callback that only reads logs, otherwise the end."""
         for index, callback in enumerate(self.callbacks):
             on_log = getattr(getattr(callback, "on_log", None), "__func__", None)
             is_overridden = on_log is not None and on_log is not TrainerCallback.on_log
@@ -329,6 +341,7 @@ def _warn_of_misspelt_events(callback_class: type) -> None:
         if base.__name__ == "Callback" and "lightning" in base.__module__:
             return  # its other `on_` methods may be hooks of Lightning
 
+    # All methods by name, in the order of the classes; a dict keeps it.
     methods: dict[str, None] = {}
     for base in callback_class.__mro__:
         if base in (TrainerCallback, object):
@@ -363,7 +376,7 @@ _SYNONYMS = (
 
 
 def _event_like(name: str) -> str | None:
-    """Return the event whose name is close to `name`; `None` if there is none."""
+    """Return the event whose name is close to `name`; `None` if no name is."""
     translated = name.lower()
     for foreign_word, our_word in _SYNONYMS:
         translated = translated.replace(foreign_word, our_word)

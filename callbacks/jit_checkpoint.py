@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ._signal_exchange import SignalExchange, world_size
 from .base import TrainerCallback
@@ -35,6 +35,29 @@ _REQUESTED_BY_SCRIPT = 1 << 16
 """
 
 
+class SavingTrainer(Protocol):
+    """The parts of a Trainer that are needed to save a checkpoint."""
+
+    @property
+    def args(self) -> Any:
+        """The training arguments, with `enable_jit_checkpoint`."""
+        ...
+
+    @property
+    def state(self) -> TrainerState:
+        """The state of the training."""
+        ...
+
+    @property
+    def model(self) -> Any:
+        """The model, as `_save_checkpoint` takes it."""
+        ...
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> object:
+        """Write a checkpoint."""
+        ...
+
+
 class CheckpointManager:
     """As `transformers.trainer_jit_checkpoint.CheckpointManager`.
 
@@ -46,7 +69,7 @@ class CheckpointManager:
         kill_wait: in seconds.
     """
 
-    def __init__(self, trainer: Any, kill_wait: float = 3) -> None:
+    def __init__(self, trainer: SavingTrainer, kill_wait: float = 3) -> None:
         self.trainer = trainer
         self.is_checkpoint_requested = False
         self.kill_wait = kill_wait
@@ -74,7 +97,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     From `on_train_begin` on, a signal requests a checkpoint at the end of the step. Everything that
     is due at that step still happens, so a resumed run has the numbers of an uninterrupted one.
-    Then training stops. There is no wait before the checkpoint (transformers waits three seconds).
+    Then training stops. The checkpoint does not wait first (transformers waits three seconds).
     A second SIGINT (Ctrl-C) interrupts at once, a second signal of another kind is ignored. The
     previous handlers are restored after the training, however it ends.
 
@@ -116,7 +139,7 @@ class JITCheckpointCallback(TrainerCallback):
             self.required_signals = tuple(required_signals)
         self.on_change = on_change
 
-        self.trainer: Any = None
+        self.trainer: SavingTrainer | None = None
         """The Trainer, once `set_trainer` was called."""
         self.jit_manager: CheckpointManager | JITCheckpointCallback | None = None
         """As in transformers: the callback itself, set by `set_trainer` with
@@ -131,7 +154,8 @@ class JITCheckpointCallback(TrainerCallback):
         self.has_announced_stop = False
         """True once this process has logged that this callback stops the training."""
         self._stopped_at = 0  # the step at which `is_stopping` became True
-        self._last_save: tuple[int, bool] | None = None  # its step; whether by an event of it
+        self._last_saved_step: int | None = None
+        self._last_saved_step_of_loop: int | None = None  # not one that `save` has written
         self._is_after_epoch_end = False  # between `on_epoch_end` and the next epoch
 
         # The signal handling of this process.
@@ -141,7 +165,7 @@ class JITCheckpointCallback(TrainerCallback):
         self._writes_to_terminal = True
         self._exchange: SignalExchange | None = None
 
-    def set_trainer(self, trainer: Any) -> None:
+    def set_trainer(self, trainer: SavingTrainer) -> None:
         """As in transformers: called by the Trainer that uses this callback, before a training."""
         self.trainer = trainer
         if not trainer.args.enable_jit_checkpoint:
@@ -171,7 +195,11 @@ class JITCheckpointCallback(TrainerCallback):
             self.start_listening()
 
     def execute_jit_checkpoint(self) -> None:
-        """Write a checkpoint of the current state."""
+        """Write a checkpoint of the current state, after `set_trainer`."""
+        if self.trainer is None:
+            raise RuntimeError(
+                "execute_jit_checkpoint() needs a Trainer. Call set_trainer(trainer) first."
+            )
         self.save_now(self.trainer.state)
 
     @property
@@ -194,7 +222,8 @@ class JITCheckpointCallback(TrainerCallback):
         self.received_signal = None
         self.is_stopping = False
         self.has_announced_stop = False
-        self._last_save = None
+        self._last_saved_step = None
+        self._last_saved_step_of_loop = None
         self._has_received_sigint = False
         self._writes_to_terminal = state.is_world_process_zero
         self.start_listening()
@@ -274,9 +303,10 @@ class JITCheckpointCallback(TrainerCallback):
         """
         if not self._is_stop_requested():
             return
-        if self._last_save is None or self._last_save[0] != state.global_step:
+        if self._last_saved_step != state.global_step:
             self.save_now(state)
 
+        # The user waits for the end after Ctrl-C, unless the script has its own handler.
         if self.received_signal != signal.SIGINT or self.save is None:
             return
         previous_handler = self._previous_handlers.get(signal.SIGINT, signal.default_int_handler)
@@ -307,7 +337,8 @@ class JITCheckpointCallback(TrainerCallback):
         is_incomplete = getattr(args, "save_only_model", False)
         if is_incomplete and not self.is_stopping:
             return
-        self._last_save = (state.global_step, True)
+        self._last_saved_step = state.global_step
+        self._last_saved_step_of_loop = state.global_step
 
         # Always asked first, since all ranks have to take part in the exchange.
         if not self._is_stop_requested() or self.is_stopping:
@@ -329,12 +360,12 @@ class JITCheckpointCallback(TrainerCallback):
         if manager is not None and manager._original_sigterm_handler is not None:
             signal.signal(signal.SIGTERM, manager._original_sigterm_handler)
 
+        # A signal that came after the last step, on any rank.
         if not self.is_listening:
             return
         if self._is_stop_requested(wait=True) and not self.is_stopping:
             self.is_stopping = True
-            is_saved = self._last_save == (state.global_step, True)
-            if not is_saved:
+            if self._last_saved_step_of_loop != state.global_step:
                 self._announce_stop(state)
                 self.save_now(state)
         self.stop_listening()
@@ -456,7 +487,8 @@ class JITCheckpointCallback(TrainerCallback):
 
     def save_now(self, state: TrainerState) -> None:
         """Write a checkpoint with `save`, in the middle of something else."""
-        self._last_save = (state.global_step, False)
+        self._last_saved_step = state.global_step
+        self._last_saved_step_of_loop = None
         was_stopping = self.is_stopping
         self.is_stopping = True
         if self.save is not None:
@@ -524,7 +556,7 @@ class JITCheckpointCallback(TrainerCallback):
             )
 
 
-def _save(trainer: Any) -> None:
+def _save(trainer: SavingTrainer) -> None:
     """Write a checkpoint; a training of the Trainer of this package waits until it is on disk."""
     run = getattr(trainer, "_run", None)
     if run is None:

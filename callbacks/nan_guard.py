@@ -113,12 +113,14 @@ class NaNGuardCallback(TrainerCallback):
         if self.action == "go_back":
             _require_checkpoints(args)
 
+        # The window of losses continues in a resumed training.
         self.skipped = []
         self._consecutive_skips = 0
         if not self._has_loaded_losses:
             self._usual_losses.clear()
         self._has_loaded_losses = False
 
+        # Hooks of a compiled model would be compiled too: there only the gradients are checked.
         if model is None:
             return
         if not is_compiled(args, model):
@@ -251,6 +253,7 @@ class NaNGuardCallback(TrainerCallback):
             self._remove_hook()
             raise NaNGuardError(f"{message} The weights are those before this step.")
 
+        # "skip" and "go_back" continue, up to `patience` steps in a row.
         continues = self.action != "stop"
         if continues and self._consecutive_skips == self.patience:
             continues = False
@@ -429,16 +432,21 @@ def _description(step: int, losses: list[torch.Tensor], bad_names: list[str]) ->
 
 
 def _loss_in(output: Any) -> torch.Tensor | None:
-    """Return the loss in a model's output; None if there is none.
+    """Return the loss in a model's output; None if it has no loss.
 
     It is the value `loss` of a mapping, the attribute `loss`, the first element of a tuple, or the
     output itself. Of the latter two only scalars are losses.
     """
     import torch
 
-    loss = output.get("loss") if hasattr(output, "get") else getattr(output, "loss", None)
+    loss = getattr(output, "loss", None)
+    if hasattr(output, "get"):
+        loss = output.get("loss")
+
     if loss is None:
-        loss = output[0] if isinstance(output, (tuple, list)) and output else output
+        loss = output
+        if isinstance(output, (tuple, list)) and output:
+            loss = output[0]
         if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
             return None
     if not isinstance(loss, torch.Tensor) or not loss.is_floating_point():

@@ -103,6 +103,7 @@ class ProfilerCallback(TrainerCallback):
         self._steps = 0
         self._last_event_time = time.perf_counter()
 
+        # The trace is written at the end, with the table, and not by the profiler.
         schedule = torch.profiler.schedule(
             wait=self.wait, warmup=self.warmup, active=self.active, repeat=1
         )
@@ -208,6 +209,7 @@ class ProfilerCallback(TrainerCallback):
         if self.stop and steps == self.active:
             control.should_training_stop = True
 
+        # All processes stop to record allocations, process 0 writes the files.
         folder = Path(args.output_dir) / "profile"
         is_writer = steps > 0 and state.is_world_process_zero
         if is_writer:

@@ -94,7 +94,7 @@ class NotebookProgressCallback(ProgressCallback):
             with failures_as_warnings(self, "Showing the evaluation"):
                 self._add_evaluation(args, state, metrics or {})
                 self._draw_table()
-        # After drawing, since this drops the output if there is no training.
+        # After drawing, since this drops the output of an evaluation without a training.
         super().on_evaluate(args, state, control, **kwargs)
 
     def on_train_end(

@@ -32,8 +32,10 @@ def available_reporting_integrations() -> list[str]:
     if "mlflow" in available:
         left_out.add("azure_ml")
     if "dagshub" in available:
-        has_server = bool(os.environ.get("MLFLOW_TRACKING_URI"))
-        left_out.add("mlflow" if has_server else "dagshub")
+        if os.environ.get("MLFLOW_TRACKING_URI"):
+            left_out.add("mlflow")
+        else:
+            left_out.add("dagshub")
     return [name for name in available if name not in left_out]
 
 
@@ -71,6 +73,7 @@ def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[Trai
         names = available_reporting_integrations() + other_names
 
     is_in_kubeflow = accepts_kubeflow_reports()
+    # Duplicates are removed; the callback of Kubeflow comes last.
     callbacks: list[type[TrainerCallback]] = []
     for name in dict.fromkeys(names):
         is_added_below = name == "kubeflow" and is_in_kubeflow

@@ -87,6 +87,7 @@ def collect_states(candidates: Iterable[Any]) -> dict[str, Any]:
             )
         states.setdefault(type(candidate).__name__, []).append(candidate.state())
 
+    # The file format has a list only if there are several objects of a class.
     collected: dict[str, Any] = {}
     for class_name, states_of_class in states.items():
         is_single = len(states_of_class) == 1

@@ -96,7 +96,10 @@ class ThroughputCallback(TrainerCallback):
 
         # The hooks of a compiled model would be compiled too.
         has_hooks = not is_compiled(args, model) and not hasattr(model, "_orig_mod")
-        self._inputs.attach(model if has_hooks else None)
+        if has_hooks:
+            self._inputs.attach(model)
+        else:
+            self._inputs.attach(None)
         self._counted_flops = 0
         self._has_counted = self.flops != "count" or model is None or not has_hooks
         self._last_estimate = (state.global_step, state.total_flos)
@@ -255,6 +258,7 @@ class ThroughputCallback(TrainerCallback):
         if not self._counted_flops:
             return flops_per_step * meter.steps
 
+        # As many times the operations of the counted step as the inputs are larger than its inputs.
         counted_steps = float(meter.steps)
         if self._counted_size:
             counted_steps = input_size / self._counted_size

@@ -252,6 +252,7 @@ class LightningBridge(BridgeCore, Callback):
         if trainer.sanity_checking:
             return
 
+        # The metrics that were logged since the evaluation began.
         metrics = as_evaluation(self._logs.new_metrics(trainer.callback_metrics))
         runtime = time.perf_counter() - self._phase.evaluation_start_time
         metrics["eval_runtime"] = round(runtime, 4)
@@ -260,6 +261,7 @@ class LightningBridge(BridgeCore, Callback):
             self.args, self.state, self.control, {**metrics, "epoch": self.state.epoch}
         )
 
+        # A `trainer.validate` of the script neither saves nor stops anything.
         if not self._phase.is_training:
             return
         self._phase.last_evaluated_step = self.state.global_step

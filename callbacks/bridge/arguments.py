@@ -57,7 +57,7 @@ def _eval_steps(trainer: Trainer) -> int | None:
 
 
 def _monitoring_callback(trainer: Trainer) -> Callback | None:
-    """Return the callback of Lightning that watches a metric; None if there is none."""
+    """Return the callback of Lightning that watches a metric; None if none does."""
     for callback in (trainer.checkpoint_callback, trainer.early_stopping_callback):
         if getattr(callback, "monitor", None):
             return callback

@@ -25,6 +25,7 @@ def use_evaluated_weights(
     """
     averages = _averages_by_weight(callbacks)
 
+    # Weights that are not averaged, and frozen ones, stay as they are.
     trained_weights: dict[str, Tensor] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
         average = averages.get(id(weight))

@@ -52,8 +52,8 @@ class BridgeCheckpoints:
         """Remove the oldest checkpoints beyond the limit, except the newest and the best one."""
         if not limit:
             return
-        kept = {self.paths[-1], state.best_model_checkpoint}
-        removable = [path for path in self.paths if path not in kept]
+        protected_paths = {self.paths[-1], state.best_model_checkpoint}
+        removable = [path for path in self.paths if path not in protected_paths]
         while len(self.paths) > limit and removable:
             path = removable.pop(0)
             self.paths.remove(path)

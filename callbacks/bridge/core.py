@@ -15,7 +15,7 @@ each. "module." marks a method of the LightningModule that is wrapped while the 
           on_validation_start               - (Lightning validates here if it is due or requested)
           on_validation_batch_end           on_prediction_step
           on_validation_end                 on_log, on_evaluate, on_save
-      on_train_epoch_end                    on_epoch_end, on_log, on_save
+      on_train_epoch_end                    on_epoch_end, on_log, a requested validation, on_save
     on_train_end                            on_log, on_train_end
     teardown                                -
 

@@ -16,8 +16,8 @@ class BridgeFlow(DefaultFlowCallback):
     """As `DefaultFlowCallback`, but in addition to what Lightning does by itself.
 
     Evaluations and checkpoints are requested only by strategies that were given to the bridge.
-    Where several optimizers step in it, a step may count as several, so an interval is due as soon
-    as a multiple of it was reached or passed.
+    If a module steps several optimizers, `global_step` grows by more than one at a time, so an
+    interval is due as soon as a multiple of it was reached or passed.
 
     Attributes:
         is_last_step: whether Lightning ends the training after this step; set by the bridge.

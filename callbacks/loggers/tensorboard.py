@@ -101,6 +101,7 @@ class TensorBoardCallback(LoggerCallback):
             if isinstance(value, str):
                 writer.add_text(name, value, state.global_step)
                 continue
+
             number = number_or_none(value)
             if number is not None:
                 writer.add_scalar(name, number, state.global_step)
@@ -120,7 +121,7 @@ class TensorBoardCallback(LoggerCallback):
             self.tb_writer = self._given_writer
 
     def _writer(self, args: CallbackArguments, state: TrainerState) -> Any:
-        """Return the writer; open one if there is none."""
+        """Return the writer, which is opened by the first call."""
         if self.tb_writer is not None:
             return self.tb_writer
         resumed_run = self._run_to_resume(state)

@@ -98,16 +98,21 @@ def draw_loss_curve(
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
+    """Draw the curves of a panel, and mark the steps of values that are not finite."""
     is_noisy = panel.title != "Learning rate"
-    finite_values = []
+    finite_values: list[float] = []
     for label, points in panel.curves.items():
-        finite_points = [(step, value) for step, value in points if math.isfinite(value)]
-        finite_values += [value for _, value in finite_points]
+        finite_points: Points = []
+        for step, value in points:
+            if math.isfinite(value):
+                finite_points.append((step, value))
+                finite_values.append(value)
+
+        # The lowest evaluation loss is in the legend.
         is_evaluation_loss = panel.title == "Loss" and label.startswith("evaluation")
         text = _legend_text(label, points, finite_points, with_lowest=is_evaluation_loss)
         _draw_curve(axes, text, finite_points, is_noisy=is_noisy)
 
-        # Mark the steps of values that cannot be drawn.
         for step, value in points:
             if not math.isfinite(value):
                 axes.axvline(step, color="red", linewidth=0.8, linestyle=":")
@@ -115,7 +120,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     # Axes, title and legend.
     if panel.title in _LOGARITHMIC and finite_values and min(finite_values) > 0:
         is_wide_range = max(finite_values) > 100 * min(finite_values)
-        axes.set_yscale("log" if is_wide_range else "linear")
+        if is_wide_range:
+            axes.set_yscale("log")
     axes.set_title(_escaped(panel.title), loc="left", fontsize=11)
     axes.legend(fontsize=8)
     axes.grid(alpha=0.25)
@@ -140,8 +146,10 @@ def _draw_curve(axes: Axes, label: str, points: Points, *, is_noisy: bool) -> No
 def _running_mean(values: Sequence[float]) -> numpy.ndarray:
     """Return the running mean, over a twentieth of the values, and over fewer at the ends."""
     window = numpy.ones(len(values) // 20)
+    sums = numpy.convolve(values, window, mode="same")
+    # At the ends the window covers fewer values.
     counts = numpy.convolve(numpy.ones(len(values)), window, mode="same")
-    return numpy.convolve(values, window, mode="same") / counts
+    return sums / counts
 
 
 def _legend_text(label: str, points: Points, finite_points: Points, *, with_lowest: bool) -> str:
