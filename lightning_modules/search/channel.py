@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch.distributed as dist
 
@@ -48,11 +48,13 @@ class Channel:
         self._timeout = timedelta(seconds=seconds)
         self._timeout_to_fail = timedelta(seconds=seconds_to_fail)
         self._trials = 0
-        self._group: Any = None
+        self._group: dist.ProcessGroup | None = None
         if self.is_single_process:
             return
 
-        self._group = dist.new_group(backend="gloo", timeout=self._timeout)
+        # It would be an int on ranks outside of the group, but all ranks are in it.
+        group = dist.new_group(backend="gloo", timeout=self._timeout)
+        self._group = cast(dist.ProcessGroup, group)
 
         # Outcomes go through the store: a rank that waits there for longer than the timeout gets
         # an error, whereas one that waits in a collective may hang.

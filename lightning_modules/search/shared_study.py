@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 from ..common.suggestions import did_you_mean
 from ..internals.lightning_import import Callback, LightningModule, Trainer
@@ -15,8 +15,8 @@ from .taken_trials import discard_if_taken, optimize_without_taken
 if TYPE_CHECKING:
     from optuna import Study, Trial
 
-Objective = Callable[[Any], Any]
-"""Takes a trial, an `optuna.Trial` or a `SharedTrial`, and returns its value or values."""
+Value = float | Sequence[float]
+"""The value of a trial, or its values for several objectives."""
 
 _UNITS = ("steps", "epochs")
 
@@ -88,21 +88,23 @@ class _CaughtElsewhereError(Exception):
 
 def optimize_together(
     study: Study | None,
-    objective: Objective,
+    objective: Callable[[Any], Value],
     n_trials: int | None = None,
     timeout: float | None = None,
     *,
     catch: Iterable[type[Exception]] | type[Exception] = (),
     channel: Channel | None = None,
-    result: Callable[[Any], Any] | None = None,
+    result: Callable[[Study], Any] | None = None,
     completed: Callable[[], None] | None = None,
     **options: Any,
 ) -> Any:
     """As `optuna.Study.optimize`, but on every rank of a process group, with one study on rank 0.
 
+        def best_params(study):
+            return study.best_params
+
         study = optuna.create_study() if rank == 0 else None
-        best = optimize_together(study, objective, n_trials=20, result=lambda study:
-        study.best_params)
+        best = optimize_together(study, objective, n_trials=20, result=best_params)
 
     All ranks call it, and `objective` is called on all of them with the same trial: the same
     parameters, and the same answer of `should_prune()`. They stop together: after the last trial,
@@ -110,7 +112,8 @@ def optimize_together(
 
     Args:
         study: the study on rank 0; None on the other ranks.
-        objective: takes the trial; its value on rank 0 is the value of the trial.
+        objective: called with the trial, an `optuna.Trial` or a `SharedTrial`; its value on rank 0
+            is the value of the trial.
         n_trials: number of trials; None for as many as the timeout allows.
         timeout: seconds after which no trial starts, measured by rank 0.
         catch: exceptions after which the search continues; the same on every rank.
@@ -120,7 +123,7 @@ def optimize_together(
         options: further options of `optuna.Study.optimize`.
 
     Returns:
-        What `result` returned on rank 0, on every rank.
+        What `result` returned on rank 0, on every rank; None without `result`.
 
     Raises:
         Exception: the error of a trial; ranks without an error raise an `OtherProcessError`.
@@ -130,7 +133,8 @@ def optimize_together(
     trials = _SharedTrials(objective, used_channel, caught, completed)
     try:
         if used_channel.is_first:
-            return _lead(study, trials, result, n_trials=n_trials, timeout=timeout, **options)
+            own_study = cast("Study", study)  # rank 0 has it
+            return _lead(own_study, trials, result, n_trials=n_trials, timeout=timeout, **options)
         return _follow(trials)
     finally:
         if channel is None:
@@ -138,7 +142,10 @@ def optimize_together(
 
 
 def _lead(
-    study: Any, trials: _SharedTrials, result: Callable[[Any], Any] | None, **options: Any
+    study: Study,
+    trials: _SharedTrials,
+    result: Callable[[Study], Any] | None,
+    **options: Any,
 ) -> Any:
     """Run optuna's loop on rank 0, and tell the other ranks how it ended."""
     channel = trials.channel
@@ -176,7 +183,7 @@ class _SharedTrials:
 
     def __init__(
         self,
-        objective: Objective,
+        objective: Callable[[Any], Value],
         channel: Channel,
         caught: tuple[type[Exception], ...],
         completed: Callable[[], None] | None,
@@ -187,14 +194,14 @@ class _SharedTrials:
         self.completed = completed
         self.error: Exception | None = None
 
-    def run_alone(self, trial: Trial) -> Any:
+    def run_alone(self, trial: Trial) -> Value:
         """Run the trial in the only process."""
         with discard_if_taken(trial):
             value = self.objective(trial)
         self._notify_completed()
         return value
 
-    def lead(self, trial: Trial) -> Any:
+    def lead(self, trial: Trial) -> Value | None:
         """Run the trial on rank 0."""
         self.channel.broadcast(("trial", None))
         with discard_if_taken(trial):
@@ -229,7 +236,7 @@ class _SharedTrials:
         if any(outcome.kind == "pruned" for outcome in outcomes):
             raise optuna.TrialPruned()
 
-    def _run(self, trial: SharedTrial) -> tuple[Any, Outcome]:
+    def _run(self, trial: SharedTrial) -> tuple[Value | None, Outcome]:
         """Call the objective; return its value, and how the trial ended on this rank."""
         import optuna
 

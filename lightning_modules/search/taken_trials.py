@@ -83,14 +83,16 @@ def optimize_without_taken(
 
     # An error leaves `study.optimize`, so it is called again for the trials and the time left.
     while True:
-        limits: dict[str, Any] = {}
-        if n_trials is not None:
-            limits["n_trials"] = n_trials - finished_trials
-        if timeout is not None:
-            limits["timeout"] = timeout - (time.monotonic() - start)
-        all_callbacks = [*(callbacks or ()), count_trial]
+        trials_left = None if n_trials is None else n_trials - finished_trials
+        seconds_left = None if timeout is None else timeout - (time.monotonic() - start)
         try:
-            study.optimize(objective, callbacks=all_callbacks, **limits, **options)
+            study.optimize(
+                objective,
+                n_trials=trials_left,
+                timeout=seconds_left,
+                callbacks=[*(callbacks or ()), count_trial],
+                **options,
+            )
             return
         except TrialTakenError as taken:
             logger.warning("%s The search continues.", taken)

@@ -1,4 +1,4 @@
-"""Modules of transformers, run with our objects instead of its own definitions of served names."""
+"""Modules of transformers that are run with our objects for the served names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Shadow:
     """A module of transformers without its own definitions of the served names.
 
     Its source is run, but with our object instead of each definition of a served name. So the rest
-    of the module uses our classes, and there is no second class of the same name.
+    of the module uses our classes, and no name has two classes.
 
     Args:
         spec: of the module in transformers; None if this version does not have it.

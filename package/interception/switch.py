@@ -148,7 +148,7 @@ class _ForwardingHandler(logging.Handler):
             log(message, exc_info=record.exc_info, stack_info=stack_info, stacklevel=2)
             return
 
-        # A level without a name of its own.
+        # A level that scripts have added may have no method.
         self.target.log(
             record.levelno,
             message,

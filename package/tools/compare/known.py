@@ -243,7 +243,7 @@ KNOWN = (
 
 
 def find_reason(difference: Difference, facts: Facts) -> KnownDifference | None:
-    """Return the reason for a difference; None if there is no known one."""
+    """Return the reason for a difference; None if the reason is unknown."""
     for known in KNOWN:
         if known.explains(difference, facts):
             return known

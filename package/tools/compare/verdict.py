@@ -42,7 +42,7 @@ class Verdict:
 
     @cached_property
     def reasons(self) -> list[tuple[Difference, KnownDifference | None]]:
-        """Return each difference with its reason, None if there is no known one."""
+        """Return each difference with its reason, None if that is unknown."""
         facts: Facts = {**self.reference.arguments, "version": self.reference.version}
         facts["gradient_norms"] = (self.reference.gradient_norm, self.lightrainer.gradient_norm)
         reasons = []

@@ -121,7 +121,7 @@ class Decoder(nn.Module):
                 self.head.weight = self.embedding.weight
 
     def forward(self, ids: Tensor, checkpointing: bool) -> Tensor:
-        """Return the loss, or the sum of the output if there is no head.
+        """Return the loss, or the sum of the output of a model without a head.
 
         Args:
             ids: (sequences, tokens).

@@ -244,7 +244,7 @@ class ScriptRun:
                 )
 
     def _last_error(self) -> str:
-        """Return the exception that ended the script, or its last line if there is none."""
+        """Return the exception that ended the script, or else its last line."""
         with self.log.open("rb") as stream:
             stream.seek(self.log_start)
             output = stream.read().decode(errors="replace")

@@ -123,7 +123,7 @@ class Sweep:
         """Stop all scripts, so that they write a last checkpoint; their trials are queued again.
 
         Args:
-            number: of the signal that this handles; None if there is none.
+            number: of the signal that this handles; None for a call without a signal.
             frame: of the signal.
         """
         self.stopping.set()
