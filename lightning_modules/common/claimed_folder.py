@@ -13,19 +13,22 @@ MARK = ".owner"
 
 
 def claim_folder(parent: str | os.PathLike[str], name: str, owner: str) -> Path:
-    """Return the folder of an owner, made if need be; processes with the same owner get the same
-    one.
+    """Return the folder of an owner, and create it if needed.
+
+    Processes with the same owner get the same folder.
 
     Args:
         parent: is created if needed.
-        name: of the folder; `name-2` and so on where others have claimed that, or have made it
-            without a claim.
+        name: of the folder; `name-2` and so on if others have claimed that, or created it without
+            a claim.
         owner: unique text.
     """
     parent = Path(parent)
     parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
-        folder = parent / (name if number == 1 else f"{name}-{number}")
+        folder = parent / name
+        if number > 1:
+            folder = parent / f"{name}-{number}"
         if is_claimed(folder, owner) or _claim(folder, owner):
             return folder
     raise AssertionError("there is a free name")
@@ -40,14 +43,17 @@ def is_claimed(folder: str | os.PathLike[str], owner: str) -> bool:
 
 
 def _claim(folder: Path, owner: str) -> bool:
-    """Make a folder with its mark in it, in one step; return whether it belongs to the owner
-    afterwards.
+    """Create a folder with its mark in it, in one step.
+
+    Returns:
+        whether it belongs to the owner afterwards.
     """
     new = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     new.mkdir()
     (new / MARK).write_text(owner, encoding="utf-8")
     try:
-        new.rename(folder)  # fails where there is something in it
+        # Fails if the folder exists and is not empty.
+        new.rename(folder)
     except OSError:
         shutil.rmtree(new)
         return is_claimed(folder, owner)

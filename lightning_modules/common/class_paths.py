@@ -1,12 +1,10 @@
-"""Build objects from plain descriptions, as in a YAML file:
-`{"class_path": "torch.optim.SGD", ...}`.
-"""
+"""Build objects from descriptions, as in a YAML file: `{"class_path": "torch.optim.SGD", ...}`."""
 
 from __future__ import annotations
 
 import inspect
 import pydoc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from .suggestions import did_you_mean
@@ -19,7 +17,9 @@ def is_description(value: object) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, Mapping) and "class_path" in value
 
 
-def build_described(description: Mapping[str, Any], kind: type, argument: str, *given: Any) -> Any:
+def build_described(
+    description: Mapping[str, Any], kind: type, argument: str, *positional: Any
+) -> Any:
     """Build the object of a description.
 
     Args:
@@ -27,58 +27,66 @@ def build_described(description: Mapping[str, Any], kind: type, argument: str, *
         kind: the class must be a subclass of this one, or the path ends in a constructor such as
             `from_pretrained`. So the description in a checkpoint cannot call anything else.
         argument: where the description was given, for messages.
-        given: positional arguments that go before.
+        positional: arguments that are passed before the keyword arguments.
 
     Raises:
-        ValueError: there is no such class, or it is none of this kind.
-        TypeError: what was made is none of this kind, or it takes other arguments.
+        ValueError: the class does not exist, or is not a subclass of `kind`.
+        TypeError: the object is not a `kind`, or its class does not accept the arguments.
     """
     unknown = [name for name in description if name not in ("class_path", "init_args")]
     if unknown:
         near = did_you_mean(unknown[0], ["init_args"])
         raise ValueError(
-            f"`{argument}` has {unknown}, and not only 'class_path' and 'init_args'.{near}"
+            f"`{argument}` has the keys {unknown}; only 'class_path' and 'init_args' are allowed."
+            f"{near}"
         )
+
     path = description["class_path"]
-    made = _checked(resolve(path, argument), kind, path, argument)(
-        *given, **(description.get("init_args") or {})
-    )
-    if not isinstance(made, kind):
+    constructor = resolve(path, argument)
+    _require_constructor(constructor, kind, path, argument)
+    keywords = description.get("init_args") or {}
+    value = constructor(*positional, **keywords)
+    if not isinstance(value, kind):
         raise TypeError(
-            f"`{argument}`: {path} made a {type(made).__name__}, but expected is a {kind.__name__}."
+            f"`{argument}`: {path} returned a {type(value).__name__}, expected a {kind.__name__}."
         )
-    return made
+    return value
 
 
 def resolve(path: Any, argument: str) -> Any:
     """Return the class, or the method of one, that a dotted path names.
 
     Raises:
-        ValueError: there is nothing of this name.
+        ValueError: nothing has this name.
     """
     try:
-        if isinstance(path, str) and "." in path and (found := pydoc.locate(path)) is not None:
-            return found
+        value = None
+        if isinstance(path, str) and "." in path:
+            value = pydoc.locate(path)
+        if value is not None:
+            return value
     except pydoc.ErrorDuringImport as error:
         raise ValueError(
             f"`{argument}`: {path!r} cannot be imported: {error}. Repair that module."
         ) from error
-    near = did_you_mean(
-        str(path).rpartition(".")[2], dir(pydoc.locate(str(path).rpartition(".")[0]))
-    )
+
+    # Names of the module, or of the class, that the path begins with.
+    parent, _, name = str(path).rpartition(".")
+    near = did_you_mean(name, dir(pydoc.locate(parent)))
     raise ValueError(
-        f"`{argument}`: {path!r} names no class that can be imported, such as "
+        f"`{argument}`: {path!r} is not the path of a class that can be imported, such as "
         f"'torch.nn.Linear'.{near}"
     )
 
 
-def _checked(found: Any, kind: type, path: str, argument: str) -> Callable[..., Any]:
-    if inspect.isclass(found) and issubclass(found, kind):
-        return found
-    owner = getattr(found, "__self__", None)
-    if inspect.ismethod(found) and inspect.isclass(owner) and found.__name__ in _CONSTRUCTORS:
-        return found
+def _require_constructor(value: Any, kind: type, path: str, argument: str) -> None:
+    """Check that a value is a subclass of `kind`, or a known constructor of a class."""
+    if inspect.isclass(value) and issubclass(value, kind):
+        return
+    is_class_method = inspect.ismethod(value) and inspect.isclass(value.__self__)
+    if is_class_method and value.__name__ in _CONSTRUCTORS:
+        return
     raise ValueError(
-        f"`{argument}`: {path} is no {kind.__name__}, nor a constructor "
+        f"`{argument}`: {path} is neither a {kind.__name__} nor a constructor "
         f"({', '.join(_CONSTRUCTORS[:2])}) of one."
     )

@@ -1,6 +1,4 @@
-"""Copies between the memory of the host and that of a device, for which the host waits as seldom
-as it can.
-"""
+"""Copies between the memory of the host and that of a device, for which the host rarely waits."""
 
 from __future__ import annotations
 
@@ -12,13 +10,11 @@ import torch
 from .nested import leaves, map_nested
 
 WITH_PAGE_LOCKS = ("cuda", "xpu")
-"""Devices that copy from page-locked memory while the host goes on."""
+"""Devices that copy from page-locked memory while the host continues."""
 
 
 def to_device_without_waiting(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a small tensor that was made here to a device, by way of page-locked memory where the
-    device knows it.
-    """
+    """Copy a small tensor from host memory to a device, through page-locked memory if possible."""
     if device.type not in WITH_PAGE_LOCKS or tensor.device.type != "cpu":
         return tensor.to(device)
     page_locked = tensor.pin_memory()
@@ -26,8 +22,9 @@ def to_device_without_waiting(tensor: torch.Tensor, device: torch.device) -> tor
 
 
 def to_host(data: Any) -> Any:
-    """Copy tensors, however nested, to the memory of the host, which waits once for each device
-    that has some.
+    """Copy tensors, however nested, to the memory of the host.
+
+    It waits once for each device that has some.
     """
     copies: dict[int, torch.Tensor] = {}
     for tensors in _tensors_by_device(data):

@@ -43,11 +43,14 @@ def rng_state_name(rank: int | None = None) -> str:
     Args:
         rank: the global rank in a run of several processes; None in a run of one.
     """
-    return "rng_state.pth" if rank is None else f"rng_state_{rank}.pth"
+    if rank is None:
+        return "rng_state.pth"
+    return f"rng_state_{rank}.pth"
 
 
 def data_state_name(rank: int | str) -> str:
-    """Return the file of the data position of process `rank`, or a pattern of them; the
-    reference has none.
+    """Return the file of the data position of process `rank`, or a pattern of such files.
+
+    The reference has no such file.
     """
     return f"data_state_{rank}.pth"

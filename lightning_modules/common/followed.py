@@ -1,6 +1,4 @@
-"""Version of the reference that is followed where versions differ, with one switch for each
-difference.
-"""
+"""Version of the reference to follow, with one switch for each difference between versions."""
 
 from __future__ import annotations
 
@@ -47,11 +45,11 @@ class Followed:
     loss; before, by the labels of each batch that count.
     """
     seeds_evaluation_in_groups: bool = _since("5.16.0")
-    """With `train_sampling_strategy="group_by_length"` an evaluation draws from a generator of its
-    own, so that the training goes on as without it.
+    """With `train_sampling_strategy="group_by_length"` an evaluation draws from a separate
+    generator, so that it does not change the training.
     """
     forgets_missing_best: bool = _since("5.17.0")
-    """A best checkpoint that is gone when a training is resumed is not the best one any more."""
+    """A best checkpoint that is missing when a training resumes is no longer the best one."""
     keeps_single_end_token: bool = _since("5.18.0")
     """The one end token of a generation config stays a number; before, a training with a tokenizer
     puts it into a list.
@@ -72,16 +70,16 @@ class Followed:
             version: of `transformers`, such as `5.23.0` or `5.23`.
 
         Raises:
-            ValueError: it is no version number.
+            ValueError: it is not a version number.
         """
         from packaging.version import Version
 
         release = Version(Version(version).base_version)
-        switches = {
-            one.name: release >= Version(one.metadata["since"])
-            for one in fields(cls)
-            if one.metadata
-        }
+        switches: dict[str, bool] = {}
+        for switch in fields(cls):
+            if switch.metadata:
+                first_release = Version(switch.metadata["since"])
+                switches[switch.name] = release >= first_release
         return cls(version=version, **switches)
 
 
@@ -95,16 +93,18 @@ def serve(version: str | None) -> None:
 
 
 def followed() -> Followed:
-    """Return the behaviour to follow: that of `LIGHTRAINER_FOLLOW`, else of the version served,
-    else of 5.3.0.
+    """Return the behaviour to follow.
+
+    That is the one of `LIGHTRAINER_FOLLOW`, otherwise of the version served, otherwise of 5.3.0.
 
     Raises:
-        ValueError: the variable is no version number.
+        ValueError: the variable is not a version number.
     """
-    asked = os.environ.get(VARIABLE)
+    requested = os.environ.get(VARIABLE)
     try:
-        return Followed.at(asked or _served or DOCUMENTED)
+        return Followed.at(requested or _served or DOCUMENTED)
     except ValueError:
         raise ValueError(
-            f"{VARIABLE}={asked!r} is no version of transformers, such as 5.3.0 or 5.23."
+            f"{VARIABLE}={requested!r} is not a version of transformers, such as 5.3.0 or 5.23. "
+            "Correct or unset the variable."
         ) from None

@@ -9,21 +9,23 @@ from typing import Any
 
 
 def read_object(
-    path: str | os.PathLike[str], what: str = "", keys: str = "names and values"
+    path: str | os.PathLike[str], purpose: str = "", keys: str = "names and values"
 ) -> dict[str, Any]:
     """Return the JSON object that a file holds.
 
     Args:
         path: the file.
-        what: purpose of the file, such as the name of an argument; the message begins with it.
-        keys: what such a file consists of, for the message.
+        purpose: of the file, such as the name of an argument; the message begins with it.
+        keys: description of the entries of such a file, for the message.
 
     Raises:
-        ValueError: it is not JSON, or something else than an object; a `JSONDecodeError` where a
-            place can be told.
+        ValueError: it is not JSON, or not an object; a `JSONDecodeError` where the position of the
+            error is known.
         OSError: it cannot be read.
     """
-    source = f"{what}={os.fspath(path)!r}" if what else os.fspath(path)
+    source = os.fspath(path)
+    if purpose:
+        source = f"{purpose}={source!r}"
     not_json = f"{source}: the file is not JSON"
 
     # The error is raised outside of the handler: the frames of the parser hold the text, which may

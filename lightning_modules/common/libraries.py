@@ -15,17 +15,22 @@ def is_installed(module: str) -> bool:
     """Return whether a module can be imported, importing only its parent packages."""
     try:
         spec = importlib.util.find_spec(module)
-    except ImportError:  # the parent package is missing
+    except ImportError:
+        # The parent package is missing.
         return False
-    except ValueError:  # put into sys.modules by hand
+    except ValueError:
+        # The module was put into sys.modules by hand.
         return module in sys.modules
     return spec is not None and spec.origin is not None
 
 
 def loaded(module: str) -> Any:
     """Return a module if it has been imported, otherwise None."""
-    found = sys.modules.get(module)
-    return None if type(getattr(found, "__path__", None)).__name__ == "_NamespacePath" else found
+    library = sys.modules.get(module)
+    path_class = type(getattr(library, "__path__", None))
+    if path_class.__name__ == "_NamespacePath":
+        return None
+    return library
 
 
 def is_instance(value: object, module: str, *classes: str) -> bool:
@@ -36,5 +41,5 @@ def is_instance(value: object, module: str, *classes: str) -> bool:
         module: import path; if it is not loaded, there are no instances of its classes.
         classes: their names in the module.
     """
-    found = sys.modules.get(module)
-    return isinstance(value, tuple(getattr(found, name, ()) for name in classes))
+    library = sys.modules.get(module)
+    return isinstance(value, tuple(getattr(library, name, ()) for name in classes))

@@ -1,15 +1,14 @@
-"""Distinguish local paths from addresses such as `s3://bucket/x`, which would become a local folder
-`s3:`.
+"""Distinguish local paths from addresses such as `s3://bucket/x`.
 
-The folder on this machine for the files of an address has the address in its path, so that one
-follows from the other.
+As a path, that would become a local folder `s3:`. The folder on this machine for the files of an
+address has the address in its path, so that one follows from the other.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 StrPath: TypeAlias = str | os.PathLike[str]
 """Type of path arguments."""
@@ -21,63 +20,75 @@ _NO_HOST = "-"
 """Stands for the empty host of `file:///folder`; a bucket cannot be called so."""
 
 
-def is_address(path: Any) -> bool:
+def is_address(path: object) -> bool:
     """Return whether a value is an address, such as `s3://bucket/run`, also as `Path` writes it."""
-    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+    if not isinstance(path, (str, os.PathLike)):
+        return False
+    text = os.fspath(path)
     return isinstance(text, str) and _ADDRESS.match(text) is not None
 
 
-def require_local(path: Any, what: str) -> None:
+def require_local(path: object, argument: str) -> None:
     """Refuse an address before anything is written.
 
     Args:
         path: the value passed.
-        what: the name of the argument.
+        argument: the name of the argument.
 
     Raises:
-        ValueError: It is one.
+        ValueError: the path is an address.
     """
     if is_address(path):
         raise ValueError(
-            f"{what}={os.fspath(path)!r} is an address, and no folder here. Pass a local folder."
+            f"{argument}={str(path)!r} is an address, not a local folder. Pass a local folder."
         )
 
 
 def local_folder(path: StrPath) -> str:
-    """Return the folder on this machine for the files of an address; of a path, the path without
-    `~`.
+    """Return the folder on this machine for the files of an address.
 
-    It is in the user's cache, or in the folder that the environment variable `LIGHTRAINER_STORES`
-    names.
+    For a path, it is the path with `~` expanded. For an address, it is in the user's cache, or in
+    the folder that the environment variable `LIGHTRAINER_STORES` names.
 
     Raises:
-        ValueError: The address is none, or fsspec knows no such storage.
-        ImportError: The package that reaches the storage is not installed; it says which.
+        ValueError: the address is not valid, or fsspec does not know its protocol.
+        ImportError: the package for the storage is not installed; names it.
     """
     if not is_address(path):
         return os.path.expanduser(path)
     import fsspec
 
-    scheme, _, place = os.fspath(path).rstrip("/").partition("://")
-    if ":" in place.partition("/")[0].rpartition("@")[0]:
-        raise ValueError(f"{scheme}://...: leave the password out, which logs would show.")
-    if place.startswith("//") or {"", ".", ".."} & {*place.removeprefix("/").split("/")}:
+    scheme, _, location = os.fspath(path).rstrip("/").partition("://")
+    host = location.partition("/")[0]
+    credentials = host.rpartition("@")[0]
+    if ":" in credentials:
+        raise ValueError(f"{scheme}://...: leave the password out, because logs would show it.")
+    folders = location.removeprefix("/").split("/")
+    if location.startswith("//") or not {"", ".", ".."}.isdisjoint(folders):
         raise ValueError(
             f"{path!r} has to name a bucket or host, and no folder may be empty, '.' or '..'."
         )
+
     fsspec.get_filesystem_class(scheme)
-    return os.path.join(_stores(), scheme, _NO_HOST + place if place[0] == "/" else place)
+    if location.startswith("/"):
+        location = _NO_HOST + location
+    return os.path.join(_stores(), scheme, location)
 
 
 def address_of(path: StrPath) -> str | None:
-    """Return the address of which a folder on this machine, or one inside of it, holds the
-    files; else None.
-    """
-    scheme, _, rest = os.path.relpath(path, _stores()).partition("/")
-    path = rest.removeprefix(_NO_HOST) if rest.startswith(f"{_NO_HOST}/") else rest
-    return None if scheme == ".." or not rest else f"{scheme}://{path}"
+    """Return the address whose files are in a folder on this machine, or above it; or None."""
+    scheme, _, location = os.path.relpath(path, _stores()).partition("/")
+    if scheme == ".." or not location:
+        return None
+    if location.startswith(f"{_NO_HOST}/"):
+        location = location.removeprefix(_NO_HOST)
+    return f"{scheme}://{location}"
 
 
 def _stores() -> str:
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return os.path.expanduser(os.environ.get("LIGHTRAINER_STORES") or f"{cache}/lightrainer/stores")
+    """Return the folder for the files of all addresses."""
+    folder = os.environ.get("LIGHTRAINER_STORES")
+    if not folder:
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        folder = f"{cache}/lightrainer/stores"
+    return os.path.expanduser(folder)

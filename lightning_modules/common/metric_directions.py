@@ -1,6 +1,4 @@
-"""Whether less or more of a metric is better, by its name. Imports nothing but the standard
-library.
-"""
+"""Whether less or more of a metric is better, by its name; imports only the standard library."""
 
 import re
 
@@ -28,4 +26,6 @@ def known_direction(name: str) -> str | None:
     more = not set(_MAXIMIZED.split()).isdisjoint(words)
     if words[-1].endswith("loss") or (less and not more):
         return "minimize"
-    return "maximize" if more and not less else None
+    if more and not less:
+        return "maximize"
+    return None

@@ -11,37 +11,44 @@ import torch
 
 
 def find_batch_size(tensors: Any) -> int | None:
-    """As `transformers.trainer_pt_utils.find_batch_size`: length of the first tensor or array in
-    a nested structure.
-    """
+    """As `transformers.trainer_pt_utils.find_batch_size`: length of the first tensor or array."""
     if isinstance(tensors, (torch.Tensor, np.ndarray)):
-        return tensors.shape[0] if tensors.ndim else None
+        if tensors.ndim == 0:
+            return None
+        return tensors.shape[0]
     if isinstance(tensors, Mapping):
         tensors = list(tensors.values())
     if isinstance(tensors, (list, tuple)):
-        return next((size for part in tensors if (size := find_batch_size(part)) is not None), None)
+        for part in tensors:
+            size = find_batch_size(part)
+            if size is not None:
+                return size
     return None
 
 
 def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """Return the items in a mapping of the class of `original`, which has to accept a mapping as
-    dict does.
+    """Return the items in a mapping of the class of `original`.
+
+    The class has to accept a mapping as dict does.
     """
-    kind: Any = type(original)
+    mapping_class: Any = type(original)
     if isinstance(original, defaultdict):
-        return kind(original.default_factory, items)
-    made = kind(items)
+        return mapping_class(original.default_factory, items)
+    mapping = mapping_class(items)
+
     # A state dict carries the versions of its modules. Only for its class, as compiled models call
     # this with others.
-    if kind is OrderedDict:
-        vars(made).update(vars(original))
-    return made
+    if mapping_class is OrderedDict:
+        vars(mapping).update(vars(original))
+    return mapping
 
 
 def sequence_like(original: Any, parts: Iterable[Any]) -> Any:
     """Return the parts in a list or (named) tuple of the class of `original`."""
-    kind: Any = type(original)
-    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    sequence_class: Any = type(original)
+    if hasattr(sequence_class, "_fields"):
+        return sequence_class(*parts)
+    return sequence_class(parts)
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -60,24 +67,28 @@ _LEAVES = (torch.Tensor, int, float, str, bool, type(None))
 
 def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
-    if type(value) in _LEAVES:  # faster to check than a mapping
+    # The usual leaves first: they are found faster than a mapping is ruled out.
+    if type(value) in _LEAVES:
         return function(value)
-    if type(value) is tuple:
-        return tuple([map_nested(function, part) for part in value])
     if isinstance(value, (list, tuple)):
-        return sequence_like(value, [map_nested(function, part) for part in value])
+        parts = [map_nested(function, part) for part in value]
+        if type(value) is tuple:
+            return tuple(parts)
+        return sequence_like(value, parts)
     if isinstance(value, Mapping):
-        return mapping_like(value, {key: map_nested(function, part) for key, part in value.items()})
+        items = {key: map_nested(function, part) for key, part in value.items()}
+        return mapping_like(value, items)
     return function(value)
 
 
 def to_device(batch: Any, device: torch.device, non_blocking: bool) -> Any:
-    """Move a batch to a device: its tensors, however nested, and other objects with a method `to`,
-    such as graphs.
+    """Move a batch to a device.
+
+    These are its tensors, however nested, and other objects with a method `to`, such as graphs.
 
     Args:
         batch: any batch.
-        device: where to.
+        device: the device to move it to.
         non_blocking: do not wait for the copies; those of tensors in pinned memory are never waited
             for.
     """
@@ -95,18 +106,19 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool) -> Any:
 
 def nested_detach(tensors: Any) -> Any:
     """As `transformers.trainer_pt_utils.nested_detach`."""
-    if type(tensors) is torch.Tensor:
-        return tensors.detach() if tensors.requires_grad else tensors
     return map_nested(_detached, tensors)
 
 
 def _detached(leaf: Any) -> Any:
-    return leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf
+    if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+        return leaf.detach()
+    return leaf
 
 
 def nested_numpify(tensors: Any) -> Any:
-    """As `transformers.trainer_pt_utils.nested_numpify`: tensors become arrays; bfloat16,
-    unknown to numpy, float32.
+    """As `transformers.trainer_pt_utils.nested_numpify`: tensors become arrays.
+
+    NumPy has no bfloat16, which becomes float32.
     """
     return map_nested(to_numpy, tensors)
 
@@ -115,6 +127,11 @@ def to_numpy(leaf: Any) -> Any:
     """Return a tensor as an array, bfloat16 as float32; return other values unchanged."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    leaf = leaf.detach() if leaf.requires_grad else leaf
-    leaf = leaf if leaf.is_cpu else leaf.cpu()
-    return (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy()
+    tensor: torch.Tensor = leaf
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if not tensor.is_cpu:
+        tensor = tensor.cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return tensor.numpy()

@@ -1,5 +1,6 @@
-"""Rules for parameters by patterns of their names; without torch, so that arguments are checked
-before it is loaded.
+"""Rules for parameters by patterns of their names.
+
+It does not import torch, so that arguments are checked before that is loaded.
 """
 
 from __future__ import annotations
@@ -19,26 +20,32 @@ _WRAPPERS = re.compile(r"_(?:fsdp_wrapped_module|checkpoint_wrapped_module|orig_
 def rule_faults(rules: Mapping[Any, Any]) -> Iterator[str]:
     """Yield a sentence for each error in rules that shows without a model."""
     for pattern, settings in rules.items():
-        said = f"parameter_rules: {pattern!r}: "
+        argument = f"parameter_rules: {pattern!r}"
         if not isinstance(pattern, str) or not isinstance(settings, Mapping) or not settings:
             yield (
-                f"{said}{settings!r} must be a dict for a pattern of names, such as 'head.*': "
-                "{'lr_factor': 10}."
+                f"{argument}: {settings!r} must be a dict for a pattern of names, such as "
+                "'head.*': {'lr_factor': 10}."
             )
             continue
         for key, value in settings.items():
-            if key not in KEYS:
-                yield (
-                    f"{said}{key!r} is not known.{did_you_mean(key, KEYS)} Choose from: "
-                    f"{', '.join(KEYS)}."
-                )
-            elif key == "frozen" and not isinstance(value, bool):
-                yield f"{said}frozen={value!r} must be True or False."
-            elif key != "frozen" and not (type(value) in (int, float) and 0 <= value < math.inf):
-                yield (
-                    f"{said}{key}={value!r} must be a number of at least 0 (in YAML, 1e-4 is text: "
-                    "write 1.0e-4)."
-                )
+            fault = _setting_fault(key, value)
+            if fault is not None:
+                yield f"{argument}: {fault}"
+
+
+def _setting_fault(key: Any, value: Any) -> str | None:
+    """Return the error in one setting of a rule, or None."""
+    if key not in KEYS:
+        near = did_you_mean(key, KEYS)
+        return f"{key!r} is not known.{near} Choose from: {', '.join(KEYS)}."
+    if key == "frozen":
+        if isinstance(value, bool):
+            return None
+        return f"frozen={value!r} must be True or False."
+    is_number = type(value) in (int, float)
+    if is_number and 0 <= value < math.inf:
+        return None
+    return f"{key}={value!r} must be a number of at least 0 (in YAML, 1e-4 is text: write 1.0e-4)."
 
 
 def plain_name(name: str) -> str:
@@ -49,8 +56,9 @@ def plain_name(name: str) -> str:
 def settings_by_name(
     rules: Mapping[str, Mapping[str, Any]], names: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the settings of each parameter: of several patterns that match, a later one overrides
-    an earlier one.
+    """Return the settings of each parameter.
+
+    Of several patterns that match, a later one overrides an earlier one.
 
     Args:
         rules: settings by pattern, as in `fnmatch`, of the whole name of a parameter, or of a
@@ -65,41 +73,51 @@ def settings_by_name(
         ValueError: a pattern matches no parameter, or has a `layer_decay` and a name without a
             number.
     """
-    found: dict[str, dict[str, Any]] = {name: {"patterns": []} for name in names}
+    by_name: dict[str, dict[str, Any]] = {name: {"patterns": []} for name in names}
     for pattern, settings in rules.items():
-        matched = [
-            one
-            for one in found
-            if any(fnmatchcase(plain_name(one), p) for p in (pattern, f"{pattern}.*"))
-        ]
-        if not matched:
-            some = [plain_name(name) for name in found]
-            near = did_you_mean(pattern, ".".join(some).split("."))
-            raise ValueError(
-                f"parameter_rules: {pattern!r} matches no parameter of the model.{near} Patterns "
-                "are compared with the whole names in model.named_parameters(), such as "
-                f"{', '.join(some[:3])}, or with those of modules."
-            )
-        layers = [
-            _layer(pattern, plain_name(name)) if "layer_decay" in settings else 0
-            for name in matched
-        ]
-        for name, layer in zip(matched, layers, strict=True):
-            found[name].update(settings, patterns=[*found[name]["patterns"], pattern])
-            if "layer_decay" in settings:
-                found[name]["layer_decay"] = settings["layer_decay"] ** (max(layers) - layer)
-    return found
+        matching = [name for name in by_name if _matches(name, pattern)]
+        if not matching:
+            raise ValueError(_no_match_message(pattern, by_name))
+        for name in matching:
+            patterns = [*by_name[name]["patterns"], pattern]
+            by_name[name].update(settings, patterns=patterns)
+
+        # The last layer has the whole rate, each one before it a smaller one.
+        if "layer_decay" in settings:
+            layers = {name: _layer(pattern, plain_name(name)) for name in matching}
+            last_layer = max(layers.values())
+            for name, layer in layers.items():
+                factor = settings["layer_decay"] ** (last_layer - layer)
+                by_name[name]["layer_decay"] = factor
+    return by_name
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether a pattern matches a parameter, or a module that has it."""
+    plain = plain_name(name)
+    return fnmatchcase(plain, pattern) or fnmatchcase(plain, f"{pattern}.*")
+
+
+def _no_match_message(pattern: str, names: Iterable[str]) -> str:
+    plain_names = [plain_name(name) for name in names]
+    near = did_you_mean(pattern, ".".join(plain_names).split("."))
+    return (
+        f"parameter_rules: {pattern!r} matches no parameter of the model.{near} Patterns are "
+        "compared with the whole names in model.named_parameters(), such as "
+        f"{', '.join(plain_names[:3])}, or with those of modules."
+    )
 
 
 def _layer(pattern: str, name: str) -> int:
-    """Return the first whole number in a name after what is fixed in the pattern, up to its
-    first wildcard.
+    """Return the number of the layer in a name.
+
+    It is the first whole number after the fixed part of the pattern, up to its first wildcard.
     """
     fixed = re.split(r"[*?\[]", f"{pattern}.")[0].rpartition(".")[0]
-    if number := re.search(r"(?:^|\.)(\d+)(?:\.|$)", name[len(fixed) :]):
-        return int(number[1])
-    said = (
-        f"parameter_rules: {pattern!r}: layer_decay needs the number of a layer in each name, and "
-        f"{name!r} has none"
-    )
-    raise ValueError(f"{said}. Narrow the pattern, such as 'encoder.layer.*'.")
+    number = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name[len(fixed) :])
+    if number is None:
+        raise ValueError(
+            f"parameter_rules: {pattern!r}: layer_decay needs the number of a layer in each name, "
+            f"and {name!r} has none. Narrow the pattern, such as 'encoder.layer.*'."
+        )
+    return int(number[1])

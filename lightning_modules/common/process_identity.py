@@ -32,22 +32,23 @@ def process_token() -> str:
 
 
 def process_state(token: str) -> Literal["running", "ended", "elsewhere"]:
-    """Return what is known of a process: those of other machines and containers cannot be seen.
+    """Return the state of a process; those of other machines and containers cannot be seen.
 
     Args:
         token: of `process_token`; any other text is a process elsewhere.
     """
-    known = _TOKEN.fullmatch(token)
-    if known is None or known["machine"] != _machine() or os.name != "posix":
+    parts = _TOKEN.fullmatch(token)
+    if parts is None or parts["machine"] != _machine() or os.name != "posix":
         return "elsewhere"
-    if _is_running(int(known["pid"]), int(known["start"])):
+    if _is_running(int(parts["pid"]), int(parts["start"])):
         return "running"
     return "ended"
 
 
 def is_of_this_host(token: str) -> bool:
-    """Return whether a process is of this host name: of this machine, also before a restart, or of
-    one called the same.
+    """Return whether a process is of a machine with this host name.
+
+    It may be this machine, also before a restart, or another one of the same name.
 
     Args:
         token: of `process_token`.
@@ -56,8 +57,9 @@ def is_of_this_host(token: str) -> bool:
 
 
 def _machine() -> str:
-    """Identify the running system, and the container on Linux, by text for a file name that
-    begins with the host's.
+    """Identify the running system, and on Linux the container, by text for a file name.
+
+    The text begins with the host name.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -69,16 +71,15 @@ def _machine() -> str:
 
 
 def _host() -> str:
-    """Return the host name with letters for a file name, and without the dash that separates
-    parts of a token.
-    """
+    """Return the host name for a file name, without the dash that separates parts of a token."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", socket.gethostname())
     return name[:64] or "host"
 
 
 def _is_running(pid: int, start: int) -> bool:
-    """Return whether a process has not ended; without /proc any process of the same pid counts
-    as it.
+    """Return whether a process has not ended.
+
+    Without /proc any process with the same pid is taken for it.
     """
     status = _process_status(pid)
     if status is not None:

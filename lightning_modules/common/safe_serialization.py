@@ -1,6 +1,4 @@
-"""Convert nested data to tensors and plain values, which are read from a checkpoint without
-unpickling objects.
-"""
+"""Convert nested data to tensors and plain values, which are read without unpickling objects."""
 
 from __future__ import annotations
 
@@ -18,9 +16,10 @@ _log = logging.getLogger(__name__)
 _LEAVES = (type(None), bool, int, float, complex, str, bytes)
 
 
-_MANY = 64
-"""Number of integers from which they become an array, since reading Python's generator state one
-by one is slow.
+_ARRAY_LENGTH = 64
+"""Number of integers from which they become an array.
+
+Reading the state of Python's generator one by one would be slow.
 """
 
 
@@ -29,8 +28,9 @@ class UnsafeValueError(TypeError):
 
 
 def to_plain(value: Any) -> Any:
-    """Convert tensors, arrays, plain values, and dicts, lists and (named) tuples of them, also of
-    subclasses.
+    """Convert tensors, arrays, plain values, and dicts, lists and tuples of them.
+
+    Classes derived from dict, list and tuple, such as named tuples, are converted too.
 
     Raises:
         UnsafeValueError: it contains a value of another kind.
@@ -38,7 +38,9 @@ def to_plain(value: Any) -> Any:
     kind = type(value)
     if kind in _LEAVES:
         return value
-    if kind in (torch.Tensor, np.ndarray) and not (kind is np.ndarray and value.dtype.hasobject):
+    if kind is torch.Tensor:
+        return value
+    if kind is np.ndarray and not value.dtype.hasobject:
         return value
     if isinstance(value, np.generic):
         return {"kind": "numpy", "items": np.asarray(value)}
@@ -48,7 +50,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         base = list if isinstance(value, list) else tuple
         items = None
-        if len(value) >= _MANY:
+        if len(value) >= _ARRAY_LENGTH:
             items = _numbers(value)
         if items is None:
             items = [to_plain(item) for item in value]
@@ -59,16 +61,17 @@ def to_plain(value: Any) -> Any:
 
 
 def plain_entries(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the entries of a checkpoint by `to_plain`; leave out, with a warning, those that
-    cannot be.
+    """Convert the entries of a checkpoint by `to_plain`.
+
+    Entries that cannot be converted are left out, with a warning.
     """
-    written = {}
+    written: dict[str, Any] = {}
     for name, value in values.items():
         try:
             written[name] = to_plain(value)
         except UnsafeValueError as error:
             _log.warning(
-                "The checkpoint goes without %r, as it holds what cannot be written safely: %s.",
+                "The checkpoint is written without %r, whose value cannot be saved safely: %s.",
                 name,
                 error,
             )
@@ -89,16 +92,25 @@ def from_plain(written: Any) -> Any:
         return items[()]
     cls = _class_of(written["class"])
     if kind == "mapping":
-        made = {from_plain(key): from_plain(item) for key, item in items}
-        return cls(made) if cls is not None and issubclass(cls, (dict, UserDict)) else made
-    parts = (
-        items.tolist() if isinstance(items, np.ndarray) else [from_plain(item) for item in items]
-    )
+        mapping = {from_plain(key): from_plain(item) for key, item in items}
+        if cls is not None and issubclass(cls, (dict, UserDict)):
+            return cls(mapping)
+        return mapping
+
+    # Integers were written as an array.
+    if isinstance(items, np.ndarray):
+        parts = items.tolist()
+    else:
+        parts = [from_plain(item) for item in items]
     if kind == "list":
-        return cls(parts) if cls is not None and issubclass(cls, list) else parts
-    if cls is not None and issubclass(cls, tuple):
-        return cls(*parts) if hasattr(cls, "_fields") else cls(parts)
-    return tuple(parts)
+        if cls is not None and issubclass(cls, list):
+            return cls(parts)
+        return parts
+    if cls is None or not issubclass(cls, tuple):
+        return tuple(parts)
+    if hasattr(cls, "_fields"):
+        return cls(*parts)
+    return cls(parts)
 
 
 def _numbers(value: list[Any] | tuple[Any, ...]) -> np.ndarray | None:
@@ -112,13 +124,20 @@ def _numbers(value: list[Any] | tuple[Any, ...]) -> np.ndarray | None:
 
 
 def _name_of(kind: type, usual: type) -> list[str] | None:
-    return None if kind is usual else [kind.__module__, kind.__qualname__]
+    """Return module and name of a class, or None for the usual one."""
+    if kind is usual:
+        return None
+    return [kind.__module__, kind.__qualname__]
 
 
 def _class_of(name: list[str] | None) -> type | None:
+    """Return a class by module and name if the program has imported it; otherwise None."""
     if name is None:
         return None
-    found: Any = sys.modules.get(name[0])
-    for part in name[1].split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) else None
+    module, qualified_name = name
+    value: Any = sys.modules.get(module)
+    for part in qualified_name.split("."):
+        value = getattr(value, part, None)
+    if not isinstance(value, type):
+        return None
+    return value

@@ -11,83 +11,107 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 _AT_LEAST_0 = (
-    *(
-        "num_warmup_steps",
-        "num_training_steps",
-        "num_decay_steps",
-        "num_stable_steps",
-        "num_cycles",
-        "power",
-    ),
-    *(
-        "lr_end",
-        "min_lr",
-        "min_lr_rate",
-        "min_lr_ratio",
-        "warmup_lr_rate",
-        "patience",
-        "cooldown",
-        "threshold",
-        "eps",
-    ),
-    *("warmup", "reset_start"),
+    "num_warmup_steps",
+    "num_training_steps",
+    "num_decay_steps",
+    "num_stable_steps",
+    "num_cycles",
+    "power",
+    "lr_end",
+    "min_lr",
+    "min_lr_rate",
+    "min_lr_ratio",
+    "warmup_lr_rate",
+    "patience",
+    "cooldown",
+    "threshold",
+    "eps",
+    "warmup",
+    "reset_start",
 )
 _ABOVE_0 = ("timescale", "factor", "max_lr", "window_size")
 _MAY_BE_NONE = (
-    *(
-        "num_warmup_steps",
-        "num_training_steps",
-        "num_decay_steps",
-        "num_stable_steps",
-        "timescale",
-    ),
-    *("min_lr", "min_lr_rate", "warmup_lr_rate"),
+    "num_warmup_steps",
+    "num_training_steps",
+    "num_decay_steps",
+    "num_stable_steps",
+    "timescale",
+    "min_lr",
+    "min_lr_rate",
+    "warmup_lr_rate",
 )
 """Arguments that are computed, or whose absence is another error."""
 
 
-def number_faults(given: Mapping[str, Any]) -> list[str]:
-    """Return the errors in the numbers among a schedule's arguments, one sentence each; others are
-    not checked.
+def number_faults(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the errors in the numbers among a schedule's arguments, one sentence each.
 
     Args:
-        given: arguments of the functions in `schedules`, of `GreedyLR` and of torch's
-            `ReduceLROnPlateau`, by name.
+        arguments: of the functions in `schedules`, of `GreedyLR` and of torch's
+            `ReduceLROnPlateau`, by name. Other arguments are not checked.
     """
-    return [said for name, value in given.items() if (said := _fault(name, value))]
+    faults: list[str] = []
+    for name, value in arguments.items():
+        fault = _fault(name, value)
+        if fault is not None:
+            faults.append(fault)
+    return faults
 
 
-def require_numbers(what: str, given: Mapping[str, Any]) -> None:
+def require_numbers(owner: str, arguments: Mapping[str, Any]) -> None:
     """Raise the errors of `number_faults`, if any.
 
     Args:
-        what: name of the function or class, for the message.
-        given: the arguments, by name.
+        owner: name of the function or class, for the message.
+        arguments: by name.
 
     Raises:
-        TypeError: none of the faulty ones is a number.
-        ValueError: one is a number that cannot be.
+        TypeError: none of the faulty arguments is a number.
+        ValueError: one of them is a number that is not allowed.
     """
-    faults = number_faults(given)
-    if faults:
-        wrong_types = all("expected is a number" in said for said in faults)
-        raise (TypeError if wrong_types else ValueError)(f"{what}: {' '.join(faults)}")
+    faults = number_faults(arguments)
+    if not faults:
+        return
+    message = f"{owner}: {' '.join(faults)}"
+    if all(_NOT_A_NUMBER in fault for fault in faults):
+        raise TypeError(message)
+    raise ValueError(message)
+
+
+_NOT_A_NUMBER = "expected is a number"
 
 
 def _fault(name: str, value: Any) -> str | None:
-    if name not in (*_AT_LEAST_0, *_ABOVE_0) or (value is None and name in _MAY_BE_NONE):
+    """Return the error in the value of an argument, or None."""
+    if name not in _AT_LEAST_0 and name not in _ABOVE_0:
         return None
-    if name in ("min_lr", "max_lr") and isinstance(value, (list, tuple)):  # one for each group
-        return next((said for each in value if (said := _fault(name, each))), None)
+    if value is None and name in _MAY_BE_NONE:
+        return None
+
+    # One rate for each group of parameters.
+    if name in ("min_lr", "max_lr") and isinstance(value, (list, tuple)):
+        for rate in value:
+            fault = _fault(name, rate)
+            if fault is not None:
+                return fault
+        return None
+
     if isinstance(value, bool) or not isinstance(value, Real):
-        return f"`{name}` is {value!r}, a {type(value).__name__}; expected is a number."
-    number: Any = value  # `Real` declares no order
-    least = "above 0" if name in _ABOVE_0 else "at least 0"
-    fits = math.isfinite(number) and (number > 0 if name in _ABOVE_0 else number >= 0)
-    return None if fits else f"`{name}` is {value!r}; it has to be {least}, and finite."
+        return f"`{name}` is {value!r}, a {type(value).__name__}; {_NOT_A_NUMBER}."
+    # `Real` declares no order.
+    number = cast("float", value)
+    if name in _ABOVE_0:
+        is_large_enough = number > 0
+        least = "above 0"
+    else:
+        is_large_enough = number >= 0
+        least = "at least 0"
+    if is_large_enough and math.isfinite(number):
+        return None
+    return f"`{name}` is {value!r}; it has to be {least}, and finite."
 
 
 def _ramp(step: int, warmup: float) -> float:
@@ -114,7 +138,9 @@ def constant(_step: int) -> float:
 
 def constant_after_warmup(step: int, *, warmup: int) -> float:
     """Return a linear rise to 1, then 1."""
-    return _ramp(step, warmup) if step < warmup else 1.0
+    if step < warmup:
+        return _ramp(step, warmup)
+    return 1.0
 
 
 def linear(step: int, *, warmup: int, total: int) -> float:
@@ -128,7 +154,8 @@ def cosine(step: int, *, warmup: int, total: int, cycles: float, floor: float) -
     """Return a linear rise to 1, then a cosine between 1 and `floor`."""
     if step < warmup:
         return _ramp(step, warmup)
-    return max(0.0, _lift(_half_cosine(_progress(step, warmup, total), float(cycles)), floor))
+    factor = _half_cosine(_progress(step, warmup, total), float(cycles))
+    return max(0.0, _lift(factor, floor))
 
 
 def cosine_restarts(step: int, *, warmup: int, total: int, cycles: float) -> float:
@@ -138,7 +165,8 @@ def cosine_restarts(step: int, *, warmup: int, total: int, cycles: float) -> flo
     progress = _progress(step, warmup, total)
     if progress >= 1.0:
         return 0.0
-    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * ((float(cycles) * progress) % 1.0))))
+    share_of_cycle = (float(cycles) * progress) % 1.0
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * share_of_cycle)))
 
 
 def cosine_from_first_step(
@@ -150,14 +178,16 @@ def cosine_from_first_step(
             return (step + 1.0) / max(1.0, float(warmup))
         return start + (1.0 - start) * float(step) / max(1.0, warmup - 1.0)
     progress = (float(step) - float(warmup) + 1.0) / max(1.0, float(total) - float(warmup))
-    return max(0.0, _lift(_half_cosine(progress, cycles), floor))
+    factor = _half_cosine(progress, cycles)
+    return max(0.0, _lift(factor, floor))
 
 
 def polynomial(
     step: int, *, warmup: int, total: int, lr_start: float, lr_end: float, power: float
 ) -> float:
-    """Return a linear rise to 1, then a power of the remaining share, down to `lr_end`, a
-    learning rate.
+    """Return a linear rise to 1, then a power of the remaining share.
+
+    It falls to the factor of `lr_end`, a learning rate.
     """
     if step < warmup:
         return _ramp(step, warmup)
@@ -179,15 +209,17 @@ def inverse_sqrt(step: int, *, warmup: int, timescale: int) -> float:
 def _rise(kind: str, done: float) -> float:
     if kind == "linear":
         return done
-    return (
-        0.5 * (1.0 - math.cos(math.pi * done)) if kind == "cosine" else 1.0 - math.sqrt(1.0 - done)
-    )
+    if kind == "cosine":
+        return 0.5 * (1.0 - math.cos(math.pi * done))
+    return 1.0 - math.sqrt(1.0 - done)
 
 
 def _fall(kind: str, done: float, cycles: float) -> float:
     if kind == "linear":
         return 1.0 - done
-    return _half_cosine(done, cycles) if kind == "cosine" else 1.0 - math.sqrt(done)
+    if kind == "cosine":
+        return _half_cosine(done, cycles)
+    return 1.0 - math.sqrt(done)
 
 
 def warmup_stable_decay(
@@ -203,10 +235,14 @@ def warmup_stable_decay(
 ) -> float:
     """Return a rise from `floor` to 1, `stable` steps of 1, a fall to `floor`."""
     if step < warmup:
-        return max(0.0, _lift(_rise(rise, _ramp(step, warmup)), floor))
+        factor = _rise(rise, _ramp(step, warmup))
+        return max(0.0, _lift(factor, floor))
     if step < warmup + stable:
         return 1.0
-    if step < warmup + stable + decay:
-        done = float(step - warmup - stable) / float(max(1, decay))
-        return max(0.0, _lift(_fall(fall, done, float(cycles)), floor))
+
+    decay_step = step - warmup - stable
+    if decay_step < decay:
+        done = float(decay_step) / float(max(1, decay))
+        factor = _fall(fall, done, float(cycles))
+        return max(0.0, _lift(factor, floor))
     return floor

@@ -40,20 +40,21 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
 
     Raises:
         ValueError: when the seed is out of range, before any generator is touched.
-        TypeError: when it is no whole number.
+        TypeError: when it is not a whole number.
     """
     seed = operator.index(seed)
     if not 0 <= seed < _SEEDS:
         raise ValueError(
-            f"`seed` is {seed}, but numpy's generator takes seeds from 0 to {_SEEDS - 1} only."
+            f"`seed` is {seed}, but numpy's generator accepts only seeds from 0 to {_SEEDS - 1}."
         )
     random.seed(seed)
     np.random.seed(seed)
     if torch.accelerator.current_accelerator() is None:
-        # `torch.manual_seed` records the call stack three times
+        # `torch.manual_seed` would record the call stack three times.
         torch.default_generator.manual_seed(seed)
     else:
-        torch.manual_seed(seed)  # seeds the accelerators too, also those not yet initialised
+        # It seeds the accelerators too, also those not yet initialised.
+        torch.manual_seed(seed)
     if deterministic:
         torch.use_deterministic_algorithms(True)
 
@@ -74,18 +75,19 @@ def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
 
 
 def seed_worker(worker_id: int, num_workers: int, rank: int) -> None:
-    """As `transformers.trainer_utils.seed_worker`: the `worker_init_fn` of a data loader, through
-    `functools.partial`.
+    """As `transformers.trainer_utils.seed_worker`: the `worker_init_fn` of a data loader.
 
-    The seed is torch's own in this worker, which differs between workers and epochs, moved on by
-    `num_workers` for each rank. Wrapped around at 2**32, where the reference fails.
+    Pass it through `functools.partial`. The seed is torch's own in this worker, which differs
+    between workers and epochs, plus `num_workers` for each rank. It wraps around at 2**32, where
+    the reference fails.
 
     Args:
         worker_id: index of the worker, already part of torch's seed.
         num_workers: workers of each process.
         rank: index of the process.
     """
-    set_seed((num_workers * rank + torch.initial_seed() % _SEEDS) % _SEEDS)
+    worker_seed = torch.initial_seed() % _SEEDS
+    set_seed((num_workers * rank + worker_seed) % _SEEDS)
 
 
 def capture_rng_state(distributed: bool) -> dict[str, Any]:
@@ -101,12 +103,14 @@ def capture_rng_state(distributed: bool) -> dict[str, Any]:
     """
     state = capture_host_rng()
     if torch.cuda.is_available():
-        state["cuda"] = (
-            torch.cuda.get_rng_state_all() if distributed else torch.cuda.get_rng_state()
-        )
+        if distributed:
+            state["cuda"] = torch.cuda.get_rng_state_all()
+        else:
+            state["cuda"] = torch.cuda.get_rng_state()
     if torch.backends.mps.is_available():
         state["mps"] = torch.mps.get_rng_state()
-    if (xla := _xla()) is not None:
+    xla = _xla()
+    if xla is not None:
         state["xla"] = xla.get_rng_state()
     return state
 
@@ -134,18 +138,19 @@ def host_rng_untouched() -> Iterator[None]:
 
 def same_rng(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     """Return whether two results of `capture_host_rng` are equal."""
-    numpy = (left["numpy"], right["numpy"])
-    return (
-        torch.equal(left["cpu"], right["cpu"])
-        and left["python"] == right["python"]
-        and np.array_equal(numpy[0][1], numpy[1][1])
-        and numpy[0][2:] == numpy[1][2:]
-    )
+    if left["python"] != right["python"] or not torch.equal(left["cpu"], right["cpu"]):
+        return False
+
+    # The words of numpy's generator are an array; its position and spare number follow.
+    _, left_words, *left_rest = left["numpy"]
+    _, right_words, *right_rest = right["numpy"]
+    return np.array_equal(left_words, right_words) and left_rest == right_rest
 
 
 def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
-    """As `Trainer._load_rng_state`, without the file; a generator that is missing is named in a
-    warning.
+    """As `Trainer._load_rng_state`, without the file.
+
+    A warning names a generator whose state is missing.
 
     Args:
         state: from `capture_rng_state` or `load_rng_file`, or of the reference.
@@ -164,15 +169,16 @@ def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
             raise ValueError(
                 f"The state of the random generator {name!r} cannot be set: {error}"
             ) from error
+
     if torch.cuda.is_available():
-        _restore_device(
-            "cuda",
-            state,
-            torch.cuda.set_rng_state_all if distributed else torch.cuda.set_rng_state,
-        )
+        if distributed:
+            _restore_device("cuda", state, torch.cuda.set_rng_state_all)
+        else:
+            _restore_device("cuda", state, torch.cuda.set_rng_state)
     if torch.backends.mps.is_available():
         _restore_device("mps", state, torch.mps.set_rng_state)
-    if "xla" in state and (xla := _xla()) is not None:
+    xla = _xla()
+    if xla is not None and "xla" in state:
         xla.set_rng_state(state["xla"])
 
 
@@ -182,8 +188,9 @@ def _xla() -> Any:
 
 
 def _restore_device(name: str, state: Mapping[str, Any], restore: Callable[[Any], None]) -> None:
-    """Restore the generators of a kind of device; a mismatch is a warning, as the checkpoint may
-    come from another.
+    """Restore the generators of a kind of device.
+
+    A mismatch is a warning, because the checkpoint may come from another kind of device.
     """
     if name not in state:
         _warn_lost(name, "the checkpoint does not have its state")
@@ -195,11 +202,12 @@ def _restore_device(name: str, state: Mapping[str, Any], restore: Callable[[Any]
 
 
 def _warn_lost(name: str, reason: str) -> None:
-    said = (
-        "The random generator %r is not restored, since %s: it draws other numbers than without "
-        "the interruption."
+    logger.warning(
+        "The random generator %r is not restored because %s: the training draws other numbers "
+        "than without the interruption.",
+        name,
+        reason,
     )
-    logger.warning(said, name, reason)
 
 
 _MT19937_BYTES = 624 * 4 + 4
@@ -235,7 +243,8 @@ class _NumpyGenerator:
 
     def set_state(self, state: Any) -> None:
         """As `np.random.set_state`."""
-        self._words = b""  # two states may differ in nothing but the spare normal number
+        # Forgotten, because two states may differ in nothing but the spare normal number.
+        self._words = b""
         np.random.set_state(state)
 
 
@@ -256,7 +265,7 @@ def load_rng_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         path: a file of this library or of the reference.
 
     Raises:
-        FileNotFoundError: when there is no such file.
+        FileNotFoundError: when the file does not exist.
         ValueError: when it is damaged, or does not hold a dict of such values.
     """
     state = load_torch(path)

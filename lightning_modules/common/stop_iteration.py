@@ -8,15 +8,17 @@ from types import TracebackType
 
 
 def stop_iteration_error(error: StopIteration) -> RuntimeError:
-    """Return the error to raise `from` a `StopIteration` of user code; it names the function
-    that let it out.
+    """Return the error to raise `from` a `StopIteration` of user code.
+
+    It names the function that raised it.
     """
-    place = "A function"
+    function = "A function"
     frames = traceback.extract_tb(error.__traceback__)
     if frames:
-        place = f"{frames[-1].name} ({frames[-1].filename}, line {frames[-1].lineno})"
+        last = frames[-1]
+        function = f"{last.name} ({last.filename}, line {last.lineno})"
     return RuntimeError(
-        f"{place} raised StopIteration: an iterator has ended although a value of it is still "
+        f"{function} raised StopIteration: an iterator has ended although a value of it is still "
         "needed. Start it again there, or pass a default to next()."
     )
 

@@ -11,15 +11,16 @@ from typing import Any
 
 
 def did_you_mean(value: object, choices: Iterable[object]) -> str:
-    """Return " Did you mean 'x'?" for the choice nearest to `value`, or an empty text where none is
-    near.
+    """Return " Did you mean 'x'?" for the choice nearest to `value`, or an empty text.
 
     Args:
-        value: The text given.
+        value: The text that was passed.
         choices: The valid names.
     """
     near = nearest(value, choices)
-    return "" if near is None else f" Did you mean {near!r}?"
+    if near is None:
+        return ""
+    return f" Did you mean {near!r}?"
 
 
 def nearest(value: object, choices: Iterable[object]) -> str | None:
@@ -32,22 +33,33 @@ def nearest(value: object, choices: Iterable[object]) -> str | None:
         value: What was written.
         choices: What could have been written; of equally near ones the first is taken.
     """
-    written, names = str(value).lower(), {str(choice).lower(): str(choice) for choice in choices}
+    written = str(value).lower()
+    names = {str(choice).lower(): str(choice) for choice in choices}
     if not _SHORTEST <= len(written) <= _LONGEST:
         return names.get(written)
-    begun = [name for name in names if name.startswith(written)]
-    swapped = [name for name in names if sorted(name) == sorted(written)]
-    misspelt = difflib.get_close_matches(written, names, 1, _LIKENESS)
-    inside = [
-        name
-        for name in names
-        if f"_{written}_" in f"_{name}_" and len(written) >= _LEAST_SHARE * len(name)
-    ]
-    return next((names[name] for name in (*begun, *swapped, *misspelt, *inside)), None)
+
+    # A beginning, or the same letters in another order.
+    for name in names:
+        if name.startswith(written):
+            return names[name]
+    for name in names:
+        if sorted(name) == sorted(written):
+            return names[name]
+
+    # A typo, or one word of the name.
+    for name in difflib.get_close_matches(written, names, 1, _LIKENESS):
+        return names[name]
+    for name in names:
+        is_long_enough = len(written) >= _LEAST_SHARE * len(name)
+        if is_long_enough and f"_{written}_" in f"_{name}_":
+            return names[name]
+    return None
 
 
-_SHORTEST, _LONGEST = 3, 100
-"""Letters; shorter texts are part of too many names, and longer ones are no names."""
+_SHORTEST = 3
+"""Letters; shorter texts are part of too many names."""
+_LONGEST = 100
+"""Letters; longer texts are not names."""
 _LIKENESS = 0.72
 """Least similarity of a misspelt name."""
 _LEAST_SHARE = 1 / 3
@@ -55,8 +67,7 @@ _LEAST_SHARE = 1 / 3
 
 
 class ExplicitEnum(str, Enum):
-    """As `transformers.utils.ExplicitEnum`, but the error for an unknown value suggests the nearest
-    valid one.
+    """As `transformers.utils.ExplicitEnum`, but its error suggests the nearest valid value.
 
     A member equals its text: `SchedulerType.LINEAR == "linear"`.
 
@@ -150,10 +161,12 @@ MUON = "torch.optim.Muon"
 
 
 def optimizer_name(value: str) -> str:
-    """Return the text of an optimizer: the path of a class, which has a dot, as it is, or a value
-    of `OptimizerNames`.
+    """Return the name of an optimizer: a value of `OptimizerNames`, or the path of a class.
 
     Raises:
-        ValueError: neither; names the value and all valid ones.
+        ValueError: the value is neither; names it and all valid ones.
     """
-    return value if isinstance(value, str) and "." in value else OptimizerNames(value).value
+    is_path = isinstance(value, str) and "." in value
+    if is_path:
+        return value
+    return OptimizerNames(value).value

@@ -1,7 +1,6 @@
-"""As `torch.save` and `torch.load`, but only tensors and plain values are unpickled, and errors
-name the file.
+"""As `torch.save` and `torch.load`, but safe: only tensors and plain values are unpickled.
 
-Tensors of torch_xla are copied to main memory to be written.
+Errors name the file. Tensors of torch_xla are copied to main memory to be written.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .libraries import loaded
 from .local_paths import StrPath
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_A_LITTLE = 1 << 20  # bytes; less may fit into what is left of a file's last block
+_PROBE_SIZE = 1 << 20
+"""Bytes written to find out why a disk refuses; fewer may fit into the last block of a file."""
 
 
 def save_torch(obj: Any, path: StrPath) -> None:
@@ -34,7 +34,7 @@ def save_torch(obj: Any, path: StrPath) -> None:
     """
     import torch
 
-    # torch leaves a file that it opens itself open if the disk is full.
+    # If the disk is full, torch does not close a file that it has opened itself.
     with writing_to(path), open(path, "wb") as file:
         torch.save(on_host(obj), file)
 
@@ -64,67 +64,81 @@ def load_torch(
     map_location: str | torch.device | None = "cpu",
     *,
     mmap: bool = False,
-    known: Mapping[str, Any] | None = None,
+    stand_ins: Mapping[str, Any] | None = None,
 ) -> Any:
-    """As `torch.load(weights_only=True)`, but NumPy arrays and numbers are allowed too (random
-    states hold them).
+    """As `torch.load(weights_only=True)`, but NumPy arrays and numbers are allowed too.
+
+    Random states hold them.
 
     Args:
         path: a file written by `torch.save`.
         map_location: the device the tensors go to.
         mmap: leave the tensors in the file, to be read when they are looked at; not for torch's
             format before 1.6.
-        known: further classes and functions that the file may refer to, by name, and what is to
-            take their place.
+        stand_ins: replacements of further classes and functions that the file may refer to, by
+            the names of these.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: the file is damaged, or holds objects other than tensors and plain values.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    stand_ins = [(instead, name) for name, instead in (known or {}).items()]
-    return _load(path, path, stand_ins, map_location=map_location, mmap=mmap)
+        raise FileNotFoundError(f"the file {path} does not exist")
+    allowed: list[Any] = []
+    if stand_ins is not None:
+        allowed = [(stand_in, name) for name, stand_in in stand_ins.items()]
+    return _load(path, path, allowed, map_location=map_location, mmap=mmap)
 
 
-def _load(source: Any, name: StrPath, stand_ins: Sequence[Any] = (), **options: Any) -> Any:
+def _load(
+    source: StrPath | BinaryIO, name: StrPath, allowed: Sequence[Any] = (), **options: Any
+) -> Any:
+    """Load a file with NumPy's objects, and others that are allowed.
+
+    Args:
+        source: path or content of the file.
+        name: of the file, for errors.
+        allowed: objects, or pairs of a stand-in and the name that it replaces.
+        options: those of `torch.load`.
+    """
     import torch
 
     try:
-        with torch.serialization.safe_globals([*_numpy_globals(), *stand_ins]):
+        with torch.serialization.safe_globals([*_numpy_globals(), *allowed]):
             return torch.load(source, weights_only=True, **options)
     except pickle.UnpicklingError as error:
-        raise ValueError(_refusal(name, error)) from error
+        raise ValueError(_unpickling_message(name, error)) from error
     except MemoryError:
         raise
-    except Exception as error:  # a changed byte may raise any error
+    except Exception as error:
+        # A changed byte may raise any error.
         raise ValueError(f"{name} is damaged and cannot be read: {error}") from error
 
 
-def require_known_objects(path: StrPath, known: Collection[str] = ()) -> None:
+def require_known_objects(path: StrPath, allowed_names: Collection[str] = ()) -> None:
     """Check the globals of a file that other code will unpickle without `weights_only`.
 
     Args:
         path: a file written by `torch.save`; none of its objects is built.
-        known: names of allowed classes and functions, besides those of `load_torch`.
+        allowed_names: classes and functions that are allowed besides those of `load_torch`.
 
     Raises:
-        ValueError: there is something else in it, or it is damaged.
+        ValueError: the file refers to others, or is damaged.
     """
     import torch
 
     try:
         with torch.serialization.safe_globals(_numpy_globals()):
-            found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    # an old format, or no file of torch: unpickling it could run any code
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception as error:
+        # An old format, or not a file of torch: unpickling it could run any code.
         raise ValueError(
             f"{path} is damaged, or not a file of torch, and is not read: {error}"
         ) from error
-    others = sorted(set(found) - set(known))
-    if others:
+    unsafe = sorted(set(names) - set(allowed_names))
+    if unsafe:
         raise ValueError(
-            f"{path} refers to {', '.join(others)}, which could run any program, and is not read."
+            f"{path} refers to {', '.join(unsafe)}, which could run any program, and is not read."
         )
 
 
@@ -138,7 +152,7 @@ def describe_value(value: Any) -> str:
 
 
 def torch_bytes(obj: Any) -> bytes:
-    """Return what `save_torch` writes."""
+    """Return the bytes that `save_torch` writes."""
     import torch
 
     buffer = io.BytesIO()
@@ -147,16 +161,14 @@ def torch_bytes(obj: Any) -> bytes:
 
 
 def pack(obj: Any) -> torch.Tensor:
-    """As `save_torch`, but into a tensor of bytes, for files from which only tensors may be
-    read.
-    """
+    """As `save_torch`, but into a tensor of bytes, for files from which only tensors are read."""
     import torch
 
     return torch.frombuffer(bytearray(torch_bytes(obj)), dtype=torch.uint8)
 
 
 def unpack(packed: torch.Tensor) -> Any:
-    """As `load_torch`, from what `pack` returned.
+    """As `load_torch`, from a tensor that `pack` returned.
 
     Raises:
         ValueError: it is damaged, or holds objects other than tensors and plain values.
@@ -181,7 +193,7 @@ def _refusal_of_the_disk(path: StrPath, error: RuntimeError) -> OSError:
     """Return the system error that torch hides, by writing a little more to the file."""
     try:
         with open(path, "ab") as file:
-            file.write(bytes(_A_LITTLE))
+            file.write(bytes(_PROBE_SIZE))
             file.flush()
             os.fsync(file.fileno())
     except OSError as refusal:
@@ -191,40 +203,46 @@ def _refusal_of_the_disk(path: StrPath, error: RuntimeError) -> OSError:
     return OSError(f"{path} could not be written: {error}")
 
 
-def _refusal(path: StrPath, error: pickle.UnpicklingError) -> str:
-    # torch's own text begins with the advice to switch the check off; only its finding is kept.
-    found = re.search(r"GLOBAL (\S+)", str(error))
-    if found is None:
+def _unpickling_message(path: StrPath, error: pickle.UnpicklingError) -> str:
+    # torch's own text begins with the advice to switch the check off, which is left out here.
+    reference = re.search(r"GLOBAL (\S+)", str(error))
+    if reference is None:
         return (
-            f"{path} is damaged or was not written by torch.save; delete it, or copy it again from "
-            "where it came"
+            f"{path} is damaged or was not written by torch.save; delete it or restore it from a "
+            "backup"
         )
     return (
-        f"{path} refers to {found[1]}, but only tensors and plain values are read from it. If you "
-        "trust its origin, allow that first: torch.serialization.add_safe_globals([...])"
+        f"{path} refers to {reference[1]}, but only tensors and plain values are read from it. If "
+        "you trust its origin, allow that first: torch.serialization.add_safe_globals([...])"
     )
 
 
 def _numpy_globals() -> list[Any]:
-    """List the functions and classes that pickled NumPy arrays and numbers refer to, by the
-    names of NumPy 1 and 2.
+    """List the functions and classes that pickled NumPy arrays and numbers refer to.
+
+    Functions are listed by their names in NumPy 1 and in NumPy 2.
     """
     import numpy as np
 
     # Taken from NumPy's objects, because the private module that holds them has moved.
-    rebuild_array, rebuild_scalar = np.empty(0).__reduce__()[0], np.float64(0).__reduce__()[0]
-    renamed = [
-        (function, f"numpy.{core}.multiarray.{name}")
-        for core in ("core", "_core")
-        for function, name in ((rebuild_array, "_reconstruct"), (rebuild_scalar, "scalar"))
-    ]
-    kinds = {type(np.dtype(code)) for code in "?bhilqBHILQefdFD"}
-    return [*renamed, np.ndarray, np.dtype, *kinds]
+    rebuild_array = np.empty(0).__reduce__()[0]
+    rebuild_scalar = np.float64(0).__reduce__()[0]
+    allowed: list[Any] = [np.ndarray, np.dtype]
+    for core in ("core", "_core"):
+        module = f"numpy.{core}.multiarray"
+        allowed.append((rebuild_array, f"{module}._reconstruct"))
+        allowed.append((rebuild_scalar, f"{module}.scalar"))
+
+    # Each format of numbers has a class.
+    dtype_classes = {type(np.dtype(code)) for code in "?bhilqBHILQefdFD"}
+    allowed += dtype_classes
+    return allowed
 
 
 def on_host(values: Any) -> Any:
-    """Return nested values with tensors of torch_xla copied to main memory; without any, the
-    values themselves.
+    """Return nested values with tensors of torch_xla copied to main memory.
+
+    Without torch_xla the values themselves are returned.
     """
     if not loaded("torch_xla"):
         return values
@@ -234,23 +252,28 @@ def on_host(values: Any) -> Any:
 
 
 def state_on_host(model: nn.Module) -> dict[str, Any] | None:
-    """Return the state dict of a model on torch_xla in main memory, with ties; None for other
-    models.
+    """Return the state dict of a model on torch_xla in main memory; None for other models.
+
+    Tied weights stay tied.
     """
-    if not loaded("torch_xla") or not any(
-        tensor.device.type == "xla" for tensor in model.parameters()
-    ):
+    if not loaded("torch_xla"):
         return None
+    if all(parameter.device.type != "xla" for parameter in model.parameters()):
+        return None
+
+    # With `keep_vars` tied weights are the same objects.
     copies: dict[int, Any] = {}
-    state = model.state_dict(keep_vars=True)  # tied weights are the same objects
-    return {name: copies.setdefault(id(value), _copied(value)) for name, value in state.items()}
+    state: dict[str, Any] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if id(value) not in copies:
+            copies[id(value)] = _copied(value)
+        state[name] = copies[id(value)]
+    return state
 
 
 def _copied(leaf: Any) -> Any:
     import torch
 
-    return (
-        leaf.detach().cpu()
-        if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla"
-        else leaf
-    )
+    if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
+        return leaf.detach().cpu()
+    return leaf

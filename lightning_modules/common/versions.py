@@ -12,7 +12,7 @@ def installed(package: str) -> str | None:
         package: its name on the package index.
 
     Returns:
-        None where it is not there, or was built in place and tells no version.
+        None if it is not installed, or was built in place without a version.
     """
     try:
         return metadata.version(package)
@@ -25,9 +25,10 @@ def is_older(version: str, than: str) -> bool:
     release `0.19.1`.
 
     Raises:
-        ValueError: one of them is no version of a Python package.
+        ValueError: one of them is not a version of a Python package.
     """
     from packaging.version import Version
 
-    release, other = (Version(Version(each).base_version) for each in (version, than))
-    return release < other
+    release = Version(Version(version).base_version)
+    other_release = Version(Version(than).base_version)
+    return release < other_release

@@ -15,7 +15,7 @@ class WeakAttribute(Generic[T]):
     Trainer holds a model and an optimizer, which fill a device.
 
     Raises:
-        ReferenceError: the object is gone.
+        ReferenceError: the object no longer exists.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -31,12 +31,13 @@ class WeakAttribute(Generic[T]):
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
-        found = instance.__dict__[self._key]()
-        if found is None:
+        reference: weakref.ref[Any] = instance.__dict__[self._key]
+        value = reference()
+        if value is None:
             raise ReferenceError(
-                f"{owner.__name__} was asked for its {self._name}, which is gone: keep the object."
+                f"the {self._name} of {owner.__name__} no longer exists: keep a reference to it."
             )
-        return found
+        return value
 
     def __set__(self, instance: Any, value: T) -> None:
         instance.__dict__[self._key] = weakref.ref(value)

@@ -112,7 +112,7 @@ def load_file(path: Path) -> Mapping[str, Any]:
         ValueError: it is damaged, or holds what DeepSpeed does not write.
     """
     require_known_objects(path, _STAND_INS)
-    content = load_torch(path, mmap=True, known=_STAND_INS)
+    content = load_torch(path, mmap=True, stand_ins=_STAND_INS)
     if not isinstance(content, Mapping):
         raise ValueError(f"{path} is not what DeepSpeed writes, but {describe_value(content)}.")
     return content

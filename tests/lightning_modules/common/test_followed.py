@@ -52,5 +52,5 @@ def test_the_variable_counts_before_what_is_served(monkeypatch):
 @pytest.mark.parametrize("wrong", ["newest", "5.x"])
 def test_what_is_no_version_is_an_error(monkeypatch, wrong):
     monkeypatch.setenv(followed.VARIABLE, wrong)
-    with pytest.raises(ValueError, match=f"LIGHTRAINER_FOLLOW='{wrong}' is no version"):
+    with pytest.raises(ValueError, match=f"LIGHTRAINER_FOLLOW='{wrong}' is not a version"):
         followed.followed()

@@ -67,9 +67,9 @@ def test_a_function_makes_one_of_the_groups():
         (
             "torch.optim.Adan",
             None,
-            "`optim`: 'torch.optim.Adan' names no class.*Did you mean 'Adam'",
+            "`optim`: 'torch.optim.Adan' is not the path of a class.*Did you mean 'Adam'",
         ),
-        ("no_such.Thing", None, "'no_such.Thing' names no class"),
+        ("no_such.Thing", None, "'no_such.Thing' is not the path of a class"),
         (
             "broken_optimizers.Thing",
             None,

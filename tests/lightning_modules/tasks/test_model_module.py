@@ -52,8 +52,11 @@ class TestForms:
     @pytest.mark.parametrize(
         ("path", "message"),
         [
-            *(("module_world.Nett", "names no class"), ("nowhere.Net", "names no class")),
-            *(("os.system", "is no Module"), ("subprocess.Popen", "is no Module")),
+            *(
+                ("module_world.Nett", "is not the path of a class"),
+                ("nowhere.Net", "is not the path of a class"),
+            ),
+            *(("os.system", "is neither a Module"), ("subprocess.Popen", "is neither a Module")),
         ],
     )
     def test_class_paths_of_something_else(self, path, message):

@@ -343,7 +343,11 @@ def test_a_model_that_does_not_take_the_labels_is_told_of_loss_fn():
         ({"loss_fn": nn.CrossEntropyLoss}, TypeError, r"the class CrossEntropyLoss"),
         ({"loss_fn": nn.Linear(1, 1)}, ValueError, "a Linear with parameters"),
         ({"loss_fn": nn.MSELoss(), "label_smoothing": 0.1}, ValueError, "label_smoothing=0.1"),
-        ({"loss_fn": {"class_path": "torch.nn.CrossEntropyLos"}}, ValueError, "names no class"),
+        (
+            {"loss_fn": {"class_path": "torch.nn.CrossEntropyLos"}},
+            ValueError,
+            "is not the path of a class",
+        ),
     ],
 )
 def test_what_is_no_loss_function_is_refused(arguments, kind, message):
