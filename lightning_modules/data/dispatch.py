@@ -6,7 +6,7 @@ import itertools
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,19 +21,18 @@ Round = tuple[list[Any], int]
 
 
 class DispatchLoader(EpochLoader):
-    """As `accelerate.data_loader.DataLoaderDispatcher`, but a batch goes to the process that works
-    on it, and no other.
+    """As `accelerate.data_loader.DataLoaderDispatcher`, but each process receives its batch only.
 
-    Only process 0 touches the data. It reads one batch for each process, and sends each its own:
+    Only process 0 touches the data. It reads one batch for each process, and sends it to that one:
     batches may differ in all of their shapes. Only where a stream ends in the middle of a round its
-    last batches are put together and split evenly, filled up with the first samples of the stream,
-    and have to fit together for that.
+    last batches are joined and split evenly, filled up with the first samples of the stream. Their
+    shapes have to match for that.
 
     Args:
         dataset: see `EpochLoader`; on other processes than 0 it is not read.
         rank: index of this process.
         world_size: number of processes.
-        copies: how many of them, of numbers that follow one another, get the same batches.
+        copies: number of consecutive processes that get the same batches.
         kwargs: see `EpochLoader`; batches come in turn, one for each process, or for each such
             group.
     """
@@ -43,166 +42,222 @@ class DispatchLoader(EpochLoader):
     def __init__(
         self, dataset: Any, *, rank: int, world_size: int, copies: int = 1, **kwargs: Any
     ) -> None:
-        self._draws_once = kwargs.get("persistent_workers", False)
+        self._has_persistent_workers = kwargs.get("persistent_workers", False)
         if rank > 0:
-            kwargs |= {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
-            kwargs |= {"multiprocessing_context": None, "worker_init_fn": None}
+            # Only process 0 reads, so the others need no workers.
+            kwargs["num_workers"] = 0
+            kwargs["persistent_workers"] = False
+            kwargs["prefetch_factor"] = None
+            kwargs["multiprocessing_context"] = None
+            kwargs["worker_init_fn"] = None
         super().__init__(dataset, **kwargs)
         self.rank = rank
         self.world_size = world_size // copies
         self.batches_of_round = self.world_size
         self.copies = copies
-        self._count = -1
+        self._samples_in_round = -1
         self._has_drawn = False
 
     def __len__(self) -> int:
+        """Count the batches of this process in an epoch."""
         batches = super().__len__()
-        return batches // self.world_size if self.drops_last else -(-batches // self.world_size)
+        if self.drops_last:
+            return batches // self.world_size
+        return -(-batches // self.world_size)
 
     @property
     def remainder(self) -> int:
         """As `EpochLoader.remainder`; process 0 sends it to the others."""
         if self.drops_last or self.total is not None:
             return super().remainder
-        return self._count if self.end_of_loader else -1
+        if not self.end_of_loader:
+            return -1
+        return self._samples_in_round
 
     def _batches(self) -> Iterator[Any]:
         if self.rank == 0:
-            return self._received(self._rounds(super()._batches()))
-        self._draw()
-        return self._received(iter(()))
+            return self._own_batches(self._rounds(super()._batches()))
+        self._draw_worker_seed()
+        return self._own_batches(iter(()))
 
-    def _received(self, rounds: Iterator[Round]) -> Iterator[Any]:
+    def _own_batches(self, rounds: Iterator[Round]) -> Iterator[Any]:
         """Yield this process's batch of each round."""
-        while (received := _exchange(rounds, self.rank, self.copies)) is not None:
-            batch, self._count = received
+        while True:
+            received = _exchange(rounds, self.rank, self.copies)
+            if received is None:
+                return
+            batch, self._samples_in_round = received
             yield batch
 
     def _rounds(self, batches: Iterator[Any]) -> Iterator[Round]:
         """Yield the rounds that process 0 reads."""
-        first: list[Any] = []
-        while gathered := list(itertools.islice(batches, self.world_size)):
-            first = first or gathered
-            sizes = [_size(batch) for batch in gathered]
-            if len(gathered) == self.world_size and len(set(sizes)) == 1:
-                yield gathered, sum(sizes)
-            elif not self.drops_last:
-                yield _evened(gathered, first, self.world_size), sum(sizes)
+        first_round: list[Any] = []
+        while True:
+            round_ = list(itertools.islice(batches, self.world_size))
+            if not round_:
+                return
+            if not first_round:
+                first_round = round_
 
-    def _draw(self) -> None:
-        """Draw from the global generator as every iteration of a DataLoader does at its start."""
-        if not (self._draws_once and self._has_drawn):
+            sizes = [_size(batch) for batch in round_]
+            is_full = len(round_) == self.world_size and len(set(sizes)) == 1
+            if is_full:
+                yield round_, sum(sizes)
+            elif not self.drops_last:
+                yield _split_evenly(round_, first_round, self.world_size), sum(sizes)
+
+    def _draw_worker_seed(self) -> None:
+        """Draw from the generator as an iteration over a DataLoader does at its start.
+
+        With persistent workers only the first one draws.
+        """
+        if not (self._has_persistent_workers and self._has_drawn):
             torch.empty((), dtype=torch.int64, device="cpu").random_(generator=self.generator)
         self._has_drawn = True
 
 
-def _evened(gathered: list[Any], first: list[Any], shares: int) -> list[Any]:
-    """Return the last batches of a stream, split evenly and filled up from its start."""
-    batch = _joined(gathered)
-    share = -(-_size(batch) // shares)
-    while (missing := share * shares - _size(batch)) > 0:
-        batch = _joined([batch, _cut(_joined(first), 0, min(shares, missing))])
-    return [_cut(batch, index * share, (index + 1) * share) for index in range(shares)]
+def _split_evenly(batches: list[Any], first_round: list[Any], parts: int) -> list[Any]:
+    """Return the last batches of a stream, split into equal parts and filled up from its start."""
+    batch = _concatenate(batches)
+    size = -(-_size(batch) // parts)
+    while True:
+        missing = size * parts - _size(batch)
+        if missing <= 0:
+            break
+        start = _slice(_concatenate(first_round), 0, min(parts, missing))
+        batch = _concatenate([batch, start])
+    return [_slice(batch, index * size, (index + 1) * size) for index in range(parts)]
 
 
 def _size(batch: Any) -> int:
     return find_batch_size(batch) or 0
 
 
-def _joined(batches: list[Any]) -> Any:
-    """Return one batch of several: tensors and lists of other things along their first
-    dimension.
+def _concatenate(batches: list[Any]) -> Any:
+    """Return one batch of several, joined along the first dimension.
+
+    Lists of other things than tensors are joined too; other values are those of the first batch.
     """
     first = batches[0]
     if isinstance(first, Mapping):
-        return mapping_like(
-            first, {key: _joined([batch[key] for batch in batches]) for key in first}
-        )
-    if isinstance(first, (list, tuple)) and not _is_list_of_samples(first):
-        return type(first)(_joined(list(parts)) for parts in zip(*batches, strict=True))
-    if isinstance(first, list):
+        mapping = cast("Mapping[Any, Any]", first)
+        columns: dict[Any, Any] = {}
+        for key in mapping:
+            columns[key] = _concatenate([batch[key] for batch in batches])
+        return mapping_like(mapping, columns)
+    if _is_list_of_samples(first):
         return list(itertools.chain.from_iterable(batches))
+    if isinstance(first, (list, tuple)):
+        parts_of_batches = zip(*batches, strict=True)
+        kind: Any = type(cast("list[Any] | tuple[Any, ...]", first))
+        return kind(_concatenate(list(parts)) for parts in parts_of_batches)
     if isinstance(first, torch.Tensor):
         return torch.cat(batches) if first.ndim else first
-    return np.concatenate(batches) if isinstance(first, np.ndarray) else first
+    if isinstance(first, np.ndarray):
+        return np.concatenate(batches)
+    return first
 
 
-def _cut(batch: Any, start: int, stop: int) -> Any:
+def _slice(batch: Any, start: int, stop: int) -> Any:
     """Return the samples `start` to `stop` of a batch."""
-    if isinstance(batch, list) and _is_list_of_samples(batch):
-        return batch[start:stop]
     if isinstance(batch, Mapping):
-        return mapping_like(batch, {key: _cut(value, start, stop) for key, value in batch.items()})
+        mapping = cast("Mapping[Any, Any]", batch)
+        columns = {key: _slice(value, start, stop) for key, value in mapping.items()}
+        return mapping_like(mapping, columns)
+    if _is_list_of_samples(batch):
+        return batch[start:stop]
     if isinstance(batch, (list, tuple)):
-        return type(batch)(_cut(part, start, stop) for part in batch)
-    return (
-        batch[start:stop] if isinstance(batch, (torch.Tensor, np.ndarray)) and batch.ndim else batch
-    )
+        parts = cast("list[Any] | tuple[Any, ...]", batch)
+        kind: Any = type(parts)
+        return kind(_slice(part, start, stop) for part in parts)
+    if isinstance(batch, torch.Tensor):
+        return batch[start:stop] if batch.ndim else batch
+    if isinstance(batch, np.ndarray):
+        array = cast("np.ndarray[Any, np.dtype[Any]]", batch)
+        return array[start:stop] if array.ndim else array
+    return batch
 
 
 def _is_list_of_samples(value: Any) -> bool:
-    """Return whether a value is a list with one entry per sample, such as texts, not parts of a
-    batch.
+    """Return whether a value is a list with an entry for each sample, such as texts.
+
+    Other lists hold the parts of a batch.
     """
     return isinstance(value, list) and find_batch_size(value) is None
 
 
 @dataclass(frozen=True)
-class _Slot:
+class _TensorOutline:
     """Placeholder for a tensor in a batch whose tensors are sent separately."""
 
     shape: torch.Size
     dtype: torch.dtype
 
-    @staticmethod
-    def of(leaf: Any) -> Any:
-        return _Slot(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
-
     def receive(self, device: torch.device) -> torch.Tensor:
+        """Return the tensor, which process 0 sends next."""
         tensor = torch.empty(self.shape, dtype=self.dtype, device=device)
         if tensor.numel():
             dist.recv(tensor, src=0)
         return tensor
 
 
+def _outline(leaf: Any) -> Any:
+    """Return the outline of a tensor; other values as they are."""
+    if isinstance(leaf, torch.Tensor):
+        return _TensorOutline(leaf.shape, leaf.dtype)
+    return leaf
+
+
 def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int] | None:
-    """Exchange the next round: return this process's batch and the number of samples; None at the
-    end.
+    """Exchange the next round.
+
+    Returns:
+        This process's batch, and the number of samples in the round; None at the end.
 
     Raises:
-        RuntimeError: process 0 could not read the data; there the error itself.
+        RuntimeError: process 0 could not read the data. There the error itself is raised.
     """
     if rank == 0:
         return _send(rounds, copies)
-    box: list[Any] = [None]
-    dist.broadcast_object_list(box, src=0)
-    if isinstance(box[0], str):
-        raise RuntimeError(f"dispatch_batches=True: process 0 could not read the data: {box[0]}")
-    if box[0] is None:
+    message: list[Any] = [None]
+    dist.broadcast_object_list(message, src=0)
+    content = message[0]
+    if isinstance(content, str):
+        raise RuntimeError(f"dispatch_batches=True: process 0 could not read the data: {content}")
+    if content is None:
         return None
-    outlines, count = pickle.loads(box[0])
+
+    # The outlines of all batches come first, then the tensors of this process.
+    outlines, samples_in_round = pickle.loads(content)
     device = transport_device()
-    return (
-        map_nested(
-            lambda leaf: leaf.receive(device) if isinstance(leaf, _Slot) else leaf,
-            outlines[rank // copies],
-        ),
-        count,
-    )
+
+    def receive(leaf: Any) -> Any:
+        return leaf.receive(device) if isinstance(leaf, _TensorOutline) else leaf
+
+    batch = map_nested(receive, outlines[rank // copies])
+    return batch, samples_in_round
 
 
 def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:
+    """Send the next round to all other processes; return what `_exchange` returns."""
+    # An error while reading is sent, too, so that the others do not wait for a batch.
+    no_round: Round = ([], 0)
+    content = None
     try:
-        batches, count = next(rounds, ([], 0))
-        outlines = [map_nested(_Slot.of, batch) for batch in batches]
-        packed = pickle.dumps((outlines, count)) if batches else None
+        batches, samples_in_round = next(rounds, no_round)
+        if batches:
+            outlines = [map_nested(_outline, batch) for batch in batches]
+            content = pickle.dumps((outlines, samples_in_round))
     except Exception as error:
         dist.broadcast_object_list([f"{type(error).__name__}: {error}"], src=0)
         raise
-    dist.broadcast_object_list([packed], src=0)
+    dist.broadcast_object_list([content], src=0)
+    if not batches:
+        return None
+
     device = transport_device()
     for rank in range(1, len(batches) * copies):
         for leaf in leaves(batches[rank // copies]):
             if isinstance(leaf, torch.Tensor) and leaf.numel():
                 dist.send(leaf.to(device).contiguous(), dst=rank)
-    return (batches[0], count) if batches else None
+    return batches[0], samples_in_round

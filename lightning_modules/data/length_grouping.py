@@ -1,4 +1,4 @@
-"""Order in which samples of similar length are in a batch together, so that little is padding."""
+"""An order that batches samples of similar length, so that there is little padding."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ def get_length_grouped_indices(
     mega_batch_mult: int | None = None,
     generator: torch.Generator | None = None,
 ) -> list[int]:
-    """As `transformers.trainer_pt_utils.get_length_grouped_indices`, but sorted by numpy, and []
-    for no lengths.
+    """As `transformers.trainer_pt_utils.get_length_grouped_indices`, but sorted by numpy.
 
     A random order is cut into chunks of `mega_batch_mult` batches, and each chunk is sorted,
-    longest first. Then the longest sample of all changes places with the first one, so that memory
-    runs out at once or never. As in the reference, the sample that it changes places with is then
-    out of order in its chunk.
+    longest first. Then the longest sample of all and the first one are swapped, so that memory
+    runs out at once or never. As in the reference, the sample that was first is then out of order
+    in its chunk.
 
     Args:
         lengths: length of each sample.
@@ -35,7 +34,7 @@ def get_length_grouped_indices(
         generator: draws the random order, by default torch's global one.
 
     Returns:
-        Each index once.
+        Each index once; [] for no lengths, where the reference raises.
     """
     return grouped_order(length_array(lengths), batch_size, mega_batch_mult, generator).tolist()
 
@@ -43,45 +42,62 @@ def get_length_grouped_indices(
 def grouped_order(
     sizes: np.ndarray, batch_size: int, multiple: int | None, generator: torch.Generator | None
 ) -> np.ndarray:
-    """Return the order of `get_length_grouped_indices` in an array of 4 bytes a sample."""
+    """Return the order of `get_length_grouped_indices` in an array of 4 bytes a sample.
+
+    Args:
+        sizes: length of each sample.
+        batch_size: samples per batch.
+        multiple: batches per chunk; None for the default.
+        generator: draws the random order, None for torch's global one.
+    """
     count = len(sizes)
     order = random_order(count, generator)
-    if not count:
+    if count == 0:
         return order
-    chunk = (multiple or max(1, min(count // (batch_size * 4), 50))) * batch_size
-    whole = count // chunk
-    at_a_time = max(1, _SORTED_AT_A_TIME // chunk)
-    for start in range(0, whole, at_a_time):
-        _sort_rows(
-            order[start * chunk : min(start + at_a_time, whole) * chunk].reshape(-1, chunk), sizes
-        )
-    _sort_rows(order[whole * chunk :].reshape(1, -1), sizes)
-    longest = int(np.argmax(sizes[order[::chunk]])) * chunk
+    if multiple is None or multiple == 0:
+        multiple = max(1, min(count // (batch_size * 4), 50))
+    chunk_size = multiple * batch_size
+
+    # Sort several whole chunks at a time, as rows of a matrix, and then the rest.
+    chunks = count // chunk_size
+    chunks_at_a_time = max(1, _SORTED_AT_A_TIME // chunk_size)
+    for first in range(0, chunks, chunks_at_a_time):
+        end = min(first + chunks_at_a_time, chunks)
+        rows = order[first * chunk_size : end * chunk_size].reshape(-1, chunk_size)
+        _sort_rows(rows, sizes)
+    _sort_rows(order[chunks * chunk_size :].reshape(1, -1), sizes)
+
+    # The longest sample of each chunk is its first one.
+    longest_of_chunks = sizes[order[::chunk_size]]
+    longest = int(np.argmax(longest_of_chunks)) * chunk_size
     order[0], order[longest] = order[longest], order[0]
     return order
 
 
 _SORTED_AT_A_TIME = 2**18
+"""Samples that are sorted in one call of numpy, which takes several arrays of that length."""
 
 
 def _sort_rows(rows: np.ndarray, sizes: np.ndarray) -> None:
     """Sort each row of indices by size, the largest first; equal sizes keep their order."""
-    rows[:] = np.take_along_axis(rows, np.argsort(-sizes[rows], axis=1, kind="stable"), axis=1)
+    order = np.argsort(-sizes[rows], axis=1, kind="stable")
+    rows[:] = np.take_along_axis(rows, order, axis=1)
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """As `transformers.trainer_pt_utils.LengthGroupedSampler`, but reads a `datasets.Dataset` by
-    column.
+    """As `transformers.trainer_pt_utils.LengthGroupedSampler`.
+
+    It reads a `datasets.Dataset` by column.
 
     Args:
         batch_size: samples per batch.
-        dataset: its samples are measured, once, when `lengths` is not given.
+        dataset: its samples are measured, once, when `lengths` is not passed.
         lengths: length of each sample; the dataset is not read then.
         model_input_name: which column is measured, by default "input_ids".
         generator: draws the order of each epoch, by default torch's global one.
 
     Raises:
-        ValueError: when there is neither a dataset nor lengths, or a sample has no such column.
+        ValueError: neither a dataset nor lengths are passed, or a sample has no such column.
     """
 
     def __init__(
@@ -94,8 +110,8 @@ class LengthGroupedSampler(Sampler[int]):
     ):
         if dataset is None and lengths is None:
             raise ValueError(
-                "`dataset` and `lengths` are both None; pass the one or the other to group by "
-                "length."
+                "dataset=None and lengths=None: pass one of them, so that samples can be grouped "
+                "by length."
             )
         if lengths is None:
             lengths = sample_lengths(dataset, model_input_name or "input_ids")

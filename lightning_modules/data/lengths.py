@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -24,43 +25,53 @@ def sample_lengths(
         length_argument: which argument names a column of lengths, for the error.
 
     Raises:
-        ValueError: when the first sample is no mapping or has no such column.
+        ValueError: the first sample is not a mapping or has no such column.
     """
-    if not len(dataset):
+    count = len(dataset)
+    if count == 0:
         return np.zeros(0, np.int32)
-    first = dataset[0]
-    if not isinstance(first, Mapping) or column not in first:
-        seen = (
-            f"the columns {list(first)}"
-            if isinstance(first, Mapping)
-            else f"the type {type(first).__name__}"
-        )
-        raise ValueError(
-            f"Grouping by length needs a column {column!r}, or lengths in one "
-            f"(`{length_argument}`); the first sample has {seen}."
-        )
+    _require_column(dataset[0], column, length_argument)
     lengths = _arrow_lengths(dataset, column)
     if lengths is not None:
         return lengths
+
     # Without `__iter__` an IndexError anywhere in a dataset would end a loop over it, and many
     # raise none at their end.
-    if hasattr(type(dataset), "__iter__"):
-        samples = itertools.islice(dataset, len(dataset))
+    kind = type(cast(object, dataset))
+    samples = (dataset[index] for index in range(count))
+    if hasattr(kind, "__iter__"):
+        samples = itertools.islice(dataset, count)
+    return np.fromiter((len(sample[column]) for sample in samples), np.int32, count=count)
+
+
+def _require_column(sample: object, column: str, length_argument: str) -> None:
+    """Check that a sample is a mapping that has a column.
+
+    Raises:
+        ValueError: it is not, or it does not.
+    """
+    if isinstance(sample, Mapping):
+        columns = list(cast("Mapping[Any, Any]", sample))
+        if column in columns:
+            return
+        problem = f"has the columns {columns}"
     else:
-        samples = (dataset[index] for index in range(len(dataset)))
-    return np.fromiter((len(sample[column]) for sample in samples), np.int32, count=len(dataset))
+        problem = f"is of the type {type(sample).__name__}"
+    raise ValueError(
+        f"Grouping by length needs a column {column!r}, or lengths in one (`{length_argument}`); "
+        f"the first sample {problem}."
+    )
 
 
 def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
-    """Return the lengths that a `datasets.Dataset` has in a column of its own; None without such a
-    column.
+    """Return the lengths that a `datasets.Dataset` has in a column; None without such a column.
 
     Args:
         dataset: of any kind.
-        column: name of the column.
+        column: name of the column of lengths.
 
     Raises:
-        ValueError: when a value is missing.
+        ValueError: a value is missing.
     """
     if not is_table(dataset) or column not in dataset.column_names:
         return None
@@ -70,30 +81,29 @@ def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
             f"The column {column!r} of lengths lacks {values.null_count} of {len(values)} values. "
             "Fill or remove it."
         )
-    return np.concatenate(
-        [length_array(chunk.to_numpy(zero_copy_only=False)) for chunk in values.chunks]
-    )
+    chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in values.chunks]
+    return np.concatenate([length_array(chunk) for chunk in chunks])
 
 
 def _arrow_lengths(dataset: Any, column: str) -> np.ndarray | None:
-    """Read the lengths from the table of a `datasets.Dataset`; None without one, or where a
-    transform makes samples.
-    """
-    if (
-        not is_table(dataset)
-        or dataset.format["type"] == "custom"
-        or column not in dataset.column_names
-    ):
-        return None
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    """Read the lengths of lists from the table of a `datasets.Dataset`.
 
-    values = _arrow_column(dataset, column)
-    kinds = (pa.types.is_list, pa.types.is_large_list)
-    if values.null_count or not any(kind(values.type) for kind in kinds):
+    Returns:
+        None without such a table, for other values than lists, and where a transform makes samples.
+    """
+    if not is_table(dataset) or column not in dataset.column_names:
         return None
-    functions: Any = pc  # it makes them when it is imported
-    return functions.list_value_length(values).to_numpy()
+    if dataset.format["type"] == "custom":
+        return None
+
+    # pyarrow has no types.
+    arrow: Any = importlib.import_module("pyarrow")
+    compute: Any = importlib.import_module("pyarrow.compute")
+    values = _arrow_column(dataset, column)
+    is_list = arrow.types.is_list(values.type) or arrow.types.is_large_list(values.type)
+    if values.null_count or not is_list:
+        return None
+    return compute.list_value_length(values).to_numpy()
 
 
 def is_table(dataset: Any) -> bool:
@@ -109,7 +119,7 @@ class LengthCache:
     """Lengths of the few datasets that were measured last, by object and number of samples."""
 
     def __init__(self) -> None:
-        self._entries: deque[tuple[Any, Any, int, Any]] = deque(maxlen=4)
+        self._entries: deque[_CachedLengths] = deque(maxlen=4)
 
     def get(self, dataset: Any, key: Any, measure: Callable[[], Any]) -> Any:
         """Return the lengths of a dataset, measuring them on a miss.
@@ -117,29 +127,42 @@ class LengthCache:
         Args:
             dataset: has a length.
             key: what else the lengths depend on, such as the name of a column.
-            measure: finds them out.
+            measure: returns the lengths.
         """
-        for known, of, samples, lengths in self._entries:
-            if known is dataset and of == key and samples == len(dataset):
-                return lengths
+        count = len(dataset)
+        for entry in self._entries:
+            if entry.dataset is dataset and entry.key == key and entry.samples == count:
+                return entry.lengths
         lengths = measure()
-        self._entries.append((dataset, key, len(dataset), lengths))
+        self._entries.append(_CachedLengths(dataset, key, len(dataset), lengths))
         return lengths
+
+
+class _CachedLengths(NamedTuple):
+    """The lengths of a dataset, which had this number of samples when they were measured."""
+
+    dataset: Any
+    key: Any
+    samples: int
+    lengths: Any
 
 
 def has_length(dataset: Any) -> bool:
     """As `transformers.trainer_utils.has_length`: whether `len()` works."""
     try:
-        return len(dataset) is not None
+        len(dataset)
     except (TypeError, AttributeError, NotImplementedError):
         return False
+    return True
 
 
 def why_without_length(dataset: Any) -> str:
-    """Return the error of a `__len__`, in parentheses, as it may be a mistake; empty for a
-    dataset without one.
+    """Return the error that `__len__` raises, in parentheses, as it may be a mistake.
+
+    Empty for a dataset without that method.
     """
-    if not hasattr(type(dataset), "__len__"):
+    kind = type(cast(object, dataset))
+    if not hasattr(kind, "__len__"):
         return ""
     try:
         len(dataset)
@@ -149,10 +172,14 @@ def why_without_length(dataset: Any) -> str:
 
 
 def length_array(lengths: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
-    """Return lengths as an array, of 4 bytes each if they are integers and fit; signed, so that
-    they can be negated.
+    """Return lengths as an array, of 4 bytes each if they are integers that fit.
+
+    Integers are signed, so that they can be negated.
     """
-    array = lengths.numpy(force=True) if isinstance(lengths, torch.Tensor) else np.asarray(lengths)
+    if isinstance(lengths, torch.Tensor):
+        lengths = lengths.numpy(force=True)
+    array = np.asarray(lengths)
     if array.dtype.kind not in "biu":
         return array
-    return array.astype(np.int32 if array.max(initial=0) < 2**31 else np.int64, copy=False)
+    dtype = np.int32 if array.max(initial=0) < 2**31 else np.int64
+    return array.astype(dtype, copy=False)

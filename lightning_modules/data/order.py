@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 
 _CHUNK = 2**14
-"""Indices that are made Python numbers at a time; all at once they would take 40 bytes a sample."""
+"""Indices that become Python numbers at a time; all at once they would take 40 bytes a sample."""
 
 
-def random_order(count: int, generator: torch.Generator | None) -> np.ndarray:
-    """Draw `torch.randperm(count, generator=generator)` as an array of 32-bit integers where these
-    suffice.
+def random_order(count: int, generator: torch.Generator | None) -> NDArray[Any]:
+    """Draw `torch.randperm(count, generator=generator)` as an array.
+
+    It has 32-bit integers if they suffice.
 
     Args:
         count: number of samples.
@@ -24,7 +25,7 @@ def random_order(count: int, generator: torch.Generator | None) -> np.ndarray:
     return torch.randperm(count, generator=generator, dtype=dtype, device="cpu").numpy()
 
 
-def in_sequence(order: np.ndarray) -> Iterator[int]:
-    """Return an iterator over the indices of an order, as Python numbers."""
-    starts = range(0, len(order), _CHUNK)
-    return itertools.chain.from_iterable(order[start : start + _CHUNK].tolist() for start in starts)
+def in_sequence(order: NDArray[Any]) -> Iterator[int]:
+    """Yield the indices of an order as Python numbers."""
+    for start in range(0, len(order), _CHUNK):
+        yield from order[start : start + _CHUNK].tolist()

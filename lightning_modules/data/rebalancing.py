@@ -1,6 +1,4 @@
-"""Batches of varying numbers of samples and similar cost, across the processes and micro-batches
-of a step.
-"""
+"""Batches of similar cost in all processes and micro-batches of a step."""
 
 from __future__ import annotations
 
@@ -50,25 +48,26 @@ class BatchRebalanceSampler(BatchSampler):
                 start of the epoch where there would not be one sample for each micro-batch.
 
         Raises:
-            ValueError: one of these numbers cannot be, or a step has fewer samples than
-                micro-batches; it is named.
+            ValueError: `rank` is out of range, or a step has fewer samples than micro-batches.
         """
         if not 0 <= rank < dp_size:
             raise ValueError(
-                f"rank={rank} has to be one of {dp_size} processes (dp_size), which count from 0."
+                f"rank={rank} is out of range for {dp_size} processes (dp_size): use 0 to "
+                f"{dp_size - 1}."
             )
         if effective_batch_size < dp_size * grad_accum:
             raise ValueError(
-                f"{effective_batch_size=} is less than {grad_accum=} times {dp_size=}: make it "
-                "larger."
+                f"{effective_batch_size=} is less than {grad_accum=} times {dp_size=}: use at "
+                f"least {dp_size * grad_accum}."
             )
         self.lengths = np.asarray(lengths)
-        self.effective_batch_size, self.dp_size, self.grad_accum = (
-            effective_batch_size,
-            dp_size,
-            grad_accum,
-        )
-        self.shuffle, self.seed, self.rank, self.drop_last = shuffle, seed, rank, drop_last
+        self.effective_batch_size = effective_batch_size
+        self.dp_size = dp_size
+        self.grad_accum = grad_accum
+        self.shuffle = shuffle
+        self.seed = seed
+        self.rank = rank
+        self.drop_last = drop_last
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -81,70 +80,88 @@ class BatchRebalanceSampler(BatchSampler):
 
     @property
     def _steps(self) -> int:
+        """Optimizer steps in an epoch."""
         whole, rest = divmod(len(self.lengths), self.effective_batch_size)
-        return whole + bool(rest and not self.drop_last)
+        if rest > 0 and not self.drop_last:
+            return whole + 1
+        return whole
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.batches_from(0)
 
     def batches_from(self, skipped: int) -> Iterator[list[int]]:
-        """Yield the micro-batches of this process after the first ones, whose steps are not
-        worked out.
+        """Yield the micro-batches of this process after the first ones.
+
+        The steps of those are not computed.
         """
-        first_step, rest = divmod(skipped, self.grad_accum)
+        first_step, skipped_in_step = divmod(skipped, self.grad_accum)
+        size = self.effective_batch_size
         order = self._order()
         for step in range(first_step, self._steps):
-            samples = order[
-                step * self.effective_batch_size : (step + 1) * self.effective_batch_size
-            ]
+            samples = order[step * size : (step + 1) * size]
 
             # A last step has a sample for each micro-batch.
-            lacking = self.dp_size * self.grad_accum - len(samples)
-            if lacking > 0:
-                samples = np.concatenate([samples, order[np.arange(lacking) % len(order)]])
+            missing = self.dp_size * self.grad_accum - len(samples)
+            if missing > 0:
+                samples = np.concatenate([samples, order[np.arange(missing) % len(order)]])
 
-            yield from itertools.islice(self._share(samples), rest, None)
-            rest = 0
+            micro_batches = self._micro_batches_of_rank(samples)
+            yield from itertools.islice(micro_batches, skipped_in_step, None)
+            skipped_in_step = 0
 
     def _order(self) -> np.ndarray:
+        """Return the samples in the order of the epoch."""
+        count = len(self.lengths)
         if not self.shuffle:
-            return np.arange(len(self.lengths), dtype=np.int32)
+            return np.arange(count, dtype=np.int32)
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        return torch.randperm(
-            len(self.lengths), generator=generator, dtype=torch.int32, device="cpu"
-        ).numpy()
+        order = torch.randperm(count, generator=generator, dtype=torch.int32, device="cpu")
+        return order.numpy()
 
-    def _share(self, samples: np.ndarray) -> Iterator[list[int]]:
-        """Yield the micro-batches of this process in a step."""
-        samples = samples[np.argsort(-self.lengths[samples], kind="stable")]
-        groups = _Groups(self.lengths[samples].tolist(), self.dp_size, self.grad_accum, self._cost)
+    def _micro_batches_of_rank(self, samples: np.ndarray) -> Iterator[list[int]]:
+        """Yield the micro-batches of this process in a step of these samples."""
+        longest_first = np.argsort(-self.lengths[samples], kind="stable")
+        samples = samples[longest_first]
+        lengths: list[int] = self.lengths[samples].tolist()
+        groups = _Groups(lengths, self.dp_size, self.grad_accum, self._cost)
         groups.balance()
+
+        # The groups that cost most are the first micro-batch of each process, and so on.
         by_cost = groups.by_cost(groups.costs())
+        starts = groups.starts()
         for group in by_cost[self.rank :: self.dp_size]:
-            start = groups.starts()[group]
+            start = starts[group]
             yield samples[start : start + groups.counts[group]].tolist()
 
     def _cost(self, samples: int, longest: int) -> float:
+        """Return the cost of a micro-batch: padded tokens, and attention."""
         return samples * longest + self.QUADRATIC_COST_COEF * samples * longest * longest
 
 
 class _Groups:
-    """Contiguous groups of samples sorted by length: moving a sample shifts all groups between the
-    two.
+    """Groups of consecutive samples, which are sorted by length.
+
+    Moving a sample from one group to another shifts all groups between the two.
 
     Args:
         lengths: of the samples, longest first.
         dp_size: groups in a slot, which all processes work on at the same time.
-        slots: how many there are.
+        slots: number of slots.
         cost: of a group, from its number of samples and their greatest length.
+
+    Attributes:
+        counts: number of samples in each group.
     """
 
     def __init__(
         self, lengths: list[int], dp_size: int, slots: int, cost: Callable[[int, int], float]
     ) -> None:
-        self.lengths, self.dp_size, self.cost = lengths, dp_size, cost
-        each, rest = divmod(len(lengths), dp_size * slots)
-        self.counts = [each + (group < rest) for group in range(dp_size * slots)]
+        self.lengths = lengths
+        self.dp_size = dp_size
+        self.cost = cost
+        groups = dp_size * slots
+        size, rest = divmod(len(lengths), groups)
+        self.counts = [size + 1] * rest + [size] * (groups - rest)
         self._settled: set[int] = set()
         """Groups that no longer give up samples."""
 
@@ -154,10 +171,10 @@ class _Groups:
 
     def costs(self) -> list[float]:
         """Return the cost of each group."""
-        return [
-            self.cost(count, self.lengths[start])
-            for count, start in zip(self.counts, self.starts(), strict=True)
-        ]
+        costs: list[float] = []
+        for count, start in zip(self.counts, self.starts(), strict=True):
+            costs.append(self.cost(count, self.lengths[start]))
+        return costs
 
     def by_cost(self, costs: list[float]) -> list[int]:
         """Return the groups, the most expensive one first; a slot is `dp_size` of these in turn."""
@@ -166,49 +183,66 @@ class _Groups:
     def balance(self) -> None:
         """Move samples until an arrangement repeats, and keep the most even one.
 
-        In each step one sample goes from the most expensive group to the cheapest. A group of a
-        single sample cannot become cheaper: the others of its slot are made as expensive as they
-        can be without being more so than it, and the search goes on among the rest.
+        In each step one sample moves from the most expensive group to the cheapest. A group of a
+        single sample cannot become cheaper: the others of its slot are made as expensive as
+        possible without exceeding it, and the search continues among the rest.
         """
         tried: set[tuple[int, ...]] = set()
-        best, narrowest = self.counts, float("inf")
+        best_counts = self.counts
+        smallest_gap = float("inf")
         for _ in range(max(len(self.lengths), 30 * len(self.counts))):
             if tuple(self.counts) in tried:
                 break
             tried.add(tuple(self.counts))
             costs = self.costs()
-            open_ = [group for group in range(len(costs)) if group not in self._settled]
-            if not open_:
+            open_groups = [group for group in range(len(costs)) if group not in self._settled]
+            if not open_groups:
                 break
-            dearest, cheapest = max(open_, key=costs.__getitem__), min(open_, key=costs.__getitem__)
-            if costs[dearest] - costs[cheapest] < narrowest:
-                best, narrowest = list(self.counts), costs[dearest] - costs[cheapest]
-            if dearest == cheapest or narrowest == 0:
+
+            # Keep the arrangement with the smallest gap so far.
+            dearest = max(open_groups, key=costs.__getitem__)
+            cheapest = min(open_groups, key=costs.__getitem__)
+            gap = costs[dearest] - costs[cheapest]
+            if gap < smallest_gap:
+                best_counts = list(self.counts)
+                smallest_gap = gap
+            if dearest == cheapest or smallest_gap == 0:
                 break
+
             if self.counts[dearest] == 1:
                 self._settle_slot_of(dearest, costs)
             else:
                 self._move(dearest, cheapest)
-        self.counts = best
+        self.counts = best_counts
 
     def _settle_slot_of(self, dearest: int, costs: list[float]) -> None:
+        """Fill up the groups that are in a slot with `dearest`, and settle them all."""
         order = self.by_cost(costs)
-        slot = order.index(dearest) // self.dp_size * self.dp_size
-        members = set(order[slot : slot + self.dp_size])
-        for member in members:  # the order of the set is that of the reference
-            if member != dearest and member not in self._settled:
-                self._top_up(member, members, costs[dearest])
-        self._settled |= members
+        slot_start = order.index(dearest) // self.dp_size * self.dp_size
+        slot = set(order[slot_start : slot_start + self.dp_size])
+        for group in slot:  # the order of the set is that of the reference
+            if group != dearest and group not in self._settled:
+                self._fill_up(group, slot, costs[dearest])
+        self._settled |= slot
 
-    def _top_up(self, member: int, members: set[int], limit: float) -> None:
-        while self.cost(self.counts[member] + 1, self.lengths[self.starts()[member]]) <= limit:
+    def _fill_up(self, group: int, slot: set[int], max_cost: float) -> None:
+        """Move samples of the cheapest other groups to a group, up to a cost."""
+        while self._cost_with_another_sample(group) <= max_cost:
             costs = self.costs()
-            others = (group for group in range(len(costs)) if group not in members | self._settled)
-            donors = [group for group in others if self.counts[group] > 1]
+            excluded = slot | self._settled
+            donors: list[int] = []
+            for other, count in enumerate(self.counts):
+                if other not in excluded and count > 1:
+                    donors.append(other)
             if not donors:
                 return
-            self._move(min(donors, key=costs.__getitem__), member)
+            self._move(min(donors, key=costs.__getitem__), group)
+
+    def _cost_with_another_sample(self, group: int) -> float:
+        longest = self.lengths[self.starts()[group]]
+        return self.cost(self.counts[group] + 1, longest)
 
     def _move(self, donor: int, receiver: int) -> None:
+        """Move a sample from one group to another."""
         self.counts[donor] -= 1
         self.counts[receiver] += 1

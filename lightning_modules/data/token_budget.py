@@ -13,12 +13,12 @@ from .lengths import length_array
 
 
 class TokenBudgetSampler(BatchSampler):
-    """Batch sampler of at most `max_tokens` tokens a batch: the number of samples times the longest
-    length.
+    """Batch sampler of at most `max_tokens` tokens a batch, padding counted.
 
-    The samples are put into batches once: in a random order that `seed` gives, sorted by length in
-    chunks of about 50 batches. Each epoch takes the batches in an order of its own, so that all
-    epochs and processes have equally many. The processes take the batches in turn.
+    A batch counts as its number of samples times the longest of their lengths. The batches are
+    formed once: from a random order that depends on `seed`, sorted by length in chunks of about 50
+    batches. Each epoch takes the batches in its own order, so that all epochs and processes have
+    equally many. The processes take the batches in turn.
 
     Args:
         lengths: of all samples, in tokens.
@@ -51,15 +51,23 @@ class TokenBudgetSampler(BatchSampler):
         if len(too_long):
             worst = too_long[0]
             raise ValueError(
-                f"max_tokens_per_batch={max_tokens}, but sample {worst} has {sizes[worst]} tokens, "
-                f"and so do not fit {len(too_long)} of {len(sizes)} samples; the longest has "
-                f"{sizes.max()}. Raise it, or truncate them."
+                f"max_tokens_per_batch={max_tokens} is too small for {len(too_long)} of "
+                f"{len(sizes)} samples: sample {worst} has {sizes[worst]} tokens, the longest has "
+                f"{sizes.max()}. Raise it, or truncate these samples."
             )
-        self.seed, self.rank, self.world_size, self.drop_last = seed, rank, world_size, drop_last
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.drop_last = drop_last
         self.epoch = 0
-        usual = max(int(max_tokens // sizes.mean()), 1) if len(sizes) else 1
-        self._samples = grouped_order(sizes, usual, None, torch.Generator().manual_seed(seed))
-        self._ends = _filled(sizes[self._samples], max_tokens, max_samples or max_tokens)
+
+        # Samples of similar length are neighbours, in chunks of batches of a typical size.
+        typical_batch_size = 1
+        if len(sizes):
+            typical_batch_size = max(int(max_tokens // sizes.mean()), 1)
+        generator = torch.Generator().manual_seed(seed)
+        self._samples = grouped_order(sizes, typical_batch_size, None, generator)
+        self._batch_ends = _batch_ends(sizes[self._samples], max_tokens, max_samples or max_tokens)
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch at the next iteration."""
@@ -67,25 +75,42 @@ class TokenBudgetSampler(BatchSampler):
 
     def __len__(self) -> int:
         """Count the batches of this process in an epoch."""
-        batches = len(self._ends)
-        return batches // self.world_size if self.drop_last else -(-batches // self.world_size)
+        batches = len(self._batch_ends)
+        if self.drop_last:
+            return batches // self.world_size
+        return -(-batches // self.world_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        order = torch.randperm(len(self._ends), generator=generator, device="cpu").numpy()
-        for batch in np.resize(order, len(self) * self.world_size)[self.rank :: self.world_size]:
-            start = self._ends[batch - 1] if batch else 0
-            yield self._samples[start : self._ends[batch]].tolist()
+        order = torch.randperm(len(self._batch_ends), generator=generator, device="cpu").numpy()
+
+        # The last round of batches is filled up from the start of the order, or cut off.
+        whole_rounds = np.resize(order, len(self) * self.world_size)
+        batches: list[int] = whole_rounds[self.rank :: self.world_size].tolist()
+        for batch in batches:
+            start = 0
+            if batch > 0:
+                start = self._batch_ends[batch - 1]
+            yield self._samples[start : self._batch_ends[batch]].tolist()
 
 
-def _filled(sizes: np.ndarray, max_tokens: int, max_samples: int) -> list[int]:
-    """Return where each batch ends if samples of these lengths are taken in order, as many as
-    fit.
+def _batch_ends(sizes: np.ndarray, max_tokens: int, max_samples: int) -> list[int]:
+    """Return where each batch ends if as many samples as fit are taken in this order.
+
+    Args:
+        sizes: length of each sample.
+        max_tokens: of a batch, padding counted.
+        max_samples: of a batch.
     """
-    ends, start = [], 0
+    ends: list[int] = []
+    start = 0
     while start < len(sizes):
-        window = sizes[start : start + min(max_tokens // int(sizes[start]), max_samples)]
-        tokens = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
+        # No more samples than this fit, since the first of them is one of the batch.
+        most = min(max_tokens // int(sizes[start]), max_samples)
+        candidates = sizes[start : start + most]
+
+        # The tokens of a batch of the first n candidates, for each n.
+        tokens = np.maximum.accumulate(candidates) * np.arange(1, len(candidates) + 1)
         start += int(np.searchsorted(tokens, max_tokens, side="right"))
         ends.append(start)
     return ends

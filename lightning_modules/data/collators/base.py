@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import torch
@@ -24,11 +25,10 @@ _ADVICE = "Asking-to-pad-a-fast-tokenizer"
 
 
 class DataCollatorMixin:
-    """As `transformers.DataCollatorMixin`: sends a call to `torch_call` or `numpy_call`, as
-    `return_tensors` says.
+    """As `transformers.DataCollatorMixin`: calls `torch_call` or `numpy_call`.
 
-    A subclass has an attribute `return_tensors`, "pt" or "np", and the methods for those that it
-    supports.
+    `return_tensors` decides which. A subclass has an attribute of that name, "pt" or "np", and the
+    methods for those that it supports.
     """
 
     return_tensors: str = "pt"
@@ -45,7 +45,9 @@ class DataCollatorMixin:
         """
         kind = self.return_tensors if return_tensors is None else return_tensors
         check_kind(kind)
-        return self.torch_call(features) if kind == "pt" else self.numpy_call(features)
+        if kind == "pt":
+            return self.torch_call(features)
+        return self.numpy_call(features)
 
     def torch_call(self, features: list[Any], /) -> Any:
         """Make the batch of torch tensors; to be overridden."""
@@ -68,16 +70,15 @@ def check_kind(kind: str) -> None:
     """
     if kind not in ("pt", "np"):
         raise ValueError(
-            f"`return_tensors` is {kind!r}, but only 'pt' (torch) and 'np' (numpy) are known."
+            f"return_tensors={kind!r} is not supported: use 'pt' (torch) or 'np' (numpy)."
         )
 
 
 def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
-    """As the function of that name in `transformers.data.data_collator`: pad, without advice not
-    to.
+    """As the function of that name in `transformers.data.data_collator`: pad without a warning.
 
-    Fast tokenizers of some versions advise to call them on texts instead of padding; a collator has
-    no choice.
+    Fast tokenizers of some versions warn that calling them on texts is quicker than padding, which
+    a collator cannot do.
 
     Args:
         tokenizer: anything with a method `pad`.
@@ -89,17 +90,18 @@ def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any
 
 
 @contextmanager
-def _no_advice(tokenizer: Any) -> Iterator[None]:
-    given = getattr(tokenizer, "deprecation_warnings", None)
-    if given is None:
+def _no_advice(tokenizer: Any) -> Generator[None]:
+    """Mark the warning as shown in the block."""
+    shown_warnings = getattr(tokenizer, "deprecation_warnings", None)
+    if shown_warnings is None:
         yield
         return
-    before = given.get(_ADVICE, False)
-    given[_ADVICE] = True
+    was_shown = shown_warnings.get(_ADVICE, False)
+    shown_warnings[_ADVICE] = True
     try:
         yield
     finally:
-        given[_ADVICE] = before
+        shown_warnings[_ADVICE] = was_shown
 
 
 def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]]:
@@ -108,17 +110,16 @@ def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]
 
 
 def label_name(features: list[Any]) -> str:
-    """Return the column of labels of token ids: "label" if the first sample has it, otherwise
-    "labels".
-    """
+    """Return the column of labels: "label" if the first sample has it, otherwise "labels"."""
     return "label" if "label" in features[0] else "labels"
 
 
-def without(features: list[Any], *names: str) -> list[dict[str, Any]]:
-    """Return the samples, without these columns."""
-    return [
-        {key: value for key, value in feature.items() if key not in names} for feature in features
-    ]
+def without_columns(features: list[Any], *names: str) -> list[dict[str, Any]]:
+    """Return the samples without these columns."""
+    samples: list[dict[str, Any]] = []
+    for feature in features:
+        samples.append({key: value for key, value in feature.items() if key not in names})
+    return samples
 
 
 def has_fraction(numbers: np.ndarray) -> bool:
@@ -137,22 +138,23 @@ def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
     Raises:
         ValueError: one of them has a fraction, which would be cut off.
     """
-    given = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    if has_fraction(given):
+    numbers = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    if has_fraction(numbers):
         raise ValueError(
-            f"Sample {index} of the batch has {name}={values!r:.80}: indices of classes or tokens "
-            "are whole numbers. To predict numbers take `default_data_collator` or "
+            f"Sample {index} of the batch has {name}={values!r:.80}, but indices of classes or "
+            "tokens are whole numbers. To predict numbers use `default_data_collator` or "
             "`DataCollatorWithPadding`."
         )
-    return given.astype(np.int64)
+    return numbers.astype(np.int64)
 
 
 def to_numpy(values: Any) -> np.ndarray:
-    """As `transformers.data.data_collator.to_numpy`: an array of a tensor on any device, an
-    array, or nested lists.
+    """As `transformers.data.data_collator.to_numpy`: an array of a tensor, array or nested lists.
+
+    The tensor may be on any device.
     """
     if isinstance(values, np.ndarray):
-        return values
+        return cast("NDArray[Any]", values)
     if hasattr(values, "detach"):
         return values.detach().cpu().numpy()
     return np.array(values)
@@ -173,45 +175,43 @@ def torch_collate_batch(
         Shape (samples, tokens), of the type of the first tensor; int64 for lists and arrays.
 
     Raises:
-        ValueError: it has to be padded, and there is no token to do it with.
+        ValueError: it has to be padded, and the tokenizer has no pad token.
     """
     import torch
 
     if isinstance(examples[0], (list, tuple, np.ndarray)):
         examples = [torch.tensor(example, dtype=torch.long) for example in examples]
-    length, equal = _length([len(example) for example in examples], pad_to_multiple_of)
-    if equal:
+    length, all_have_it = _common_length([len(example) for example in examples], pad_to_multiple_of)
+    if all_have_it:
         return torch.stack(list(examples))
     result = examples[0].new_full((len(examples), length), _pad_token_id(tokenizer))
     for row, example in zip(result, examples, strict=True):
-        row[_place(tokenizer, len(example), length)] = example
+        row[_unpadded_slice(tokenizer, len(example), length)] = example
     return result
 
 
 def numpy_collate_batch(
     examples: Any, tokenizer: Any, pad_to_multiple_of: int | None = None
 ) -> np.ndarray:
-    """As `_numpy_collate_batch` in `transformers.data.data_collator`: `torch_collate_batch` with
-    arrays.
-    """
+    """As `torch_collate_batch`, with arrays: `_numpy_collate_batch` of the same module."""
     if isinstance(examples[0], (list, tuple)):
         examples = [np.array(example, dtype=np.int64) for example in examples]
-    length, equal = _length([len(example) for example in examples], pad_to_multiple_of)
-    if equal:
+    length, all_have_it = _common_length([len(example) for example in examples], pad_to_multiple_of)
+    if all_have_it:
         return np.stack(examples)
-    return padded_rows(
-        examples, length, _pad_token_id(tokenizer), tokenizer, np.asarray(examples[0]).dtype
-    )
+    dtype = np.asarray(examples[0]).dtype
+    return padded_rows(examples, length, _pad_token_id(tokenizer), tokenizer, dtype)
 
 
 def padded_rows(
     rows: Any, length: int, fill: int, tokenizer: Any, dtype: Any = np.int64
 ) -> np.ndarray:
     """Return rows as one array, filled up on the side on which the tokenizer pads."""
-    joined = np.full((len(rows), length, *np.shape(rows[0])[1:]), fill, dtype=dtype)
-    for row, values in zip(joined, rows, strict=True):
-        row[_place(tokenizer, len(values), length)] = values
-    return joined
+    shape_of_token = np.asarray(rows[0]).shape[1:]
+    padded = np.full((len(rows), length, *shape_of_token), fill, dtype=dtype)
+    for row, values in zip(padded, rows, strict=True):
+        row[_unpadded_slice(tokenizer, len(values), length)] = values
+    return padded
 
 
 def as_kind(values: np.ndarray, kind: str) -> Any:
@@ -220,13 +220,14 @@ def as_kind(values: np.ndarray, kind: str) -> Any:
         return values
     import torch
 
-    return torch.from_numpy(values)
+    return torch.as_tensor(values, device="cpu")
 
 
-def _length(lengths: list[int], multiple: int | None) -> tuple[int, bool]:
-    """Return the common length, and whether all have it already."""
-    longest = max(lengths)
-    length = longest if multiple is None else -(-longest // multiple) * multiple
+def _common_length(lengths: list[int], multiple: int | None) -> tuple[int, bool]:
+    """Return the length to pad to, and whether all have it already."""
+    length = max(lengths)
+    if multiple is not None:
+        length = -(-length // multiple) * multiple
     return length, set(lengths) == {length}
 
 
@@ -239,6 +240,8 @@ def _pad_token_id(tokenizer: Any) -> int:
     return tokenizer.pad_token_id
 
 
-def _place(tokenizer: Any, size: int, length: int) -> slice:
-    right = getattr(tokenizer, "padding_side", "right") == "right"
-    return slice(0, size) if right else slice(length - size, length)
+def _unpadded_slice(tokenizer: Any, size: int, length: int) -> slice:
+    """Return where the tokens of a sequence are in its padded row."""
+    if getattr(tokenizer, "padding_side", "right") == "right":
+        return slice(0, size)
+    return slice(length - size, length)

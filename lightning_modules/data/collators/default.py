@@ -1,32 +1,30 @@
-"""Batches of samples with columns: drop those that the model does not take, make one tensor or
-array of each other.
-"""
+"""Batches of samples with columns, one tensor or array for each column that the model takes."""
 
 from __future__ import annotations
 
-import itertools
+import importlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from .base import LABELS, Batch, DataCollatorMixin, check_kind, has_fraction
 
+if TYPE_CHECKING:
+    import torch
+
 _logger = logging.getLogger(__name__)
 _KEEP_ALL = "set `remove_unused_columns=False` to pass all of them to the data_collator"
 
-_DICTS, _FLOATS, _INTEGERS = {dict}, {float}, {int}
-
 
 def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -> Batch:
-    """As `transformers.default_data_collator`, but an error names the column; numpy integers are
-    labels of type long, and labels of which the first is an integer and another one is not (1, then
-    1.7) are floats.
+    """As `transformers.default_data_collator`, but an error names the column.
 
-    5.3.0 cuts 1.7 down to 1 then; and it makes floats of numpy integer labels, later versions
-    (5.23) do not.
+    Labels differ where 5.3.0 loses something: numpy integers are of type long, as in 5.23, and not
+    float; and if the first label is an integer and another one is not (1, then 1.7), all are
+    floats, while 5.3.0 cuts 1.7 down to 1.
 
     Args:
         features: samples with the same columns: mappings, or objects whose attributes are the
@@ -38,19 +36,20 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
         Column to a tensor or array of shape (samples, ...).
 
     Raises:
-        TypeError: when a sample is neither a mapping nor an object with attributes.
-        ValueError: when there are no samples, or those of a column do not fit together.
+        TypeError: a sample is neither a mapping nor an object with attributes.
+        ValueError: there are no samples, or the values of a column do not fit together.
     """
     if return_tensors != "pt":
         check_kind(return_tensors)
-    # Asking each of them for a mapping takes longer than all the rest.
-    samples = (
-        features
-        if {*map(type, features)} == _DICTS
-        else list(map(_as_mapping, features, itertools.count()))
-    )
+
+    # Checking whether each sample is a mapping takes longer than all the rest.
+    samples = features
+    if set(map(type, features)) != {dict}:
+        samples = [_as_mapping(feature, index) for index, feature in enumerate(features)]
+
     stack = _stack_torch if return_tensors == "pt" else _stack_numpy
-    first, name = samples[0], ""
+    first = samples[0]
+    name = ""
     batch: Batch = {}
     try:
         for name in LABELS:
@@ -66,22 +65,17 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
 
 
 def torch_default_data_collator(features: Sequence[Any]) -> Batch:
-    """As `transformers.data.data_collator.torch_default_data_collator`: `default_data_collator`
-    with tensors.
-    """
+    """As `default_data_collator` with tensors; transformers has it in `data.data_collator`."""
     return default_data_collator(features, "pt")
 
 
 def numpy_default_data_collator(features: Sequence[Any]) -> Batch:
-    """As `transformers.data.data_collator.numpy_default_data_collator`: `default_data_collator`
-    with arrays.
-    """
+    """As `default_data_collator` with arrays; transformers has it in `data.data_collator`."""
     return default_data_collator(features, "np")
 
 
 def collate_samples(features: Sequence[Any]) -> Any:
-    """As torch's `default_collate` for tuples, tensors and numbers; samples with columns as
-    `default_data_collator`.
+    """As torch's `default_collate`, but samples with columns as `default_data_collator`.
 
     Args:
         features: samples, all of one kind.
@@ -95,14 +89,14 @@ def collate_samples(features: Sequence[Any]) -> Any:
     first = features[0]
     if isinstance(first, Mapping) or (hasattr(first, "__dict__") and not _is_value(first)):
         return default_data_collator(features)
-    from torch.utils.data import default_collate
-
-    return default_collate(list(features))
+    data: Any = importlib.import_module("torch.utils.data")  # its types are incomplete
+    return data.default_collate(list(features))
 
 
 def _is_value(sample: Any) -> bool:
-    """Return whether a sample is a value, not an object whose attributes are columns; tensors
-    have attributes too.
+    """Return whether a sample is a value, not an object whose attributes are columns.
+
+    Tensors have attributes, too.
     """
     import torch
 
@@ -111,120 +105,120 @@ def _is_value(sample: Any) -> bool:
 
 def _as_mapping(feature: Any, index: int) -> Mapping[str, Any]:
     if isinstance(feature, Mapping):
-        return feature
-    try:
-        return vars(feature)
-    except TypeError:
+        return cast("Mapping[str, Any]", feature)
+    attributes = getattr(feature, "__dict__", None)
+    if attributes is None:
         raise TypeError(
             f"Sample {index} of the batch is a {type(feature).__name__}, not a mapping or an "
             "object with attributes. Let the dataset return dicts, or pass a `data_collator` for "
             "these. Several evaluation datasets are a dict of them, not a list."
-        ) from None
+        )
+    return attributes
 
 
 def _column_error(name: str, samples: Sequence[Mapping[str, Any]], error: Exception) -> ValueError:
+    """Return the error for a column whose values could not be stacked."""
     for index, sample in enumerate(samples):
         if name not in sample:
-            shown = f"which has {list(sample)}. Give all samples the same columns."
             return ValueError(
                 f"The column {name!r} is in sample 0 of the batch but not in sample {index}, "
-                f"{shown}"
+                f"which has {list(sample)}. Give all samples the same columns."
             )
-    kinds = ", ".join(dict.fromkeys(type(sample[name]).__name__ for sample in samples))
-    shapes = ", ".join(list(dict.fromkeys(_shape(sample[name]) for sample in samples))[:8])
+
+    values = [sample[name] for sample in samples]
+    kinds = dict.fromkeys(type(value).__name__ for value in values)
+    shapes = list(dict.fromkeys(_shape(value) for value in values))
     return ValueError(
-        f"The column {name!r} cannot be made into one tensor: its values are of type {kinds} and "
-        f"shape {shapes}, which gave {type(error).__name__}: {error}. Pad or cut them to one "
-        "length, for example with `DataCollatorWithPadding`, make numbers of them, or drop the "
-        "column."
+        f"The column {name!r} cannot be made into one tensor: its values are of type "
+        f"{', '.join(kinds)} and shape {', '.join(shapes[:8])}, which raised "
+        f"{type(error).__name__}: {error}. Pad or cut them to one length, for example with "
+        "`DataCollatorWithPadding`, convert them to numbers, or drop the column."
     )
 
 
 def _shape(value: Any) -> str:
+    if hasattr(value, "shape"):
+        return str(tuple(value.shape))
     try:
-        return str(tuple(np.shape(value)))
+        return str(np.asarray(value).shape)
     except (ValueError, TypeError, RuntimeError):
         return "ragged"
 
 
 def _stack_torch(values: list[Any], name: str) -> Any:
+    """Return the values of a column as a tensor."""
     import torch
 
     first = values[0]
     if isinstance(first, torch.Tensor):
-        return (
-            torch.stack(values)
-            if name != "label"
-            else _labels_torch(values, first.item(), torch.tensor)
-        )
+        if name == "label":
+            return _labels_torch(values, first.item(), torch.tensor)
+        return torch.stack(values)
     if name == "label_ids":
-        return _labels_torch(
-            values, first[0], _tensor_of_arrays if isinstance(first, np.ndarray) else torch.tensor
-        )
+        make = _tensor_of_arrays if isinstance(first, np.ndarray) else torch.tensor
+        return _labels_torch(values, first[0], make)
     if name == "label":
         return _labels_torch(values, first, torch.tensor)
     if isinstance(first, np.ndarray):
         return _tensor_of_arrays(values)
-    kinds = {*map(type, values)}
-    if kinds == _FLOATS:  # torch takes longer to find that out
+
+    # torch takes longer to infer these dtypes itself.
+    types = set(map(type, values))
+    if types == {float}:
         return torch.tensor(values, dtype=torch.get_default_dtype())
-    return torch.tensor(values, dtype=torch.long if kinds == _INTEGERS else None)
+    if types == {int}:
+        return torch.tensor(values, dtype=torch.long)
+    return torch.tensor(values)
 
 
-def _tensor_of_arrays(values: list[Any], dtype: Any = None) -> Any:
+def _tensor_of_arrays(values: list[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
     import torch
 
-    made = torch.from_numpy(np.stack(values))
-    return made if dtype is None else made.to(dtype)
+    tensor = torch.as_tensor(np.stack(values), device="cpu")
+    return tensor if dtype is None else tensor.to(dtype)
 
 
-def _labels_torch(values: list[Any], first: Any, make: Callable[..., Any]) -> Any:
-    """Return labels: integers where the first one is an integer, but floats where another one
-    has a fraction.
-    """
+def _labels_torch(values: list[Any], first: Any, make: Callable[..., torch.Tensor]) -> torch.Tensor:
+    """Return labels: integers if the first one is an integer and no other one has a fraction."""
     import torch
 
     if not isinstance(first, (int, np.integer)):
         return make(values, dtype=torch.float)
-    if {*map(type, values)} == _INTEGERS:
+    if set(map(type, values)) == {int}:
         return torch.tensor(values, dtype=torch.long)
     labels = make(values)
-    return labels.to(
-        torch.float if labels.is_floating_point() and has_fraction(labels.numpy()) else torch.long
-    )
+    if labels.is_floating_point() and has_fraction(labels.numpy()):
+        return labels.to(torch.float)
+    return labels.to(torch.long)
 
 
 def _stack_numpy(values: list[Any], name: str) -> Any:
+    """Return the values of a column as an array."""
     first = values[0]
+    is_array = isinstance(first, np.ndarray)
     if name == "label":
-        number = first.item() if isinstance(first, np.ndarray) else first
-        return _labels_numpy(values) if _is_integer(number) else np.array(values, dtype=np.float32)
-    if isinstance(first, np.ndarray):
+        number = first.item() if is_array else first
+        return _labels_numpy(values, number)
+    if is_array:
         return np.stack(values)
     if name == "label_ids":
-        return (
-            _labels_numpy(values) if _is_integer(first[0]) else np.array(values, dtype=np.float32)
-        )
+        return _labels_numpy(values, first[0])
     return np.array(values)
 
 
-def _labels_numpy(values: list[Any]) -> np.ndarray:
+def _labels_numpy(values: list[Any], first: Any) -> np.ndarray:
     """As `_labels_torch`."""
+    if not isinstance(first, (int, np.integer)):
+        return np.array(values, dtype=np.float32)
     labels = np.array(values)
     if labels.dtype == np.int64:
         return labels
     return labels.astype(np.float32 if has_fraction(labels) else np.int64)
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, (int, np.integer))
-
-
 @dataclass
 class DefaultDataCollator(DataCollatorMixin):
-    """As `transformers.DefaultDataCollator`: `default_data_collator` as an object that knows its
-    `return_tensors`.
-    """
+    """As `transformers.DefaultDataCollator`: `default_data_collator` with `return_tensors`."""
 
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
@@ -239,15 +233,15 @@ class DefaultDataCollator(DataCollatorMixin):
 
 
 class RemoveColumnsCollator:
-    """As `transformers.trainer_utils.RemoveColumnsCollator`, but an error when the model takes none
-    of the columns.
+    """As `transformers.trainer_utils.RemoveColumnsCollator`.
 
-    Samples that are not dicts go to the collator as they are.
+    It raises if the model takes none of the columns. Samples that are not dicts are passed to the
+    collator as they are.
 
     Args:
-        data_collator: makes the batch of what is left.
+        data_collator: makes the batch of the columns that are left.
         signature_columns: the columns that the model takes.
-        logger: where the dropped columns are named, once; None for silence.
+        logger: logs the dropped columns, once; None logs nothing.
         model_name: name of the model's class, for that message.
         description: which dataset it is, such as "training".
         advice: how to keep all columns, for messages.
@@ -281,43 +275,44 @@ class RemoveColumnsCollator:
             features: the samples.
 
         Raises:
-            ValueError: when a sample has columns, but none that the model takes.
+            ValueError: a sample has columns, but none that the model takes.
             KeyError: the collator asks for a column that was dropped.
         """
-        reduced = []
-        for feature in features:
-            kept = feature
-            if isinstance(feature, dict):
-                kept = {name: value for name, value in feature.items() if name in self._keep}
-                if len(kept) < len(feature):
-                    self._note_dropped(feature, kept)
-            reduced.append(kept)
+        samples = [self._without_unused_columns(feature) for feature in features]
         try:
-            return self.data_collator(reduced)
+            return self.data_collator(samples)
         except KeyError as error:
             self._explain(error, features)
             raise
 
+    def _without_unused_columns(self, feature: Any) -> Any:
+        if not isinstance(feature, dict):
+            return feature
+        columns = cast("dict[str, Any]", feature)
+        remaining = {name: value for name, value in columns.items() if name in self._keep}
+        if len(remaining) < len(columns):
+            self._report_dropped(columns, remaining)
+        return remaining
+
     def _explain(self, error: KeyError, features: list[Any]) -> None:
         """Raise an error that says so if the collator asked for a column that was dropped."""
-        names = {
-            name for feature in features if isinstance(feature, dict) for name in feature
-        } - self._keep
-        if error.args and error.args[0] in names.union(self.removed):
+        dropped = set(self.removed)
+        for feature in features:
+            if isinstance(feature, dict):
+                dropped |= cast("dict[str, Any]", feature).keys() - self._keep
+        if error.args and error.args[0] in dropped:
             message = ignored_columns_message(
                 error.args, str(self.model_name), self.description, self.advice
             )
-            raise KeyError(
-                f"The collator asks for a column that is not there. {message}"
-            ) from error
+            raise KeyError(f"The collator asks for a column that was dropped. {message}") from error
 
-    def _note_dropped(self, feature: dict[str, Any], kept: dict[str, Any]) -> None:
-        if not kept:
+    def _report_dropped(self, feature: dict[str, Any], remaining: dict[str, Any]) -> None:
+        if not remaining:
             raise no_columns_left_error(
                 feature, self.signature_columns, self.model_name, self.description, self.advice
             )
         if not self.message_logged and self.logger and self.model_name:
-            ignored = [name for name in feature if name not in kept]
+            ignored = [name for name in feature if name not in remaining]
             self.logger.info(
                 ignored_columns_message(ignored, self.model_name, self.description, self.advice)
             )
@@ -333,15 +328,16 @@ def remove_unused(
     logger: logging.Logger | None = _logger,
     advice: str = _KEEP_ALL,
 ) -> Any:
-    """Return a `datasets.Dataset` with the columns that the model takes only, so that others are
-    not even read.
+    """Return a `datasets.Dataset` with only the columns that the model takes.
+
+    The others are not even read.
 
     Args:
         dataset: the dataset.
         columns: names that the model takes.
         model_name: for the message that names the others.
         description: which dataset it is, such as "training".
-        logger: where they are named; None for silence.
+        logger: logs them; None logs nothing.
         advice: how to keep all columns.
 
     Raises:
@@ -371,10 +367,11 @@ def ignored_columns_message(
         description: which dataset it is, such as "training".
         advice: how to keep all columns.
     """
+    data = f"{description} data" if description else "data"
+    names = ", ".join(map(str, ignored))
     return (
-        f"Dropped from the {description + ' ' if description else ''}data, because "
-        f"`{model_name}.forward` has no such parameter: {', '.join(map(str, ignored))}. If they "
-        f"are needed, {advice}."
+        f"Dropped from the {data}, because `{model_name}.forward` has no such parameter: {names}. "
+        f"If they are needed, {advice}."
     )
 
 
@@ -385,7 +382,7 @@ def no_columns_left_error(
     description: str | None = None,
     advice: str = _KEEP_ALL,
 ) -> ValueError:
-    """Return the error for data of which the model takes not a single column.
+    """Return the error for data of which the model takes no column.
 
     Args:
         columns: the columns of the data.
@@ -394,9 +391,10 @@ def no_columns_left_error(
         description: which dataset it is, such as "training".
         advice: how to keep all columns.
     """
+    data = f"{description} data" if description else "data"
     forward = f"`{model_name}.forward`" if model_name else "The model's forward"
+    names = ", ".join(map(str, columns))
     return ValueError(
-        f"No column of the {description + ' ' if description else ''}data is one that the model "
-        f"takes. The data has: {', '.join(map(str, columns))}. {forward} takes: "
+        f"The model takes no column of the {data}. The data has: {names}. {forward} takes: "
         f"{', '.join(signature_columns)}. Rename the columns, or {advice}."
     )

@@ -18,7 +18,7 @@ from .base import (
     pad_without_fast_tokenizer_warning,
     padded_rows,
     whole_numbers,
-    without,
+    without_columns,
 )
 
 
@@ -103,7 +103,7 @@ class DataCollatorForTokenClassification(_Padding, _OfEitherKind):
 
     def _batch(self, features: list[Any], kind: str) -> Any:
         name = label_name(features)
-        batch = self._pad(without(features, name), kind)
+        batch = self._pad(without_columns(features, name), kind)
         if name in features[0]:
             rows = [
                 whole_numbers(feature[name], name, index) for index, feature in enumerate(features)

@@ -13,7 +13,7 @@ from .base import (
     pad_without_fast_tokenizer_warning,
     padded_rows,
     whole_numbers,
-    without,
+    without_columns,
 )
 
 
@@ -67,7 +67,7 @@ class DataCollatorForSeq2Seq:
         labels = self._labels(features, name)
         batch = pad_without_fast_tokenizer_warning(
             self.tokenizer,
-            without(features, name),
+            without_columns(features, name),
             padding=self.padding,
             max_length=self.max_length,
             pad_to_multiple_of=self.pad_to_multiple_of,

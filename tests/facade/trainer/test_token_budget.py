@@ -140,7 +140,7 @@ class Endless(IterableDataset):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"max_tokens_per_batch": 22}, "max_tokens_per_batch=22, but sample 6 has 23 tokens"),
+        ({"max_tokens_per_batch": 22}, "max_tokens_per_batch=22 .* sample 6 has 23 tokens"),
         (
             {"train_dataset": Endless(), "max_steps": 3},
             r"train_dataset \(Endless\) is a stream",

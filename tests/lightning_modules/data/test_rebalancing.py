@@ -92,7 +92,7 @@ def test_a_loader_deals_nothing_out_a_second_time():
     ("wrong", "message"),
     [
         ({"samples": 3}, "effective_batch_size=3 is less than"),
-        ({"rank": 2}, "rank=2 has to be one of 2"),
+        ({"rank": 2}, "rank=2 is out of range for 2 processes"),
     ],
 )
 def test_what_cannot_be_is_named(wrong, message):
