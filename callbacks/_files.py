@@ -17,6 +17,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     The content is written to a temporary file in the same folder, flushed to the disk, and renamed.
     If anything fails, the temporary file is removed and the old file stays unchanged.
     """
+    # A link stays a link: the file that it points to is replaced.
     target = Path(os.path.realpath(path))
     unique = f"{os.getpid()}-{os.urandom(4).hex()}"
     temporary_file = target.with_name(f".{target.name}.{unique}.tmp")

@@ -91,6 +91,7 @@ def split_history(
     after_training: list[dict[str, Any]] = []
     has_ended = False
     for entry in log_history:
+        # The summary ends a training; a step after it belongs to a resumed one.
         is_summary = "train_runtime" in entry
         is_step = "loss" in entry
         if is_step:
@@ -117,6 +118,8 @@ def add_to_logs(logs: dict[str, Any], state: TrainerState, values: dict[str, flo
         values: the values to add.
     """
     logs.update(values)
+
+    # The history has a copy of the logs.
     latest_entry = state.log_history[-1] if state.log_history else {}
     if latest_entry.get("step") == state.global_step and "loss" in latest_entry:
         latest_entry.update(values)

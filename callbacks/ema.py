@@ -73,8 +73,11 @@ class EMACallback(TrainerCallback):
         self.evaluate = evaluate
         self.at_end = at_end
 
+        # The averages outlive the training, for `copy_to` and `applied_to`.
         self.updates = 0
         self.averages: dict[str, torch.Tensor] = {}
+
+        # The weights that are averaged, while a training runs.
         self._weights: dict[str, nn.Parameter] = {}
         self._loaded_state: dict[str, Any] | None = None
         self._swap: _WeightSwap | None = None
@@ -216,6 +219,8 @@ class EMACallback(TrainerCallback):
         """Copy stored averages, which have to be those of the same weights."""
         shapes = {name: average.shape for name, average in self.averages.items()}
         stored_shapes = {name: average.shape for name, average in stored.items()}
+
+        # Names that only one of them has differ too.
         different_names = []
         for name in {**shapes, **stored_shapes}:
             if shapes.get(name) != stored_shapes.get(name):

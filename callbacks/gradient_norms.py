@@ -66,6 +66,7 @@ class GradientNormCallback(TrainerCallback):
         """Compute the norm of each gradient, if this step may be logged."""
         if model is None or not _may_be_logged(args, state, control):
             return
+        # One norm for each parameter: fetched later, those of a layer are summed on the CPU.
         self._norms = []
         self._layers = []
         self._step = state.global_step + 1

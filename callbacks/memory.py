@@ -70,6 +70,7 @@ def host_memory() -> int | None:
         import psutil
 
         return psutil.Process().memory_info().rss
+
     try:
         with open("/proc/self/statm", "rb") as file:
             resident_pages = int(file.read().split()[1])

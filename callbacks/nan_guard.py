@@ -443,6 +443,7 @@ def _loss_in(output: Any) -> torch.Tensor | None:
     if hasattr(output, "get"):
         loss = output.get("loss")
 
+    # Without a name, the loss is the first element, or the output itself.
     if loss is None:
         loss = output
         if isinstance(output, (tuple, list)) and output:

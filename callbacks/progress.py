@@ -155,6 +155,7 @@ class ProgressCallback(TrainerCallback):
         if self.training_bar is None or not logs:
             return
         with failures_as_warnings(self, "Showing the logs"):
+            # Values of earlier logs stay, such as the last evaluation loss.
             self._shown_values |= values_beside_bar(logs)
             self._shown_values |= self._speed(args, state, train_dataloader)
             self.training_bar.set_postfix(self._values_that_fit(), refresh=False)

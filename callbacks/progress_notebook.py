@@ -226,12 +226,14 @@ class _NotebookBar:
 
     def html(self) -> str:
         """Return the bar, with the values beside it in one line."""
+        # Without a total the browser draws a bar that moves back and forth.
         count = f"{self.n}"
         limits = ""
         if self.total is not None:
             count = f"{self.n}/{self.total}"
             limits = f' value="{self.n}" max="{max(self.total, 1)}"'
 
+        # The speed is that since the start of the bar, which may resume at a later step.
         elapsed = time.monotonic() - self._start_time
         steps_done = self.n - self.initial
         remaining = float("nan")
@@ -270,6 +272,7 @@ class _Table:
         """Return the last rows as a table, with the number of earlier ones."""
         if not self.rows:
             return ""
+        # The columns of all rows, in the order of their first values.
         columns: dict[str, None] = {}
         for row in self.rows:
             columns.update(dict.fromkeys(row))

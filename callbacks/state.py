@@ -224,12 +224,14 @@ class TrainerState:
             num_train_epochs: epochs of the whole run.
             trial: `None`, an optuna trial, or a dict of hyperparameters.
         """
+        # In a hyperparameter search.
         if trainer.hp_name is not None and trainer._trial is not None:
             self.trial_name = trainer.hp_name(trainer._trial)
         if trial is None or isinstance(trial, dict):
             self.trial_params = trial
         else:
             self.trial_params = trial.params
+
         self.max_steps = max_steps
         self.num_train_epochs = num_train_epochs
         self.is_local_process_zero = trainer.is_local_process_zero()

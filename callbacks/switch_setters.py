@@ -35,6 +35,7 @@ class SwitchSetters:
             callback: the class of the callback that has just been called; None before the first.
             event: the event that is being fired.
         """
+        # Most calls end here: no switch is set, and none was.
         active_switches = [switch for switch in SWITCHES if getattr(control, switch)]
         if not active_switches and not self._setters:
             return

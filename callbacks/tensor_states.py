@@ -40,6 +40,7 @@ def load_state_dicts(
     Returns:
         The names of the classes that have more states than there are callbacks now.
     """
+    # Callbacks of the same class get their states in their order.
     remaining = {class_name: list(state_list) for class_name, state_list in states.items()}
     for callback in callbacks:
         states_of_class = remaining.get(type(callback).__name__)

@@ -229,6 +229,7 @@ class ThroughputCallback(TrainerCallback):
             if amount:
                 speeds[name] = _rounded(amount / meter.seconds)
 
+        # Operations are counted over all processes, the peak is that of one device.
         flops = self._flops_done(input_size, world_size, flops_per_step)
         if flops:
             flops_per_second = flops / meter.seconds
@@ -282,6 +283,8 @@ class ThroughputCallback(TrainerCallback):
             return {}
         if flops_per_second <= peak:
             return {"mfu": _rounded(flops_per_second / peak)}
+
+        # No device is faster than its peak.
         if not self._has_warned_of_peak:
             self._has_warned_of_peak = True
             logger.warning(

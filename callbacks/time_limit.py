@@ -191,6 +191,7 @@ def seconds_of(limit: float | str | timedelta) -> float:
         seconds = limit.total_seconds()
     elif isinstance(limit, str):
         seconds = _parse(limit)
+    # A bool is an int.
     elif isinstance(limit, (int, float)) and not isinstance(limit, bool):
         seconds = float(limit)
     else:
@@ -198,6 +199,8 @@ def seconds_of(limit: float | str | timedelta) -> float:
             f"limit is {limit!r} ({type(limit).__name__}), but it must be seconds, a timedelta, or "
             f"a text. {_EXAMPLES}"
         )
+
+    # NaN is not above zero either.
     if not seconds > 0 or math.isinf(seconds):
         raise ValueError(f"limit is {limit!r}, but it must be above zero and finite. {_EXAMPLES}")
     return seconds

@@ -32,10 +32,13 @@ class BridgeCheckpoints:
         path = os.path.join(str(args.output_dir), f"checkpoint-{state.global_step}{suffix}")
         if state.best_global_step == state.global_step:
             state.best_model_checkpoint = path
+
+        # A step that is saved again becomes the newest one.
         if path in self.paths:
             self.paths.remove(path)
         self.paths.append(path)
 
+        # `record_write` is called while Lightning writes.
         self._is_saving = True
         try:
             trainer.save_checkpoint(path)

@@ -56,6 +56,8 @@ class BridgeFlow(DefaultFlowCallback):
         if args.logging_strategy == "steps" and is_log_due:
             control.should_log = True
 
+        # The strategies of `args` may be those of Lightning, which evaluates and saves by itself:
+        # only the settings of the bridge count.
         is_after_delay = step >= args.eval_delay
         is_evaluation_due = is_after_delay and _is_due(previous_step, step, state.eval_steps)
         if settings.get("eval_strategy") == "steps" and is_evaluation_due:

@@ -198,6 +198,7 @@ class LogCollector:
         Args:
             metrics: all metrics of Lightning, which keeps old values as the same objects.
         """
+        # Compared by identity, which does not synchronize the device.
         changed: dict[str, Any] = {}
         for name, value in metrics.items():
             is_changed = self._seen_metrics.get(name) is not value
@@ -214,6 +215,7 @@ class LogCollector:
         Args:
             metrics: all metrics of Lightning.
         """
+        # Compared by value, since Lightning may store an unchanged value as a new object.
         for name, value in metrics.items():
             if not _is_same(self._seen_metrics.get(name), value):
                 self._epoch_metric_names.add(name)

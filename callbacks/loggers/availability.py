@@ -146,12 +146,15 @@ def require(is_available: bool, platform: str, class_name: str) -> None:
     """
     if is_available:
         return
+
+    # MLflow may be installed, but disabled.
     is_mlflow_disabled = is_installed("mlflow") and not is_mlflow_available()
     if platform in ("mlflow", "dagshub") and is_mlflow_disabled:
         raise MissingTrackerError(
             f"report_to={platform!r} is disabled by DISABLE_MLFLOW_INTEGRATION. Unset that "
             "environment variable."
         )
+
     packages = TRACKERS[platform].packages
     raise MissingTrackerError(
         f"report_to={platform!r}: {class_name} needs `pip install {packages}`."

@@ -94,6 +94,7 @@ class LoggerCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Open a run and describe it; override this to send more to the tracker."""
+        # Only process 0 opens a run, but all processes record that this was done.
         if state.is_world_process_zero:
             try:
                 self._start(args, state, model)
@@ -253,6 +254,7 @@ class LoggerCallback(TrainerCallback):
         try:
             yield
         except Exception as error:
+            # A tracker that is out of reach fails at every log, so one warning has to do.
             self._failures += 1
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
             logger.log(
@@ -306,6 +308,8 @@ def write_model(model: Any, processing_class: Any, folder: str) -> None:
         folder: is created if it does not exist.
     """
     os.makedirs(folder, exist_ok=True)
+
+    # Other libraries may have a `save_pretrained` that writes a part of the weights.
     has_save_pretrained = any(
         is_instance(model, module, class_name)
         for module, class_name in _CLASSES_WITH_SAVE_PRETRAINED.items()
@@ -316,6 +320,8 @@ def write_model(model: Any, processing_class: Any, folder: str) -> None:
         from safetensors.torch import save_model
 
         save_model(model, os.path.join(folder, "model.safetensors"))
+
+    # A plain function as processing_class has nothing to save.
     if hasattr(processing_class, "save_pretrained"):
         processing_class.save_pretrained(folder)
 

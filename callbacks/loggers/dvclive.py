@@ -76,6 +76,8 @@ class DVCLiveCallback(LoggerCallback):
                 self._write_model(state, model, processing_class, folder)
                 if state.is_world_process_zero:
                     self.live.log_artifact(folder, name=name, type="model", copy=True)
+
+        # Also a `Live` that was given is ended here, as in transformers.
         if self._initialized and state.is_world_process_zero:
             with self._failures_as_warnings("the end of the run"):
                 self.live.end()
@@ -91,6 +93,7 @@ class DVCLiveCallback(LoggerCallback):
             self.live = None
 
     def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+        # DVCLive decides what it can log, and which names are valid.
         could_log = import_module("dvclive.plots").Metric.could_log
         standardize_metric_name = import_module("dvclive.utils").standardize_metric_name
         for name, value in logs.items():

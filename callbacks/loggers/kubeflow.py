@@ -130,6 +130,8 @@ class KubeflowCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         self._last_report_time = time.monotonic()
+
+        # The names are those of Kubeflow's interface.
         status: dict[str, Any] = {
             "lastUpdatedTime": datetime.now(UTC).isoformat(),
             "progressPercentage": percent,
@@ -137,6 +139,7 @@ class KubeflowCallback(TrainerCallback):
         }
         if remaining_seconds is not None:
             status["estimatedRemainingSeconds"] = max(0, int(remaining_seconds))
+
         try:
             _post({"trainerStatus": status})
         except Exception as error:  # a report that fails must not end the training

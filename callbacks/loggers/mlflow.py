@@ -89,11 +89,13 @@ class MLflowCallback(LoggerCallback):
 
     def _enter_run(self, args: CallbackArguments, state: TrainerState) -> None:
         """Use the active run, resume the run of a checkpoint, or start a new run."""
+        # A URI that the script has set has precedence over the environment.
         mlflow = self._ml_flow
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if uri and not mlflow.is_tracking_uri_set():
             mlflow.set_tracking_uri(uri)
 
+        # An active run is used, unless the environment asks for another one.
         is_nested = is_switched_on("MLFLOW_NESTED_RUN")
         needs_own_run = is_nested or bool(os.environ.get("MLFLOW_RUN_ID"))
         resumed_run = self._run_to_resume(state)
@@ -104,6 +106,7 @@ class MLflowCallback(LoggerCallback):
         if experiment:
             mlflow.set_experiment(experiment)
 
+        # Trials of a search are named after the run and the trial.
         run_name = args.run_name
         if state.trial_name:
             run_name = f"{run_name}-{state.trial_name}" if run_name else state.trial_name
@@ -154,6 +157,7 @@ class MLflowCallback(LoggerCallback):
             self._ml_flow.log_params({name: params[name] for name in batch}, synchronous=False)
 
     def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+        # MLflow rejects names with other characters.
         metrics: dict[str, float] = {}
         for name, number in self._numbers(logs).items():
             valid_name = re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)

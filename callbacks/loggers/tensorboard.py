@@ -85,6 +85,7 @@ class TensorBoardCallback(LoggerCallback):
     def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
         writer = self._writer(args, state)
         writer.add_text("args", _as_text(args))
+        # Models of other libraries may have no configuration.
         config = getattr(model, "config", None)
         if config is not None:
             writer.add_text("model_config", _as_text(config))
@@ -102,6 +103,7 @@ class TensorBoardCallback(LoggerCallback):
                 writer.add_text(name, value, state.global_step)
                 continue
 
+            # Scalars may be arrays or tensors of one element.
             number = number_or_none(value)
             if number is not None:
                 writer.add_scalar(name, number, state.global_step)

@@ -65,6 +65,7 @@ class TrackioCallback(PredictionLogger):
         """Upload a project on this machine as a static Space, and add it to the model's tags."""
         if not state.is_world_process_zero or not self._initialized:
             return
+        # A project on a Space has its static copy from the end of the training.
         has_live_space = bool(self._space_id)
         if has_live_space or not _allows_static_space(args):
             return

@@ -63,6 +63,8 @@ class _DrawingCallback(TrainerCallback):
             for path, content in draw().items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(path, content)
+
+        # The next drawing comes when this one was the allowed fraction of the time.
         finished = time.monotonic()
         self._next_drawing = finished + (finished - started) / _MAX_TIME_SHARE
 

@@ -30,6 +30,7 @@ def render_page(name: str, state: TrainerState, status: str, picture: bytes) -> 
     written_at = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
     title = escape(f"{name}: {status}")
 
+    # The picture is part of the page, which can be sent as a single file.
     image = ""
     if picture:
         encoded_picture = base64.b64encode(picture).decode()
@@ -48,6 +49,7 @@ def render_page(name: str, state: TrainerState, status: str, picture: bytes) -> 
 
 def _table(log_history: list[dict[str, Any]]) -> str:
     """Return the newest entries of the history as a table, the last one first."""
+    # The columns are those of all shown entries, in the order of their first values.
     newest_entries = log_history[-_MAX_ROWS:]
     columns = {"step": None}
     for entry in newest_entries:

@@ -88,6 +88,7 @@ def draw_loss_curve(
         ImportError: matplotlib is not installed.
     """
     check_matplotlib("The picture of the losses")
+    # Learning rates alone make no loss curve.
     panels_by_title = {panel.title: panel for panel in panels(log_history)}
     if "Loss" not in panels_by_title:
         return None
