@@ -22,9 +22,9 @@ All of `TrainingArguments`, by concern, as in `facade/arguments/`, and what
 or in lightrainer where Lightning has no such thing. For one set of arguments `python -m lightrainer
 plan --bf16 ...` shows it.
 
-What is not there yet raises `NotImplementedError` when it is asked for; nothing is ignored.
-Arguments that do not exist, and values that cannot be, raise before anything is written, all of
-them in one message.
+Unsupported arguments raise `NotImplementedError`; nothing is ignored. Unknown names raise a
+`TypeError`, invalid values a `ValueError`, before anything is written. Each message lists all of
+its kind, names first.
 
 This page is generated: `python docs/scripts/arguments_table.py`.
 """

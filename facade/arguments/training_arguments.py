@@ -102,8 +102,8 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
     """As `transformers.TrainingArguments`: the same fields, in the same order, with the same
     defaults.
 
-    Each field is described beside itself, in the modules of this folder and in
-    `dataclasses.fields(...)[i].metadata`. Arguments are converted and checked, all at once, before
+    Each field is described in the modules of this folder and in
+    `dataclasses.fields(...)[i].metadata`. Arguments are converted and checked together, before
     anything is written. Fields may be changed later; their readers then check again
     (`rules.raise_for_problems`). A subclass that is a dataclass may add fields and change defaults;
     one with a `__post_init__` of its own must call this one.
@@ -112,9 +112,10 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
     here, so that scripts can use torch.distributed and `main_process_first` from then on.
 
     Raises:
-        ValueError: Values that cannot be; all of them in one message.
-        TypeError: Values of the wrong type and nothing else, or an argument that does not exist.
-        NotImplementedError: Arguments whose effect is not there yet, each with what to do instead.
+        TypeError: Arguments that do not exist, all in one message and before any value is looked
+            at; or values of the wrong type, and no other mistakes.
+        ValueError: Invalid values; all in one message.
+        NotImplementedError: Unsupported arguments, each with what to do instead.
         FileNotFoundError: The JSON file of `accelerator_config` or `fsdp_config` does not exist.
     """
 

@@ -14,9 +14,12 @@ import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .command_line import CommandParser
+
+if TYPE_CHECKING:
+    from ..facade.arguments.launch_variables import Variable
 
 _DESCRIPTION = """\
 Start a script in several processes, with the Trainer of lightrainer instead of that of
@@ -438,14 +441,27 @@ def _add_script_settings(parser: CommandParser) -> None:
         if variable.option == "use_cpu":
             spellings.append("--cpu")
 
-        if variable.argument:
-            description = f"the argument {variable.argument.rstrip('.')}"
-        else:
-            description = variable.refused or f"for {variable.elsewhere}"
+        description = _meaning(variable)
         if variable.flag:
             group.add_argument(*spellings, action="store_true", help=description)
         else:
             group.add_argument(*spellings, metavar="VALUE", help=description)
+
+
+def _meaning(variable: Variable) -> str:
+    """Return what an option of the script becomes, or why it is refused."""
+    from ..facade.arguments.fsdp_config import REFUSED as REFUSED_BY_FSDP
+
+    if variable.option == "mixed_precision":
+        return "bf16, fp16 or no: the arguments bf16 and fp16"
+    if variable.refused:
+        return f"refused: {variable.refused}"
+    if variable.elsewhere:
+        return f"for {variable.elsewhere}"
+    argument, _, key = variable.argument.rstrip(".").partition(".")
+    if argument == "fsdp_config" and key in REFUSED_BY_FSDP:
+        return f"refused: {REFUSED_BY_FSDP[key]}"
+    return f"the argument {variable.argument.rstrip('.')}"
 
 
 def _spellings(name: str) -> list[str]:

@@ -14,35 +14,55 @@ import sys
 import traceback
 import types
 from pathlib import Path
+from typing import NamedTuple
 
-FENCE = re.compile(r"^( *)```(\S+)?[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-# What a block is left out for; it says so itself, in its first line. With SLOW_BLOCKS=1 the slow
-# ones run too.
-NEEDS = ["# in a checkout", *(f"# needs {what}" for what in ("a network", "a cluster", "a GPU"))]
-NEEDS += [f"# needs {library}" for library in ("DeepSpeed", "TensorFlow", "TRL")]
-if not os.environ.get("SLOW_BLOCKS"):
-    NEEDS.append("# takes half a minute")
+FENCE = re.compile(
+    r"^( *)(?:<!-- run: ([^\n]*) -->\n\1)?```(\S+)?[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL
+)
+# What keeps a block from running here: a comment before it, which readers do not see, names it.
+# With SLOW_BLOCKS=1 the slow ones run too.
+NEEDS = ["in a checkout", "needs a network", "needs a cluster", "needs a GPU", "needs a checkpoint"]
+NEEDS += ["needs DeepSpeed", "needs TensorFlow", "needs TRL"]
+SLOW = "takes half a minute"
+
+
+class Block(NamedTuple):
+    """A block of a page."""
+
+    language: str | None
+    code: str
+    line: int
+    needs: str
+    """What it needs in order to run; empty if it runs anywhere."""
+
+    @property
+    def runs(self):
+        """Whether the block runs here."""
+        return self.needs == "" or (self.needs == SLOW and bool(os.environ.get("SLOW_BLOCKS")))
+
+
 FILE_NAME = re.compile(r"# ([\w-]+\.\w+)$")
 NUMBER = re.compile(r"[+-]?\d[\d,]*(\.\d+)?([eE][+-]?\d+)?")
 
 
 def blocks(page):
-    """The language, the text and the line of each block of a page."""
+    """Yield the blocks of a page."""
     text = Path(page).read_text(encoding="utf-8")
     for found in FENCE.finditer(text):
-        indent, language, code = found.groups()
+        indent, needs, language, code = found.groups()
         code = re.sub(f"^{indent}", "", code, flags=re.MULTILINE)
-        yield language, code, text[: found.start()].count("\n") + 2
+        yield Block(language, code, text[: found.start(4)].count("\n") + 1, needs or "")
 
 
 def run_page(page):
     """Run the blocks of a page, from top to bottom, in the current folder."""
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     printed = None
-    for language, code, line in blocks(page):
+    for block in blocks(page):
+        language, code, line, _ = block
         first = re.sub(r"\A#!.*\n", "", code).partition("\n")[0]
         where = f"{Path(page).name}:{line}"
-        if first in NEEDS:
+        if not block.runs:
             printed = None
             continue
         if FILE_NAME.match(first):

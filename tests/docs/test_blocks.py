@@ -2,8 +2,8 @@
 injected.
 
 A block of Python or bash runs; one that begins with `# name.ext` is a file; `output` is what the
-block before it prints; other languages are there to be read. What cannot run here says so in its
-first line (`# needs a GPU`).
+block before it prints; other languages are there to be read. A comment before a block that cannot
+run here names what it needs (`<!-- run: needs a GPU -->`).
 """
 
 import json
@@ -13,16 +13,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from page_runner import FILE_NAME, NEEDS, blocks
+from page_runner import FILE_NAME, NEEDS, SLOW, blocks
 from starting import forked_python
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = [
-    page for folder in ("user", "reference") for page in (ROOT / "docs" / folder).glob("*.md")
+    page
+    for folder in ("start", "user", "reference")
+    for page in (ROOT / "docs" / folder).glob("*.md")
 ]
 PAGES = sorted([ROOT / "README.md", *GUIDES])
 LANGUAGES = {"python", "bash", "yaml", "json", "output", "text"}
 RUN = {"python", "bash"}
+WIDTH = 82
 
 
 def names_of(pages):
@@ -30,7 +33,7 @@ def names_of(pages):
 
 
 def has_code(page):
-    return any(language in RUN for language, _, _ in blocks(page))
+    return any(block.language in RUN for block in blocks(page))
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +76,29 @@ def test_blocks_run_as_printed(runner, page, tmp_path):
 
 def test_every_block_has_a_language():
     for page in PAGES:
-        for language, _, line in blocks(page):
-            assert language in LANGUAGES, f"{page.name}:{line}"
+        for block in blocks(page):
+            assert block.language in LANGUAGES, f"{page.name}:{block.line}"
 
 
 def test_few_blocks_are_left_out():
-    code = [code for page in PAGES for language, code, _ in blocks(page) if language in RUN]
-    left_out = [text for text in code if text.partition("\n")[0] in NEEDS]
+    code = [block for page in PAGES for block in blocks(page) if block.language in RUN]
+    left_out = [block for block in code if block.needs]
     assert len(code) > 60
     assert len(left_out) < len(code) / 4
-    assert not [text for text in left_out if FILE_NAME.match(text)]
+    assert {block.needs for block in left_out} <= {*NEEDS, SLOW}
+    assert not [block for block in left_out if FILE_NAME.match(block.code)]
+
+
+def test_code_fits_the_column_of_the_site():
+    wide = [
+        f"{page.name}:{block.line + at}"
+        for page in PAGES
+        for block in blocks(page)
+        if block.language in RUN
+        for at, line in enumerate(block.code.splitlines())
+        if len(line) > WIDTH
+    ]
+    assert wide == []
 
 
 @pytest.mark.parametrize(

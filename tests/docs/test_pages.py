@@ -68,7 +68,7 @@ def test_a_cluster_gives_a_node_what_its_command_reads():
     """SLURM, Kubernetes and a shell start the same file, and set all of its variables."""
     files = {
         code.partition("# ")[2].partition("\n")[0]: code
-        for _, code, _ in blocks(DOCS / "user" / "clusters.md")
+        for _, code, _, _ in blocks(DOCS / "user" / "clusters.md")
     }
     read = set(re.findall(r"\$\{?([A-Z]+)", files["start_node.sh"]))
     assert len(read) == 5

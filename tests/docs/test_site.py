@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from types import ModuleType
 
+import nbformat
 import pytest
 import yaml
 
@@ -69,3 +70,11 @@ def test_versions_are_the_same_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert project["version"] == str(citation["version"]) == lightrainer.__version__
+
+
+@pytest.mark.parametrize("name", script("notebooks").TUTORIALS)
+def test_notebook_is_that_of_its_page(name):
+    """Its code runs with the page, in `test_blocks`."""
+    text = (DOCS / "start" / f"{name}.ipynb").read_text(encoding="utf-8")
+    assert text == script("notebooks").notebook(name), "run python docs/scripts/notebooks.py"
+    nbformat.validate(nbformat.reads(text, as_version=4))

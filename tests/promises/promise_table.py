@@ -400,7 +400,7 @@ PROMISES: dict[str, Promise] = {
         },
         others="Refused before anything is trained.",
     ),
-    "a job that `torchrun` starts again": Promise(
+    "a job restarted by `torchrun`": Promise(
         {"two processes": FAILED + "test_torchrun_starts_it_again_until_it_is_done"},
         others="What is resumed is in the row of resuming.",
     ),

@@ -11,7 +11,7 @@ from promise_table import KINDS, PROMISES
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
-    "README.md": "## What is better than in the reference",
+    "README.md": "## What is better than in transformers",
     "docs/user/differences.md": "# What is better",
 }
 """Pages, and the heading above the table of each."""

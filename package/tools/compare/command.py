@@ -103,7 +103,7 @@ def _make_parser() -> CommandParser:
         default=0.0,
         metavar="X",
         help=(
-            "relative tolerance of numbers; %(default)g means that they have to be equal to the "
+            "relative tolerance of numbers; %(default)s means that they have to be equal to the "
             "last bit"
         ),
     )
