@@ -1,8 +1,7 @@
-"""`AutoTokenizer`: any tokenizer from its files, with what the class named in them takes for
-granted.
+"""`AutoTokenizer`: any tokenizer from its files, with the defaults of the class named in them.
 
-Older folders leave input names, the padding side and special tokens to the class, so it has to be
-known here.
+Older folders leave input names, the padding side and special tokens to the class, so the defaults
+of each class are listed here.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 from typing import Any
 
 from ..common.redaction import secret_values
-from .fast import PreTrainedTokenizerFast, hub_options, settings_in
+from .fast import PreTrainedTokenizerFast, pop_hub_options, settings_in
 from .files import MODEL_FILE, files_of
 from .names import CONFIG_FILE
 
@@ -123,87 +122,76 @@ _BY_MODEL = {model: name for name, models in _OF_MODELS.items() for model in mod
 
 
 def defaults_of(tokenizer_class: str | None, model_type: str | None) -> dict[str, Any]:
-    """Return what the class of a tokenizer would take for granted; nothing where the files
-    contradict each other.
+    """Return the default settings of the class of a tokenizer.
+
+    Empty where the files contradict each other: the reference, too, follows only tokenizer.json
+    then.
 
     Args:
         tokenizer_class: as in tokenizer_config.json.
         model_type: as in config.json.
     """
-    usual = _BY_MODEL.get(model_type or "")
-    name = (
-        usual
-        if tokenizer_class is None
-        else tokenizer_class.removesuffix("Fast").removesuffix("Tokenizer")
-    )
-    # The reference, too, then goes by tokenizer.json alone.
-    return (
-        {}
-        if name is None or (usual is not None and usual != name)
-        else dict(_BY_CLASS.get(name, {}))
-    )
+    name_by_model = _BY_MODEL.get(model_type or "")
+    name = name_by_model
+    if tokenizer_class is not None:
+        name = tokenizer_class.removesuffix("Fast").removesuffix("Tokenizer")
+    is_contradiction = name_by_model is not None and name_by_model != name
+    if name is None or is_contradiction:
+        return {}
+    return dict(_BY_CLASS.get(name, {}))
 
 
 class AutoTokenizer:
-    """As `transformers.AutoTokenizer`, for tokenizer.json files: whatever class wrote them, one
-    reads them.
+    """As `transformers.AutoTokenizer`, for tokenizer.json files of any class.
 
-    What the class that is named in the files takes for granted (input names, padding side, special
-    tokens that the vocabulary has) is taken for granted here too.
+    The class named in the files has default settings: input names, padding side, special tokens
+    that the vocabulary has. They apply here, too.
     """
 
     def __init__(self) -> None:
         raise OSError(
-            "AutoTokenizer is not made but asked: AutoTokenizer.from_pretrained(name_or_path)."
+            "AutoTokenizer cannot be instantiated. Call "
+            "AutoTokenizer.from_pretrained(name_or_path)."
         )
 
     @staticmethod
     def from_pretrained(
         pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
     ) -> PreTrainedTokenizerFast:
-        """As `PreTrainedTokenizerFast.from_pretrained`, with the defaults of the class that is
-        named in the files.
-        """
+        """As `PreTrainedTokenizerFast.from_pretrained`, with defaults of the class in the files."""
         kwargs = secret_values(kwargs)
         name = os.fspath(pretrained_model_name_or_path)
-        files = files_of(name, **hub_options(kwargs))
+        files = files_of(name, **pop_hub_options(kwargs))
         settings = settings_in(kwargs)
         config = files.content(CONFIG_FILE)
         model = files.content(MODEL_FILE)
-        _warn_what_is_not_run(name, config)
-        named = config.get("tokenizer_class") or model.get("tokenizer_class")
-        wanted = defaults_of(named, model.get("model_type"))
-        made = PreTrainedTokenizerFast._from_files(files, name, settings)
-        return _with_defaults(made, wanted) if wanted else made
+        if "auto_map" in config:
+            logger.warning(
+                "%r has its own tokenizer class, whose code is not run: the tokenizer is read from "
+                "its tokenizer.json. Install transformers to run the code.",
+                name,
+            )
+        tokenizer_class = config.get("tokenizer_class") or model.get("tokenizer_class")
+        defaults = defaults_of(tokenizer_class, model.get("model_type"))
+        tokenizer = PreTrainedTokenizerFast._from_files(files, name, settings)
+        _set_defaults(tokenizer, defaults)
+        return tokenizer
 
 
-def _warn_what_is_not_run(name: str, config: dict[str, Any]) -> None:
-    if "auto_map" in config:
-        logger.warning(
-            "%r brings a tokenizer class of its own, which is not run here: the tokenizer is what "
-            "its tokenizer.json says. Install transformers if that is not enough.",
-            name,
-        )
-
-
-def _with_defaults(
-    made: PreTrainedTokenizerFast, wanted: dict[str, Any]
-) -> PreTrainedTokenizerFast:
+def _set_defaults(tokenizer: PreTrainedTokenizerFast, defaults: dict[str, Any]) -> None:
     """Set what neither files nor user have set; a token only if the vocabulary has it."""
-    settings = made.init_kwargs
-    missing: dict[str, Any] = {}
-    for name, value in wanted.items():
+    settings = tokenizer.init_kwargs
+    missing_tokens: dict[str, Any] = {}
+    for name, value in defaults.items():
         if name in settings:
             continue
         if not name.endswith("_token"):
-            setattr(made, name, value)
-            settings[name] = value  # or it would not be saved
-        elif (
-            getattr(made, name) is None
-            and value
-            and made.backend_tokenizer.token_to_id(value) is not None
-        ):
-            missing[name] = value
-    if missing:
-        made.add_special_tokens(missing)
-    return made
+            setattr(tokenizer, name, value)
+            # Only settings in `init_kwargs` are saved.
+            settings[name] = value
+            continue
+        is_known = value and tokenizer.backend_tokenizer.token_to_id(value) is not None
+        if is_known and getattr(tokenizer, name) is None:
+            missing_tokens[name] = value
+    if missing_tokens:
+        tokenizer.add_special_tokens(missing_tokens)

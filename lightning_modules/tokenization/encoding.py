@@ -1,6 +1,4 @@
-"""Result of a tokenizer: columns as lists, tensors or arrays, and the place of each token in the
-text.
-"""
+"""Result of a tokenizer: columns, and the position of each token in the text."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import logging
 import sys
 from collections import UserDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -21,9 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class BatchEncoding(UserDict):
-    """As `transformers.BatchEncoding`: a dict of columns that knows the words and characters of
-    its tokens.
-    """
+    """As `transformers.BatchEncoding`: columns, with the words and characters of each token."""
 
     def __init__(
         self,
@@ -43,16 +39,18 @@ class BatchEncoding(UserDict):
             n_sequences: 1 for texts, 2 for pairs; by default what the encodings say.
         """
         super().__init__(data)
-        single = encoding is not None and not isinstance(encoding, (list, tuple))
-        self._encodings: Any = [encoding] if single else encoding
+        if encoding is not None and not isinstance(encoding, (list, tuple)):
+            encoding = cast("list[tokenizers.Encoding]", [encoding])
+        self._encodings: Any = encoding
         if n_sequences is None and self._encodings:
             n_sequences = self._encodings[0].n_sequences
         self._n_sequences = n_sequences
         self.convert_to_tensors(tensor_type, prepend_batch_axis)
 
     def __getitem__(self, item: Any) -> Any:
-        """Return a column by its name; a row's `tokenizers.Encoding` by its number; without
-        encodings, a slice.
+        """Return a column by its name, or the `tokenizers.Encoding` of a row by its number.
+
+        Without encodings a slice returns the columns of some rows.
         """
         if isinstance(item, str):
             return self.data[item]
@@ -71,7 +69,7 @@ class BatchEncoding(UserDict):
         except KeyError:
             raise AttributeError(
                 f"{type(self).__name__} has neither an attribute nor a column {item!r}. For all "
-                f"methods of that of transformers, {INSTALL_TRANSFORMERS}"
+                f"methods of transformers' class, {INSTALL_TRANSFORMERS}"
             ) from None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -84,12 +82,12 @@ class BatchEncoding(UserDict):
 
     @property
     def n_sequences(self) -> int | None:
-        """1 for texts, 2 for pairs; None where it is not known."""
+        """Return 1 for texts, 2 for pairs; None if it is unknown."""
         return self._n_sequences
 
     @property
     def is_fast(self) -> bool:
-        """Return whether the places of tokens in the text are known."""
+        """Return whether the positions of tokens in the text are known."""
         return self._encodings is not None
 
     @property
@@ -102,8 +100,9 @@ class BatchEncoding(UserDict):
         return self._row("tokens", batch_index).tokens
 
     def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
-        """Return 0 or 1 for each token of a row, the text of the pair that it is from; None for
-        special tokens.
+        """Return for each token of a row the text of the pair that it is from, 0 or 1.
+
+        None for special tokens.
         """
         return self._row("sequence_ids", batch_index).sequence_ids
 
@@ -114,10 +113,9 @@ class BatchEncoding(UserDict):
     def char_to_token(
         self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
-        """Return the token that has a character; `(row, character)`, or `(character)` of the first
-        row.
+        """Return the token that contains a character, or None, such as for white space.
 
-        None where no token has it, such as for white space.
+        The arguments are `(row, character)`, or `(character)` of the first row.
         """
         row = 0
         if char_index is None:
@@ -129,8 +127,8 @@ class BatchEncoding(UserDict):
     def _row(self, method: str, index: int) -> tokenizers.Encoding:
         if not self._encodings:
             raise ValueError(
-                f"{method}() asks where tokens came from; only what a call on text returned knows "
-                "that."
+                f"{method}() needs the positions of tokens in the text, which only the result of "
+                "a call on text has. Call the tokenizer on the text."
             )
         return self._encodings[index]
 
@@ -140,29 +138,30 @@ class BatchEncoding(UserDict):
         """Make tensors or arrays of the columns, in place.
 
         Args:
-            tensor_type: "pt" or "np"; None leaves all as it is.
-            prepend_batch_axis: put an axis in front.
+            tensor_type: "pt" or "np"; None changes nothing.
+            prepend_batch_axis: add an axis in front.
 
         Raises:
-            ValueError: a column does not fit into one tensor.
+            ValueError: the rows of a column have different lengths.
         """
         if tensor_type is None:
             return self
         kind = TensorType(getattr(tensor_type, "value", tensor_type))
         for name, values in list(self.items()):
-            self[name] = as_kind([values] if prepend_batch_axis else values, kind, name)
+            if prepend_batch_axis:
+                values = [values]
+            self[name] = as_kind(values, kind, name)
         return self
 
     def to(self, device: Any, *, non_blocking: bool = False) -> BatchEncoding:
-        """Move all tensors to a device, in place; a dtype is refused with a warning: ids are
-        whole numbers.
+        """Move all tensors to a device, in place.
+
+        A dtype is ignored with a warning, as ids are integers.
         """
         torch = sys.modules.get("torch")
-        if not (
-            isinstance(device, (str, int))
-            or (torch is not None and isinstance(device, torch.device))
-        ):
-            logger.warning("%s is no device, so this BatchEncoding stays as it is.", device)
+        is_torch_device = torch is not None and isinstance(device, torch.device)
+        if not is_torch_device and not isinstance(device, (str, int)):
+            logger.warning("%s is not a device: this BatchEncoding is not changed.", device)
             return self
         for name, values in self.data.items():
             if callable(getattr(values, "to", None)):
@@ -171,53 +170,59 @@ class BatchEncoding(UserDict):
 
 
 def as_kind(values: Any, kind: TensorType, name: str) -> Any:
-    """Make a tensor or array of a column; empty ones are int64, arrays of rows of different lengths
-    of type object.
+    """Make a tensor or array of a column.
+
+    Empty ones are int64; an array of rows of different lengths has the type object.
 
     Args:
-        values: nested lists, or what is a tensor (an array) already.
-        kind: which of both.
+        values: nested lists; tensors (arrays) are not changed.
+        kind: tensor or array.
         name: of the column, for the error.
 
     Raises:
         ValueError: its rows have different lengths, or it does not hold numbers.
     """
-    make = _array if kind == TensorType.NUMPY else _tensor
     try:
-        return make(values)
+        if kind == TensorType.NUMPY:
+            return _to_array(values)
+        return _to_tensor(values)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        lengths = (
-            {len(row) for row in values if isinstance(row, (list, tuple))}
-            if isinstance(values, list)
-            else set()
-        )
-        rows = (
-            f"rows of {', '.join(map(str, sorted(lengths)[:8]))} values"
-            if len(lengths) > 1
-            else f"{error}"
-        )
+        problem = str(error)
+        lengths = _lengths_of_rows(values)
+        if len(lengths) > 1:
+            problem = f"rows of {', '.join(map(str, sorted(lengths)[:8]))} values"
         raise ValueError(
-            f"The column {name!r} cannot be made into one tensor: {rows}. Pass `padding=True`, or "
-            "`truncation=True`."
+            f"The column {name!r} cannot be made into one tensor: {problem}. Pass `padding=True`, "
+            "or `truncation=True`."
         ) from error
 
 
-def _tensor(values: Any) -> Any:
+def _lengths_of_rows(values: Any) -> set[int]:
+    if not isinstance(values, list):
+        return set()
+    return {len(row) for row in values if isinstance(row, (list, tuple))}
+
+
+def _to_tensor(values: Any) -> Any:
     import torch
 
     if isinstance(values, torch.Tensor):
         return values
     if isinstance(values, list) and values and isinstance(values[0], np.ndarray):
         return torch.from_numpy(np.array(values))
-    return torch.tensor(values, dtype=torch.int64 if _is_empty(values) else None)
+    if _is_empty(values):
+        return torch.tensor(values, dtype=torch.int64)
+    return torch.tensor(values)
 
 
-def _array(values: Any) -> np.ndarray:
+def _to_array(values: Any) -> np.ndarray:
     if isinstance(values, np.ndarray):
         return values
     if _is_ragged(values):
         return np.asarray([np.asarray(row) for row in values], dtype=object)
-    return np.asarray(values, dtype=np.int64 if _is_empty(values) else None)
+    if _is_empty(values):
+        return np.asarray(values, dtype=np.int64)
+    return np.asarray(values)
 
 
 def _is_ragged(values: Any) -> bool:
@@ -228,16 +233,14 @@ def _is_ragged(values: Any) -> bool:
 
 
 def _is_empty(values: Any) -> bool:
-    """Tell whether there is not a single number in it."""
+    """Return whether nested lists contain no number."""
     if not isinstance(values, (list, tuple)):
         return False
     return all(isinstance(value, (list, tuple)) and _is_empty(value) for value in values)
 
 
 def as_lists(values: Any) -> Any:
-    """As `transformers.utils.to_py_obj`: tensors and arrays anywhere in it become lists of plain
-    numbers.
-    """
+    """As `transformers.utils.to_py_obj`: convert nested tensors and arrays to lists of numbers."""
     if isinstance(values, (int, float, str)) or values is None:
         return values
     if isinstance(values, Mapping):
@@ -246,10 +249,12 @@ def as_lists(values: Any) -> Any:
         if all(isinstance(value, (int, float, np.number)) for value in values):
             return list(values)
         return [as_lists(value) for value in values]
-    return values.tolist() if hasattr(values, "tolist") else values
+    if hasattr(values, "tolist"):
+        return values.tolist()
+    return values
 
 
 def is_tensor(value: Any) -> bool:
-    """Tell whether it is a tensor of torch; without loading torch."""
+    """Return whether a value is a tensor of torch, without loading torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

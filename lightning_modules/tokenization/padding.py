@@ -1,9 +1,8 @@
-"""Pad what has been tokenized before; and what `padding`, `truncation` and `max_length` mean
-together.
-"""
+"""Pads tokenized samples, and reads the arguments `padding`, `truncation` and `max_length`."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
@@ -29,6 +28,11 @@ class Lengths:
         """Return whether anything is padded."""
         return self.padding != PaddingStrategy.DO_NOT_PAD
 
+    @property
+    def truncates(self) -> bool:
+        """Return whether anything may be truncated."""
+        return self.truncation != TruncationStrategy.DO_NOT_TRUNCATE
+
 
 def lengths_of(
     tokenizer: Any,
@@ -38,53 +42,51 @@ def lengths_of(
     pad_to_multiple_of: int | None = None,
     verbose: bool = True,
 ) -> Lengths:
-    """As the reference reads these arguments: a length alone truncates, none at all is the model's.
+    """Read these arguments as the reference does.
+
+    A length alone truncates; the default length is that of the model.
 
     Args:
         tokenizer: has `model_max_length` and `pad_token`.
         padding: True or "longest", "max_length", False.
-        truncation: True or "longest_first", "only_first", "only_second", False; None: only where a
-            length is given.
-        max_length: in tokens, special tokens included.
+        truncation: True or "longest_first", "only_first", "only_second", False; None truncates only
+            if a length is passed.
+        max_length: in tokens, including special tokens.
         pad_to_multiple_of: round the length up to a multiple of this.
-        verbose: warn of a length without any effect.
+        verbose: warn of a length without effect.
 
     Raises:
-        ValueError: an unknown name; padding without a pad token; a length that is no such multiple.
+        ValueError: a name is unknown, a pad token is missing, or the length is not such a multiple.
     """
     if max_length is not None and padding is False and truncation is None:
         truncation = TruncationStrategy.LONGEST_FIRST
-    pad = _padding(padding)
-    cut = _truncation(truncation)
-    if (
-        padding is True
-        and max_length is not None
-        and cut == TruncationStrategy.DO_NOT_TRUNCATE
-        and verbose
-    ):
+    padding_strategy = _padding_strategy(padding)
+    truncation_strategy = _truncation_strategy(truncation)
+
+    truncates = truncation_strategy != TruncationStrategy.DO_NOT_TRUNCATE
+    if padding is True and max_length is not None and not truncates and verbose:
         warnings.warn(
             "`max_length` has no effect with `padding=True` and no truncation: pass "
             "`padding='max_length'` to pad to it, or `truncation=True` to cut to it.",
             stacklevel=4,
         )
+
+    lengths = Lengths(padding_strategy, truncation_strategy, max_length)
     if max_length is None:
-        pad, cut, max_length = _to_the_models(tokenizer, pad, cut)
-    lengths = Lengths(pad, cut, max_length)
+        lengths = _with_length_of_model(tokenizer, lengths)
     _check(tokenizer, lengths, pad_to_multiple_of)
     return lengths
 
 
-def _padding(padding: Any) -> PaddingStrategy:
+def _padding_strategy(padding: Any) -> PaddingStrategy:
     if padding is False:
         return PaddingStrategy.DO_NOT_PAD
-    return (
-        PaddingStrategy.LONGEST
-        if padding is True
-        else PaddingStrategy(getattr(padding, "value", padding))
-    )
+    if padding is True:
+        return PaddingStrategy.LONGEST
+    return PaddingStrategy(getattr(padding, "value", padding))
 
 
-def _truncation(truncation: Any) -> TruncationStrategy:
+def _truncation_strategy(truncation: Any) -> TruncationStrategy:
     if truncation is False or truncation is None:
         return TruncationStrategy.DO_NOT_TRUNCATE
     if truncation is True:
@@ -92,36 +94,36 @@ def _truncation(truncation: Any) -> TruncationStrategy:
     return TruncationStrategy(getattr(truncation, "value", truncation))
 
 
-def _to_the_models(
-    tokenizer: Any, pad: PaddingStrategy, cut: TruncationStrategy
-) -> tuple[PaddingStrategy, TruncationStrategy, int | None]:
-    """Return the model's length where one is needed; without such a limit there is none to pad
-    or cut to.
+def _with_length_of_model(tokenizer: Any, lengths: Lengths) -> Lengths:
+    """Return the model's length where one is needed.
+
+    For a model without a limit nothing is padded or truncated to it.
     """
-    if pad != PaddingStrategy.MAX_LENGTH and cut == TruncationStrategy.DO_NOT_TRUNCATE:
-        return pad, cut, None
+    padding = lengths.padding
+    needs_length = padding == PaddingStrategy.MAX_LENGTH or lengths.truncates
+    if not needs_length:
+        return lengths
     if tokenizer.model_max_length <= ALMOST_NO_LIMIT:
-        return pad, cut, tokenizer.model_max_length
-    pad = PaddingStrategy.DO_NOT_PAD if pad == PaddingStrategy.MAX_LENGTH else pad
-    return pad, TruncationStrategy.DO_NOT_TRUNCATE, None
+        return Lengths(padding, lengths.truncation, tokenizer.model_max_length)
+    if padding == PaddingStrategy.MAX_LENGTH:
+        padding = PaddingStrategy.DO_NOT_PAD
+    return Lengths(padding)
 
 
 def _check(tokenizer: Any, lengths: Lengths, multiple: int | None) -> None:
-    if lengths.pads and (
-        tokenizer.pad_token is None or tokenizer.pad_token_id is None or tokenizer.pad_token_id < 0
-    ):
+    if not lengths.pads:
+        return
+    pad_token_id = tokenizer.pad_token_id
+    if tokenizer.pad_token is None or pad_token_id is None or pad_token_id < 0:
         raise ValueError(
-            "`padding` needs a pad token: `tokenizer.pad_token = tokenizer.eos_token`, for example."
+            "`padding` needs a pad token. Set one, such as `tokenizer.pad_token = "
+            "tokenizer.eos_token`."
         )
+
     length = lengths.max_length
-    truncates = lengths.truncation != TruncationStrategy.DO_NOT_TRUNCATE
-    if (
-        lengths.pads
-        and truncates
-        and multiple is not None
-        and length is not None
-        and length % multiple
-    ):
+    if not lengths.truncates or multiple is None or length is None:
+        return
+    if length % multiple:
         raise ValueError(
             f"`max_length` ({length}) has to be a multiple of `pad_to_multiple_of` ({multiple})."
         )
@@ -141,7 +143,7 @@ class Padding(Backend):
         return_tensors: str | TensorType | None = None,
         verbose: bool = True,
     ) -> BatchEncoding:
-        """As `PreTrainedTokenizerBase.pad`, but what it is given stays as it was.
+        """As `PreTrainedTokenizerBase.pad`, but its argument is not changed.
 
         "input_ids", "attention_mask", "token_type_ids" and "special_tokens_mask" are padded; other
         columns are not.
@@ -151,55 +153,68 @@ class Padding(Backend):
             padding: True or "longest": to the longest of the batch; "max_length"; False.
             max_length: in tokens; by default `model_max_length`.
             pad_to_multiple_of: round the length up to a multiple of this.
-            padding_side: "right" or "left" in place of the attribute.
+            padding_side: "right" or "left"; by default the attribute.
             return_attention_mask: add one; by default if `model_input_names` has it.
-            return_tensors: "pt" or "np"; by default what came in.
-            verbose: warn of a `max_length` without any effect.
+            return_tensors: "pt" or "np"; by default the type of the input.
+            verbose: warn of a `max_length` without effect.
 
         Raises:
-            ValueError: there are no "input_ids"; columns differ in length; there is no pad token.
+            ValueError: "input_ids" are missing, columns differ in length, or there is no pad token.
         """
-        columns = _columns(encoded_inputs)
+        columns = _to_columns(encoded_inputs)
         name = self.model_input_names[0]
         if name not in columns:
             raise ValueError(
-                f"There is no column {name!r} to pad, but {', '.join(columns)} (see "
+                f"The column {name!r} to pad is missing; the columns are {', '.join(columns)} (see "
                 "remove_unused_columns)."
             )
+
         rows = columns[name]
         if rows is None or (isinstance(rows, Sized) and len(rows) == 0):
-            return BatchEncoding(
-                {**columns, "attention_mask": []} if return_attention_mask else columns
-            )
-        kind = return_tensors or _kind_of(rows, name)
+            if return_attention_mask:
+                columns["attention_mask"] = []
+            return BatchEncoding(columns)
+
+        # Pad lists of numbers, and return the type of the input.
+        tensor_type = return_tensors or _tensor_type_of(rows, name)
         if not _is_plain(rows):
             columns = {key: as_lists(value) for key, value in columns.items()}
         lengths = lengths_of(self, padding, None, max_length, verbose=verbose)
         side = check_side("padding_side", padding_side or self.padding_side)
         options = (pad_to_multiple_of, side, return_attention_mask)
-        if not isinstance(columns[name][0], (list, tuple)):
-            return BatchEncoding(self._pad_row(columns, lengths, *options), tensor_type=kind)
-        return BatchEncoding(self._pad_rows(columns, lengths, *options), tensor_type=kind)
+        is_batch = isinstance(columns[name][0], (list, tuple))
+        if is_batch:
+            padded = self._pad_rows(columns, lengths, *options)
+        else:
+            padded = self._pad_row(columns, lengths, *options)
+        return BatchEncoding(padded, tensor_type=tensor_type)
 
     def _pad_rows(
-        self, columns: dict[str, Any], lengths: Lengths, *options: Any
-    ) -> dict[str, list[Any]]:
+        self,
+        columns: dict[str, Any],
+        lengths: Lengths,
+        multiple: int | None,
+        side: str,
+        mask: bool | None,
+    ) -> dict[str, Any]:
         name = self.model_input_names[0]
         count = len(columns[name])
         for key, values in columns.items():
             if len(values) != count:
                 raise ValueError(
-                    f"The column {key!r} has {len(values)} rows, but {name!r} has {count}."
+                    f"The column {key!r} has {len(values)} rows, but {name!r} has {count}: all "
+                    "columns need the same number."
                 )
         if lengths.padding == PaddingStrategy.LONGEST:
-            lengths = Lengths(
-                PaddingStrategy.MAX_LENGTH, max_length=max(len(row) for row in columns[name])
-            )
-        samples = (
-            {key: values[index] for key, values in columns.items()} for index in range(count)
-        )
-        rows = [self._pad_row(sample, lengths, *options) for sample in samples]
-        return {key: [row[key] for row in rows] for key in rows[0]}
+            longest = max(len(row) for row in columns[name])
+            lengths = Lengths(PaddingStrategy.MAX_LENGTH, max_length=longest)
+
+        padded_columns: dict[str, list[Any]] = {}
+        for index in range(count):
+            row = {key: values[index] for key, values in columns.items()}
+            for key, values in self._pad_row(row, lengths, multiple, side, mask).items():
+                padded_columns.setdefault(key, []).append(values)
+        return padded_columns
 
     def _pad_row(
         self,
@@ -217,36 +232,44 @@ class Padding(Backend):
             row["attention_mask"] = [1] * len(ids)
         if not lengths.pads:
             return row
-        length = len(ids) if lengths.padding == PaddingStrategy.LONGEST else lengths.max_length
+        length = lengths.max_length
+        if lengths.padding == PaddingStrategy.LONGEST:
+            length = len(ids)
         assert length is not None
         if multiple is not None:
-            length = -(-length // multiple) * multiple
-        fills = {
-            **({"attention_mask": 0} if mask else {}),
+            length = math.ceil(length / multiple) * multiple
+
+        fill_values = {
             "token_type_ids": self.pad_token_type_id,
             "special_tokens_mask": 1,
             name: self.pad_token_id,
         }
-        for key, fill in fills.items():
-            if key in row:
-                more = [fill] * (length - len(ids))
-                row[key] = [*row[key], *more] if side == "right" else [*more, *row[key]]
+        if mask:
+            fill_values["attention_mask"] = 0
+        for key, fill_value in fill_values.items():
+            if key not in row:
+                continue
+            fill = [fill_value] * (length - len(ids))
+            if side == "right":
+                row[key] = [*row[key], *fill]
+            else:
+                row[key] = [*fill, *row[key]]
         return row
 
 
-def _columns(encoded: Any) -> dict[str, Any]:
+def _to_columns(encoded: Any) -> dict[str, Any]:
     if isinstance(encoded, (list, tuple)) and encoded and isinstance(encoded[0], Mapping):
         return {name: [sample[name] for sample in encoded] for name in encoded[0]}
     if isinstance(encoded, Mapping):
         return dict(encoded)
     raise ValueError(
-        f"A {type(encoded).__name__} cannot be padded: pass what a call of the tokenizer returned."
+        f"A {type(encoded).__name__} cannot be padded: pass the result of a call of the tokenizer."
     )
 
 
-def _kind_of(rows: Any, name: str) -> str | None:
-    """Return what came in: "pt", "np", or None for lists."""
-    first = _first(rows)
+def _tensor_type_of(rows: Any, name: str) -> str | None:
+    """Return the type of the input: "pt", "np", or None for lists."""
+    first = _first_number(rows)
     if _is_plain(rows):
         return None
     if is_tensor(first):
@@ -254,29 +277,32 @@ def _kind_of(rows: Any, name: str) -> str | None:
     if isinstance(first, (np.ndarray, np.number)):
         return "np"
     raise ValueError(
-        f"The column {name!r} holds {first!r}, a {type(first).__name__}; expected numbers."
+        f"The column {name!r} holds {first!r}, a {type(first).__name__}: pass numbers."
     )
 
 
-def _first(rows: Any) -> Any:
-    """Return the first number, or row of numbers, that is no list."""
-    if isinstance(rows[0], (list, tuple)):
-        return next((row[0] for row in rows if len(row)), None)
-    return rows[0]
+def _first_number(rows: Any) -> Any:
+    """Return the first number, or the first row if that is a tensor or an array."""
+    if not isinstance(rows[0], (list, tuple)):
+        return rows[0]
+    for row in rows:
+        if len(row):
+            return row[0]
+    return None
 
 
 def _is_plain(rows: Any) -> bool:
-    """Tell whether they are lists of plain numbers."""
-    first = _first(rows)
+    """Return whether the rows are lists of plain numbers."""
+    first = _first_number(rows)
     return first is None or isinstance(first, (int, list, tuple))
 
 
 def check_side(name: str, side: str) -> str:
-    """Return a side that is `right` or `left`.
+    """Return a side if it is "right" or "left".
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is something else.
     """
     if side not in ("right", "left"):
-        raise ValueError(f"`{name}` is {side!r}; it can be 'right' or 'left'.")
+        raise ValueError(f"`{name}` is {side!r}: pass 'right' or 'left'.")
     return side

@@ -178,9 +178,9 @@ def test_a_token_by_an_older_name_is_not_saved_with_a_tokenizer(tmp_path):
         tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     )
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(TypeError, match=r"`use_auth_token` is no setting.*pass `token`"):
+    with pytest.raises(TypeError, match=r"`use_auth_token` is not a setting.*pass `token`"):
         AutoTokenizer.from_pretrained(str(tmp_path), use_auth_token=TOKEN)
-    with pytest.raises(TypeError, match="is no setting"):
+    with pytest.raises(TypeError, match="is not a setting"):
         PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), hub_token=TOKEN)
 
 

@@ -81,7 +81,7 @@ def test_encodings_move():
 
 def test_encodings_without_a_text():
     bare = BatchEncoding({"input_ids": [1, 2, 3]})
-    with pytest.raises(ValueError, match=r"word_ids\(\) asks where tokens came from"):
+    with pytest.raises(ValueError, match=r"word_ids\(\) needs the positions of tokens"):
         bare.word_ids()
     assert BatchEncoding({"a": [1, 2]}, tensor_type="pt", prepend_batch_axis=True)[
         "a"
@@ -178,7 +178,7 @@ def test_a_tokenizer_without_pad_token():
 def test_wrong_paddings_are_explained():
     mine, _ = both("WordLevel")
     for given, asked, message in (
-        ({"ids": [1]}, {}, "no column 'input_ids' to pad, but ids"),
+        ({"ids": [1]}, {}, "column 'input_ids' to pad is missing; the columns are ids"),
         ({"input_ids": [[1], [2]], "x": [[1]]}, {}, "'x' has 1 rows, but 'input_ids' has 2"),
         ([{"input_ids": ["a"]}], {}, "holds 'a', a str"),
     ):
@@ -189,7 +189,7 @@ def test_wrong_paddings_are_explained():
 def test_wrong_tokens_and_settings_are_explained():
     mine, _ = both("WordLevel")
     with pytest.raises(
-        ValueError, match=r"'pad_tokens' is no special token. Did you mean 'pad_token'"
+        ValueError, match=r"'pad_tokens' is not a special token. Did you mean 'pad_token'"
     ):
         mine.add_special_tokens({"pad_tokens": "x"})
     for options, error, message in (
