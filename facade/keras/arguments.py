@@ -1,6 +1,4 @@
-"""`TFTrainingArguments`: the arguments of the Trainer that apply to Keras models, and their
-`strategy`.
-"""
+"""`TFTrainingArguments`: the arguments of the Trainer that apply to Keras models."""
 
 from __future__ import annotations
 
@@ -16,29 +14,30 @@ from ..arguments import TrainingArguments
 from ..arguments.rules import raise_unsupported
 from ..arguments.unknown import understand_old_names
 
-_POLICIES = {"fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
+_KERAS_POLICIES = {"fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
 
 
 class Strategy:
-    """As the `tf.distribute.Strategy` of `TFTrainingArguments.strategy`, as far as scripts call it.
+    """The part of a `tf.distribute.Strategy` that scripts use.
 
     Args:
-        replicas: processes that train together.
+        replicas: number of processes that train together.
         precision: "no", "fp16" or "bf16".
     """
 
     def __init__(self, replicas: int, precision: str = "no") -> None:
-        self.num_replicas_in_sync, self.precision = replicas, precision
+        self.num_replicas_in_sync = replicas
+        self.precision = precision
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Have Keras models that are made in the block compute in the mixed precision of the
-        arguments.
-        """
+        """Make Keras models in the block with the mixed precision of the arguments."""
+        policy = _KERAS_POLICIES.get(self.precision)
         with contextlib.ExitStack() as policies:
-            for name in ("keras", "tf_keras") if self.precision in _POLICIES else ():
-                if keras := loaded(name):
-                    policies.enter_context(_policy(keras, _POLICIES[self.precision]))
+            for package in ("keras", "tf_keras"):
+                keras = loaded(package)
+                if keras is not None and policy is not None:
+                    policies.enter_context(_keras_policy(keras, policy))
             yield
 
     def run(
@@ -51,26 +50,32 @@ class Strategy:
         return fn(*args, **(kwargs or {}))
 
     def experimental_distribute_dataset(self, dataset: Any) -> Any:
-        """Return the dataset; each process takes its own rows of each batch when it reads."""
+        """Return the dataset; each process selects its rows of each batch when it reads."""
         return dataset
 
 
 @contextlib.contextmanager
-def _policy(keras: Any, name: str) -> Iterator[None]:
+def _keras_policy(keras: Any, policy: str) -> Iterator[None]:
+    """Set the mixed precision policy of Keras 3 or 2 in the block."""
     mixed_precision = keras.mixed_precision
-    get = getattr(mixed_precision, "dtype_policy", None) or mixed_precision.global_policy
-    put = getattr(mixed_precision, "set_dtype_policy", None) or mixed_precision.set_global_policy
-    before = get()
-    put(name)
+    if hasattr(mixed_precision, "dtype_policy"):
+        get_policy = mixed_precision.dtype_policy
+        set_policy = mixed_precision.set_dtype_policy
+    else:
+        get_policy = mixed_precision.global_policy
+        set_policy = mixed_precision.set_global_policy
+
+    previous_policy = get_policy()
+    set_policy(policy)
     try:
         yield
     finally:
-        put(before)
+        set_policy(previous_policy)
 
 
-_WHOLE = "Keras models are trained whole in each process; leave it out"
-_LAYERS = "it changes layers of torch; leave it out"
-_LAUNCHER = "start the script with the launcher of torch_xla, which knows the TPU, and leave it out"
+_WHOLE = "Keras models are trained whole in each process; remove it"
+_LAYERS = "it changes layers of torch; remove it"
+_LAUNCHER = "start the script with the launcher of torch_xla, which finds the TPU, and remove it"
 
 UNSUPPORTED: dict[str, str] = {
     "activation_checkpointing": "make the layers in keras.RematScope()",
@@ -93,22 +98,22 @@ UNSUPPORTED: dict[str, str] = {
     "tpu_zone": _LAUNCHER,
     "use_liger_kernel": _LAYERS,
 }
-"""Arguments of which only the default has an effect here, each with what to do instead."""
+"""Arguments that Keras models do not support, each with what to do instead."""
 
 
 @understand_old_names
 @dataclass(repr=False)
 class TFTrainingArguments(TrainingArguments):
-    """As `transformers.TFTrainingArguments` of versions 3 and 4, on top of the `TrainingArguments`
-    here.
+    """As `transformers.TFTrainingArguments` of versions 3 and 4, based on `TrainingArguments`.
 
-    `max_grad_norm` is what each value of a gradient is clipped to, and only where gradients are
-    accumulated, as in the original. `fp16` and `bf16` are the mixed precision of torch, and that of
-    Keras for models made in `strategy.scope()`. With several processes one process is one replica.
+    `max_grad_norm` is the limit of each value of a gradient; as in the original it applies only if
+    gradients are accumulated. `fp16` and `bf16` are the mixed precision of torch, and that of Keras
+    for models made in `strategy.scope()`. Each process is one replica.
 
     Raises:
-        NotImplementedError: an argument that has no effect on Keras models; names all of them.
-        ValueError, TypeError: see `TrainingArguments`.
+        NotImplementedError: an argument has no effect on Keras models; the message names all of
+            them.
+        ValueError, TypeError: as in `TrainingArguments`.
     """
 
     tpu_name: str | None = field(
@@ -134,58 +139,54 @@ class TFTrainingArguments(TrainingArguments):
         self.check()
 
     def check(self) -> None:
-        """Look at all that Keras models have no use for, once more: arguments may be changed.
+        """Check the arguments; called again before each training, as they may be changed.
 
         Raises:
-            NotImplementedError: see the class.
-            ValueError: `poly_power` is no power, or has no schedule.
+            NotImplementedError: as in the class.
+            ValueError: `poly_power` is not a positive number, or the schedule has no power.
         """
-        defaults = {name: kind.default for name, kind in self.__dataclass_fields__.items()}
-        raise_unsupported(
-            [
-                f"{name}={getattr(self, name)!r}: {instead}"
-                for name, instead in UNSUPPORTED.items()
-                if getattr(self, name) not in (defaults[name], None, False, [], "", "no")
-            ]
-            + self._of_the_data()
-        )
-        if (
-            isinstance(self.poly_power, bool)
-            or not isinstance(self.poly_power, (int, float))
-            or self.poly_power <= 0
-        ):
-            raise ValueError(
-                f"poly_power={self.poly_power!r} must be a number above 0; 1.0 is a straight line."
-            )
-        if (
-            self.poly_power != 1.0
-            and SchedulerType(self.lr_scheduler_type) is not SchedulerType.LINEAR
-        ):
-            other = (
-                f"lr_scheduler_type={SchedulerType(self.lr_scheduler_type).value!r} asks for "
-                "another schedule"
-            )
-            raise ValueError(f"poly_power={self.poly_power}, but {other}. Leave one of them out.")
+        problems: list[str] = []
+        for name, instead in UNSUPPORTED.items():
+            value = getattr(self, name)
+            default = self.__dataclass_fields__[name].default
+            if value not in (default, None, False, [], "", "no"):
+                problems.append(f"{name}={value!r}: {instead}")
+        raise_unsupported(problems + self._problems_of_data())
 
-    def _of_the_data(self) -> list[str]:
-        config: Any = self.accelerator_config
-        said = [
-            f"accelerator_config: {name}={getattr(config, name)!r}: each process reads its own "
-            "share; leave it out"
-            for name in ("split_batches", "dispatch_batches")
-            if getattr(config, name, None)
-        ]
-        if self.train_sampling_strategy in ("group_by_length", "batch_rebalance", "token_budget"):
-            order = self.train_sampling_strategy
-            said.append(
+        power = self.poly_power
+        is_number = isinstance(power, (int, float)) and not isinstance(power, bool)
+        if not is_number or power <= 0:
+            raise ValueError(
+                f"poly_power={power!r} must be a number above 0; 1.0 is a linear decay."
+            )
+        schedule = SchedulerType(self.lr_scheduler_type)
+        if power != 1.0 and schedule is not SchedulerType.LINEAR:
+            raise ValueError(
+                f"poly_power={power} has no effect on lr_scheduler_type={schedule.value!r}. Remove "
+                "one of them."
+            )
+
+    def _problems_of_data(self) -> list[str]:
+        """Return what the arguments of the data ask for that Keras models do not support."""
+        problems: list[str] = []
+        for name in ("split_batches", "dispatch_batches"):
+            value = getattr(self.accelerator_config, name, None)
+            if value:
+                problems.append(
+                    f"accelerator_config: {name}={value!r}: each process reads its own share; "
+                    "remove it"
+                )
+        order = self.train_sampling_strategy
+        if order in ("group_by_length", "batch_rebalance", "token_budget"):
+            problems.append(
                 f"train_sampling_strategy={order!r}: make batches of one length in "
                 "get_train_tfdataset"
             )
         if "inputs" in self.include_for_metrics:
-            said.append(
+            problems.append(
                 "include_for_metrics=['inputs']: compute_metrics gets predictions and labels"
             )
-        return said
+        return problems
 
     @property
     def strategy(self) -> Strategy:
@@ -194,37 +195,43 @@ class TFTrainingArguments(TrainingArguments):
 
     @property
     def n_replicas(self) -> int:
-        """How many processes train together, each of them one replica."""
+        """Return the number of processes that train together, each of which is a replica."""
         return max(self.world_size, 1)
 
     @property
     def n_gpu(self) -> int:
-        """As in the original the number of replicas, also on the CPU."""
-        return super().n_gpu if self._is_of_one_process else self.n_replicas
+        """Return the number of replicas, also on the CPU, as the original."""
+        if self._is_of_one_process:
+            return super().n_gpu
+        return self.n_replicas
 
     @property
     def train_batch_size(self) -> int:
-        """Samples in one training batch of all replicas."""
-        return self.per_device_train_batch_size * self._shares
+        """Return the number of samples in one training batch of all replicas."""
+        return self.per_device_train_batch_size * self._batch_shares
 
     @property
     def eval_batch_size(self) -> int:
-        """Samples in one evaluation batch of all replicas."""
-        return self.per_device_eval_batch_size * self._shares
+        """Return the number of samples in one evaluation batch of all replicas."""
+        return self.per_device_eval_batch_size * self._batch_shares
 
     @property
-    def _shares(self) -> int:
-        return 1 if self._is_of_one_process else self.n_replicas
+    def _batch_shares(self) -> int:
+        """Return the number of processes that share a batch."""
+        if self._is_of_one_process:
+            return 1
+        return self.n_replicas
 
     def of_one_process(self) -> TFTrainingArguments:
-        """Return a copy in the words of the engine: batch sizes of one process, batches of
-        features and labels.
+        """Return a copy for the engine, which counts batch sizes of one process.
+
+        Its batches have features and labels.
         """
-        made = copy.copy(self)
-        made._is_of_one_process = True
-        made.remove_unused_columns = False
-        made.label_names = ["labels"]
-        if made.poly_power != 1.0:
-            made.lr_scheduler_type = SchedulerType.POLYNOMIAL
-            made.lr_scheduler_kwargs = {"lr_end": 0.0, "power": made.poly_power}
-        return made
+        args = copy.copy(self)
+        args._is_of_one_process = True
+        args.remove_unused_columns = False
+        args.label_names = ["labels"]
+        if args.poly_power != 1.0:
+            args.lr_scheduler_type = SchedulerType.POLYNOMIAL
+            args.lr_scheduler_kwargs = {"lr_end": 0.0, "power": args.poly_power}
+        return args

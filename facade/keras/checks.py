@@ -58,9 +58,9 @@ def check_dataset(data: Any, name: str, args: TFTrainingArguments) -> None:
         if require_cardinality(data, name) == 0:
             raise ValueError(f"{name} is empty: its cardinality is 0.")
         if args.dataloader_num_workers > 0:
-            given = f"dataloader_num_workers={args.dataloader_num_workers}"
             raise NotImplementedError(
-                f"{given}: a tf.data.Dataset reads ahead in threads of its own; leave it out."
+                f"dataloader_num_workers={args.dataloader_num_workers} is not supported for a "
+                "tf.data.Dataset, which reads ahead in its own threads. Remove it."
             )
         sample_like(data)
         return
@@ -89,62 +89,57 @@ def check_steps(trainer: Any, original: type) -> None:
     _warn_of_clipping(trainer.args)
     _warn_of_precision(trainer.model, trainer.args)
     if trainer.args.mixed_precision == "fp16" and is_overridden(trainer, original, "training_step"):
-        said = (
-            "fp16=True with a training_step of your own would mix scaled gradients with those that "
-            "it returns"
+        raise NotImplementedError(
+            "fp16=True is not supported with an override of training_step, whose gradients would "
+            "be mixed with scaled ones. Set bf16=True, or override run_model or compute_loss."
         )
-        raise NotImplementedError(f"{said}. Set bf16=True, or override run_model or compute_loss.")
 
 
 def is_overridden(trainer: Any, original: type, name: str) -> bool:
-    """Tell whether a method is another one than that of a class, in a subclass or in the object
-    itself.
-    """
-    return getattr(getattr(trainer, name), "__func__", None) is not original.__dict__[name]
+    """Return whether a subclass, or the object itself, overrides a method of a class."""
+    method = getattr(getattr(trainer, name), "__func__", None)
+    return method is not original.__dict__[name]
 
 
 def _warn_of_clipping(args: TFTrainingArguments) -> None:
     default = TFTrainingArguments.__dataclass_fields__["max_grad_norm"].default
     if args.max_grad_norm != default and args.gradient_accumulation_steps == 1:
-        said = (
-            "max_grad_norm=%s has no effect with gradient_accumulation_steps=1: as in transformers "
-            "4, %s."
-        )
         logger.warning(
-            said, args.max_grad_norm, "TFTrainer clips gradients only where it accumulates them"
+            "max_grad_norm=%s has no effect with gradient_accumulation_steps=1: as in transformers "
+            "4, TFTrainer clips gradients only where it accumulates them.",
+            args.max_grad_norm,
         )
 
 
 def _warn_of_precision(model: Any, args: TFTrainingArguments) -> None:
-    """Torch casts what Keras computes in it; TensorFlow does as each layer was told when it was
-    made.
+    """Warn of layers of TensorFlow without the mixed precision of the arguments.
+
+    torch casts in the training; in TensorFlow the precision of a layer is set when it is made.
     """
-    wanted = {"fp16": "float16", "bf16": "bfloat16"}.get(args.mixed_precision)
-    found = {
-        getattr(layer, "compute_dtype", None) for layer in (model, *getattr(model, "layers", ()))
-    }
-    if wanted is not None and not isinstance(model, nn.Module) and wanted not in found:
-        said = (
-            "%s=True has no effect on layers that were made before: make them in `with "
-            "args.strategy.scope():`."
-        )
-        logger.warning(said, args.mixed_precision)
+    dtype = {"fp16": "float16", "bf16": "bfloat16"}.get(args.mixed_precision)
+    if dtype is None or isinstance(model, nn.Module):
+        return
+    layers = (model, *getattr(model, "layers", ()))
+    if any(getattr(layer, "compute_dtype", None) == dtype for layer in layers):
+        return
+    logger.warning(
+        "%s=True has no effect on layers that were made before. Make them in `with "
+        "args.strategy.scope():`.",
+        args.mixed_precision,
+    )
 
 
 def build(module: KerasModule, datasets: Iterable[Any], collator: PairCollator) -> None:
-    """Make the weights of a model, from the first of several datasets that there is.
+    """Make the weights of a model, from the first dataset that is not None.
 
     Raises:
-        ValueError: there is no data, or the model has no weights afterwards.
+        ValueError: there is no data.
     """
-    data = next((one for one in datasets if one is not None), None)
+    data = next((dataset for dataset in datasets if dataset is not None), None)
     if data is None:
-        said = (
-            f"The model ({module.model.name}) has no weights yet, and there is no data to build it "
-            "from"
-        )
         raise ValueError(
-            f"{said}. Call it once on a batch, or give its first layer the shape of its input."
+            f"The model ({module.model.name}) has no weights yet, and there is no data to build it "
+            "from. Call it once on a batch, or set the input shape of its first layer."
         )
     if is_tensorflow_dataset(data):
         features, labels = sample_like(data)

@@ -1,12 +1,11 @@
-"""The Trainer that runs a `TFTrainer`: its steps are those of the documented members, which
-people override.
-"""
+"""The Trainer that runs a `TFTrainer`, whose documented members are called at each step."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,7 +22,7 @@ from ...lightning_modules.keras.tensorflow_data import (
     BatchLoader,
     EvaluationStream,
     StepStream,
-    filled_up,
+    padded_to,
     rows_of,
 )
 from ..evaluation.results import EvalLoopOutput, PredictionOutput
@@ -31,6 +30,9 @@ from ..trainer import Trainer
 from ..trainer.optimization import groups_of
 from ..trainer.steps import empty_cache_if_due
 from .arguments import TFTrainingArguments
+
+if TYPE_CHECKING:
+    from .trainer import TFTrainer
 
 _NO_DECAY = re.compile("LayerNorm|layer_norm|bias")
 """Parameters without weight decay, as `TFTrainer` names them."""
@@ -40,123 +42,153 @@ class KerasEngine(Trainer):
     """A `Trainer` of the torch module around a Keras model, whose steps are those of a `TFTrainer`.
 
     Args:
-        steps: the `TFTrainer`.
-        kwargs: see `Trainer`.
+        tf_trainer: the `TFTrainer`.
+        kwargs: arguments of `Trainer`.
 
     Attributes:
-        instances: labels that count in the step that is being taken, over all processes; None
-            outside of a training.
+        instances: labels that count in the current step, over all processes; None outside of a
+            training.
     """
 
-    model: Any  # a KerasModule
+    # A `KerasModule`; the base class declares another type.
+    model: Any
     args: TFTrainingArguments
     loss_is_scaled_for_ga = True
     """The steps of a `TFTrainer` divide by the instances of the whole step."""
 
-    def __init__(self, steps: Any, **kwargs: Any) -> None:
-        self.steps = steps
-        self.instances: Any = None
-        self._constrained: Any = None
-        self._prefix = "eval"
+    def __init__(self, tf_trainer: TFTrainer, **kwargs: Any) -> None:
+        self.tf_trainer = tf_trainer
+        self.instances: torch.Tensor | int | None = None
+        # The optimizer whose steps end with the constraints of the weights.
+        self._constrained_optimizer: Optimizer | None = None
+        self._metric_key_prefix = "eval"
+        # Rows of the current evaluation batch that count.
         self._rows = 0
-        self._samples: int | None = None
+        self._evaluated_samples: int | None = None
         super().__init__(**kwargs)
         self.world_size = self.args.world_size
-        self._gather_losses = self._losses_of_samples if self.args.world_size > 1 else None
+        self._gather_losses = None
+        if self.world_size > 1:
+            self._gather_losses = self._losses_of_samples
 
     # --- data
 
     def get_train_dataloader(self) -> Any:
-        """Return a loader of what `get_train_tfdataset` gives."""
-        steps, args = self.steps, self.args
-        given = steps.get_train_tfdataset()
-        if isinstance(given, EpochLoader):
-            steps.steps_per_epoch = (
-                math.ceil(len(given) / args.gradient_accumulation_steps) if has_length(given) else 0
-            )
-            return given
-        steps.steps_per_epoch = self._steps_per_epoch(given)
-        parts = args.gradient_accumulation_steps
+        """Return a loader of what `get_train_tfdataset` returns."""
+        tf_trainer = self.tf_trainer
+        args = self.args
+        dataset = tf_trainer.get_train_tfdataset()
+        if isinstance(dataset, EpochLoader):
+            tf_trainer.steps_per_epoch = 0
+            if has_length(dataset):
+                steps = math.ceil(len(dataset) / args.gradient_accumulation_steps)
+                tf_trainer.steps_per_epoch = steps
+            return dataset
+
+        # Each batch of the dataset has the samples of a whole step, of all processes.
+        tf_trainer.steps_per_epoch = self._steps_per_epoch(dataset)
         stream = StepStream(
-            given,
-            steps=steps.steps_per_epoch,
-            parts=parts,
+            dataset,
+            steps=tf_trainer.steps_per_epoch,
+            parts=args.gradient_accumulation_steps,
             rank=args.process_index,
             world_size=args.world_size,
         )
-        each = args.train_batch_size * args.world_size
-        count = steps.num_train_examples or steps.steps_per_epoch * parts * each
-        return BatchLoader(stream, examples=count, batches=len(stream), samples_per_round=each)
+        samples_per_round = args.train_batch_size * args.world_size
+        examples = tf_trainer.num_train_examples
+        if not examples:
+            examples = len(stream) * samples_per_round
+        return BatchLoader(
+            stream,
+            examples=examples,
+            batches=len(stream),
+            samples_per_round=samples_per_round,
+        )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return a loader of what `get_eval_tfdataset` gives."""
-        return self.evaluation_loader(*self.steps.get_eval_tfdataset(eval_dataset))
+        """Return a loader of what `get_eval_tfdataset` returns."""
+        return self.evaluation_loader(*self.tf_trainer.get_eval_tfdataset(eval_dataset))
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return a loader of what `get_test_tfdataset` gives."""
-        return self.evaluation_loader(*self.steps.get_test_tfdataset(test_dataset))
+        """Return a loader of what `get_test_tfdataset` returns."""
+        return self.evaluation_loader(*self.tf_trainer.get_test_tfdataset(test_dataset))
 
-    def evaluation_loader(self, dataset: Any, steps: int, num_examples: int) -> Any:
+    def evaluation_loader(self, dataset: Any, steps: int, num_examples: int) -> EpochLoader:
         """Return a loader of batches.
 
         Args:
-            dataset: gives batches of (features, labels), or is a loader already.
-            steps: how many to read; -1 for all.
+            dataset: batches of (features, labels), or a loader, which is returned.
+            steps: number of batches to read; -1 for all.
             num_examples: samples in them; -1 if unknown.
         """
         if isinstance(dataset, EpochLoader):
             return dataset
-        each = self.args.eval_batch_size * self.args.world_size
-        share = {
-            "size": self.args.eval_batch_size,
-            "rank": self.args.process_index,
-            "world_size": self.args.world_size,
-        }
-        stream = EvaluationStream(dataset, batches=steps if steps >= 0 else None, **share)
-        examples = num_examples if num_examples >= 0 else None
-        batches = None if examples is None else math.ceil(examples / each)
-        return BatchLoader(stream, examples=examples, batches=batches, samples_per_round=each)
+        args = self.args
+        samples_per_round = args.eval_batch_size * args.world_size
+        batches_to_read = None
+        if steps >= 0:
+            batches_to_read = steps
+        stream = EvaluationStream(
+            dataset,
+            batches=batches_to_read,
+            size=args.eval_batch_size,
+            rank=args.process_index,
+            world_size=args.world_size,
+        )
+
+        examples = None
+        batches = None
+        if num_examples >= 0:
+            examples = num_examples
+            batches = math.ceil(examples / samples_per_round)
+        return BatchLoader(
+            stream, examples=examples, batches=batches, samples_per_round=samples_per_round
+        )
 
     def num_examples(self, dataloader: Any) -> int:
-        """Return how many samples a loader has, as a `TFTrainer` knows it."""
+        """Return the number of samples of a loader, if the `TFTrainer` knows it."""
         return getattr(dataloader, "examples", None) or super().num_examples(dataloader)
 
     def _steps_per_epoch(self, dataset: Any) -> int:
-        """Steps of an epoch: what the dataset has, or what the samples make where it is
-        repeated.
-        """
-        steps, args = self.steps, self.args
-        batches = int(dataset.cardinality()) if hasattr(dataset, "cardinality") else -1
-        batches = len(dataset) if batches < 0 and has_length(dataset) else batches
+        """Return the steps of an epoch: the length of the dataset, or that of the samples."""
+        batches = -1
+        if hasattr(dataset, "cardinality"):
+            batches = int(dataset.cardinality())
+        if batches < 0 and has_length(dataset):
+            batches = len(dataset)
         if batches >= 0:
             return batches
-        if steps.num_train_examples is None:
-            said = "get_train_tfdataset gives a dataset without a known cardinality"
+
+        # The dataset is repeated, so an epoch follows from the number of samples.
+        tf_trainer = self.tf_trainer
+        if tf_trainer.num_train_examples is None:
             raise ValueError(
-                f"{said}. Let it set self.num_train_examples, or call assert_cardinality."
+                "get_train_tfdataset returned a dataset of unknown cardinality. Set "
+                "self.num_train_examples in it, or call assert_cardinality."
             )
-        exact = steps.num_train_examples / steps.total_train_batch_size
-        return max(math.floor(exact) if args.dataloader_drop_last else math.ceil(exact), 1)
+        steps = tf_trainer.num_train_examples / tf_trainer.total_train_batch_size
+        if self.args.dataloader_drop_last:
+            return max(math.floor(steps), 1)
+        return max(math.ceil(steps), 1)
 
     # --- the optimizer
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Call that of the `TFTrainer`."""
-        self.steps.create_optimizer_and_scheduler(num_training_steps)
-        self._constrain_after(self.optimizer)
+        """Call the method of the `TFTrainer`."""
+        self.tf_trainer.create_optimizer_and_scheduler(num_training_steps)
+        self._constrain_after_steps(self.optimizer)
 
-    def _constrain_after(self, optimizer: Any) -> None:
-        """Have each step end with the constraints of the weights, as those of Keras's optimizers
-        do.
-        """
-        if optimizer is not self._constrained and constrained(self.model.model):
+    def _constrain_after_steps(self, optimizer: Any) -> None:
+        """Let each step end with the constraints of the weights, as Keras's optimizers do."""
+        if optimizer is not self._constrained_optimizer and constrained(self.model.model):
             optimizer.register_step_post_hook(lambda *_: self.model.constrain())
-            self._constrained = optimizer
+            self._constrained_optimizer = optimizer
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """Make Keras's Adam, unless the arguments ask for another optimizer than by default."""
+        """Make Keras's Adam, unless the arguments name another optimizer."""
         args = self.args
-        if self.optimizer is None and args.optim == args.default_optim and not args.optim_args:
+        is_default = args.optim == args.default_optim and not args.optim_args
+        if self.optimizer is None and is_default:
             self.optimizer = KerasAdam(
                 groups_of(self, self.model),
                 lr=args.learning_rate,
@@ -167,32 +199,39 @@ class KerasEngine(Trainer):
         return super().create_optimizer(model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Return all but biases and the weights of layer normalizations, by the names of their
-        layers.
-        """
+        """Return all parameters except biases and layer normalizations, by their names."""
         return [name for name, _ in model.named_parameters() if not _NO_DECAY.search(name)]
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip each value, as the original does it where gradients are accumulated; returns a
-        norm for the log.
-        """
-        norm = super()._get_grad_norm(model) if self._is_logged() else None
+        """Clip each value if gradients are accumulated, as the original; return a norm to log."""
+        norm = None
+        if self._is_logged():
+            norm = super()._get_grad_norm(model)
         if self.args.gradient_accumulation_steps > 1:
             self.accelerator.clip_grad_value_(model.parameters(), self.args.max_grad_norm)
         return norm
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """As that of `Trainer`, where it is to be logged; the original has none, and it takes
-        time at each step.
+        """As that of `Trainer` if it is to be logged; None at all other steps, to save time.
+
+        The original does not log it.
         """
-        return super()._get_grad_norm(model, grad_norm) if self._is_logged() else None
+        if not self._is_logged():
+            return None
+        return super()._get_grad_norm(model, grad_norm)
 
     def _is_logged(self) -> bool:
-        """Tell whether the arguments ask for a log after the step that is being taken."""
-        args, step = self.args, self.state.global_step + 1
-        every = args.logging_strategy == "steps" and self.state.logging_steps
-        first = args.logging_first_step and step == 1
-        return first or args.logging_strategy == "epoch" or bool(every and step % every == 0)
+        """Return whether the arguments ask for a log after the current step."""
+        args = self.args
+        step = self.state.global_step + 1
+        if args.logging_strategy == "epoch":
+            return True
+        if args.logging_first_step and step == 1:
+            return True
+        interval = self.state.logging_steps
+        if args.logging_strategy != "steps" or not interval:
+            return False
+        return step % interval == 0
 
     # --- steps
 
@@ -200,9 +239,11 @@ class KerasEngine(Trainer):
         self, batch_samples: list[Any], device: torch.device
     ) -> torch.Tensor:
         """Count the labels of a step, over all processes."""
-        counts = [count_instances(batch["labels"]) for batch in batch_samples]
-        count = to_device_without_waiting(torch.as_tensor(sum(counts), device="cpu"), device)
-        return self.accelerator.gather(count).sum() if self.world_size > 1 else count
+        total = sum(count_instances(batch["labels"]) for batch in batch_samples)
+        count = to_device_without_waiting(torch.as_tensor(total, device="cpu"), device)
+        if self.world_size > 1:
+            return self.accelerator.gather(count).sum()
+        return count
 
     def training_step(
         self,
@@ -210,19 +251,20 @@ class KerasEngine(Trainer):
         inputs: dict[str, Any],
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """Have the `TFTrainer` take its step for one micro-batch; returns the loss."""
-        steps, inputs = self.steps, self._prepare_inputs(inputs)
+        """Let the `TFTrainer` take its step for one micro-batch; return the loss."""
+        train_loss = self.tf_trainer.train_loss
+        inputs = self._prepare_inputs(inputs)
         model.train()
-        steps.train_loss.reset_states()
+        train_loss.reset_states()
         self.instances = num_items_in_batch
         try:
-            steps.distributed_training_steps(self._native(inputs))
+            self.tf_trainer.distributed_training_steps(self._to_native(inputs))
         finally:
             self.instances = None
         if self.args.torch_empty_cache_steps is not None:
             empty_cache_if_due(self.args, self.state.global_step)
-        # The mean over the processes is logged, and each of them has a part of the sum.
-        return steps.train_loss.result() * self.world_size
+        # The mean over the processes is logged, but each process has only its part of the sum.
+        return train_loss.result() * self.world_size
 
     def prediction_step(
         self,
@@ -231,78 +273,80 @@ class KerasEngine(Trainer):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """Have the `TFTrainer` take its step for one batch; returns loss, predictions and
-        labels.
-        """
-        steps, inputs = self.steps, self._prepare_inputs(inputs)
-        rows, self._rows = find_batch_size(inputs) or 0, self._rows_that_count(inputs)
-        steps.eval_loss.reset_states()
+        """Let the `TFTrainer` take its step for one batch; return loss, predictions and labels."""
+        eval_loss = self.tf_trainer.eval_loss
+        inputs = self._prepare_inputs(inputs)
+        rows = find_batch_size(inputs) or 0
+        self._rows = self._count_unpadded_rows(inputs)
+        eval_loss.reset_states()
+
+        # Padding is cut off. One row stays if all are padding, as every process takes every step.
+        unpadded = rows_of(inputs, 0, max(self._rows, 1))
         with torch.no_grad():
-            logits = steps.distributed_prediction_steps(
-                self._native(rows_of(inputs, 0, max(self._rows, 1)))
-            )
-        loss = steps.eval_loss.value
+            logits = self.tf_trainer.distributed_prediction_steps(self._to_native(unpadded))
+        loss = eval_loss.value
         if prediction_loss_only:
             return loss, None, None
+
         labels = inputs["labels"]
         if isinstance(labels, dict):
-            labels = tuple(labels.values()) if len(labels) > 1 else next(iter(labels.values()))
+            labels = tuple(labels.values())
+            if len(labels) == 1:
+                labels = labels[0]
         logits = self.model.to_torch(logits)
-        return loss, logits if self._rows == rows else filled_up(logits, rows), labels
+        if self._rows != rows:
+            logits = padded_to(logits, rows)
+        return loss, logits, labels
 
-    def _rows_that_count(self, inputs: Any) -> int:
-        """Rows of a batch without those that fill up the last one to equal shares of all
-        processes.
-        """
-        rows, accelerator = find_batch_size(inputs) or 0, self.accelerator
-        if (
-            self.args.world_size == 1
-            or not accelerator.end_of_dataloader
-            or accelerator.remainder <= 0
-        ):
+    def _count_unpadded_rows(self, inputs: Any) -> int:
+        """Return the number of rows without those that pad the last batch to equal shares."""
+        rows = find_batch_size(inputs) or 0
+        if self.args.world_size == 1 or not self.accelerator.end_of_dataloader:
             return rows
-        return min(max(accelerator.remainder - self.args.process_index * rows, 0), rows)
+        remainder = self.accelerator.remainder
+        if remainder <= 0:
+            return rows
+        left_for_this_process = max(remainder - self.args.process_index * rows, 0)
+        return min(left_for_this_process, rows)
 
     def _losses_of_samples(self, losses: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        """Return the mean loss of each process's batch as often as it has samples that count."""
-        own = torch.stack([losses[0].double(), losses.new_tensor(self._rows, dtype=torch.float64)])
-        found = self.accelerator.gather(own).view(-1, 2).cpu()
-        return torch.cat([loss.repeat(int(rows)) for loss, rows in found]).to(losses)
+        """Return the mean loss of each process's batch, repeated for each sample that counts."""
+        row_count = losses.new_tensor(self._rows, dtype=torch.float64)
+        loss_and_rows = torch.stack([losses[0].double(), row_count])
+        gathered = self.accelerator.gather(loss_and_rows).view(-1, 2).cpu()
+        repeated = [loss.repeat(int(rows)) for loss, rows in gathered]
+        return torch.cat(repeated).to(losses)
 
-    def _native(self, inputs: dict[str, Any]) -> tuple[Any, Any]:
+    def _to_native(self, inputs: dict[str, Any]) -> tuple[Any, Any]:
         return self.model.native(inputs["features"]), self.model.native(inputs["labels"])
 
-    def take_gradients(self, gradients: Any, *, added: bool) -> None:
-        """Let the optimizer have the gradients that a `training_step` returned.
+    def set_gradients(self, gradients: Sequence[Any] | None, *, add: bool) -> None:
+        """Give the optimizer the gradients that a `training_step` returned.
 
         Args:
-            gradients: one for each trainable variable; None where those that the parameters have
-                are meant.
-            added: they come on top of those of earlier micro-batches; otherwise they take the place
-                of all.
+            gradients: one for each trainable variable; None keeps those of the parameters.
+            add: add them to those of earlier micro-batches; otherwise they replace all.
 
         Raises:
-            ValueError: there are more or fewer than variables.
+            ValueError: their number is not that of the variables.
         """
         variables = self.model.variables()
         if gradients is None:
             return
         if len(gradients) != len(variables):
-            said = (
-                f"training_step returned {len(gradients)} gradients for {len(variables)} variables"
-            )
             raise ValueError(
-                f"{said}. Return one for each of model.trainable_variables, in that order."
+                f"training_step returned {len(gradients)} gradients for {len(variables)} "
+                "variables. Return one for each of model.trainable_variables, in that order."
             )
-        for variable, given in zip(variables, gradients, strict=True):
-            if given is None or given is variable.grad:
+        for variable, returned in zip(variables, gradients, strict=True):
+            if returned is None or returned is variable.grad:
                 continue
-            gradient = self.model.to_torch(given).detach().to(variable).reshape(variable.shape)
-            if added and self.world_size > 1:
+            gradient = self.model.to_torch(returned).detach().to(variable).reshape(variable.shape)
+            if add and self.world_size > 1:
                 gradient = self.accelerator.reduce(gradient)
-            variable.grad = (
-                gradient if variable.grad is None or not added else variable.grad + gradient
-            )
+            if add and variable.grad is not None:
+                gradient = variable.grad + gradient
+            variable.grad = gradient
 
     # --- evaluation and logs
 
@@ -312,12 +356,12 @@ class KerasEngine(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Call that of the `TFTrainer`; each of several datasets with names is evaluated here."""
+        """Call the method of the `TFTrainer`; a dataset with a name is evaluated here."""
         if metric_key_prefix == "eval":
-            return self.steps.evaluate(eval_dataset)
-        return self.own_evaluation(eval_dataset, metric_key_prefix)
+            return self.tf_trainer.evaluate(eval_dataset)
+        return self.evaluate_as_trainer(eval_dataset, metric_key_prefix)
 
-    def own_evaluation(
+    def evaluate_as_trainer(
         self, eval_dataset: Any, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Evaluate as a `Trainer`."""
@@ -332,28 +376,42 @@ class KerasEngine(Trainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Call `prediction_loop` of the `TFTrainer`."""
-        source, batches = dataloader, len(dataloader) if has_length(dataloader) else None
-        if isinstance(dataloader, BatchLoader) and isinstance(dataloader.dataset, EvaluationStream):
-            source, batches = dataloader.dataset.dataset, dataloader.dataset.batches
-        count = self.num_examples(dataloader) if has_length(dataloader) else -1
-        self._prefix = metric_key_prefix
-        output = self.steps.prediction_loop(
-            source, -1 if batches is None else batches, count, description, prediction_loss_only
-        )
-        return EvalLoopOutput(
-            *output, num_samples=self._samples if self._samples is not None else max(count, 0)
-        )
+        dataset = dataloader
+        steps = -1
+        num_examples = -1
+        if has_length(dataloader):
+            steps = len(dataloader)
+            num_examples = self.num_examples(dataloader)
 
-    def own_loop(
+        # An override is given the dataset of the user, as in the original.
+        if isinstance(dataloader, BatchLoader) and isinstance(dataloader.dataset, EvaluationStream):
+            dataset = dataloader.dataset.dataset
+            steps = -1
+            if dataloader.dataset.batches is not None:
+                steps = dataloader.dataset.batches
+
+        self._metric_key_prefix = metric_key_prefix
+        output = self.tf_trainer.prediction_loop(
+            dataset, steps, num_examples, description, prediction_loss_only
+        )
+        num_samples = self._evaluated_samples
+        if num_samples is None:
+            num_samples = max(num_examples, 0)
+        return EvalLoopOutput(*output, num_samples=num_samples)
+
+    def loop_as_trainer(
         self, dataloader: Any, description: str, prediction_loss_only: bool | None
     ) -> PredictionOutput:
-        """Go through the batches as a `Trainer`."""
+        """Run the evaluation loop of a `Trainer`."""
         output = super().evaluation_loop(
-            dataloader, description, prediction_loss_only, metric_key_prefix=self._prefix
+            dataloader,
+            description,
+            prediction_loss_only,
+            metric_key_prefix=self._metric_key_prefix,
         )
-        self._samples = output.num_samples
+        self._evaluated_samples = output.num_samples
         return PredictionOutput(output.predictions, output.label_ids, output.metrics)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Call that of the `TFTrainer`."""
-        self.steps.log(logs)
+        """Call the method of the `TFTrainer`."""
+        self.tf_trainer.log(logs)

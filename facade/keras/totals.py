@@ -1,4 +1,4 @@
-"""A sum over the values of a loss, as `tf.keras.metrics.Sum` has it."""
+"""A sum over the values of a loss, as `tf.keras.metrics.Sum`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import torch
 
 
 class Total:
-    """As `tf.keras.metrics.Sum`: `train_loss` and `eval_loss` of a `TFTrainer`; holds those of the
-    last batch.
+    """As `tf.keras.metrics.Sum`: `train_loss` and `eval_loss` of a `TFTrainer`, of the last batch.
 
     Args:
-        to_torch: makes a tensor of torch of that of another library.
+        to_torch: converts a tensor of another library to one of torch.
     """
 
     def __init__(self, to_torch: Callable[[Any], torch.Tensor]) -> None:
@@ -22,15 +21,19 @@ class Total:
 
     def update_state(self, values: Any) -> None:
         """Add values."""
-        added = self.to_torch(values).detach().sum()
-        self.value = added if self.value is None else self.value + added
+        total = self.to_torch(values).detach().sum()
+        if self.value is not None:
+            total = self.value + total
+        self.value = total
 
     def result(self) -> torch.Tensor:
-        """Return the sum, 0 of nothing."""
-        return torch.zeros(()) if self.value is None else self.value
+        """Return the sum; 0 without values."""
+        if self.value is None:
+            return torch.zeros(())
+        return self.value
 
     def reset_states(self) -> None:
-        """Begin at 0 again."""
+        """Reset the sum to 0."""
         self.value = None
 
     reset_state = reset_states

@@ -39,12 +39,11 @@ logger = logging.getLogger(__name__)
 
 
 class TFTrainer:
-    """As `transformers.TFTrainer` of versions 3 and 4, on the engine of the `Trainer` here:
-    Lightning's loops.
+    """As `transformers.TFTrainer` of versions 3 and 4, but on Lightning's loops.
 
-    It trains models of Keras on torch, and such as compute in TensorFlow, those of transformers 4
-    too. Each documented member is called by the running system and can be overridden: `train` calls
-    `get_train_tfdataset`, `create_optimizer_and_scheduler`, and for each micro-batch
+    It trains models of Keras on torch, and models that compute in TensorFlow, such as those of
+    transformers 4. Each documented member is called by the running system and can be overridden:
+    `train` calls `get_train_tfdataset`, `create_optimizer_and_scheduler`, and for each micro-batch
     `distributed_training_steps` -> `apply_gradients` -> `training_step` -> `compute_loss` ->
     `run_model`; `evaluate` and `predict` call `prediction_loop`, and for each batch
     `distributed_prediction_steps` -> `prediction_step` -> `compute_loss` -> `run_model`. Tensors
@@ -58,11 +57,12 @@ class TFTrainer:
             pairs, or a `datasets.Dataset`.
         eval_dataset: the same, or a dict of them.
         compute_metrics: `EvalPrediction` -> metrics by name.
-        tb_writer: of `tf.summary.create_file_writer`, or torch's `SummaryWriter`: logs are written
-            there too.
-        optimizers: an optimizer of torch and its schedule, in the place of Keras's Adam. It is made
-            of `[variable.value for variable in model.trainable_variables]` where Keras computes in
-            torch; any can be made of `trainer.parameters()`, and set as `trainer.optimizer`.
+        tb_writer: of `tf.summary.create_file_writer`, or torch's `SummaryWriter`: logs are also
+            written there.
+        optimizers: an optimizer of torch and its schedule, instead of Keras's Adam. If Keras
+            computes in torch, it is made of `[variable.value for variable in
+            model.trainable_variables]`. For any model it can be made of `trainer.parameters()`, and
+            set as `trainer.optimizer`.
         prediction_loss_only: of 3.x: sets the argument of that name.
         callbacks: TrainerCallbacks, and callbacks of Lightning.
 
@@ -95,22 +95,28 @@ class TFTrainer:
         check_parameters(model, args)
         if prediction_loss_only is not None:
             args.prediction_loss_only = prediction_loss_only
-        self.model, self.args = model, args
-        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
-        self.compute_metrics, self.tb_writer = compute_metrics, tb_writer
+        self.model = model
+        self.args = args
+        self.train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
+        self.compute_metrics = compute_metrics
+        self.tb_writer = tb_writer
         self.num_train_examples: int | None = None
         self.total_train_batch_size = args.train_batch_size * args.gradient_accumulation_steps
         self.steps_per_epoch = 0
         self._backward_ran = False
         module = wrap_keras_model(model, self._compute, xla=args.xla)
-        self.train_loss, self.eval_loss = Total(module.to_torch), Total(module.to_torch)
-        for name, data in (
-            ("train_dataset", train_dataset),
-            *_named("eval_dataset", eval_dataset).items(),
-        ):
+        self.train_loss = Total(module.to_torch)
+        self.eval_loss = Total(module.to_torch)
+
+        check_dataset(train_dataset, "train_dataset", args)
+        for name, data in _datasets_by_name("eval_dataset", eval_dataset).items():
             check_dataset(data, name, args)
-        if tensorflow := loaded("tensorflow"):
-            tensorflow.random.set_seed(args.seed)  # orders of tf.data depend on it
+
+        # The orders of tf.data depend on this seed.
+        tensorflow = loaded("tensorflow")
+        if tensorflow is not None:
+            tensorflow.random.set_seed(args.seed)
         self._engine = KerasEngine(
             self,
             model=module,
@@ -139,13 +145,17 @@ class TFTrainer:
         Raises:
             ValueError: there is no training data, or its length is unknown.
         """
-        data, args = self.train_dataset, self.args
+        data = self.train_dataset
+        args = self.args
         if data is None:
             raise ValueError("Training needs data: pass train_dataset=... to the TFTrainer.")
         self.total_train_batch_size = args.train_batch_size * args.gradient_accumulation_steps
         if not is_tensorflow_dataset(data):
-            self.num_train_examples = len(data) if has_length(data) else None
+            self.num_train_examples = None
+            if has_length(data):
+                self.num_train_examples = len(data)
             return Trainer.get_train_dataloader(self._engine)
+
         self.num_train_examples = require_cardinality(data, "train_dataset")
         data = data.repeat()
         if args.train_sampling_strategy != "sequential":
@@ -165,26 +175,29 @@ class TFTrainer:
         Raises:
             ValueError: there is no data, or its length is unknown.
         """
-        found = self.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(found, str):
-            found = self.eval_dataset[found]
-        if found is None:
+        if eval_dataset is None:
+            eval_dataset = self.eval_dataset
+        if isinstance(eval_dataset, str):
+            eval_dataset = self.eval_dataset[eval_dataset]
+        if eval_dataset is None:
             raise ValueError(
                 "Evaluation needs data: pass eval_dataset=... to the TFTrainer, or to evaluate()."
             )
-        return self.get_test_tfdataset(found)
+        return self.get_test_tfdataset(eval_dataset)
 
     def get_test_tfdataset(self, test_dataset: Any) -> tuple[Any, int, int]:
         """As the original, see `get_eval_tfdataset`."""
         if not is_tensorflow_dataset(test_dataset):
             loader = Trainer.get_test_dataloader(self._engine, as_dataset(test_dataset))
-            known = has_length(test_dataset)
-            return loader, len(loader) if known else -1, len(test_dataset) if known else -1
-        count, size = require_cardinality(test_dataset, "the dataset"), self.args.eval_batch_size
-        batches = self.args.strategy.experimental_distribute_dataset(
-            test_dataset.batch(size).prefetch(-1)
-        )
-        return batches, math.ceil(count / size), count
+            if not has_length(test_dataset):
+                return loader, -1, -1
+            return loader, len(loader), len(test_dataset)
+
+        count = require_cardinality(test_dataset, "the dataset")
+        batch_size = self.args.eval_batch_size
+        batches = test_dataset.batch(batch_size).prefetch(-1)
+        batches = self.args.strategy.experimental_distribute_dataset(batches)
+        return batches, math.ceil(count / batch_size), count
 
     # --- the optimizer
 
@@ -248,16 +261,22 @@ class TFTrainer:
             earlier micro-batches; what an override makes of them takes their place. Gradients that
             an override computes by itself are added. None says that there is nothing more to do.
         """
-        module, engine = self._engine.model, self._engine
+        engine = self._engine
+        module = engine.model
         module.train()
         labels = module.to_torch(labels)
-        # Through the wrapper of the strategy, which exchanges gradients between the processes.
-        called = engine.accelerator.strategy.forward_model_of(module)
-        losses, _ = called(module.to_torch(features), labels)
+
+        # Called through the wrapper of the strategy, which exchanges gradients between processes.
+        wrapped_module = engine.accelerator.strategy.forward_model_of(module)
+        losses, _ = wrapped_module(module.to_torch(features), labels)
         loss = summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch)
+
+        # The gradients of the processes are averaged, not summed.
         self._backward_ran = True
-        # The gradients of the processes are averaged.
-        engine.accelerator.backward(loss if engine.world_size == 1 else loss * engine.world_size)
+        loss_to_differentiate = loss
+        if engine.world_size > 1:
+            loss_to_differentiate = loss * engine.world_size
+        engine.accelerator.backward(loss_to_differentiate)
         self.train_loss.update_state(loss)
         return [variable.grad for variable in module.variables()]
 
@@ -271,12 +290,12 @@ class TFTrainer:
         through; elsewhere it steps here.
         """
         self._backward_ran = False
-        overridden = is_overridden(self, TFTrainer, "training_step")
-        if overridden:
+        has_override = is_overridden(self, TFTrainer, "training_step")
+        if has_override:
             self._engine.model.push()
         gradients = self.training_step(features, labels, nb_instances_in_global_batch)
-        if overridden:
-            self._engine.take_gradients(gradients, added=not self._backward_ran)
+        if has_override:
+            self._engine.set_gradients(gradients, add=not self._backward_ran)
         if not self._engine.is_in_train:
             self.optimizer.step()
             self._engine.model.constrain()
@@ -303,9 +322,8 @@ class TFTrainer:
         labels = module.to_torch(labels)
         with torch.no_grad():
             losses, logits = module(module.to_torch(features), labels)
-        self.eval_loss.update_state(
-            summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch)
-        )
+        loss = summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch)
+        self.eval_loss.update_state(loss)
         return logits
 
     def distributed_prediction_steps(self, batch: tuple[Any, Any]) -> Any:
@@ -336,29 +354,28 @@ class TFTrainer:
         """
         self._prepare()
         loader = self._engine.evaluation_loader(dataset, steps, num_examples)
-        return self._engine.own_loop(loader, description, prediction_loss_only)
+        return self._engine.loop_as_trainer(loader, description, prediction_loss_only)
 
     # --- what scripts call
 
     def train(self, resume_from_checkpoint: str | bool | None = None) -> TrainOutput:
-        """As the original: trains, from the newest checkpoint in `output_dir` on if there is one.
+        """As the original: train, from the newest checkpoint in `output_dir` if there is one.
 
         Args:
-            resume_from_checkpoint: another checkpoint; False begins anew.
+            resume_from_checkpoint: another checkpoint; False starts from scratch.
 
         Returns:
             Steps taken, mean training loss, and metrics.
 
         Raises:
-            ValueError: there is nothing to train on, a model cannot be built, or a checkpoint is
-                not of this model.
-            NotImplementedError: arguments, or overrides, that do not go together.
+            ValueError: there is no data, the model cannot be built, or a checkpoint is not of this
+                model.
+            NotImplementedError: arguments, or overrides, cannot be combined.
         """
         if resume_from_checkpoint is None:
             folder = str(self.args.output_dir)
-            resume_from_checkpoint = (
-                os.path.isdir(folder) and get_last_checkpoint(folder) is not None
-            )
+            has_folder = os.path.isdir(folder)
+            resume_from_checkpoint = has_folder and get_last_checkpoint(folder) is not None
         check_steps(self, TFTrainer)
         check_dataset(self.train_dataset, "train_dataset", self.args)
         self._prepare(self.train_dataset)
@@ -368,20 +385,19 @@ class TFTrainer:
             self._engine.model.push()
 
     def evaluate(self, eval_dataset: Any = None) -> dict[str, float]:
-        """As the original: the metrics of `prediction_loop`, which are logged; all called
-        `eval_...`.
+        """As the original: log and return the metrics of `prediction_loop`, called `eval_...`.
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the trainer's.
         """
-        data = self.eval_dataset if eval_dataset is None else eval_dataset
-        self._prepare(*_named("eval_dataset", data).values())
-        return self._engine.own_evaluation(eval_dataset)
+        data = eval_dataset
+        if data is None:
+            data = self.eval_dataset
+        self._prepare(*_datasets_by_name("eval_dataset", data).values())
+        return self._engine.evaluate_as_trainer(eval_dataset)
 
     def predict(self, test_dataset: Any) -> PredictionOutput:
-        """As the original: predictions, labels and metrics of `prediction_loop`; metrics are
-        called `eval_...`.
-        """
+        """As the original: predictions, labels, and metrics called `eval_...`."""
         check_dataset(test_dataset, "test_dataset", self.args)
         self._prepare(test_dataset)
         return self._engine.predict(test_dataset, metric_key_prefix="eval")
@@ -405,16 +421,19 @@ class TFTrainer:
         self.tb_writer.flush()
 
     def save_model(self, output_dir: str | None = None) -> None:
-        """As the original: by `save_pretrained` where its class has it, otherwise
-        `model.weights.h5` of Keras.
+        """As the original: save by `save_pretrained` if the class has it, else by Keras.
+
+        Keras writes `model.weights.h5`.
 
         Args:
             output_dir: by default that of the arguments. Written by the main process only.
 
         Raises:
-            ValueError: it is no folder, but an address.
+            ValueError: it is a URL, not a folder.
         """
-        folder = str(self.args.output_dir if output_dir is None else output_dir)
+        if output_dir is None:
+            output_dir = str(self.args.output_dir)
+        folder = str(output_dir)
         require_local(folder, "output_dir")
         self._engine.model.push()
         if self.args.should_save:
@@ -429,7 +448,7 @@ class TFTrainer:
         """As the original: open an experiment of Comet; called for `report_to="comet_ml"`."""
         self._open_run(CometCallback)
 
-    # --- where a training stands
+    # --- the state of the training
 
     state: TrainerState = forwarded("_engine.state", "As that of a `Trainer`.")
     control: TrainerControl = forwarded("_engine.control", "As that of a `Trainer`.")
@@ -437,7 +456,7 @@ class TFTrainer:
 
     @property
     def epoch_logging(self) -> float:
-        """Epochs gone through, with fractions."""
+        """Return the number of completed epochs, with fractions."""
         return self.state.epoch or 0.0
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Any) -> None:
@@ -456,41 +475,35 @@ class TFTrainer:
         """As `Trainer.is_world_process_zero`."""
         return self._engine.is_world_process_zero()
 
-    # --- what they are made of
+    # --- helpers
 
     def _compute(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any]:
-        """Call what an override may have replaced since."""
+        """Call `compute_loss`, which may be replaced later."""
         return self.compute_loss(features, labels, training)
 
     def _instances(self, batch: tuple[Any, Any]) -> Any:
-        """Labels that count: in the whole step of a training, elsewhere in the batch."""
+        """Return the labels that count: in the whole training step, or else in the batch."""
         engine = self._engine
-        known = (
-            count_instances(engine.model.to_torch(batch[1]))
-            if engine.instances is None
-            else engine.instances
-        )
-        return engine.model.native(known)
+        instances = engine.instances
+        if instances is None:
+            _, labels = batch
+            instances = count_instances(engine.model.to_torch(labels))
+        return engine.model.native(instances)
 
     def _prepare(self, *datasets: Any) -> None:
-        """Take up what was changed of arguments, data and model, and build a model that has no
-        weights yet.
-        """
+        """Apply changes of arguments, data and model, and build a model without weights."""
         if self._engine.is_in_train:
             return
         engine = self._engine
         self.args.check()
         engine.args = self.args.of_one_process()
-        engine.train_dataset, engine.eval_dataset = (
-            _readable(self.train_dataset),
-            _readable(self.eval_dataset),
-        )
+        engine.train_dataset = _readable(self.train_dataset)
+        engine.eval_dataset = _readable(self.eval_dataset)
         engine.compute_metrics = self.compute_metrics
         engine.model.pull()
         if not engine.model.is_built:
-            build(
-                engine.model, [*datasets, self.train_dataset], PairCollator(self.args.label_names)
-            )
+            collator = PairCollator(self.args.label_names)
+            build(engine.model, [*datasets, self.train_dataset], collator)
             engine._move_model_to_device(engine.model, engine.args.device)
 
     def _set_up_trackers(self) -> None:
@@ -500,26 +513,29 @@ class TFTrainer:
         if "comet_ml" in trackers:
             self.setup_comet()
 
-    def _open_run(self, kind: type[WandbCallback] | type[CometCallback]) -> None:
+    def _open_run(self, tracker_class: type[WandbCallback] | type[CometCallback]) -> None:
         engine = self._engine
         callbacks = engine.callback_handler.callbacks
-        if not any(isinstance(callback, kind) for callback in callbacks):
-            engine.add_callback(kind)
-        tracker: Any = next(
-            callback for callback in engine.callback_handler.callbacks if isinstance(callback, kind)
-        )
-        tracker.setup(engine.args, engine.state, engine.model)
+        if not any(isinstance(callback, tracker_class) for callback in callbacks):
+            engine.add_callback(tracker_class)
+        trackers: list[Any] = []
+        for callback in engine.callback_handler.callbacks:
+            if isinstance(callback, tracker_class):
+                trackers.append(callback)
+        trackers[0].setup(engine.args, engine.state, engine.model)
 
 
-def _named(name: str, data: Any) -> dict[str, Any]:
-    """Return datasets by what they are called in messages; there may be a dict of them."""
+def _datasets_by_name(argument: str, data: Any) -> dict[str, Any]:
+    """Return one or several datasets by their names in messages."""
     if isinstance(data, dict):
-        return {f"{name}[{key!r}]": one for key, one in data.items()}
-    return {name: data}
+        return {f"{argument}[{name!r}]": dataset for name, dataset in data.items()}
+    return {argument: data}
 
 
 def _readable(data: Any) -> Any:
-    """Return data as the engine checks it."""
+    """Return data in a form that the engine can check."""
     if isinstance(data, dict):
-        return {name: _readable(one) for name, one in data.items()}
-    return data if is_tensorflow_dataset(data) else as_dataset(data)
+        return {name: _readable(dataset) for name, dataset in data.items()}
+    if is_tensorflow_dataset(data):
+        return data
+    return as_dataset(data)

@@ -10,30 +10,36 @@ import numpy as np
 import torch
 from torch.optim.adamw import adamw
 
-_List = list[torch.Tensor]
-_Tensors = tuple[_List, _List, _List, _List, _List, _List]
-"""Parameters, gradients, first and second moments, greatest second ones, numbers of steps: what
-torch's AdamW takes.
+_Tensors = tuple[
+    list[torch.Tensor],
+    list[torch.Tensor],
+    list[torch.Tensor],
+    list[torch.Tensor],
+    list[torch.Tensor],
+    list[torch.Tensor],
+]
+"""The arguments of torch's AdamW.
+
+Parameters, gradients, first and second moments, largest second moments, and numbers of steps.
 """
 
 
 class KerasAdam(torch.optim.AdamW):
-    """As `keras.optimizers.Adam`, and with `weight_decay` as the `AdamWeightDecay` of transformers
-    4.
+    """As `keras.optimizers.Adam`; with `weight_decay` as `AdamWeightDecay` of transformers 4.
 
     Keras adds epsilon to the root of the second moment before its bias is corrected, torch after
     that: with `eps / sqrt(1 - beta2 ** step)` torch gives Keras's numbers (Kingma and Ba, "Adam",
-    the end of section 2). Steps are those of the optimizer, and a parameter without a gradient has
-    one of zeros: its moments go on.
+    the end of section 2). Steps are counted by the optimizer. A parameter without a gradient gets
+    one of zeros, so that its moments decay.
 
     Args:
         params: parameters, or groups of them.
         lr: the learning rate.
         betas: of the two moments.
-        eps: where Keras has it.
+        eps: added in the position of Keras.
         weight_decay: decoupled, times the learning rate.
-        exact_powers: have the powers of the betas exact, as `AdamWeightDecay`. Keras has them in
-            float32: its first steps are up to 1e-5 of themselves larger or smaller.
+        exact_powers: compute the powers of the betas exactly, as `AdamWeightDecay`. Keras computes
+            them in float32, which changes its first steps by up to 1e-5 of their size.
     """
 
     def __init__(
@@ -47,7 +53,8 @@ class KerasAdam(torch.optim.AdamW):
         exact_powers: bool = False,
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
-        self._step_supports_amp_scaling = False  # a step of infinite gradients is not counted
+        # A step of infinite gradients is not counted.
+        self._step_supports_amp_scaling = False
         for group in self.param_groups:
             group.update(keras_eps=eps, steps=0, exact_powers=exact_powers)
 
@@ -60,34 +67,34 @@ class KerasAdam(torch.optim.AdamW):
                 loss = closure()
         for group in self.param_groups:
             group["steps"] += 1
-            tensors: _Tensors = ([], [], [], [], [], [])
             for parameter in group["params"]:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
+            tensors: _Tensors = ([], [], [], [], [], [])
             self._init_group(group, *tensors)
-            adamw(*tensors, fused=True, amsgrad=False, maximize=False, **self._settings(group))
+            numbers = self._numbers_of_torch(group)
+            adamw(*tensors, fused=True, amsgrad=False, maximize=False, **numbers)
         return loss
 
     @staticmethod
-    def _settings(group: dict[str, Any]) -> dict[str, Any]:
-        """Return what torch's AdamW has to be told for the numbers of Keras."""
-        (beta1, beta2), steps, rate = group["betas"], group["steps"], group["lr"]
+    def _numbers_of_torch(group: dict[str, Any]) -> dict[str, Any]:
+        """Return the numbers with which torch's AdamW takes the step of Keras."""
+        beta1, beta2 = group["betas"]
+        steps = group["steps"]
+        lr = group["lr"]
         if not group["exact_powers"]:
-            rounded = _correction(np.float32(beta1), np.float32(beta2), np.float32(steps))
-            rate *= float(rounded) / _correction(beta1, beta2, steps)
-        eps = group["keras_eps"] / math.sqrt(1 - beta2**steps)
+            in_float32 = _bias_correction(np.float32(beta1), np.float32(beta2), np.float32(steps))
+            lr *= float(in_float32) / _bias_correction(beta1, beta2, steps)
         return {
-            "lr": rate,
+            "lr": lr,
             "beta1": beta1,
             "beta2": beta2,
-            "eps": eps,
+            "eps": group["keras_eps"] / math.sqrt(1 - beta2**steps),
             "weight_decay": group["weight_decay"],
         }
 
 
-def _correction(beta1: Any, beta2: Any, steps: Any) -> Any:
-    """Return what the step size is multiplied by for the bias of the moments, in the precision
-    of what is given.
-    """
+def _bias_correction(beta1: Any, beta2: Any, steps: Any) -> Any:
+    """Return the factor of the step size for the bias of the moments, in their precision."""
     one = type(beta1)(1)
     return np.sqrt(one - beta2**steps) / (one - beta1**steps)

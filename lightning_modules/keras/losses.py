@@ -1,4 +1,4 @@
-"""The loss of each sample, as a Keras model says it: by itself, or by what it was compiled with."""
+"""The loss of each sample: the one that a Keras model returns, or that it was compiled with."""
 
 from __future__ import annotations
 
@@ -16,70 +16,85 @@ def losses_and_logits(model: Any, features: Any, labels: Any, training: bool) ->
         model: one whose `call` takes labels and returns (loss, logits, ...), as those of
             transformers 4 do, or any that was compiled with one loss.
         features: of a batch.
-        labels: of that batch; a dict holds keyword arguments of `call`, all others are its
+        labels: of that batch; a dict holds keyword arguments of `call`, anything else is passed as
             `labels`.
         training: whether dropout is on.
 
     Returns:
-        the loss of each sample, regularization losses of the layers added, and the logits.
+        The loss of each sample, with regularization losses of the layers, and the logits.
 
     Raises:
         ValueError: the model has no loss.
         NotImplementedError: it has several.
     """
-    keywords = labels if isinstance(labels, Mapping) else {"labels": labels}
-    if keywords.keys() <= _parameters(getattr(model.call, "__func__", model.call)):
-        loss, logits = tuple(model(features, training=training, **keywords)[:2])
-        return loss, logits[0] if isinstance(logits, tuple) else logits
-    loss_of = compiled_loss(model)
+    kwargs = {"labels": labels}
+    if isinstance(labels, Mapping):
+        kwargs = dict(labels)
+    call = getattr(model.call, "__func__", model.call)
+    if kwargs.keys() <= _parameter_names(call):
+        loss, logits = tuple(model(features, training=training, **kwargs)[:2])
+        if isinstance(logits, tuple):
+            logits = logits[0]
+        return loss, logits
+
+    compute_losses = compiled_loss(model)
     logits = model(features, training=training)
-    losses = loss_of(labels, logits)
+    losses = compute_losses(labels, logits)
     for regularization in model.losses:
         losses = losses + regularization
     return losses, logits
 
 
 def compiled_loss(model: Any) -> Any:
-    """Return the loss that a model was compiled with, as a function of (labels, logits) that does
-    not reduce.
+    """Return the loss that a model was compiled with.
+
+    Returns:
+        A function of (labels, logits) that returns the loss of each sample, not their mean.
 
     Raises:
-        ValueError: there is none.
-        NotImplementedError: there are several.
+        ValueError: the model has no loss.
+        NotImplementedError: it has several.
     """
-    given = getattr(model, "loss", None)
-    if given is None:
+    loss = getattr(model, "loss", None)
+    if loss is None:
         raise ValueError(
-            f"The model ({model.name}) has no loss: model.compile(loss=...), let its call take "
-            "labels and return (loss, logits), or override run_model."
+            f"The model ({model.name}) has no loss: call model.compile(loss=...), let its call "
+            "take labels and return (loss, logits), or override run_model."
         )
-    if isinstance(given, (Mapping, list, tuple)):
+    if isinstance(loss, (Mapping, list, tuple)):
         raise NotImplementedError(
             f"The model ({model.name}) has several losses: override run_model to add them up."
         )
-    found = _library(model).losses.get(given)
-    if not hasattr(found, "reduction"):
-        return lambda labels, logits: found(*_of_one_rank(labels, logits))
-    each = object.__new__(type(found))  # copy.copy would write a file, and read it again
-    vars(each).update(vars(found), reduction="none")
-    return each
+
+    loss_fn = _keras_of(model).losses.get(loss)
+    if not hasattr(loss_fn, "reduction"):
+
+        def compute_losses(labels: Any, logits: Any) -> Any:
+            labels, logits = _with_equal_ranks(labels, logits)
+            return loss_fn(labels, logits)
+
+        return compute_losses
+
+    # A copy that does not reduce; copy.copy would write a file, and read it again.
+    unreduced = object.__new__(type(loss_fn))
+    vars(unreduced).update(vars(loss_fn), reduction="none")
+    return unreduced
 
 
 @functools.lru_cache(maxsize=16)
-def _parameters(call: Any) -> frozenset[str]:
+def _parameter_names(call: Any) -> frozenset[str]:
     return frozenset(inspect.signature(call).parameters)
 
 
-def _library(model: Any) -> Any:
-    """Return the Keras that a model is of: there may be two of them, `keras` and `tf_keras`."""
-    roots = [kind.__module__.partition(".")[0] for kind in type(model).__mro__]
-    return sys.modules[next(root for root in roots if root in ("keras", "tf_keras"))]
+def _keras_of(model: Any) -> Any:
+    """Return the package that a model's class comes from: `keras`, or `tf_keras`."""
+    packages = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]
+    name = next(package for package in packages if package in ("keras", "tf_keras"))
+    return sys.modules[name]
 
 
-def _of_one_rank(labels: Any, logits: Any) -> tuple[Any, Any]:
-    """Return both without a last dimension of one that only one of them has, as Keras compares
-    them.
-    """
+def _with_equal_ranks(labels: Any, logits: Any) -> tuple[Any, Any]:
+    """Drop a last dimension of size 1 that only one of both has, as Keras does."""
     if len(labels.shape) == len(logits.shape) + 1 and labels.shape[-1] == 1:
         return labels[..., 0], logits
     if len(logits.shape) == len(labels.shape) + 1 and logits.shape[-1] == 1:

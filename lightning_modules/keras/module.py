@@ -1,6 +1,4 @@
-"""A Keras model as a module of torch, in any library that it computes in: its weights have names
-that stay.
-"""
+"""A Keras model as a module of torch, whichever library it computes in."""
 
 from __future__ import annotations
 
@@ -13,26 +11,26 @@ from typing import Any
 from torch import Tensor, nn
 
 Compute = Callable[[Any, Any, bool], tuple[Any, Any]]
-"""`(features, labels, training)` -> (loss of each sample, predictions), in tensors of the
-library of the model.
+"""`(features, labels, training)` -> (loss of each sample, predictions).
+
+The tensors are those of the library of the model.
 """
 
 
 class KerasModule(nn.Module, ABC):
-    """As the Keras model in it, but what is trained are parameters of torch, and all else that it
-    keeps are buffers.
+    """A Keras model whose trained variables are parameters of torch, and all others buffers.
 
-    The model itself is no child of this module: `.train()` does nothing to it, and in its own state
-    dict names count the models that the process has made. So `forward` says `training=` at each
-    call, and `named_parameters`, `named_buffers` and `state_dict` have names that are the same in
-    every process that builds the model again.
+    The model itself is not a child of this module: `.train()` does not affect it, and the names in
+    its own state dict count the models that the process has made. So `forward` passes `training=`
+    at each call, and `named_parameters`, `named_buffers` and `state_dict` have names that are the
+    same in every process that builds the model again.
 
-    Two classes do this: `TorchKerasModule` where Keras computes in torch, `TensorFlowModule` where
-    the model computes in TensorFlow. `wrap_keras_model` chooses.
+    There are two subclasses: `TorchKerasModule` where Keras computes in torch, `TensorFlowModule`
+    where the model computes in TensorFlow. `wrap_keras_model` chooses.
 
     Args:
-        model: of Keras; may still be without weights.
-        compute: what a forward pass is: calls the model, and its loss.
+        model: of Keras; may not have its weights yet.
+        compute: the forward pass; calls the model, and its loss.
     """
 
     model: Any
@@ -45,11 +43,11 @@ class KerasModule(nn.Module, ABC):
     @property
     @abstractmethod
     def is_built(self) -> bool:
-        """Return whether all weights are there."""
+        """Return whether all weights exist."""
 
     @abstractmethod
     def build(self, features: Any, labels: Any) -> None:
-        """Make the weights, by a forward pass that changes nothing else.
+        """Make the weights by a forward pass, which changes nothing else.
 
         Args:
             features: a batch, in torch's tensors; one sample is enough.
@@ -58,17 +56,15 @@ class KerasModule(nn.Module, ABC):
 
     @abstractmethod
     def pull(self) -> None:
-        """Read the model as it is now: its weights, which of them are trained, and all values.
+        """Read the current weights of the model, which of them are trained, and all values.
 
-        Called before each training and each evaluation: layers may have been frozen, or weights
+        Called before each training and each evaluation, as layers may have been frozen, or weights
         loaded.
         """
 
     @abstractmethod
     def push(self) -> None:
-        """Let the model have the values that torch has; called before anybody looks at the
-        model.
-        """
+        """Give the model the values of torch; called before the model is used elsewhere."""
 
     @abstractmethod
     def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
@@ -79,7 +75,7 @@ class KerasModule(nn.Module, ABC):
             labels: of that batch.
 
         Returns:
-            the loss of each sample, through which gradients flow to the parameters, and the
+            The loss of each sample, from which gradients flow to the parameters, and the
             predictions; in torch's tensors.
         """
 
@@ -89,21 +85,21 @@ class KerasModule(nn.Module, ABC):
 
     @abstractmethod
     def constrain(self) -> None:
-        """Apply the constraints of the trainable variables, as an optimizer of Keras does after
-        its step.
-        """
+        """Apply the constraints of the trainable variables, as Keras does after each step."""
 
     @abstractmethod
     def native(self, value: Any) -> Any:
-        """Return nested tensors of torch as those that overrides of the steps are given."""
+        """Return nested tensors of torch as tensors of the model's library, for overrides."""
 
     @abstractmethod
     def to_torch(self, value: Any) -> Any:
         """Return nested tensors, of either library, as torch's; None stays None."""
 
     def save(self, folder: Path) -> None:
-        """Write `model.weights.h5`, of `keras.Model.save_weights`; what was there stays until
-        all of it is written.
+        """Write `model.weights.h5`, of `keras.Model.save_weights`.
+
+        An earlier file stays until the new one is written completely. A model with a method
+        `save_pretrained` is saved by that.
         """
         if hasattr(type(self.model), "save_pretrained"):
             self.model.save_pretrained(str(folder))
@@ -126,14 +122,12 @@ class KerasModule(nn.Module, ABC):
 
 
 def constrained(model: Any) -> list[Any]:
-    """Return the trainable variables of a model that have a constraint, such as
-    `kernel_constraint`.
-    """
-    return [
-        variable
-        for variable in model.trainable_variables
-        if getattr(variable, "constraint", None) is not None
-    ]
+    """Return the trainable variables with a constraint, such as `kernel_constraint`."""
+    variables: list[Any] = []
+    for variable in model.trainable_variables:
+        if getattr(variable, "constraint", None) is not None:
+            variables.append(variable)
+    return variables
 
 
 def nested_layers(model: Any) -> Iterator[Any]:

@@ -1,57 +1,66 @@
-"""Names for the variables of a Keras model that do not depend on how many models a process made
-before it.
+"""Names for the variables of a Keras model that are the same in every process.
+
+Keras's own names count the models that the process has made.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 _COUNTED = re.compile(r"(.+?)_\d+$")
 
 
 def stable_names(paths: Iterable[str]) -> list[str]:
-    """Number the layers of each parent anew, in the order in which their variables come.
+    """Number the layers of each parent from 0, in the order of their variables.
 
-    Keras calls the second model's first layer `sequential_1/dense_2`, the first one's
-    `sequential/dense`: both become `sequential/dense`. Two variables of one path, as two layers of
-    one name have, are told apart by a number.
+    Keras calls the first layer of the second model `sequential_1/dense_2`, that of the first model
+    `sequential/dense`: both become `sequential/dense`. Variables with the same path, as two layers
+    with the same name have, get different numbers.
 
     Args:
         paths: of the variables, with "/" between their parts.
 
     Returns:
-        a name for each, all of them different, without dots, which torch does not allow.
+        A different name for each variable, without dots, which torch does not allow.
     """
-    layers = _Layers()
-    taken: dict[str, int] = {}
-    names = []
+    layers = _LayerNames()
+    counts: Counter[str] = Counter()
+    names: list[str] = []
     for path in paths:
-        *parents, last = path.replace(".", "_").split("/")
-        name = "/".join([*layers.renamed(tuple(parents)), last])
-        again = taken[name] = taken.get(name, -1) + 1
-        names.append(f"{name}#{again}" if again else name)
+        *parents, variable = path.replace(".", "_").split("/")
+        name = "/".join([*layers.rename(tuple(parents)), variable])
+        earlier = counts[name]
+        counts[name] += 1
+        if earlier:
+            name = f"{name}#{earlier}"
+        names.append(name)
     return names
 
 
-class _Layers:
-    """The layers that were named so far."""
+class _LayerNames:
+    """New names of the layers seen so far."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, ...], str] = {}
-        self._counts: dict[tuple[str, ...], int] = {}
+        self._counts: Counter[tuple[str, ...]] = Counter()
 
-    def renamed(self, path: tuple[str, ...]) -> list[str]:
-        """Return the names of a layer and of all that it is in."""
-        parts: list[str] = []
-        for depth, part in enumerate(path, start=1):
-            if path[:depth] not in self._names:
-                self._names[path[:depth]] = self._next(
-                    (*parts, found[1] if (found := _COUNTED.match(part)) else part)
-                )
-            parts.append(self._names[path[:depth]])
-        return parts
+    def rename(self, path: tuple[str, ...]) -> list[str]:
+        """Return the new names of a layer and of the layers that contain it."""
+        names: list[str] = []
+        for depth, keras_name in enumerate(path, start=1):
+            layer_path = path[:depth]
+            if layer_path not in self._names:
+                base_name = _COUNTED.sub(r"\1", keras_name)
+                self._names[layer_path] = self._number((*names, base_name))
+            names.append(self._names[layer_path])
+        return names
 
-    def _next(self, kind: tuple[str, ...]) -> str:
-        count = self._counts[kind] = self._counts.get(kind, -1) + 1
-        return f"{kind[-1]}_{count}" if count else kind[-1]
+    def _number(self, path: tuple[str, ...]) -> str:
+        """Return the last name of a path, with a number unless it is the first of its parent."""
+        earlier = self._counts[path]
+        self._counts[path] += 1
+        if earlier:
+            return f"{path[-1]}_{earlier}"
+        return path[-1]

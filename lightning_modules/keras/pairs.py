@@ -1,4 +1,4 @@
-"""Samples and batches of (features, labels), which is what Keras models are trained on."""
+"""Samples and batches of (features, labels), the data of Keras models."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ IGNORED = -100
 
 
 class PairCollator:
-    """As `default_data_collator`, but of (features, labels): makes
-    `{"features": ..., "labels": ...}` of samples.
+    """As `default_data_collator`, but makes `{"features": ..., "labels": ...}` of samples.
 
-    A sample is a pair, each of its parts a number, an array, or a dict or tuple of these; or a
-    dict, as the rows of a `datasets.Dataset` are, whose columns become both. One column of features
-    stands for itself, several are a dict.
+    A sample is a pair, each part of which is a number, an array, or a dict or tuple of these; or a
+    dict, as a row of a `datasets.Dataset`, whose columns become both. A single column of features
+    is passed as it is, several are passed as a dict.
 
     Args:
-        label_names: columns that are labels; by default the first of `LABELS` that there is.
+        label_names: columns that are labels; by default the first of `LABELS` that exists.
     """
 
     def __init__(self, label_names: Sequence[str] | None = None) -> None:
@@ -39,11 +38,15 @@ class PairCollator:
         """Stack samples.
 
         Raises:
-            TypeError: a sample is no pair, or holds what is no number.
+            TypeError: a sample is not a pair, or contains something else than numbers.
             ValueError: the samples have different shapes, or no labels.
         """
-        pairs = [self.pair(sample) for sample in samples]
-        features, labels = ([pair[part] for pair in pairs] for part in (0, 1))
+        features: list[Any] = []
+        labels: list[Any] = []
+        for sample in samples:
+            sample_features, sample_labels = self.pair(sample)
+            features.append(sample_features)
+            labels.append(sample_labels)
         return {"features": stacked(features), "labels": stacked(labels)}
 
     def pair(self, sample: Any) -> tuple[Any, Any]:
@@ -58,28 +61,32 @@ class PairCollator:
         )
 
     def _columns(self, sample: Mapping[str, Any]) -> tuple[Any, Any]:
-        found = self.label_names or [name for name in LABELS if name in sample][:1]
-        lacking = [name for name in found if name not in sample]
-        if lacking or not found:
-            raise ValueError(
-                f"No column {' or '.join(map(repr, lacking or LABELS))} in {', '.join(sample)}: "
-                "set label_names=[...]."
-            )
-        features = {name: value for name, value in sample.items() if name not in found}
+        label_names = self.label_names or [name for name in LABELS if name in sample][:1]
+        missing = [name for name in label_names if name not in sample]
+        if missing or not label_names:
+            expected = " or ".join(map(repr, missing or LABELS))
+            raise ValueError(f"No column {expected} in {', '.join(sample)}: set label_names=[...].")
+
+        features = {name: value for name, value in sample.items() if name not in label_names}
         if not features:
-            raise ValueError(f"The samples have no features, but only {', '.join(sample)}.")
-        return _one_or_all(features), _one_or_all({name: sample[name] for name in found})
+            raise ValueError(
+                f"The samples have no features, only {', '.join(sample)}: add a column that is "
+                "not a label."
+            )
+        labels = {name: sample[name] for name in label_names}
+        return _single_or_all(features), _single_or_all(labels)
 
 
 def stacked(values: Sequence[Any]) -> Any:
-    """Stack the same part of several samples; floating-point numbers become torch's default ones,
-    as Keras's do.
+    """Stack the same part of several samples.
+
+    float64 becomes torch's default type, as in Keras.
 
     Args:
         values: one for each sample.
 
     Raises:
-        TypeError: they are no numbers.
+        TypeError: they are not numbers.
         ValueError, RuntimeError: their shapes differ.
     """
     first = values[0]
@@ -96,30 +103,36 @@ def as_tensor(value: Any) -> torch.Tensor:
     """Return a number or an array, of any library, as a tensor of torch.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is something else.
     """
     if not isinstance(value, torch.Tensor):
-        # others may hand out what cannot be written to
+        # A copy, as arrays of other libraries may be read-only.
         value = torch.from_numpy(np.asarray(value).copy())
-    return value.to(torch.get_default_dtype()) if value.dtype == torch.float64 else value
+    if value.dtype == torch.float64:
+        value = value.to(torch.get_default_dtype())
+    return value
 
 
 def count_instances(labels: Any) -> torch.Tensor | int:
-    """Count what a loss is a mean over: labels other than -100; where labels are a dict without
-    `labels`, samples.
+    """Count the items in the mean that is the loss: labels other than -100.
+
+    If labels are a dict without `labels`, the samples are counted.
     """
     if isinstance(labels, Mapping) and "labels" in labels:
         labels = labels["labels"]
     if isinstance(labels, torch.Tensor):
         return (labels != IGNORED).sum()
-    return next((len(leaf) for leaf in leaves(labels) if isinstance(leaf, torch.Tensor)), 0)
+    for leaf in leaves(labels):
+        if isinstance(leaf, torch.Tensor):
+            return len(leaf)
+    return 0
 
 
 def summed_loss(losses: torch.Tensor, labels: Any) -> torch.Tensor:
-    """Add up the losses of a batch, so that divided by `count_instances` the result is their mean.
+    """Sum the losses of a batch, so that the result over `count_instances` is their mean.
 
-    Models give one for each instance, or for each sample of several labels, such as one-hot ones,
-    or just their mean.
+    Models return a loss for each instance, for each sample with several labels (such as one-hot
+    labels), or only the mean.
 
     Args:
         losses: of any shape.
@@ -128,11 +141,13 @@ def summed_loss(losses: torch.Tensor, labels: Any) -> torch.Tensor:
     if isinstance(labels, torch.Tensor) and losses.numel() >= labels.numel():
         return losses.sum()
     count = count_instances(labels)
-    return losses.sum() if losses.numel() >= count else losses.mean() * count
+    if losses.numel() >= count:
+        return losses.sum()
+    return losses.mean() * count
 
 
 class IterablePairs(IterableDataset):
-    """An iterable as a dataset of torch; each iteration begins it anew."""
+    """An iterable as a dataset of torch; each iteration starts from the beginning."""
 
     def __init__(self, samples: Iterable[Any]) -> None:
         self.samples = samples
@@ -142,28 +157,33 @@ class IterablePairs(IterableDataset):
 
 
 def as_dataset(data: Any) -> Any:
-    """Return what torch's loaders can read: a sequence, or an `IterableDataset` around anything
-    else.
+    """Return data that torch's loaders can read.
+
+    A sequence is returned as it is; an `IterableDataset` is made of anything else.
     """
-    if (
-        data is None
-        or isinstance(data, IterableDataset)
-        or (hasattr(data, "__getitem__") and has_length(data))
-    ):
+    if data is None or isinstance(data, IterableDataset) or _is_sequence(data):
         return data
     return IterablePairs(data)
 
 
 def first_sample(data: Any) -> Any:
-    """Return one sample, with the generators as they were; None where there is none."""
+    """Return the first sample, or None, without changing the random generators."""
     rng = capture_host_rng()
     try:
-        if hasattr(data, "__getitem__") and has_length(data):
-            return data[0] if len(data) else None
-        return next(iter(data), None)
+        if not _is_sequence(data):
+            return next(iter(data), None)
+        if len(data) == 0:
+            return None
+        return data[0]
     finally:
         restore_host_rng(rng)
 
 
-def _one_or_all(columns: dict[str, Any]) -> Any:
-    return next(iter(columns.values())) if len(columns) == 1 else columns
+def _is_sequence(data: Any) -> bool:
+    return hasattr(data, "__getitem__") and has_length(data)
+
+
+def _single_or_all(columns: dict[str, Any]) -> Any:
+    if len(columns) == 1:
+        return next(iter(columns.values()))
+    return columns

@@ -1,6 +1,6 @@
-"""`tf.data.Dataset`s as loaders: whole batches of all processes, of which each takes its rows.
+"""`tf.data.Dataset`s as loaders: each process takes its rows of the batches of all processes.
 
-TensorFlow is not imported: a dataset is what has the methods of one.
+TensorFlow is not imported: datasets are recognized by their methods.
 """
 
 from __future__ import annotations
@@ -19,29 +19,32 @@ from .pairs import as_tensor
 
 
 def is_tensorflow_dataset(data: Any) -> bool:
-    """Tell whether this is a `tf.data.Dataset`."""
+    """Return whether data is a `tf.data.Dataset`."""
     return all(hasattr(data, name) for name in ("element_spec", "cardinality", "shuffle", "batch"))
 
 
 def require_cardinality(dataset: Any, name: str) -> int:
-    """Return how many samples, or batches, a `tf.data.Dataset` has.
+    """Return the number of samples, or batches, of a `tf.data.Dataset`.
 
     Raises:
-        ValueError: the length is unknown, or there is no end.
+        ValueError: the number is unknown or infinite.
     """
     count = int(dataset.cardinality())
     if count < 0:
-        what = "has no end" if count == -1 else "does not know how many samples it has"
+        problem = "has an unknown number of samples"
+        if count == -1:
+            problem = "is infinite"
         raise ValueError(
-            f"{name} {what} (cardinality {count}): "
+            f"{name} {problem} (cardinality {count}). Call "
             f"{name}.apply(tf.data.experimental.assert_cardinality(number))."
         )
     return count
 
 
 def sample_like(dataset: Any) -> tuple[Any, Any]:
-    """Return a batch of one sample of zeros, as large as those of a `tf.data.Dataset`; nothing is
-    read for it.
+    """Return a batch with one sample of zeros, of the shapes in a `tf.data.Dataset`.
+
+    Nothing is read from the dataset.
 
     Args:
         dataset: of (features, labels).
@@ -49,27 +52,32 @@ def sample_like(dataset: Any) -> tuple[Any, Any]:
     Raises:
         TypeError: it has other elements.
     """
-
-    def zeros(spec: Any) -> torch.Tensor:
-        if not hasattr(spec, "shape") or not hasattr(
-            getattr(spec, "dtype", None), "as_numpy_dtype"
-        ):
-            raise TypeError(
-                f"The dataset has elements of the kind {type(spec).__name__}: make dense tensors "
-                "of them."
-            )
-        shape = [1, *(1 if size is None else int(size) for size in spec.shape)]
-        return torch.zeros(shape, dtype=as_tensor(spec.dtype.as_numpy_dtype(0)).dtype)
-
     features, labels = pair_of(dataset.element_spec)
-    return map_nested(zeros, features), map_nested(zeros, labels)
+    return map_nested(_zeros_like, features), map_nested(_zeros_like, labels)
+
+
+def _zeros_like(spec: Any) -> torch.Tensor:
+    """Return zeros of the shape in a `tf.TensorSpec`, in a batch of one."""
+    dtype = getattr(spec, "dtype", None)
+    if not hasattr(spec, "shape") or not hasattr(dtype, "as_numpy_dtype"):
+        raise TypeError(
+            f"The dataset has elements of the type {type(spec).__name__}: convert them to dense "
+            "tensors."
+        )
+    shape = [1]
+    for size in spec.shape:
+        if size is None:
+            size = 1
+        shape.append(int(size))
+    zero = as_tensor(spec.dtype.as_numpy_dtype(0))
+    return torch.zeros(shape, dtype=zero.dtype)
 
 
 def pair_of(element: Any) -> tuple[Any, Any]:
     """Return features and labels.
 
     Raises:
-        TypeError: an element is no pair.
+        TypeError: the element is not a pair.
     """
     if isinstance(element, (tuple, list)) and len(element) == 2:
         return element[0], element[1]
@@ -80,18 +88,18 @@ def pair_of(element: Any) -> tuple[Any, Any]:
 
 
 class StepStream(IterableDataset):
-    """The training batches of this process: each element of a dataset is all that is read in one
-    optimizer step.
+    """The training batches of this process.
 
-    Each iterator over a shuffled `tf.data.Dataset` has an order of its own, so as many are made as
-    there were epochs before: a resumed training finds the order of its epoch.
+    An element of the dataset has all samples of one optimizer step. Each iterator over a shuffled
+    `tf.data.Dataset` has a different order. So `set_epoch` makes an iterator for each earlier
+    epoch, which gives a resumed training the order of its epoch.
 
     Args:
-        dataset: gives batches of (features, labels), anew for each iteration.
+        dataset: returns batches of (features, labels) from the start at each iteration.
         steps: elements in an epoch.
         parts: micro-batches of a step.
         rank: of this process.
-        world_size: how many processes share each micro-batch.
+        world_size: number of processes that share each micro-batch.
     """
 
     def __init__(
@@ -103,8 +111,11 @@ class StepStream(IterableDataset):
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.dataset, self.steps, self.parts = dataset, steps, parts
-        self.rank, self.world_size = rank, world_size
+        self.dataset = dataset
+        self.steps = steps
+        self.parts = parts
+        self.rank = rank
+        self.world_size = world_size
         self._iterators = 0
 
     def __len__(self) -> int:
@@ -127,31 +138,33 @@ class StepStream(IterableDataset):
                 yield rows_of(batch, start, start + size)
 
     def _share(self, rows: int) -> int:
-        """Rows of one micro-batch of one process."""
+        """Return the number of rows in one micro-batch of one process."""
         shares = self.parts * self.world_size
-        if rows < shares or (self.world_size > 1 and rows % shares):
+        is_uneven = self.world_size > 1 and rows % shares > 0
+        if rows < shares or is_uneven:
             raise ValueError(
-                f"A batch of {rows} samples cannot be shared out to {self.world_size} processes "
-                f"and gradient_accumulation_steps={self.parts}. Repeat the data, or batch(..., "
-                "drop_remainder=True)."
+                f"A batch of {rows} samples cannot be divided among {self.world_size} processes "
+                f"and gradient_accumulation_steps={self.parts}. Repeat the data, or call "
+                "batch(..., drop_remainder=True)."
             )
         return math.ceil(rows / shares)
 
 
 class EvaluationStream(IterableDataset):
-    """The batches of this process in an evaluation, of the same number of rows whatever those of
-    the dataset have.
+    """The batches of this process in an evaluation.
+
+    All have the same number of rows, which may differ from that of the dataset's batches.
 
     Args:
-        dataset: gives batches of (features, labels).
-        batches: how many of them to read; None for all.
+        dataset: returns batches of (features, labels).
+        batches: number of batches to read; None for all.
         size: samples of one process in a batch.
         rank: of this process.
-        world_size: how many processes share each batch.
+        world_size: number of processes that share each batch.
 
     Attributes:
-        last_round: samples in the last batch of all processes, without those that fill it up to
-            equal shares.
+        last_round: samples in the last batch of all processes, without those that pad it to equal
+            shares.
     """
 
     def __init__(
@@ -163,32 +176,40 @@ class EvaluationStream(IterableDataset):
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.dataset, self.batches, self.size = dataset, batches, size
-        self.rank, self.world_size = rank, world_size
+        self.dataset = dataset
+        self.batches = batches
+        self.size = size
+        self.rank = rank
+        self.world_size = world_size
         self.last_round = -1
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        each = self.size * self.world_size
-        first: Any = None
-        for batch in rebatched(
-            map(as_batch, itertools.islice(iter(self.dataset), self.batches)), each
-        ):
-            first = batch if first is None else first
-            self.last_round = find_batch_size(batch) or 0
-            share = math.ceil(self.last_round / self.world_size)
-            while (missing := share * self.world_size - (find_batch_size(batch) or 0)) > 0:
-                batch = joined([batch, rows_of(first, 0, missing)])
+        elements = itertools.islice(iter(self.dataset), self.batches)
+        first_batch: Any = None
+        for batch in rebatched(map(as_batch, elements), self.size * self.world_size):
+            if first_batch is None:
+                first_batch = batch
+            rows = find_batch_size(batch) or 0
+            self.last_round = rows
+
+            # The last batch is padded with the first samples, so that all shares are equal.
+            share = math.ceil(rows / self.world_size)
+            missing = share * self.world_size - rows
+            while missing > 0:
+                padding = rows_of(first_batch, 0, missing)
+                batch = joined([batch, padding])
+                missing -= find_batch_size(padding) or 0
             yield rows_of(batch, self.rank * share, (self.rank + 1) * share)
 
 
 class BatchLoader(EpochLoader):
-    """An `EpochLoader` of a stream that gives whole batches.
+    """An `EpochLoader` of a stream of whole batches.
 
     Args:
         stream: the batches of this process.
         examples: samples of all processes, None if unknown.
         batches: of this process, None if unknown.
-        samples_per_round: samples that all processes take together in a batch.
+        samples_per_round: samples of all processes in a batch.
     """
 
     def __init__(
@@ -200,11 +221,12 @@ class BatchLoader(EpochLoader):
         samples_per_round: int,
     ) -> None:
         super().__init__(stream, total=None, samples_per_round=samples_per_round, batch_size=None)
-        self.examples, self.batches = examples, batches
+        self.examples = examples
+        self.batches = batches
 
     @property
-    def whole_dataset(self) -> Any:
-        """The numbers of the samples of all processes."""
+    def whole_dataset(self) -> range:
+        """Return the numbers of the samples of all processes."""
         if self.examples is None:
             raise AttributeError("The number of samples is unknown.")
         return range(self.examples)
@@ -225,17 +247,20 @@ def as_batch(element: Any) -> dict[str, Any]:
 
 
 def rebatched(batches: Iterable[Any], size: int) -> Iterator[Any]:
-    """Yield the same rows in batches of `size`, the last one may be shorter."""
-    rest: Any = None
+    """Yield the same rows in batches of `size`; the last one may be shorter."""
+    remainder: Any = None
     for batch in batches:
-        rest = batch if rest is None else joined([rest, batch])
-        rows = find_batch_size(rest) or 0
-        whole = rows - rows % size
-        for start in range(0, whole, size):
-            yield rows_of(rest, start, start + size)
-        rest = rows_of(rest, whole, rows) if whole < rows else None
-    if rest is not None:
-        yield rest
+        if remainder is not None:
+            batch = joined([remainder, batch])
+        rows = find_batch_size(batch) or 0
+        stop = rows - rows % size
+        for start in range(0, stop, size):
+            yield rows_of(batch, start, start + size)
+        remainder = None
+        if stop < rows:
+            remainder = rows_of(batch, stop, rows)
+    if remainder is not None:
+        yield remainder
 
 
 def rows_of(batch: Any, start: int, stop: int) -> Any:
@@ -243,11 +268,14 @@ def rows_of(batch: Any, start: int, stop: int) -> Any:
     return map_nested(lambda leaf: leaf[start:stop], batch)
 
 
-def filled_up(batch: Any, rows: int) -> Any:
-    """Return a nested batch with its last row repeated, so that it has so many."""
-    return map_nested(
-        lambda leaf: torch.cat([leaf, leaf[-1:].expand(rows - len(leaf), *leaf.shape[1:])]), batch
-    )
+def padded_to(batch: Any, rows: int) -> Any:
+    """Return a nested batch with its last row repeated, so that it has a number of rows."""
+
+    def pad(leaf: torch.Tensor) -> torch.Tensor:
+        padding = leaf[-1:].expand(rows - len(leaf), *leaf.shape[1:])
+        return torch.cat([leaf, padding])
+
+    return map_nested(pad, batch)
 
 
 def joined(batches: list[Any]) -> Any:

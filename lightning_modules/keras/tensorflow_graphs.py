@@ -1,4 +1,4 @@
-"""Graphs of TensorFlow for functions of batches, one for each kind of batch."""
+"""Graphs of TensorFlow for functions of batches, one for each shape of a batch."""
 
 from __future__ import annotations
 
@@ -10,111 +10,129 @@ from torch import Tensor
 
 from .tensorflow_tensors import to_tensorflow
 
-_Sizes = list[tuple[int | None, ...]]
-"""The shapes of tensors; None is any size."""
+_Shape = tuple[int | None, ...]
+"""The shape of a tensor; None is any size."""
 
 
 class TensorFlowGraphs:
-    """As `tf.function(function, reduce_retracing=True)`, which needs longer to find a graph than
-    small ones to run.
+    """As `tf.function(function, reduce_retracing=True)`, but faster in finding the graph.
 
-    A batch of other sizes than those before gets a graph for all of them, in which the sizes that
-    differ are open.
+    `tf.function` needs longer to find a graph than a small graph takes to run. A batch of a new
+    shape gets a graph for this and all earlier shapes, in which the sizes that differ are None.
 
     Args:
-        function: of TensorFlow's tensors, nested in any way, and of values that a graph can be made
-            for.
-        xla: have XLA compile the graphs.
+        function: of nested tensors of TensorFlow, and of hashable values.
+        xla: let XLA compile the graphs.
     """
 
     def __init__(self, function: Callable[..., Any], *, xla: bool) -> None:
         self._function = function
         self._xla = xla
         self._graphs: dict[Any, Callable[..., Any]] = {}
-        self._sizes: dict[Any, _Sizes] = {}
-        """Sizes that the newest graph takes, for tensors of the same number of dimensions."""
+        # Shapes that the newest graph accepts, for tensors of the same number of dimensions.
+        self._shapes: dict[Any, list[_Shape]] = {}
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the graph for these arguments, with tensors of torch in them, and return what
-        `function` returns.
+        """Run the graph for these arguments, which contain tensors of torch.
+
+        Returns:
+            What `function` returns.
         """
-        kind = _kind_of(arguments)
+        key = _graph_key(arguments)
         leaves = sys.modules["tensorflow"].nest.flatten(arguments)
         tensors = [to_tensorflow(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
-        graph = self._graphs.get(kind)
+        graph = self._graphs.get(key)
         if graph is None:
-            graph = self._graphs[kind] = self._graph(arguments, leaves, tensors)
+            graph = self._make_graph(arguments, leaves, tensors)
+            self._graphs[key] = graph
         return graph(*tensors)
 
-    def _graph(self, arguments: Any, leaves: list[Any], tensors: list[Any]) -> Callable[..., Any]:
+    def _make_graph(
+        self, arguments: Any, leaves: list[Any], tensors: list[Any]
+    ) -> Callable[..., Any]:
         tf = sys.modules["tensorflow"]
-        kind, found = _kind_of(arguments, len), [tuple(tensor.shape) for tensor in tensors]
-        sizes = self._sizes[kind] = _open(self._sizes.get(kind, found), found)
+        key = _graph_key(arguments, describe_shape=len)
+        shapes: list[_Shape] = [tuple(tensor.shape) for tensor in tensors]
+        earlier_shapes = self._shapes.get(key, shapes)
+        shapes = list(map(_common_shape, earlier_shapes, shapes))
+        self._shapes[key] = shapes
 
-        def flat(*given: Any) -> Any:
-            parts = iter(given)
-            filled = [next(parts) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            return self._function(*tf.nest.pack_sequence_as(arguments, filled))
+        # The graph has only the tensors as arguments; all other leaves are constants.
+        def function_of_tensors(*graph_tensors: Any) -> Any:
+            remaining = iter(graph_tensors)
+            graph_leaves: list[Any] = []
+            for leaf in leaves:
+                if isinstance(leaf, Tensor):
+                    leaf = next(remaining)
+                graph_leaves.append(leaf)
+            return self._function(*tf.nest.pack_sequence_as(arguments, graph_leaves))
 
-        signature = [
-            tf.TensorSpec(shape, tensor.dtype) for shape, tensor in zip(sizes, tensors, strict=True)
-        ]
-        graph = tf.function(
-            flat, input_signature=signature, jit_compile=self._xla or None
-        ).get_concrete_function()
-        known = all(
-            leaf is None or isinstance(leaf, tf.Tensor)
-            for leaf in tf.nest.flatten(graph.structured_outputs)
+        signature: list[Any] = []
+        for shape, tensor in zip(shapes, tensors, strict=True):
+            signature.append(tf.TensorSpec(shape, tensor.dtype))
+        function = tf.function(
+            function_of_tensors, input_signature=signature, jit_compile=self._xla or None
         )
-        simple = known and not self._xla and not tf.config.list_logical_devices("GPU")
-        return _Operation(graph, tf) if simple else graph
+        graph = function.get_concrete_function()
+
+        if self._xla or tf.config.list_logical_devices("GPU"):
+            return graph
+        for leaf in tf.nest.flatten(graph.structured_outputs):
+            if leaf is not None and not isinstance(leaf, tf.Tensor):
+                return graph
+        return _GraphOperation(graph, tf)
 
 
-class _Operation:
-    """Calls a graph by the operation for that: half a millisecond less than
-    `ConcreteFunction.__call__` takes.
-    """
+class _GraphOperation:
+    """Calls a graph by its operation, which saves half a millisecond a call."""
 
     def __init__(self, graph: Any, tf: Any) -> None:
         self._tf = tf
         self._graph = graph
         self._captured = list(graph.captured_inputs)
         self._types = [output.dtype for output in graph.outputs]
-        self._nesting = graph.structured_outputs
-        self._is_there = [leaf is not None for leaf in tf.nest.flatten(self._nesting)]
+        self._structure = graph.structured_outputs
+        self._leaves = tf.nest.flatten(self._structure)
 
     def __call__(self, *tensors: Any) -> Any:
-        arguments = [*tensors, *self._captured]
-        found = iter(
-            self._tf.raw_ops.StatefulPartitionedCall(
-                args=arguments, Tout=self._types, f=self._graph
-            )
-        )
-        return self._tf.nest.pack_sequence_as(
-            self._nesting, [next(found) if it else None for it in self._is_there]
+        results = self._tf.raw_ops.StatefulPartitionedCall(
+            args=[*tensors, *self._captured], Tout=self._types, f=self._graph
         )
 
+        # The operation returns only the tensors of the structure; other leaves are None.
+        remaining = iter(results)
+        leaves: list[Any] = []
+        for leaf in self._leaves:
+            if leaf is not None:
+                leaf = next(remaining)
+            leaves.append(leaf)
+        return self._tf.nest.pack_sequence_as(self._structure, leaves)
 
-def _open(known: _Sizes, found: _Sizes) -> _Sizes:
-    """Return shapes that both are of."""
-    return [
-        tuple(size if size == other else None for size, other in zip(shape, others, strict=True))
-        for shape, others in zip(known, found, strict=True)
-    ]
+
+def _common_shape(first: _Shape, second: _Shape) -> _Shape:
+    """Return a shape that covers both: sizes that differ are None."""
+    sizes: list[int | None] = []
+    for size, other_size in zip(first, second, strict=True):
+        if size != other_size:
+            size = None
+        sizes.append(size)
+    return tuple(sizes)
 
 
-def _kind_of(value: Any, of_shape: Callable[[Any], Any] = tuple) -> Any:
-    """Return what two values have in common that one graph serves: their nesting, types, and what
-    is no tensor.
+def _graph_key(value: Any, describe_shape: Callable[[Any], Any] = tuple) -> Any:
+    """Return a key that is equal for arguments of the same graph.
+
+    It contains their nesting, types and shapes, and values that are not tensors.
 
     Args:
-        value: tensors of torch, nested in any way, and hashable others.
-        of_shape: what counts of the shape of a tensor.
+        value: tensors of torch, nested in any way, and hashable values.
+        describe_shape: the part of a tensor's shape that counts.
     """
     if isinstance(value, Tensor):
-        return value.dtype, of_shape(value.shape)
+        return value.dtype, describe_shape(value.shape)
     if isinstance(value, Mapping):
-        return type(value), *((key, _kind_of(part, of_shape)) for key, part in value.items())
+        keys = [(name, _graph_key(part, describe_shape)) for name, part in value.items()]
+        return type(value), *keys
     if isinstance(value, (list, tuple)):
-        return type(value), *(_kind_of(part, of_shape) for part in value)
+        return type(value), *[_graph_key(part, describe_shape) for part in value]
     return type(value), value

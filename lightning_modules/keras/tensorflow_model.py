@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,18 +19,17 @@ from .tensorflow_tensors import SharedVariable, to_tensorflow, to_torch
 
 
 class TensorFlowModule(KerasModule):
-    """A torch module around a model that computes in TensorFlow: loss and gradients there, all else
-    in torch.
+    """A torch module around a model that computes loss and gradients in TensorFlow.
 
-    In a training the forward pass computes the gradients of the sum of the losses too, in one graph
-    of TensorFlow, as a training step of TensorFlow does; the backward pass of torch multiplies
-    them. So all samples have to count the same, and no gradient flows through the predictions.
-    Graphs are made once for each shape of a batch.
+    In a training the forward pass also computes the gradients of the sum of the losses, in one
+    graph of TensorFlow, as a training step of TensorFlow does; the backward pass of torch scales
+    them. So all samples need the same weight, and no gradient flows through the predictions. Graphs
+    are made once for each shape of a batch.
 
     Args:
-        model: of Keras, of a TensorFlow that computes, or a `tf.Module` with a `call`.
-        compute: see `KerasModule`; is traced by `tf.function`.
-        xla: have XLA compile the graphs.
+        model: of Keras on TensorFlow, or a `tf.Module` with a `call`.
+        compute: as in `KerasModule`; traced by `tf.function`.
+        xla: let XLA compile the graphs.
 
     Raises:
         ImportError: TensorFlow is not installed.
@@ -39,12 +38,14 @@ class TensorFlowModule(KerasModule):
 
     _tf: Any
     _xla: bool
-    _known: dict[int, SharedVariable]
+    _shared: dict[int, SharedVariable]
+    """All variables, by the id of that of TensorFlow."""
     _trained: list[SharedVariable]
     _states: list[SharedVariable]
+    """Variables that are not trained."""
     _loss_scale: float
-    _training: TensorFlowGraphs
-    _evaluation: TensorFlowGraphs
+    _training_graphs: TensorFlowGraphs
+    _evaluation_graphs: TensorFlowGraphs
 
     def __init__(self, model: Any, compute: Compute, *, xla: bool = False) -> None:
         _check_library(model)
@@ -52,22 +53,21 @@ class TensorFlowModule(KerasModule):
         vars(self).update(
             _tf=sys.modules["tensorflow"],
             _xla=xla,
-            _known={},
+            _shared={},
             _trained=[],
             _states=[],
             _loss_scale=1.0,
         )
-        self._forget_graphs()
+        self._discard_graphs()
         self.register_state_dict_pre_hook(lambda *_: self._follow())
         self.pull()
 
     @property
     def is_built(self) -> bool:
         """Return whether each layer has its weights."""
+        has_variables = bool(self._trained or self._states)
         layers = [self.model, *nested_layers(self.model), *_layers_of_keras_2(self.model)]
-        return all(getattr(layer, "built", True) for layer in layers) and bool(
-            self._trained or self._states
-        )
+        return has_variables and all(getattr(layer, "built", True) for layer in layers)
 
     def build(self, features: Any, labels: Any) -> None:
         """See `KerasModule.build`."""
@@ -77,25 +77,33 @@ class TensorFlowModule(KerasModule):
     def pull(self) -> None:
         """See `KerasModule.pull`."""
         variables = _variables(self.model)
-        trained = [
-            id(_of_tensorflow(variable)) for variable in _made(self.model, "trainable_variables")
-        ]
+        trained_ids: list[int] = []
+        for variable in _existing_variables(self.model, "trainable_variables"):
+            trained_ids.append(id(_tensorflow_variable(variable)))
+
         self._parameters.clear()
         self._buffers.clear()
-        known: dict[int, SharedVariable] = {}
+        shared_by_id: dict[int, SharedVariable] = {}
         for variable, name in zip(variables, stable_names(map(_path, variables)), strict=True):
-            raw = _of_tensorflow(variable)
-            shared = known[id(raw)] = self._known.get(id(raw)) or SharedVariable(raw)
+            tensorflow_variable = _tensorflow_variable(variable)
+            key = id(tensorflow_variable)
+            shared = self._shared.get(key)
+            if shared is None:
+                shared = SharedVariable(tensorflow_variable)
+            shared_by_id[key] = shared
             shared.pull()
-            self._register(name, shared, id(raw) in trained)
-        if trained != [id(shared.variable) for shared in self._trained]:
-            self._forget_graphs()
-        states = [shared for key, shared in known.items() if key not in trained]
-        vars(self).update(_known=known, _trained=[known[key] for key in trained], _states=states)
+            self._register(name, shared, key in trained_ids)
+
+        # Graphs compute gradients of the variables that were trained when they were made.
+        if trained_ids != [id(shared.variable) for shared in self._trained]:
+            self._discard_graphs()
+        trained = [shared_by_id[key] for key in trained_ids]
+        states = [shared for key, shared in shared_by_id.items() if key not in trained_ids]
+        vars(self).update(_shared=shared_by_id, _trained=trained, _states=states)
 
     def push(self) -> None:
         """See `KerasModule.push`."""
-        for shared in self._known.values():
+        for shared in self._shared.values():
             shared.push()
 
     def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
@@ -105,7 +113,7 @@ class TensorFlowModule(KerasModule):
             structure: list[Any] = []
             losses, *leaves = _Losses.apply(self, structure, features, labels, *self.variables())
             return losses, self._tf.nest.pack_sequence_as(structure[0], leaves)
-        losses, predictions, states = self._evaluation(features, labels, self.training)
+        losses, predictions, states = self._evaluation_graphs(features, labels, self.training)
         self._follow(states)
         return to_torch(losses), self.to_torch(predictions)
 
@@ -116,7 +124,7 @@ class TensorFlowModule(KerasModule):
     def constrain(self) -> None:
         """See `KerasModule.constrain`."""
         for variable in constrained(self.model):
-            shared = self._known[id(_of_tensorflow(variable))]
+            shared = self._shared[id(_tensorflow_variable(variable))]
             shared.push()
             shared.variable.assign(variable.constraint(shared.variable))
             shared.pull()
@@ -130,75 +138,88 @@ class TensorFlowModule(KerasModule):
         return map_nested(to_torch, value)
 
     def _register(self, name: str, shared: SharedVariable, trained: bool) -> None:
-        """Hold the tensor of a variable; an optimizer may hold it too, so it stays the same
-        while it can.
+        """Register the tensor of a variable.
+
+        An optimizer may hold the tensor, too, so it stays the same object if possible.
         """
         tensor = shared.tensor
+        is_parameter = isinstance(tensor, nn.Parameter)
         if trained:
-            parameter = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
-            shared.tensor = parameter
-            self.register_parameter(name, parameter)
+            if not is_parameter:
+                tensor = nn.Parameter(tensor)
+            self.register_parameter(name, cast("nn.Parameter", tensor))
         else:
-            shared.tensor = tensor.data if isinstance(tensor, nn.Parameter) else tensor
-            self.register_buffer(name, shared.tensor)
+            if is_parameter:
+                tensor = tensor.data
+            self.register_buffer(name, tensor)
+        shared.tensor = tensor
 
     def _follow(self, states: Any = None) -> None:
-        """Take over what TensorFlow has written: of a graph that returned its states, of all
-        variables otherwise.
-        """
+        """Copy what TensorFlow has written: the states that a graph returned, or all variables."""
         if states is None:
-            for shared in self._known.values():
+            for shared in self._shared.values():
                 shared.follow()
         else:
             for shared, value in zip(self._states, states, strict=True):
                 shared.follow(value)
 
-    # --- what TensorFlow traces
+    # --- functions that TensorFlow traces
 
-    def _forget_graphs(self) -> None:
-        functions = {"_training": self._trained_on, "_evaluation": self._evaluated}
+    def _discard_graphs(self) -> None:
         vars(self).update(
-            {
-                name: TensorFlowGraphs(function, xla=self._xla)
-                for name, function in functions.items()
-            }
+            _training_graphs=TensorFlowGraphs(self._compute_with_gradients, xla=self._xla),
+            _evaluation_graphs=TensorFlowGraphs(self._compute_with_states, xla=self._xla),
         )
 
-    def _evaluated(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any, list[Any]]:
+    def _compute_with_states(
+        self, features: Any, labels: Any, training: bool
+    ) -> tuple[Any, Any, list[Any]]:
         losses, predictions = self.compute(features, labels, training)
         return losses, predictions, self._values_of_states()
 
-    def _trained_on(
+    def _compute_with_gradients(
         self, features: Any, labels: Any, training: bool, scale: Any
     ) -> tuple[Any, Any, list[Any], Any]:
-        """Return losses, predictions, states, and the gradients of the sum of the losses times
-        `scale`.
+        """Return losses, predictions, states, and gradients.
+
+        The gradients are those of the sum of the losses times `scale`.
         """
-        tf, variables = self._tf, [shared.variable for shared in self._trained]
+        tf = self._tf
+        variables = [shared.variable for shared in self._trained]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
             losses, predictions = self.compute(features, labels, training)
-            total = tf.reduce_sum(tf.cast(losses, tf.float32) if losses.dtype.size < 4 else losses)
+            # Half precision would overflow in the sum.
+            summands = losses
+            if losses.dtype.size < 4:
+                summands = tf.cast(losses, tf.float32)
+            total = tf.reduce_sum(summands)
             total *= tf.cast(scale, total.dtype)
-        found = tape.gradient(total, variables)
-        if all(gradient is None for gradient in found):
+
+        gradients = tape.gradient(total, variables)
+        if all(gradient is None for gradient in gradients):
             raise ValueError(
-                f"{_name(self.model)} has a loss that does not depend on its trainable variables: "
-                "numpy() and tf.stop_gradient cut it off."
+                f"{_name(self.model)} has a loss that does not depend on its trainable variables. "
+                "Remove calls of numpy() and tf.stop_gradient, which cut it off."
             )
-        dense = [
-            tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
-            for variable, gradient in zip(variables, found, strict=True)
-        ]
-        return losses, predictions, self._values_of_states(), dense
+
+        # Gradients of embeddings are sparse, and those of unused variables None.
+        dense_gradients: list[Any] = []
+        for variable, gradient in zip(variables, gradients, strict=True):
+            if gradient is None:
+                dense_gradients.append(tf.zeros_like(variable))
+            else:
+                dense_gradients.append(tf.convert_to_tensor(gradient))
+        return losses, predictions, self._values_of_states(), dense_gradients
 
     def _values_of_states(self) -> list[Any]:
         return [shared.variable.read_value() for shared in self._states]
 
 
 class _Losses(torch.autograd.Function):
-    """The losses of a batch as a function of the parameters, with the gradients of their sum
-    computed already.
+    """The losses of a batch as a function of the parameters.
+
+    The forward pass already computes the gradients of their sum.
     """
 
     @staticmethod
@@ -210,12 +231,14 @@ class _Losses(torch.autograd.Function):
         labels: Any,
         *parameters: Tensor,
     ) -> Any:
-        """Compute losses and gradients; `structure` gets the predictions as TensorFlow returned
-        them.
+        """Compute losses and gradients.
+
+        The predictions are appended to `structure` as TensorFlow returned them.
         """
-        ctx.module, ctx.scale = module, module._loss_scale
+        ctx.module = module
+        ctx.scale = module._loss_scale
         scale = torch.tensor(ctx.scale)
-        losses, predictions, states, gradients = module._training(
+        losses, predictions, states, gradients = module._training_graphs(
             features, labels, module.training, scale
         )
         module._follow(states)
@@ -227,38 +250,41 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Weigh the gradients; all losses have to weigh the same.
+        """Scale the gradients by the weight of the losses.
 
         Raises:
-            ValueError: they do not.
+            ValueError: the losses have different weights.
         """
-        weight = _only_value(grad_outputs[0])
-        # For float16 the next gradients are computed as large as these are wanted. Powers of two
-        # round nothing.
-        ctx.module._loss_scale = (
-            2.0 ** (math.frexp(weight)[1] - 1) if weight and math.isfinite(weight) else 1.0
-        )
-        # Others may change them in place, and TensorFlow may have given several of them, or a
-        # constant, one memory.
-        return (
-            None,
-            None,
-            None,
-            None,
-            *[gradient * (weight / ctx.scale) for gradient in ctx.gradients],
-        )
+        weight = _common_weight(grad_outputs[0])
+
+        # For float16 the next gradients are computed in the size that these were needed in. Powers
+        # of two do not round.
+        scale = 1.0
+        if weight and math.isfinite(weight):
+            _, exponent = math.frexp(weight)
+            scale = 2.0 ** (exponent - 1)
+        ctx.module._loss_scale = scale
+
+        # New tensors: others may change them in place, and TensorFlow may have given several of
+        # them, or a constant, the same memory.
+        gradients = [gradient * (weight / ctx.scale) for gradient in ctx.gradients]
+        return None, None, None, None, *gradients
 
 
-def _only_value(weights: Tensor) -> float:
+def _common_weight(weights: Tensor) -> float:
+    """Return the weight that all losses have; 0 without losses."""
     first = weights.reshape(-1)[:1]
-    if any(weights.stride()) and not torch.equal(
-        weights, first.expand(weights.numel()).reshape(weights.shape)
-    ):
-        raise ValueError(
-            "Losses of samples were weighed after TensorFlow's gradients: weigh them in "
-            "compute_loss."
-        )
-    return first.item() if len(first) else 0.0
+    # Strides of 0 mean that all are the same number in memory.
+    if any(weights.stride()):
+        expected = first.expand(weights.numel()).reshape(weights.shape)
+        if not torch.equal(weights, expected):
+            raise ValueError(
+                "Losses of samples were weighted after TensorFlow had computed the gradients: "
+                "weight them in compute_loss."
+            )
+    if len(first) == 0:
+        return 0.0
+    return first.item()
 
 
 def _check_library(model: Any) -> None:
@@ -277,50 +303,52 @@ def _check_library(model: Any) -> None:
 
 
 def _variables(model: Any) -> list[Any]:
-    """Return all variables of a model but those of its metrics, which begin anew each time.
+    """Return all variables of a model, except those of metrics, which start from scratch each time.
 
-    Keras 2 does not count the state of its generators among them, which it has where dropout draws
-    from such.
+    Keras 2 does not list the states of its random generators, which it has for dropout.
     """
-    measured = {
-        id(variable) for metric in getattr(model, "metrics", ()) for variable in metric.variables
-    }
-    drawing: list[Any] = [
-        getattr(layer, "_random_generator", None) for layer in _layers_of_keras_2(model)
-    ]
-    states = [
-        one._generator.state for one in drawing if getattr(one, "_generator", None) is not None
-    ]
-    return [
-        variable for variable in _made(model, "variables") if id(variable) not in measured
-    ] + states
+    metric_ids: set[int] = set()
+    for metric in getattr(model, "metrics", ()):
+        metric_ids.update(id(variable) for variable in metric.variables)
+
+    variables: list[Any] = []
+    for variable in _existing_variables(model, "variables"):
+        if id(variable) not in metric_ids:
+            variables.append(variable)
+    for layer in _layers_of_keras_2(model):
+        random_generator = getattr(layer, "_random_generator", None)
+        generator = getattr(random_generator, "_generator", None)
+        if generator is not None:
+            variables.append(generator.state)
+    return variables
 
 
 def _layers_of_keras_2(model: Any) -> list[Any]:
-    """Return all layers within a model of Keras 2, in an order that depends on nothing but their
-    names in it.
-    """
+    """Return all layers in a model of Keras 2, in an order that depends only on their names."""
     keras = loaded("tf_keras")
     if keras is None or not isinstance(model, keras.layers.Layer):
         return []
-    return [
-        one
-        for one in model.submodules
-        if isinstance(one, keras.layers.Layer) and not hasattr(one, "update_state")
-    ]
+    layers: list[Any] = []
+    for module in model.submodules:
+        is_metric = hasattr(module, "update_state")
+        if isinstance(module, keras.layers.Layer) and not is_metric:
+            layers.append(module)
+    return layers
 
 
-def _made(model: Any, name: str) -> list[Any]:
-    """Return variables of a model, none before it is built: models of Keras 2 have an error
-    instead.
-    """
-    return list(getattr(model, name)) if getattr(model, "built", True) else []
+def _existing_variables(model: Any, name: str) -> list[Any]:
+    """Return variables of a model; none before it is built, when models of Keras 2 raise."""
+    if not getattr(model, "built", True):
+        return []
+    return list(getattr(model, name))
 
 
-def _of_tensorflow(variable: Any) -> Any:
-    """Return the variable of TensorFlow that a variable of Keras 3 has inside."""
-    inner = getattr(variable, "value", None)
-    return inner if hasattr(inner, "read_value") else variable
+def _tensorflow_variable(variable: Any) -> Any:
+    """Return the variable of TensorFlow in a variable of Keras 3; others are returned unchanged."""
+    value = getattr(variable, "value", None)
+    if hasattr(value, "read_value"):
+        return value
+    return variable
 
 
 def _path(variable: Any) -> str:

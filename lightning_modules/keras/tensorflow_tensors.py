@@ -1,6 +1,4 @@
-"""Tensors that torch and TensorFlow share: arguments, results, and variables whose values a
-tensor of torch has.
-"""
+"""Tensors that torch and TensorFlow share: arguments, results, and variables."""
 
 from __future__ import annotations
 
@@ -11,17 +9,14 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 64
-"""Bytes to which TensorFlow's memory is aligned; it ends the process when it is given other
-memory.
-"""
+"""Bytes to which TensorFlow's memory is aligned; other memory terminates the process."""
 
 
 def to_tensorflow(value: Any) -> Any:
-    """Return a tensor of torch as one of TensorFlow, with the same memory where that can be; others
-    as they are.
+    """Return a tensor of torch as one of TensorFlow, with the same memory if possible.
 
     Args:
-        value: a tensor without gradient, or anything else.
+        value: a tensor without gradient; anything else is returned unchanged.
     """
     if not isinstance(value, Tensor):
         return value
@@ -34,7 +29,9 @@ def to_tensorflow(value: Any) -> Any:
 
 def _shareable(tensor: Tensor) -> Tensor:
     tensor = tensor.contiguous()
-    return tensor if _is_aligned(tensor) else tensor.clone()
+    if not _is_aligned(tensor):
+        tensor = tensor.clone()
+    return tensor
 
 
 def _is_aligned(tensor: Tensor) -> bool:
@@ -42,20 +39,21 @@ def _is_aligned(tensor: Tensor) -> bool:
 
 
 def to_torch(value: Any) -> Any:
-    """Return a tensor or variable of TensorFlow as a tensor of torch, with the same memory; None
-    stays None.
+    """Return a tensor or variable of TensorFlow as a tensor of torch, with the same memory.
+
+    None stays None.
 
     Args:
-        value: of either library, or what torch makes a tensor of.
+        value: of either library, or anything that `torch.as_tensor` accepts.
     """
     if value is None or isinstance(value, Tensor):
         return value
     tensorflow = sys.modules["tensorflow"]
-    if tensorflow.is_tensor(value):
-        return torch.from_dlpack(
-            value if isinstance(value, tensorflow.Tensor) else tensorflow.convert_to_tensor(value)
-        )
-    return torch.as_tensor(value)
+    if not tensorflow.is_tensor(value):
+        return torch.as_tensor(value)
+    if not isinstance(value, tensorflow.Tensor):
+        value = tensorflow.convert_to_tensor(value)
+    return torch.from_dlpack(value)
 
 
 def _address(tensor: Any) -> int:
@@ -65,11 +63,11 @@ def _address(tensor: Any) -> int:
 class SharedVariable:
     """A variable of TensorFlow and a tensor of torch with the same values.
 
-    `assign` of TensorFlow takes over the memory of what is assigned, so both have the same memory
-    from the first `push` on: what an optimizer of torch writes there, through `.data` or not,
-    TensorFlow reads. Where TensorFlow writes, it does so in memory of its own, which `follow`
-    copies. Memory that cannot be shared is copied at each `push`; that of an embedding cannot:
-    TensorFlow keeps variables whose rows are looked up to itself, from the first time on.
+    `assign` of TensorFlow adopts the memory of the assigned tensor, so both have the same memory
+    after the first `push`: TensorFlow reads what an optimizer of torch writes there, through
+    `.data` or not. TensorFlow itself writes to new memory, which `follow` copies. Memory that
+    cannot be shared is copied at each `push`. That includes embeddings: once rows of a variable
+    were looked up, TensorFlow copies it at each access.
 
     Args:
         variable: of TensorFlow.
@@ -78,76 +76,82 @@ class SharedVariable:
     def __init__(self, variable: Any) -> None:
         self.variable = variable
         self.tensor = to_torch(variable).clone()
-        self._shared_at: int | None = None
-        """Where the memory is that TensorFlow was given."""
-        self._followed: int | None = None
-        """The version that the tensor had when it was copied from TensorFlow."""
-        self._keeps_to_itself = False
-        """TensorFlow copies the variable whenever it is read or assigned to."""
+        # Address of the memory that was given to TensorFlow.
+        self._shared_address: int | None = None
+        # Version of the tensor when it was copied from TensorFlow.
+        self._followed_version: int | None = None
+        # TensorFlow copies the variable whenever it is read or assigned to.
+        self._copies_on_access = False
 
     def push(self) -> None:
-        """Let TensorFlow have the values of torch, unless others were assigned to its variable
-        since.
-        """
+        """Give TensorFlow the values of torch, unless its variable has newer values."""
         tensor = self.tensor
-        if self._shared_at == tensor.data_ptr():
-            if _address(self._reading()) == self._shared_at:
+        if self._shared_address == tensor.data_ptr():
+            if _address(self._read()) == self._shared_address:
                 return
-            self._keeps_to_itself = self._is_copied_when_read()
-            if not self._keeps_to_itself:
+
+            # The variable has other memory now: either it was assigned to, or it is always copied.
+            self._copies_on_access = self._is_copied_on_read()
+            if not self._copies_on_access:
                 self.follow()
-        if self._followed == tensor._version:
+        if self._followed_version == tensor._version:
             return
-        value, dtype = to_tensorflow(tensor), self.variable.dtype
-        can_share = (
-            tensor.is_cpu
-            and tensor.is_contiguous()
-            and _is_aligned(tensor)
-            and value.dtype == dtype
-        )
-        self.variable.assign(value if can_share else sys.modules["tensorflow"].cast(value, dtype))
-        self._shared_at = tensor.data_ptr() if can_share and not self._keeps_to_itself else None
-        self._followed = None
+
+        value = to_tensorflow(tensor)
+        dtype = self.variable.dtype
+        has_fitting_memory = tensor.is_cpu and tensor.is_contiguous() and _is_aligned(tensor)
+        can_share = has_fitting_memory and value.dtype == dtype
+        if not can_share:
+            value = sys.modules["tensorflow"].cast(value, dtype)
+        self.variable.assign(value)
+        self._shared_address = None
+        if can_share and not self._copies_on_access:
+            self._shared_address = tensor.data_ptr()
+        self._followed_version = None
 
     def pull(self) -> None:
-        """Let torch have the values of TensorFlow; the next `push` gives them back."""
+        """Give torch the values of TensorFlow; the next `push` returns them."""
         self._copy(self.variable)
-        self._shared_at = self._followed = None
+        self._shared_address = None
+        self._followed_version = None
 
     def follow(self, value: Any = None) -> None:
-        """Take over what TensorFlow has written since the last `push`, if it has.
+        """Copy what TensorFlow has written since the last `push`, if anything.
 
         Args:
-            value: of the variable, where it is known already, from a graph that ran after the last
-                `push`.
+            value: the value of the variable, if a graph that ran after the last `push` returned it.
         """
-        torch_leads = (
-            value is None and self._shared_at is None and self._followed != self.tensor._version
-        )
-        if not torch_leads and self._copy(self.variable if value is None else value):
-            self._shared_at, self._followed = None, self.tensor._version
+        if value is None:
+            # Not shared, and changed since it was copied: torch has the newer values.
+            is_shared = self._shared_address is not None
+            if not is_shared and self._followed_version != self.tensor._version:
+                return
+            value = self.variable
+        if self._copy(value):
+            self._shared_address = None
+            self._followed_version = self.tensor._version
 
-    def _reading(self) -> Any:
-        """Return `self.variable.value()`, in a third of the time: each variable is read at each
-        step.
+    def _read(self) -> Any:
+        """Return `self.variable.value()`, but in a third of the time.
+
+        Each variable is read at each step.
         """
         variable = self.variable
         return sys.modules["tensorflow"].raw_ops.ReadVariableOp(
             resource=variable.handle, dtype=variable.dtype
         )
 
-    def _is_copied_when_read(self) -> bool:
-        """Look whether TensorFlow has gone over to copies: otherwise two readings at a time have
-        one memory.
-        """
-        readings = [self._reading() for _ in range(2)]
-        return _address(readings[0]) != _address(readings[1])
+    def _is_copied_on_read(self) -> bool:
+        """Return whether two values that are read have different memory."""
+        first = self._read()
+        second = self._read()
+        return _address(first) != _address(second)
 
     def _copy(self, value: Any) -> bool:
-        """Copy a value unless it is the same memory; says whether it was copied."""
-        found = to_torch(value)
-        if found.data_ptr() == self.tensor.data_ptr():
+        """Copy a value unless it has the same memory; return whether it was copied."""
+        tensor = to_torch(value)
+        if tensor.data_ptr() == self.tensor.data_ptr():
             return False
         with torch.no_grad():
-            self.tensor.copy_(found)
+            self.tensor.copy_(tensor)
         return True

@@ -1,7 +1,8 @@
-"""A Keras model that computes in torch: its variables are torch's parameters already."""
+"""A Keras model that computes in torch: its variables already are parameters of torch."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,11 +23,11 @@ class TorchKerasModule(KerasModule):
     """A torch module around a model of Keras on torch; both have the same memory.
 
     Args:
-        model: see `KerasModule`.
-        compute: see `KerasModule`.
+        model: as in `KerasModule`.
+        compute: as in `KerasModule`.
 
     Raises:
-        TypeError: it is a torch module, but no Keras model.
+        TypeError: the model is a torch module, but not a Keras model.
         ValueError: Keras computes in another library.
     """
 
@@ -63,10 +64,13 @@ class TorchKerasModule(KerasModule):
         """Register the variables again: some may be new, or frozen."""
         self._parameters.clear()
         self._buffers.clear()
-        # of `compile`: begin anew each time
-        measured = {id(variable) for variable in self.model.metrics_variables}
-        kept = [variable for variable in self.model.variables if id(variable) not in measured]
-        for variable, name in zip(kept, stable_names(v.path for v in kept), strict=True):
+        # Metrics of `compile` start from scratch each time.
+        metric_ids = {id(variable) for variable in self.model.metrics_variables}
+        variables = [
+            variable for variable in self.model.variables if id(variable) not in metric_ids
+        ]
+        names = stable_names(variable.path for variable in variables)
+        for variable, name in zip(variables, names, strict=True):
             if variable.value.requires_grad:
                 self.register_parameter(name, variable.value)
             else:
@@ -75,7 +79,7 @@ class TorchKerasModule(KerasModule):
         vars(self).update(_trained=trained)
 
     def push(self) -> None:
-        """Nothing: the model has the same memory."""
+        """Do nothing: the model has the same memory."""
 
     def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
         """See `KerasModule.forward`."""
@@ -93,16 +97,27 @@ class TorchKerasModule(KerasModule):
                 variable.assign(variable.constraint(variable.value))
 
     def native(self, value: Any) -> Any:
-        """Return the value: Keras takes torch's tensors."""
+        """Return the value: Keras accepts torch's tensors."""
         return value
 
     def to_torch(self, value: Any) -> Any:
         """See `KerasModule.to_torch`."""
-        return map_nested(lambda leaf: leaf if leaf is None else torch.as_tensor(leaf), value)
+        return map_nested(_leaf_to_torch, value)
 
-    def _on_device(self) -> Any:
-        """Have Keras make its tensors where the weights are; by itself it takes a GPU wherever
-        there is one.
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """Let Keras make its tensors on the device of the weights.
+
+        By default it uses a GPU whenever there is one.
         """
-        weight = next(iter((*self._parameters.values(), *self._buffers.values())), None)
-        return self.keras.device("cpu" if weight is None else str(weight.device))
+        device = "cpu"
+        for weight in (*self._parameters.values(), *self._buffers.values()):
+            if weight is not None:
+                device = str(weight.device)
+                break
+        return self.keras.device(device)
+
+
+def _leaf_to_torch(leaf: Any) -> Tensor | None:
+    if leaf is None:
+        return None
+    return torch.as_tensor(leaf)

@@ -15,18 +15,19 @@ def wrap_keras_model(model: Any, compute: Compute, *, xla: bool = False) -> Kera
     Args:
         model: of Keras on torch, or one that computes in TensorFlow.
         compute: see `KerasModule`.
-        xla: have TensorFlow compile it.
+        xla: let TensorFlow compile the model.
 
     Raises:
-        TypeError: it is no Keras model.
-        ImportError: a library is missing; says what to install.
-        ValueError: it computes in another library than these.
-        NotImplementedError: `xla` is asked of torch.
+        TypeError: the model is not a Keras model.
+        ImportError: a library is missing; the message says what to install.
+        ValueError: the model computes in another library.
+        NotImplementedError: `xla` is True for a model that computes in torch.
     """
     if isinstance(model, nn.Module):
         if xla:
             raise NotImplementedError(
-                "xla=True: the model computes in torch, and XLA is for TensorFlow. Leave it out."
+                "xla=True is not supported: the model computes in torch, and XLA is a compiler of "
+                "TensorFlow. Remove it."
             )
         from .torch_model import TorchKerasModule
 

@@ -128,7 +128,7 @@ def test_models_that_cannot_be_trained_are_refused(tmp_path):
         folder=tmp_path,
         model=torch.nn.Linear(4, 3),
     )
-    refused(NotImplementedError, "xla=True: the model computes in torch", folder=tmp_path, xla=True)
+    refused(NotImplementedError, "xla=True.*the model computes in torch", folder=tmp_path, xla=True)
     model = network()
     model.loss = None
     refused(ValueError, r"has no loss.*compile\(loss", folder=tmp_path, model=model, train=True)
@@ -174,7 +174,7 @@ def test_fp16_and_gradients_of_ones_own_do_not_go_together(tmp_path):
         def training_step(self, *args):
             return super().training_step(*args)
 
-    with pytest.raises(NotImplementedError, match=r"fp16=True with a training_step"):
+    with pytest.raises(NotImplementedError, match=r"fp16=True.*training_step"):
         trainer(tmp_path, cls=Own, fp16=True).train()
     trainer(tmp_path, cls=Own, bf16=True, max_steps=1).train()
 

@@ -260,7 +260,7 @@ def test_losses_are_weighed_in_tensorflow_only():
     module = wrapped(network())
     losses, predictions = module(X, Y)
     assert not predictions.requires_grad
-    with pytest.raises(ValueError, match="weigh them in compute_loss"):
+    with pytest.raises(ValueError, match="weight them in compute_loss"):
         (losses * torch.arange(6.0)).sum().backward()
 
 
