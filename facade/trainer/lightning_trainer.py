@@ -226,7 +226,7 @@ def _precision(trainer: Trainer) -> Any:
     if name == "16-mixed" and not plan.strategy.scales_losses:
         scaler = trainer.accelerator.renew_scaler()
     if scaler is not None:
-        scaler.together = plan.strategy.shards_weights
+        scaler.gradients_are_sharded = plan.strategy.shards_weights
 
     # The strategy's own plugin, or one of the two here.
     if own is not None:

@@ -370,7 +370,7 @@ class TrainerModule(EvaluationModule):
                 trainer.optimizer, trainer.model, run.strategy.forward_model
             )
             if trainer.accelerator.scaler is not None:
-                trainer.accelerator.scaler.others = left_out
+                trainer.accelerator.scaler.extra_parameters = left_out
         return optimizers
 
     def _forward_backward(

@@ -105,7 +105,7 @@ class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
         device: type of the device, such as `cuda`.
 
     Attributes:
-        scaler: scales losses under `16-mixed`; a `LossScaler` that works `together`.
+        scaler: scales losses under `16-mixed`; a `LossScaler` that has `gradients_are_sharded`.
     """
 
     def __init__(

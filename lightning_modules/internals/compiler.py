@@ -16,8 +16,9 @@ from torch.optim import Optimizer
 
 try:
     from torch._compile import _disable_dynamo
-# a torch that calls it otherwise: the compiler is loaded at once, and nothing here has an effect
 except ImportError:
+    # This torch has another name for it: the compiler is loaded at once, and nothing here has an
+    # effect.
     from torch._dynamo import disable as _disable_dynamo
 
 DYNAMO = "torch._dynamo"
@@ -42,29 +43,30 @@ def build_optimizers_without_compiler() -> None:
 
 
 def step_without_compiler(optimizer: Any) -> None:
-    """Make the steps of one of torch's optimizers without loading the compiler; others are not
-    changed.
+    """Make the steps of one of torch's optimizers without loading the compiler.
 
-    Hooks around the step are still called. Call this before a schedule is made, which wraps the
-    step.
+    Optimizers of other libraries are not changed. Hooks around the step are still called. Call this
+    before a schedule is made, which wraps the step.
     """
     if "step" in getattr(optimizer, "__dict__", {}):
-        return  # done before, or replaced by others
-    guarded: Any = getattr(getattr(type(optimizer), "step", None), "__wrapped__", None)
-    known = getattr(getattr(guarded, "__code__", None), "co_name", "") == "_use_grad"
-    if not known or optimizer.defaults["differentiable"] or DYNAMO in sys.modules:
+        # Done before, or replaced by another library.
+        return
+    class_step = getattr(type(optimizer), "step", None)
+    guarded: Any = getattr(class_step, "__wrapped__", None)
+    code = getattr(guarded, "__code__", None)
+    is_of_torch = getattr(code, "co_name", "") == "_use_grad"
+    if not is_of_torch or optimizer.defaults["differentiable"] or DYNAMO in sys.modules:
         return
     step = torch.no_grad()(guarded.__wrapped__)
     optimizer.step = types.MethodType(Optimizer.profile_hook_step(step), optimizer)
 
 
 def _call_plainly(disabled: Any) -> None:
-    """Call a function that torch has wrapped in `_disable_dynamo` directly while the compiler is
-    not loaded.
+    """Call a function without its wrapper `_disable_dynamo` while the compiler is not loaded.
 
-    The decorator loads the compiler at the first call, and keeps what it calls from then on as an
-    attribute of the function, `__dynamo_disable`. In a torch without that attribute the compiler is
-    loaded as ever.
+    The wrapper loads the compiler at the first call, and stores the function that it calls from
+    then on as its attribute `__dynamo_disable`. In a torch without that attribute the compiler is
+    loaded as usual.
     """
     function = disabled.__wrapped__
 
@@ -73,7 +75,8 @@ def _call_plainly(disabled: Any) -> None:
         if DYNAMO not in sys.modules:
             return function(*args, **kwargs)
         if vars(function).get("__dynamo_disable") is plainly:
-            del function.__dynamo_disable  # from here on torch decides
+            # From here on torch decides.
+            del function.__dynamo_disable
         return disabled(*args, **kwargs)
 
     if DYNAMO not in sys.modules and not hasattr(function, "__dynamo_disable"):

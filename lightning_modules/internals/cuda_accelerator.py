@@ -1,6 +1,4 @@
-"""Lightning on GPUs of NVIDIA, whichever way a script has set the precision of products in
-float32.
-"""
+"""Lightning on GPUs of NVIDIA, however a script sets the precision of products in float32."""
 
 from __future__ import annotations
 

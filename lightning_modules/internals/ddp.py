@@ -11,8 +11,7 @@ from .lightning_import import DDPStrategy
 
 
 class ModelDDPStrategy(DDPStrategy):
-    """As Lightning's `DDPStrategy`, but the model inside of the LightningModule is wrapped, not the
-    module itself.
+    """As Lightning's `DDPStrategy`, but wraps the model inside of the LightningModule.
 
     Lightning runs the whole `training_step` inside of the forward pass of
     `DistributedDataParallel`. A backward pass in there is not synchronized unless it is
@@ -30,7 +29,5 @@ class ModelDDPStrategy(DDPStrategy):
         self._wrap = wrap
 
     def configure_ddp(self) -> None:
-        """Have the model wrapped; the LightningModule stays as it is, and its steps are called
-        directly.
-        """
+        """Wrap the model; the LightningModule stays as it is, and its steps are called directly."""
         self._wrap(self.root_device)

@@ -33,14 +33,13 @@ def use_fast_loops(trainer: Trainer) -> None:
     trainer.validate_loop = evaluation_loop(trainer, TrainerFn.VALIDATING)
     trainer.test_loop = evaluation_loop(trainer, TrainerFn.TESTING)
     fit_loop.epoch_loop.val_loop = evaluation_loop(trainer, TrainerFn.FITTING)
-    fit_loop._warn_if_modules_in_eval_mode = no_op  # each step sets the mode
+    # Each step sets the mode, so that this warning does not apply.
+    fit_loop._warn_if_modules_in_eval_mode = no_op
     fit_loop.epoch_loop.run = partial(run_epoch, trainer)
 
 
 def evaluation_loop(trainer: Trainer, function: TrainerFn) -> EvaluationLoop:
-    """Return a loop that validates or tests, or that evaluates in the middle of a training,
-    silently.
-    """
+    """Return a loop that validates, tests, or evaluates silently in the middle of a training."""
     stage = RunningStage.TESTING if function is TrainerFn.TESTING else RunningStage.VALIDATING
     return EvaluationLoop(
         trainer, function, stage, verbose=function is not TrainerFn.FITTING, inference_mode=False
@@ -50,10 +49,10 @@ def evaluation_loop(trainer: Trainer, function: TrainerFn) -> EvaluationLoop:
 def run_epoch(trainer: Any, data_fetcher: Any) -> None:
     """Run the batches of an epoch, for a module with manual optimization.
 
-    Counts what Lightning's loop counts and calls the hooks that it calls, of callbacks too. What
-    such a module does itself is left out: batches are not moved, and there are no validations and
-    schedules between two of them. A module ends the epoch before a batch by returning -1 from
-    `on_train_batch_start`, or by ending its data. Lightning calls this in a block of the
+    It counts what Lightning's loop counts, and calls the hooks that it calls, of callbacks too.
+    Work that such a module does itself is left out: batches are not moved, and validations and
+    schedules do not run between two of them. A module ends the epoch before a batch by returning -1
+    from `on_train_batch_start`, or by ending its data. Lightning calls this in a block of the
     `HookGuard`.
     """
     module = trainer.lightning_module
@@ -64,8 +63,9 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
 
     loop.reset()
     loop.on_run_start(data_fetcher)
-    loop.manual_optimization.on_run_start()  # counts the steps of Lightning's optimizers
-    loop.on_iteration_done()  # ends a restart
+    # Counts the steps of Lightning's optimizers, and ends a restart.
+    loop.manual_optimization.on_run_start()
+    loop.on_iteration_done()
     while not (has_callbacks and trainer.should_stop and loop.done):
         # Except where a callback stops the training the loader ends the epoch: its end draws random
         # numbers.
@@ -128,19 +128,21 @@ def has_plain_steps(trainer: Trainer) -> bool:
 
 
 def optimizer_of(trainer: Trainer) -> Any:
-    """Return the optimizer for the steps of a module: Lightning's, or a `PlainOptimizer` where
-    that does the same.
+    """Return the optimizer for the steps of a module.
+
+    It is Lightning's, or a `PlainOptimizer` where that does the same.
     """
-    if has_plain_steps(trainer) and getattr(trainer.precision_plugin, "scaler", None) is None:
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    if scaler is None and has_plain_steps(trainer):
         return PlainOptimizer(trainer)
     return trainer.lightning_module.optimizers()
 
 
 class PlainOptimizer:
-    """Step torch's optimizer as a `LightningOptimizer` does, where strategy and precision add
-    nothing to the step.
+    """Step torch's optimizer as a `LightningOptimizer` does.
 
-    It gets no closure: some optimizers do something else with one.
+    It is for strategies and precisions that add nothing to the step. The optimizer gets no closure,
+    with which some optimizers step otherwise.
 
     Args:
         trainer: a trainer that trains.
@@ -163,13 +165,14 @@ class PlainOptimizer:
 
 
 def _required_arguments(optimizer: Any) -> tuple[None, ...]:
-    """Return the arguments of `step`: none, or None for a closure that it requires, as in older
-    classes.
-    """
+    """Return the arguments of `step`: None for a closure that older classes require."""
     _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [one for one in parameters if one.default is one.empty and one.kind in positional]
-    return (None,) * len(required)
+    count = 0
+    for parameter in parameters:
+        if parameter.default is parameter.empty and parameter.kind in positional:
+            count += 1
+    return (None,) * count
 
 
 class FastModule(LightningModule):
@@ -192,9 +195,7 @@ class FastModule(LightningModule):
 
 
 class EvaluationLoop(_EvaluationLoop):
-    """Lightning's evaluation loop, for a `FastModule` and one loader, whose batches are not
-    moved.
-    """
+    """Lightning's evaluation loop, for a `FastModule` and one loader; batches are not moved."""
 
     def _evaluation_step(
         self,
@@ -231,8 +232,7 @@ class EvaluationLoop(_EvaluationLoop):
 
 
 class ForwardPrecision(ForwardCasting, MixedPrecision):
-    """As Lightning's `MixedPrecision`, but steps are not cast as a whole: `precision.casting` casts
-    forward passes.
+    """As Lightning's `MixedPrecision`, but `precision.casting` casts forward passes, not steps.
 
     So a loss that is computed outside of the model is computed in float32, and a weight that the
     model uses twice is cast once, as `accelerate` has it; the numbers depend on both. "16-mixed" is
@@ -247,11 +247,10 @@ class ForwardPrecision(ForwardCasting, MixedPrecision):
 
 
 class HookGuard(PassThroughProfiler):
-    """Lightning profiler that measures nothing; a `StopIteration` that leaves a profiled block
-    becomes an error.
+    """Lightning profiler that turns a `StopIteration` that leaves a profiled block into an error.
 
-    Lightning runs each hook of modules, callbacks and strategies, and each epoch, in such a block,
-    but not the fetching of a batch, whose `StopIteration` ends the loop.
+    It measures nothing. Lightning runs each hook of modules, callbacks and strategies, and each
+    epoch, in such a block, but not the fetching of a batch, whose `StopIteration` ends the loop.
     """
 
     def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override] - all it needs to be

@@ -40,7 +40,7 @@ class _Deferred(type):
         return cls._real()(*args, **kwargs)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        # Of a class whose module is not loaded there is no instance.
+        # A class whose module is not loaded has no instances.
         return cls.__module__ in sys.modules and isinstance(instance, cls._real())
 
 
@@ -66,7 +66,7 @@ def deferring(module: str, *submodules: str, **members: Any) -> Iterator[None]:
         name = f"{module}.{submodule}"
         stand_ins[name] = _stand_in(name)
 
-    hidden = {}
+    hidden: dict[str, types.ModuleType] = {}
     for name in list(sys.modules):
         if name == module or name.startswith(f"{module}."):
             hidden[name] = sys.modules.pop(name)
@@ -89,7 +89,8 @@ def _stand_in(module: str) -> types.ModuleType:
 
 
 def _deferred(module: str, name: str) -> _Deferred:
-    if name.startswith("__"):  # what Python itself asks of a module
+    # Python itself asks modules for these.
+    if name.startswith("__"):
         raise AttributeError(name)
     return _Deferred(name, (), {"__module__": module})
 
@@ -165,7 +166,8 @@ from torchmetrics import classification
 if not is_installed("torch_xla"):
     # Lightning takes a folder of that name for the library, and remembers its first answer.
     modules: dict[str, Any] = sys.modules
-    folder, modules["torch_xla"] = modules.get("torch_xla"), None
+    folder = modules.get("torch_xla")
+    modules["torch_xla"] = None
     XLAAccelerator.auto_device_count()
     if folder is None:
         del modules["torch_xla"]

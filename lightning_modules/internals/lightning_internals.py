@@ -1,6 +1,4 @@
-"""Uses of Lightning's private names; all of them are here and in `fast_path.py`, each with a
-test.
-"""
+"""Uses of Lightning's private names, each with a test; others are in `fast_path.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from .fast_path import evaluation_loop, no_op
 from .lightning_import import CombinedLoader, Trainer, TrainerFn, _given_hyperparameters, registry
 
 LOGGED_STEPS = "_batches_that_stepped"
-"""Under this name a checkpoint of Lightning holds the step that its loggers have come to."""
+"""Under this name a checkpoint of Lightning holds the last step of its loggers."""
 
 
 _ANNOUNCING = ("lightning.pytorch", "lightning.fabric")
@@ -26,10 +24,10 @@ _CALLBACKS = "lightning.pytorch.callbacks"
 
 @contextlib.contextmanager
 def packages_searched_once() -> Iterator[None]:
-    """Search the installed packages for Lightning callbacks once, not for each Trainer, which takes
-    milliseconds.
+    """Search the installed packages for Lightning callbacks once, not for each Trainer.
 
-    The callback of this package, by which plain Trainers report to a sweep, is left out.
+    A search takes milliseconds. The callback of this package, by which plain Trainers report to a
+    sweep, is left out.
     """
     searching: Any = registry
     usual = searching.entry_points
@@ -42,9 +40,7 @@ def packages_searched_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_advice_on_devices() -> Iterator[None]:
-    """Make a Trainer without Lightning's warning that there is a GPU which it was not told to
-    use.
-    """
+    """Make a Trainer without Lightning's warning about a GPU that it was not told to use."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="[GT]PU available but not used")
         yield
@@ -52,7 +48,7 @@ def without_advice_on_devices() -> Iterator[None]:
 
 @functools.cache
 def _entry_points(group: str) -> list[EntryPoint]:
-    return [one for one in entry_points(group=group) if one.name != "lightrainer"]
+    return [entry for entry in entry_points(group=group) if entry.name != "lightrainer"]
 
 
 def keep_signal_handlers(trainer: Trainer) -> None:
@@ -63,11 +59,12 @@ def keep_signal_handlers(trainer: Trainer) -> None:
     """
     connector: Any = trainer._signal_connector
     epoch_loop: Any = trainer.fit_loop.epoch_loop
-    connector.register_signal_handlers = epoch_loop._broadcast_sigterm_tensor = no_op
+    connector.register_signal_handlers = no_op
+    epoch_loop._broadcast_sigterm_tensor = no_op
 
 
 def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> None:
-    """Set the progress of the fit loop to a position, so that counters and epochs go on from there.
+    """Set the progress of the fit loop to a position, from which counters and epochs continue.
 
     Args:
         trainer: a trainer that has not run yet.
@@ -82,15 +79,14 @@ def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> 
     _set_progress(epoch_loop.batch_progress.total, global_step)
     _set_progress(epoch_loop.batch_progress.current, window)
     steps = epoch_loop.manual_optimization.optim_step_progress.total
-    steps.ready = steps.completed = global_step
+    steps.ready = global_step
+    steps.completed = global_step
     epoch_loop._batches_that_stepped = global_step
     epoch_loop._restarting = window > 0
 
 
 def is_made_by_cli() -> bool:
-    """Return whether `LightningCLI` is making a module, whose hyperparameters are saved as plain
-    values.
-    """
+    """Return whether `LightningCLI` is making a module, with hyperparameters as plain values."""
     return _given_hyperparameters.get() is not None
 
 
@@ -111,24 +107,24 @@ def uses_distributed_samplers(trainer: Trainer) -> bool:
 
 def combined(loader: Any, *, training: bool) -> CombinedLoader:
     """Return a loader in Lightning's collection of loaders, without torch's FutureWarning."""
+    mode = "max_size_cycle" if training else "sequential"
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-        return CombinedLoader(loader, "max_size_cycle" if training else "sequential")
+        return CombinedLoader(loader, mode)
 
 
 def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
-    """Run Lightning's evaluation loop over `loader` in the middle of `fit`, and leave the fit loop
-    as it was.
+    """Run Lightning's evaluation loop over `loader` in the middle of `fit`.
 
-    Lightning callbacks see the validation hooks; the module's `validation_step` gets the batches.
+    The fit loop is as before afterwards. Lightning callbacks see the validation hooks; the module's
+    `validation_step` gets the batches.
     """
     epoch_loop = trainer.fit_loop.epoch_loop
     connector = trainer._logger_connector
-    usual_loop, usual_limit, first_iteration = (
-        epoch_loop.val_loop,
-        trainer.limit_val_batches,
-        connector._first_loop_iter,
-    )
+    usual_loop = epoch_loop.val_loop
+    usual_limit = trainer.limit_val_batches
+    first_iteration = connector._first_loop_iter
+
     loop = evaluation_loop(trainer, TrainerFn.FITTING)
     loop._data_source.instance = combined(loader, training=False)
     epoch_loop.val_loop = loop
@@ -137,7 +133,7 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
     try:
         loop.run()
     except BaseException:
-        # the mode of each module as it was: `train()` of the model may be its own
+        # Restores the mode of each module: `train()` of the model may be an override.
         loop._on_evaluation_model_train()
         raise
     finally:
@@ -149,8 +145,9 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
 
 
 def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options: Any) -> None:
-    """Log values as those of one loader when an evaluation ends; Lightning would add them to the
-    results of all.
+    """Log values as those of one loader when an evaluation ends.
+
+    Lightning would add them to the results of all loaders.
 
     Args:
         module: in a hook `on_validation_epoch_end` or `on_test_epoch_end`.
@@ -166,7 +163,7 @@ def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options
     loop = loops.get(trainer.state.fn, trainer.fit_loop.epoch_loop.val_loop)
     results: Any = trainer._results
     of_loaders = loop._logged_outputs
-    # fewer where a loader has no batch
+    # There are fewer results than loaders if a loader has no batch.
     if len(of_loaders) == 1 or len(of_loaders) != loop.num_dataloaders:
         module.log_dict(numbers, **options)
         return
@@ -179,8 +176,9 @@ def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Pass a KeyboardInterrupt on to the script: Lightning would exit, and ignore SIGINT from
-    then on.
+    """Pass a KeyboardInterrupt on to the script.
+
+    Lightning would exit, and ignore SIGINT from then on.
     """
     handler = signal.getsignal(signal.SIGINT)
     try:
@@ -196,35 +194,40 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet(active: bool = True) -> Iterator[None]:
-    """Silence Lightning's own messages (devices found, limits reached), but not those of its
-    callbacks.
+    """Silence Lightning's own messages (devices found, limits reached).
+
+    Those of its callbacks are logged as before.
+
+    Args:
+        active: False changes nothing.
     """
-    announcing = map(logging.getLogger, _ANNOUNCING if active else ())
-    levels = {
-        logger: logging.WARNING
-        for logger in announcing
-        if logger.getEffectiveLevel() < logging.WARNING
-    }
+    levels: dict[logging.Logger, int] = {}
+    for name in _ANNOUNCING:
+        logger = logging.getLogger(name)
+        if active and logger.getEffectiveLevel() < logging.WARNING:
+            levels[logger] = logging.WARNING
     if levels:
         callbacks = logging.getLogger(_CALLBACKS)
         levels[callbacks] = callbacks.getEffectiveLevel()
-    given = {logger: logger.level for logger in levels}
+
+    levels_before = {logger: logger.level for logger in levels}
     for logger, level in levels.items():
         logger.setLevel(level)
     try:
         yield
     finally:
-        for logger, level in given.items():
+        for logger, level in levels_before.items():
             logger.setLevel(level)
 
 
 @contextlib.contextmanager
 def optimizers_in_place(strategy: Any) -> Iterator[None]:
-    """Leave the states of optimizers on their device at the end of a run; Lightning would move them
-    to the CPU.
+    """Leave the states of optimizers on their device at the end of a run.
+
+    Lightning would move them to the CPU.
 
     Args:
-        strategy: of a Trainer whose module stays on the device, too, so that a script can go on
+        strategy: of a Trainer whose module stays on the device too, so that a script can continue
             with both.
     """
     tear_down = strategy.teardown
@@ -241,12 +244,14 @@ def optimizers_in_place(strategy: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        del strategy.teardown  # it was of the class
+        # The method of the class again.
+        del strategy.teardown
 
 
 def release(trainer: Trainer) -> None:
-    """Empty a trainer after its run: it is in a cycle, which would keep module, optimizers and
-    data alive.
+    """Empty a trainer after its run.
+
+    It is in a reference cycle, which would keep module, optimizers and data alive.
     """
     if trainer.lightning_module is not None:
         trainer.lightning_module.trainer = None
@@ -257,8 +262,9 @@ def release(trainer: Trainer) -> None:
 
 
 def start_no_processes(strategy: Any) -> Any:
-    """Leave the launcher of a `DDPStrategy` out: it would refuse notebooks, and the processes run
-    already.
+    """Leave the launcher of a `DDPStrategy` out.
+
+    It would refuse notebooks, and the processes run already.
 
     Args:
         strategy: not attached to a Trainer yet.
@@ -268,8 +274,7 @@ def start_no_processes(strategy: Any) -> Any:
 
 
 def configure_activation_checkpointing(strategy: Any) -> None:
-    """Configure DeepSpeed's activation checkpointing from its section of the configuration, if
-    there is one.
+    """Configure DeepSpeed's activation checkpointing from its section of the configuration.
 
     Args:
         strategy: a `DeepSpeedStrategy`.
@@ -278,4 +283,7 @@ def configure_activation_checkpointing(strategy: Any) -> None:
 
 
 def _set_progress(tracker: Any, count: int) -> None:
-    tracker.ready = tracker.started = tracker.processed = tracker.completed = count
+    tracker.ready = count
+    tracker.started = count
+    tracker.processed = count
+    tracker.completed = count

@@ -19,9 +19,9 @@ def require_lightning() -> None:
     Raises:
         ImportError: another version is installed, or none.
     """
-    found = installed("lightning")
-    if found is None or is_older(found, LOWEST) or not is_older(found, BELOW):
+    version = installed("lightning")
+    if version is None or is_older(version, LOWEST) or not is_older(version, BELOW):
         raise ImportError(
-            f"lightrainer uses private names of Lightning, and {found or 'none'} is installed: "
+            f"lightrainer uses private names of Lightning, and {version or 'none'} is installed: "
             f'pip install "lightning>={LOWEST},<{BELOW}"'
         )

@@ -109,7 +109,7 @@ def current_loop_position(trainer: Trainer) -> LoopPosition:
 
 
 def settle_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) -> None:
-    """Write the counters anew, so that Lightning takes them as they are.
+    """Rewrite the counters so that Lightning uses them unchanged.
 
     It guesses from how they differ at which hook they were written, and leaves out validations,
     ends of epochs, or whole epochs. `resume_inside_epoch` sees to what is left to do.
@@ -323,8 +323,9 @@ def _both(counts: dict[str, int]) -> dict[str, dict[str, int]]:
 
 
 def restart_loaders(trainer: Trainer) -> None:
-    """Begin the iteration of the train loaders once more: Lightning did before it called a hook,
-    and may have read.
+    """Begin the iteration of the train loaders again.
+
+    Lightning began it before it called a hook, and may have read batches.
     """
     fetcher: Any = trainer.fit_loop._data_fetcher
     if fetcher is not None:

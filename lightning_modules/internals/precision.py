@@ -22,18 +22,19 @@ _BEFORE = "_forward_before_cast"
 
 
 class LossScaler(torch.amp.GradScaler):
-    """As `torch.amp.GradScaler`, with the same state, but unscaling is idempotent, and skipped
-    steps are recorded.
+    """As `torch.amp.GradScaler`, with the same state, but gradients are unscaled only once.
+
+    It also records skipped steps.
 
     Attributes:
-        together: ranks hold parts of the gradients, so that an infinite value on one of them counts
-            on all.
-        others: parameters in no optimizer, whose gradients are unscaled with those of the first
-            one: they count in the norm of the model.
+        gradients_are_sharded: ranks hold parts of the gradients, so that an infinite value on one
+            of them counts on all.
+        extra_parameters: parameters without an optimizer, whose gradients are unscaled with those
+            of the first one: they count in the norm of the model.
     """
 
-    together = False
-    others: Sequence[torch.Tensor] = ()
+    gradients_are_sharded = False
+    extra_parameters: Sequence[torch.Tensor] = ()
 
     def __init__(self, device: str, **options: Any) -> None:
         super().__init__(device, **options)
@@ -46,13 +47,17 @@ class LossScaler(torch.amp.GradScaler):
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients by the scale, if that has not been done since the last step."""
-        if id(optimizer) not in self._unscaled:
-            super().unscale_(optimizer)
-            if not self._unscaled:
-                scale: Any = self._scale
-                for gradient in (other.grad for other in self.others if other.grad is not None):
-                    gradient.div_(scale.to(gradient.device))
-            self._unscaled.add(id(optimizer))
+        if id(optimizer) in self._unscaled:
+            return
+        super().unscale_(optimizer)
+
+        # Once for all optimizers.
+        if not self._unscaled:
+            scale: Any = self._scale
+            for parameter in self.extra_parameters:
+                if parameter.grad is not None:
+                    parameter.grad.div_(scale.to(parameter.grad.device))
+        self._unscaled.add(id(optimizer))
 
     def _unscale_grads_(
         self,
@@ -61,24 +66,28 @@ class LossScaler(torch.amp.GradScaler):
         found_inf: torch.Tensor,
         allow_fp16: bool,
     ) -> dict[torch.device, torch.Tensor]:
-        if not self.together:
+        if not self.gradients_are_sharded:
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-        gradients = [
-            p.grad
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if p.grad is not None
-        ]
-        worst = found_inf.clone()
+        gradients: list[torch.Tensor] = []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    gradients.append(parameter.grad)
+
+        # 1 if any gradient of any rank is infinite or NaN.
+        is_infinite = found_inf.clone()
         with torch.no_grad():
-            for gradient in map(local_part, gradients):
-                worst = worst.maximum(gradient.isfinite().all().logical_not().to(worst))
-                gradient.mul_(inv_scale.to(gradient.device))
-        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-        return {
-            device: worst.to(device)
-            for device in (found_inf.device, *(one.device for one in gradients))
-        }
+            for gradient in gradients:
+                part: torch.Tensor = local_part(gradient)
+                is_part_infinite = part.isfinite().all().logical_not()
+                is_infinite = is_infinite.maximum(is_part_infinite.to(is_infinite))
+                part.mul_(inv_scale.to(part.device))
+        dist.all_reduce(is_infinite, op=dist.ReduceOp.MAX)
+
+        # torch asks for it on each device.
+        devices = {found_inf.device}
+        devices.update(gradient.device for gradient in gradients)
+        return {device: is_infinite.to(device) for device in devices}
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale gradients unless that is done, and step if all are finite."""
@@ -97,10 +106,9 @@ class LossScaler(torch.amp.GradScaler):
 
 
 class ForwardCasting:
-    """Mixin for precision plugins of Lightning: forward passes of the model are cast (`casting`),
-    not whole steps.
+    """Mixin for precision plugins of Lightning that cast forward passes, not whole steps.
 
-    The model and its inputs keep their dtype.
+    See `casting`. The model and its inputs keep their dtype.
     """
 
     precision: Any
@@ -109,9 +117,9 @@ class ForwardCasting:
     def autocast_context_manager(self) -> Any:
         """Return the context of forward passes of the model."""
         dtype = HALF.get(self.precision)
-        return (
-            contextlib.nullcontext() if dtype is None else torch.autocast(self.device, dtype=dtype)
-        )
+        if dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device, dtype=dtype)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """Return the module unchanged."""
@@ -134,21 +142,21 @@ class ForwardCasting:
 def casting(
     model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]
 ) -> Iterator[None]:
-    """Run the forward passes of a model in `context`, and make what comes out float32.
+    """Run the forward passes of a model in `context`, and convert their outputs to float32.
 
-    Copies and pickles of the model that are made meanwhile are sound: `forward` is a method of the
+    Copies and pickles of the model that are made meanwhile work: `forward` is a method of the
     instance.
 
     Args:
         model: the model; hooks on it see what a caller sees.
         context: makes a context, such as `torch.autocast("cpu", torch.bfloat16)`.
     """
-    own = vars(model).get("forward")
+    before = vars(model).get("forward")
     model.forward = MethodType(_cast(model, context), model)
     try:
         yield
     finally:
-        _restore(model, own)
+        _restore(model, before)
 
 
 def start_casting(
@@ -166,19 +174,23 @@ def stop_casting(model: nn.Module) -> None:
         _restore(model, vars(model).pop(_BEFORE))
 
 
-def _restore(model: nn.Module, own: Any) -> None:
-    """Give a model the `forward` back that it had of its own; None for that of its class."""
-    if own is None:
+def _restore(model: nn.Module, forward: Callable[..., Any] | None) -> None:
+    """Give a model its former `forward` as an attribute; None for the method of its class."""
+    if forward is None:
         del model.forward
     else:
-        model.forward = own
+        model.forward = forward
 
 
 def _cast(
     model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]
 ) -> Callable[..., Any]:
-    given: Any = model.forward
-    forward = given.__func__ if getattr(given, "__self__", None) is model else _as_method(given)
+    """Return a `forward` that runs the model's in a context, and converts outputs to float32."""
+    present: Any = model.forward
+    if getattr(present, "__self__", None) is model:
+        forward = present.__func__
+    else:
+        forward = _as_method(present)
 
     @functools.wraps(forward)
     def cast(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -186,7 +198,8 @@ def _cast(
             output = forward(self, *args, **kwargs)
         return map_nested(_to_float32, output)
 
-    cast.__name__ = "forward"  # so that a pickled model asks itself for its `forward`
+    # A pickled model looks its method up by this name.
+    cast.__name__ = "forward"
     return cast
 
 
@@ -200,5 +213,6 @@ def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _to_float32(leaf: Any) -> Any:
-    half = isinstance(leaf, torch.Tensor) and leaf.dtype in HALF.values()
-    return leaf.float() if half else leaf
+    if isinstance(leaf, torch.Tensor) and leaf.dtype in HALF.values():
+        return leaf.float()
+    return leaf

@@ -10,15 +10,16 @@ from torch.utils import _pytree
 
 
 def default_store() -> Any:
-    """Return the store of the default process group, or None for MPI, which has none."""
+    """Return the store of the default process group; None for MPI, which has no store."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
 
 
 def mark_as_stepped(optimizer: Any, step: Callable[..., Any]) -> None:
-    """Give an optimizer a `step` that torch's schedules neither wrap nor wait for: else they
-    warn of the order.
+    """Give an optimizer a `step` that torch's schedules neither wrap nor wait for.
+
+    Otherwise they warn about the order of steps.
     """
     vars(step)["_wrapped_by_lr_sched"] = True
     optimizer.step = step.__get__(optimizer)
@@ -26,8 +27,9 @@ def mark_as_stepped(optimizer: Any, step: Callable[..., Any]) -> None:
 
 
 def register_output(kind: type, parts: Callable[[Any], Any], joined: Callable[..., Any]) -> None:
-    """Let torch look into objects of a class, as DDP does to find the parameters without a
-    gradient.
+    """Let torch look into objects of a class.
+
+    DDP does so to find the parameters without a gradient.
     """
     name = f"{kind.__module__}.{kind.__qualname__}"
     _pytree.register_pytree_node(kind, parts, joined, serialized_type_name=name)
@@ -37,8 +39,10 @@ def renames_what_it_loads(model: Any) -> bool:
     """Return whether a model changes the names of weights while it loads them."""
     if not isinstance(model, nn.Module):
         return False
-    plain = nn.Module._load_from_state_dict
-    return type(model).load_state_dict is not nn.Module.load_state_dict or any(
-        type(module)._load_from_state_dict is not plain or module._load_state_dict_pre_hooks
-        for module in model.modules()
-    )
+    if type(model).load_state_dict is not nn.Module.load_state_dict:
+        return True
+    for module in model.modules():
+        is_plain = type(module)._load_from_state_dict is nn.Module._load_from_state_dict
+        if not is_plain or module._load_state_dict_pre_hooks:
+            return True
+    return False
