@@ -172,6 +172,7 @@ def why_unusable(
         names: of the objectives, for the reason.
     """
     numbers = value if isinstance(value, Sequence) else [value]
+    # The first objective that is unusable is the reason.
     for index, (number, direction) in enumerate(zip(numbers, directions, strict=True)):
         best_infinity = math.inf if direction == "maximize" else -math.inf
         if math.isnan(number) or number == best_infinity:

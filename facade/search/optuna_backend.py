@@ -63,6 +63,7 @@ class OptunaBackend:
         """
         import optuna
 
+        # The directions and the number of trials are parameters of our own.
         study_parameters = set(inspect.signature(optuna.study.create_study).parameters)
         study_parameters -= {"direction", "directions"}
         optimize_parameters = set(inspect.signature(optuna.study.Study.optimize).parameters)
@@ -190,12 +191,14 @@ def make_study(
     """
     import optuna
 
+    # Optuna would accept any object, and fail in the first trial.
     option_types = {"sampler": optuna.samplers.BaseSampler, "pruner": optuna.pruners.BasePruner}
     for name, option_type in option_types.items():
         value = options.get(name)
         if value is not None and not isinstance(value, option_type):
             raise TypeError(f"{name}={value!r:.60} must be an object of a class in optuna.{name}s.")
 
+    # Another process may create the same study at the same time.
     storage = options.get("storage")
     keywords = {**options, "directions": directions, "storage": open_storage(storage)}
     location = without_password(storage) if isinstance(storage, str) else "the storage"
@@ -225,6 +228,7 @@ def _require_same_objectives(
     Raises:
         ValueError: it has other metrics or directions.
     """
+    # A study without names of metrics fits any.
     study_metrics = [short_name(name) for name in study.metric_names or []]
     search_metrics = [short_name(name) for name in metrics]
     if study_metrics and search_metrics and study_metrics != search_metrics:
@@ -263,6 +267,8 @@ class OptunaObjective:
             problem = why_unusable(value, self.search.options.directions)
             if problem is None:
                 return value
+
+            # Bad values of hyperparameters must not end the search.
             logger.warning(
                 "Trial %s fails: %s. The metrics are: %s.",
                 trial.number,

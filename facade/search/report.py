@@ -156,6 +156,7 @@ def _summary(study: Study, best: Sequence[FrozenTrial]) -> dict[str, Any]:
     interrupted_numbers = interrupted(trials)
     state_counts = Counter(state_of(trial, interrupted_numbers).lower() for trial in trials)
 
+    # With several objectives there may be several best trials.
     best_entries = []
     for trial in best:
         entry = {

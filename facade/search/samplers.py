@@ -73,6 +73,7 @@ def make_sampler(spec: str, seed: int | None = None) -> BaseSampler:
     import optuna
 
     sampler = _make("sampler", optuna.samplers, _SAMPLERS, spec, {"seed": seed})
+    # Without this check the sweep would fail in its first trial.
     package = _REQUIRED_PACKAGES.get(spec.partition(":")[0])
     if package and not is_installed(package):
         raise ImportError(
@@ -104,6 +105,7 @@ def _make(
             f"{', '.join(classes)}."
         )
 
+    # Settings are written as key=value, separated by commas.
     settings = dict(defaults)
     for setting in setting_list.split(","):
         if setting:

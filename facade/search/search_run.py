@@ -133,6 +133,8 @@ class SearchRun:
         self.options = options
         self.transport = transport
         self.original_arguments = OriginalArguments(trainer)
+
+        # With several objectives there may be several best models.
         keeps_best = options.final_model == "best" and not options.has_several_objectives
         self.best_model = BestModel(options.directions[0], enabled=keeps_best)
         self.starts: dict[int, Start] = {}
@@ -176,6 +178,7 @@ class SearchRun:
                 self.judge(trainer.evaluate())
             value: Any = trainer.objective
         except Exception as error:
+            # By its name, because optuna may not be installed.
             if type(error).__name__ == "TrialPruned":
                 self._remove_pruned(trial)
             raise

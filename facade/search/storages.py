@@ -72,6 +72,8 @@ def open_storage(
     """
     if not isinstance(storage, (str, os.PathLike)):
         return storage
+
+    # A text without a scheme is the path of a journal.
     address = str(storage)
     is_path = "://" not in address
     is_journal = address.startswith("journal://") or (

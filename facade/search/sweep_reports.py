@@ -182,6 +182,7 @@ def lightning_callbacks() -> list[Callback]:
             if not trainer.sanity_checking:
                 _report_validation(trial, trainer)
 
+    # Before a sweep only the metric and the direction are needed.
     if trial.asks:
 
         def answer(self: LightningTrainer, *args: Any, **kwargs: Any) -> NoReturn:

@@ -116,10 +116,12 @@ class Channel:
         if self.is_single_process:
             return [outcome]
 
+        # A key for each trial and rank.
         self._trials += 1
         keys = [f"{self._trials}/{rank}" for rank in range(dist.get_world_size())]
         self._store.set(keys[dist.get_rank()], json.dumps(outcome))
 
+        # After a failure the other ranks usually wait for this one: there is no need to wait long.
         has_failed = outcome.kind == "failed"
         timeout = self._timeout_to_fail if has_failed else self._timeout
         try:

@@ -155,6 +155,7 @@ def _lead(
         run_trial = trials.run_alone
         caught = trials.caught
 
+    # The other ranks wait for an announcement, also after an error.
     try:
         optimize_without_taken(study, run_trial, catch=caught, **options)
         final_result = None if result is None else result(study)

@@ -65,6 +65,7 @@ class LoadedModules:
 
     def restore(self) -> None:
         """Undo everything, and forget served modules, so that they are imported again."""
+        # Modules that were imported after `install`.
         served_names = [
             name for name, module in sys.modules.items() if isinstance(module, ServedModule)
         ]
@@ -75,12 +76,14 @@ class LoadedModules:
             if package is not None:
                 vars(package).pop(attribute, None)
 
+        # Names that the package has looked up in them.
         library = sys.modules.get(LIBRARY)
         if library is not None:
             for name in TOP_LEVEL:
                 vars(library).pop(name, None)
             stop_intercepting_top_level(library)
 
+        # Names of modules that were imported before it.
         for namespace, name, original in self._original_values:
             if original is _ABSENT:
                 del namespace[name]

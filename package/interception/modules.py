@@ -129,6 +129,7 @@ def serve_top_level(package: ModuleType, module_of_name: Mapping[str, str]) -> N
                 value = getattr(module, name)
                 self.__dict__[name] = value
                 return value
+            # The package's own lookup comes before old names.
             try:
                 return super().__getattr__(name)
             except AttributeError:

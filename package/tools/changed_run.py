@@ -98,6 +98,7 @@ def run_changed(
         settings["result"] = str(result)
         settings["arguments"] = {**QUIET, "output_dir": output_dir, **arguments}
 
+        # The Python processes of the script find everything in their environment.
         variables = dict(os.environ)
         environment.switch_on(variables)
         environment.choose_keras_backend(variables)

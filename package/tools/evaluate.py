@@ -47,6 +47,7 @@ def evaluate(words: Sequence[str]) -> int:
         parser.error(f"the script {options.script} does not exist.")
     from ..lightning_modules import checkpoints
 
+    # The script may take long until it loads the checkpoint.
     problems = checkpoints.problems(options.checkpoint, training_state=False)
     if problems:
         parser.error(

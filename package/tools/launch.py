@@ -113,6 +113,7 @@ def launch(flags: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         parser.error(str(error))
 
+    # An option of a feature that is off is probably a mistake.
     for name, switch in _options_without_effect(set_options, settings).items():
         print(f"lightrainer launch: --{name} has no effect without --{switch}.", file=sys.stderr)
     environment.switch_on(os.environ)

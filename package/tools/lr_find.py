@@ -190,6 +190,7 @@ def steepest_step(losses: Sequence[float], variation: float = 0.0) -> int | None
         variation: their standard deviation under a constant rate. Around the step, over about a
             tenth of all steps, the losses have to fall by four standard deviations of a difference.
     """
+    # A fall over several steps has to be significant; the slope is that of the step.
     smallest_fall = 4 * math.sqrt(2) * variation
     reach = max(_SKIPPED_STEPS, len(losses) // 20)
     steepest = None

@@ -33,6 +33,7 @@ def plan(flags: Sequence[str]) -> int:
             "cosine"
         ),
     )
+    # The arguments may be for devices that this machine does not have.
     try:
         with on_paper():
             (args,) = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)

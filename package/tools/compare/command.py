@@ -67,6 +67,8 @@ def compare(flags: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("\nInterrupted; nothing was compared.", file=sys.stderr)
         return 130
+
+    # All differences go into the file, the first ones to the terminal.
     results = folder / MARK
     summary = json.dumps(_summary(verdict), indent=2)
     results.write_text(f"{summary}\n", encoding="utf-8")

@@ -176,6 +176,7 @@ def _compare_tensors(
     if torch.equal(left, right):
         return None
 
+    # In float64, so that the comparison itself does not round.
     left = left.double()
     right = right.double()
     if tolerance and torch.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True):

@@ -162,6 +162,7 @@ class Recorder:
         """
         if not self.calls:
             atexit.register(self._write_record)
+        # `train` and `predict` return tuples with metrics.
         metrics = result if isinstance(result, dict) else getattr(result, "metrics", {})
         entry = {"call": name, "metrics": metrics, "arguments": _arguments_to_record(trainer.args)}
         if name == "train":

@@ -68,6 +68,7 @@ class Verdict:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the counts and the largest difference for each kind of value."""
+        # Differences contain tensors and lists, which cannot be hashed.
         unexplained_ids = {id(difference) for difference in self.unexplained}
         rows = []
         for comparison in self.comparisons:

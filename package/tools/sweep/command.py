@@ -55,6 +55,7 @@ def sweep(flags: Sequence[str]) -> int:
     """
     from ...lightning_modules.common.redaction import secret_words
 
+    # The words before `--` belong to the sweep, those after it to the script.
     parser = _make_parser()
     words = secret_words(flags)
     separator = words.index("--") if "--" in words else len(words)
@@ -286,6 +287,8 @@ def _complete_objective(plan: SweepPlan) -> None:
         )
     if not plan.direction:
         plan.direction = usual_directions(plan.metric, "--direction", "--metric")
+
+    # What several objectives do not support.
     if objectives > 1 and plan.pruner != "none":
         raise ValueError(
             f"--pruner {plan.pruner} needs a single --metric: optuna does not prune with several "
@@ -405,6 +408,7 @@ def _options_of_rerun(plan: SweepPlan) -> list[str]:
         "gpus_per_trial",
         "direction",
     )
+    # An option may have several values.
     for name in names:
         option = f"--{name.replace('_', '-')}"
         value = getattr(plan, name)

@@ -206,11 +206,15 @@ def _environment(
     from ...lightning_modules.checkpoints.owners import JOB
 
     script_environment = dict(os.environ)
+
+    # The values of the trial, with --values-as environment.
     for name, value in variables.items():
         if value is None:
             script_environment.pop(name, None)
         else:
             script_environment[name] = str(value)
+
+    # The trial, and the job that its checkpoints belong to.
     script_environment[VARIABLE] = trial.as_json()
     script_environment[JOB] = trial.owner
     environment.switch_on(script_environment)

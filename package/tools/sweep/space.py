@@ -151,6 +151,7 @@ class Space:
         Raises:
             ValueError: the message names the parameter.
         """
+        # The trials have the distributions of their time; the last ones count.
         study_distributions: dict[str, BaseDistribution] = {}
         for trial in study.get_trials(deepcopy=False):
             study_distributions.update(trial.distributions)

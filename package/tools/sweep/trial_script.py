@@ -227,6 +227,7 @@ class ScriptRun:
                 same values.
         """
         self.trial.set_user_attr(_RATES, rates)
+        # The same rates for different values mean that the optimizer does not use the values.
         for earlier_trial in self.study.get_trials(deepcopy=False):
             for name, earlier_rates in earlier_trial.user_attrs.get(_RATES, {}).items():
                 if name not in self.trial.params or rates.get(name) != earlier_rates:
@@ -309,6 +310,7 @@ class ScriptRun:
         """
         plan = self.plan
         values = evaluations[-1]
+        # NaN would compare as neither better nor worse.
         if plan.value == "best":
             usable = []
             for candidate in evaluations:

@@ -276,6 +276,7 @@ class Sweep:
         Raises:
             SweepError: there were too many failures.
         """
+        # Several workers may fail at the same time.
         with self.lock:
             self.failures += 1
             if self.failures < min(self.plan.max_failures, self.plan.n_trials):
