@@ -63,9 +63,9 @@ def grouped_order(
     chunks_at_a_time = max(1, _SORTED_AT_A_TIME // chunk_size)
     for first in range(0, chunks, chunks_at_a_time):
         end = min(first + chunks_at_a_time, chunks)
-        rows = order[first * chunk_size : end * chunk_size].reshape(-1, chunk_size)
+        rows = np.reshape(order[first * chunk_size : end * chunk_size], (-1, chunk_size))
         _sort_rows(rows, sizes)
-    _sort_rows(order[chunks * chunk_size :].reshape(1, -1), sizes)
+    _sort_rows(order[np.newaxis, chunks * chunk_size :], sizes)
 
     # The longest sample of each chunk is its first one.
     longest_of_chunks = sizes[order[::chunk_size]]

@@ -195,15 +195,20 @@ def _labels_torch(values: list[Any], first: Any, make: Callable[..., torch.Tenso
 def _stack_numpy(values: list[Any], name: str) -> Any:
     """Return the values of a column as an array."""
     first = values[0]
-    is_array = isinstance(first, np.ndarray)
+    is_array = _is_array(first)
     if name == "label":
-        number = first.item() if is_array else first
-        return _labels_numpy(values, number)
+        if is_array:
+            first = first.item()
+        return _labels_numpy(values, first)
     if is_array:
         return np.stack(values)
     if name == "label_ids":
         return _labels_numpy(values, first[0])
     return np.array(values)
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray)
 
 
 def _labels_numpy(values: list[Any], first: Any) -> np.ndarray:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,10 @@ _NUMBERS = ("max_length_q", "max_length_k")
 
 @dataclass
 class DataCollatorWithFlattening(DefaultDataCollator):
-    """As `transformers.DataCollatorWithFlattening`, with `position_ids_start` of 5.23; empty
-    samples are left out.
+    """As `transformers.DataCollatorWithFlattening`, with `position_ids_start` of 5.23.
 
-    The model's attention has to keep the samples apart: by `position_ids`, `seq_idx` or the
-    lengths.
+    Empty samples are left out. The model's attention has to keep the samples apart: by
+    `position_ids`, `seq_idx` or the lengths.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class DataCollatorWithFlattening(DefaultDataCollator):
 
         Args:
             args: those of `DefaultDataCollator`.
-            return_position_ids: each token's place in its sample.
+            return_position_ids: each token's position in its sample.
             separator_id: the label of each sample's first token, which nothing before it could
                 predict.
             return_flash_attn_kwargs: "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q" and
                 "max_length_k".
             return_seq_idx: the number of each token's sample.
-            position_ids_start: place of a first token; RoBERTa and its like begin at
+            position_ids_start: position of a first token; RoBERTa and similar models start at
                 `padding_idx + 1`, mostly 2.
             kwargs: those of `DefaultDataCollator`.
         """
@@ -78,33 +78,37 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         return {name: _column(kind, name, values) for name, values in columns.items()}
 
     def _columns(self, features: list[Any], separator: int) -> dict[str, Any]:
+        """Return the columns of the batch as lists and numbers."""
         features = [feature for feature in features if len(feature["input_ids"]) > 0]
         if not features:
             raise ValueError(
-                "All samples of the batch are empty. Leave them out of the dataset, or take larger "
+                "All samples of the batch are empty. Remove them from the dataset, or use larger "
                 "batches."
             )
         samples = [_as_list(feature["input_ids"]) for feature in features]
-        labels = (
-            [_as_list(feature["labels"]) for feature in features]
-            if "labels" in features[0]
-            else samples
-        )
+        labels = samples
+        if "labels" in features[0]:
+            labels = [_as_list(feature["labels"]) for feature in features]
         lengths = [len(sample) for sample in samples]
+
+        # Nothing before the first token of a sample could predict it.
         columns: dict[str, Any] = {
-            "input_ids": _joined(samples),
-            "labels": _joined([[separator, *row[1:]] for row in labels]),
+            "input_ids": _chained(samples),
+            "labels": _chained([separator, *row[1:]] for row in labels),
         }
+
+        # What tells the samples apart, in the form that the model's attention takes.
         if self.return_position_ids:
             first = self.position_ids_start
-            columns["position_ids"] = _joined([range(first, first + length) for length in lengths])
+            columns["position_ids"] = _chained(range(first, first + length) for length in lengths)
         if self.return_seq_idx:
-            columns["seq_idx"] = _joined([[index] * length for index, length in enumerate(lengths)])
+            columns["seq_idx"] = _chained([index] * length for index, length in enumerate(lengths))
         if self.return_flash_attn_kwargs:
-            columns["cu_seq_lens_q"] = columns["cu_seq_lens_k"] = list(
-                accumulate(lengths, initial=0)
-            )
-            columns["max_length_q"] = columns["max_length_k"] = max(lengths)
+            boundaries = list(accumulate(lengths, initial=0))
+            columns["cu_seq_lens_q"] = boundaries
+            columns["cu_seq_lens_k"] = boundaries
+            columns["max_length_q"] = max(lengths)
+            columns["max_length_k"] = max(lengths)
         return columns
 
 
@@ -112,16 +116,21 @@ def _as_list(values: Any) -> list[int]:
     return values.tolist() if hasattr(values, "tolist") else list(values)
 
 
-def _joined(rows: Any) -> list[int]:
-    return [value for row in rows for value in row]
+def _chained(rows: Iterable[Iterable[int]]) -> list[int]:
+    return list(chain.from_iterable(rows))
 
 
 def _column(kind: str, name: str, values: Any) -> Any:
+    """Return a column as a tensor or array; the lengths of the longest samples stay numbers."""
     if name in _NUMBERS:
         return values
-    given = np.asarray([values] if name in _ROWS else values)
-    if has_fraction(given):
+    if name in _ROWS:
+        values = [values]
+    indices = np.asarray(values)
+    if has_fraction(indices):
         raise ValueError(
-            f"{name} of the batch are indices of tokens, whole numbers, but one has a fraction."
+            f"{name} of the batch has numbers with a fraction, but indices of tokens are whole "
+            "numbers. Convert them to integers."
         )
-    return as_kind(given.astype(np.int64 if name in _LONG else np.int32), kind)
+    dtype = np.int64 if name in _LONG else np.int32
+    return as_kind(indices.astype(dtype), kind)

@@ -19,6 +19,7 @@ from .base import (
     padded_rows,
     special_tokens_rows,
     torch_collate_batch,
+    without_columns,
 )
 from .masking import NumpyMasking, TorchMasking
 
@@ -28,16 +29,14 @@ _SPECIAL = "special_tokens_mask"
 
 @dataclass
 class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMixin):
-    """As `transformers.DataCollatorForLanguageModeling`: the same draws of the same generators, so
-    the same batches.
+    """As `transformers.DataCollatorForLanguageModeling`: the same draws, so the same batches.
 
     Better than 5.3.0: `seed=0` is a seed (as in 5.23); workers draw different numbers, also if the
     collator was used before they started (as in 5.24); for whole words, samples may have different
     lengths.
 
     Raises:
-        ValueError: options that contradict each other, or a tokenizer without mask token under
-            `mlm`.
+        ValueError: options contradict each other, or the tokenizer has no mask token for `mlm`.
     """
 
     tokenizer: Any
@@ -45,9 +44,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
     `convert_tokens_to_ids`, a length.
     """
     mlm: bool = True
-    """Mask tokens, which are then the labels; False: labels are the tokens, without those that
-    pad.
-    """
+    """Mask tokens, which become the labels; False: all tokens but padding are labels."""
     whole_word_mask: bool = False
     """Mask all tokens of a word or none; samples need the column "offset_mapping"."""
     mlm_probability: float | None = 0.15
@@ -61,37 +58,35 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
     seed: int | None = None
-    """Seed of a generator of this collator's own, plus the number of the worker; None draws from
-    the global one.
-    """
+    """Seed of the collator's generator, plus the number of the worker; None: the global one."""
 
     def __post_init__(self) -> None:
         if self.mlm:
             self._check_mlm()
         elif self.whole_word_mask:
             raise ValueError(
-                "`whole_word_mask=True` masks words, but `mlm=False` says that nothing is masked."
+                "whole_word_mask=True needs mlm=True: with mlm=False nothing is masked."
             )
-        self.mask_replace_prob = _share("mask_replace_prob", self.mask_replace_prob)
-        self.random_replace_prob = _share("random_replace_prob", self.random_replace_prob)
+        self.mask_replace_prob = _probability("mask_replace_prob", self.mask_replace_prob)
+        self.random_replace_prob = _probability("random_replace_prob", self.random_replace_prob)
         if self.mask_replace_prob + self.random_replace_prob > 1:
-            both = (
-                f"`mask_replace_prob` ({self.mask_replace_prob}) and `random_replace_prob` "
-                f"({self.random_replace_prob})"
+            raise ValueError(
+                f"mask_replace_prob={self.mask_replace_prob} and "
+                f"random_replace_prob={self.random_replace_prob} add up to more than 1, but they "
+                "are shares of the same tokens. Lower one of them."
             )
-            raise ValueError(f"{both} are shares of the same tokens, but add up to more than 1.")
         if self.whole_word_mask:
             self._prepare_whole_words()
         self.generator: Any = None
-        # None: restored from a checkpoint, for the process that has it
         self._generator_pid: int | None = None
+        """The process that made the generator; None for one restored from a checkpoint."""
 
     def _check_mlm(self) -> None:
         if getattr(self.tokenizer, "mask_token", None) is None:
             raise ValueError(
                 "`mlm=True` needs a mask token: set `tokenizer.mask_token`, or pass `mlm=False`."
             )
-        self.mlm_probability = _share("mlm_probability", self.mlm_probability)
+        self.mlm_probability = _probability("mlm_probability", self.mlm_probability)
 
     def _prepare_whole_words(self) -> None:
         if not getattr(self.tokenizer, "is_fast", True):
@@ -104,12 +99,11 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
                 "`whole_word_mask` sets `mask_replace_prob` to 1 and `random_replace_prob` to 0.",
                 stacklevel=4,
             )
-            self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
+            self.mask_replace_prob = 1.0
+            self.random_replace_prob = 0.0
 
     def get_generator(self, seed: int, return_tensors: str | None = None) -> Any:
-        """Return a generator of the library that `return_tensors` names, by default the
-        attribute of that name.
-        """
+        """Return a generator of torch or numpy, as `return_tensors` or the attribute says."""
         if (return_tensors or self.return_tensors) == "np":
             return np.random.default_rng(seed)
         import torch
@@ -117,21 +111,22 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return torch.Generator().manual_seed(seed)
 
     def create_rng(self, return_tensors: str | None = None) -> None:
-        """Make the generator: of the seed, or in a data worker of the seed plus its number; see
-        `get_generator`.
-        """
-        data = sys.modules.get("torch.utils.data")
-        worker = None if data is None else data.get_worker_info()
-        assert self.seed is not None
-        seed = self.seed if worker is None else self.seed + worker.id
+        """Make the generator, see `get_generator`; a data worker adds its number to the seed."""
+        assert self.seed is not None, "there is no generator without a seed"
+        seed = self.seed
+        torch_data: Any = sys.modules.get("torch.utils.data")
+        if torch_data is not None:
+            worker = torch_data.get_worker_info()
+            if worker is not None:
+                seed += worker.id
         self.generator = self.get_generator(seed, return_tensors)
         self._generator_pid = os.getpid()
 
     def _has_generator(self, kind: str) -> bool:
-        """Return whether there is a generator for tensors or arrays, and not one inherited from the
-        parent process.
+        """Return whether this process has a generator for tensors or arrays.
 
-        All workers would draw the same numbers from that, as in transformers before 5.24.
+        One that was inherited from the parent process does not count: all workers would draw the
+        same numbers from it, as in transformers before 5.24.
         """
         if self._generator_pid not in (None, os.getpid()):
             return False
@@ -168,36 +163,39 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return batch
 
     def _batch(self, features: list[Any], kind: str) -> tuple[Any, Any, Any]:
-        """Return the padded batch, and apart from it the mask of special tokens and the spans,
-        if there are any.
+        """Return the padded batch, the mask of special tokens, and the spans of the tokens.
+
+        The latter two are None where the samples have none.
         """
         if self.seed is not None and not self._has_generator(kind):
             self.create_rng(kind)
+
+        # Plain sequences of token ids.
         if not isinstance(features[0], Mapping):
             collate = torch_collate_batch if kind == "pt" else numpy_collate_batch
-            return (
-                {"input_ids": collate(features, self.tokenizer, self.pad_to_multiple_of)},
-                None,
-                None,
-            )
-        spans = [sample[_SPANS] for sample in features] if _SPANS in features[0] else None
+            ids = collate(features, self.tokenizer, self.pad_to_multiple_of)
+            return {"input_ids": ids}, None, None
+
+        # The tokenizer cannot pad spans.
         batch = pad_without_fast_tokenizer_warning(
             self.tokenizer,
-            [{key: value for key, value in sample.items() if key != _SPANS} for sample in features],
+            without_columns(features, _SPANS),
             return_tensors=kind,
             pad_to_multiple_of=self.pad_to_multiple_of,
         )
-        return (
-            batch,
-            batch.pop(_SPECIAL, None),
-            None if spans is None else self._spans(spans, batch["input_ids"]),
-        )
+        special_tokens_mask = batch.pop(_SPECIAL, None)
+        spans = None
+        if _SPANS in features[0]:
+            spans_of_samples = [sample[_SPANS] for sample in features]
+            spans = self._spans(spans_of_samples, batch["input_ids"])
+        return batch, special_tokens_mask, spans
 
     def _spans(self, rows: list[Any], tokens: Any) -> np.ndarray:
-        """Return the first and last character of each token, shape (samples, tokens, 2); 0 for
-        padding.
+        """Return where the characters of each token begin and end; 0 for padding.
+
+        The shape is (samples, tokens, 2).
         """
-        spans = [np.asarray(row).reshape(len(row), 2) for row in rows]
+        spans = [np.reshape(np.asarray(row), (len(row), 2)) for row in rows]
         return padded_rows(spans, tokens.shape[1], 0, self.tokenizer)
 
     def _without_padding(self, labels: Any) -> Any:
@@ -207,17 +205,15 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return labels
 
 
-def _share(name: str, value: float | None) -> float:
+def _probability(name: str, value: float | None) -> float:
     if value is None or not 0 <= value <= 1:
-        raise ValueError(f"`{name}` is {value}, but a share lies between 0 and 1.")
+        raise ValueError(f"{name}={value} is not a share: use a number from 0 to 1.")
     return float(value)
 
 
 @dataclass
 class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
-    """As `transformers.DataCollatorForWholeWordMask`, which is deprecated there and gone in
-    later versions.
-    """
+    """As `transformers.DataCollatorForWholeWordMask`, deprecated and removed in later versions."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         warnings.warn(
@@ -235,10 +231,9 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
 
 @dataclass
 class DataCollatorForSOP(DataCollatorForLanguageModeling):
-    """As `transformers.DataCollatorForSOP`, which is deprecated and gone in later versions; here it
-    takes a tokenizer.
+    """As `transformers.DataCollatorForSOP`, deprecated and removed in later versions.
 
-    That of 5.3.0 forgets its arguments, so it cannot make a single batch.
+    Here it takes a tokenizer. That of 5.3.0 drops its arguments, so it cannot make a single batch.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -270,18 +265,16 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
                 "('pt')."
             )
         tokens = torch_collate_batch([feature["input_ids"] for feature in features], self.tokenizer)
-        tokens, labels, attention = self.mask_tokens(tokens)
+        tokens, labels, attention_mask = self.mask_tokens(tokens)
         types = [torch.as_tensor(feature["token_type_ids"]) for feature in features]
+        orders = [torch.as_tensor(feature["sentence_order_label"]) for feature in features]
+        padding = self.tokenizer.pad_token_id
         return {
             "input_ids": tokens,
             "labels": labels,
-            "attention_mask": attention,
-            "token_type_ids": pad_sequence(
-                types, batch_first=True, padding_value=self.tokenizer.pad_token_id
-            ),
-            "sentence_order_label": torch.stack(
-                [torch.as_tensor(feature["sentence_order_label"]) for feature in features]
-            ),
+            "attention_mask": attention_mask,
+            "token_type_ids": pad_sequence(types, batch_first=True, padding_value=padding),
+            "sentence_order_label": torch.stack(orders),
         }
 
     def mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any]:
@@ -292,8 +285,7 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
             inputs: token ids, shape (samples, tokens).
 
         Returns:
-            what the model sees, what it has to guess, and the mask of attention, 0 for chosen
-            tokens.
+            The inputs of the model, the labels, and the attention mask, 0 for chosen tokens.
         """
         never = np.array(special_tokens_rows(self.tokenizer, inputs.tolist()), dtype=bool)
         if self.tokenizer.pad_token is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .base import special_tokens_rows, to_numpy
 
@@ -16,18 +17,22 @@ if TYPE_CHECKING:
     import torch
 
 
-class Draws(NamedTuple):
-    """Draws of one batch: `choose(chances)` -> whether each token is chosen, `tokens(where)` ->
-    random tokens there.
+class MaskingDraws(NamedTuple):
+    """How random numbers are drawn for one batch.
+
+    Attributes:
+        choose: probability or probabilities -> whether each token is chosen.
+        random_tokens: where -> as many random tokens as that selects.
     """
 
     choose: Callable[[Any], np.ndarray]
-    tokens: Callable[[np.ndarray], np.ndarray]
+    random_tokens: Callable[[np.ndarray], np.ndarray]
 
 
 class Masking:
-    """Parts shared by torch and numpy masking; the attributes are those of
-    `DataCollatorForLanguageModeling`.
+    """Parts shared by torch and numpy masking.
+
+    The attributes are those of `DataCollatorForLanguageModeling`.
     """
 
     tokenizer: Any
@@ -38,43 +43,58 @@ class Masking:
     generator: Any
 
     def _random_share(self) -> float:
-        """Return the share of random tokens among the labels that do not become the mask; 0
-        draws nothing.
-        """
+        """Return the share of random tokens among the labels that are not masked; 0 for none."""
         if self.mask_replace_prob == 1 or self.random_replace_prob == 0:
             return 0.0
         return self.random_replace_prob / (1 - self.mask_replace_prob)
 
     def _mask(
-        self, inputs: np.ndarray, special_tokens_mask: Any, spans: Any, draws: Draws, mask: int
-    ) -> np.ndarray:
-        """Replace tokens of `inputs`, in place; return the labels, -100 where nothing is
-        predicted.
+        self,
+        inputs: NDArray[Any],
+        special_tokens_mask: Any,
+        spans: Any,
+        draws: MaskingDraws,
+        mask_id: int,
+    ) -> NDArray[Any]:
+        """Replace tokens of `inputs`, in place.
+
+        Args:
+            inputs: token ids, shape (samples, tokens).
+            special_tokens_mask: 1 for tokens that are never masked; None to ask the tokenizer.
+            spans: for whole words, the characters of each token.
+            draws: draws the random numbers.
+            mask_id: the token that masks.
+
+        Returns:
+            The labels, -100 where nothing is predicted.
         """
-        labels = inputs.copy()
+        labels = np.array(inputs)
         if special_tokens_mask is None:
             special_tokens_mask = special_tokens_rows(self.tokenizer, labels.tolist())
+
+        # Choose the labels.
         never, words = self._never_drawn(to_numpy(special_tokens_mask), spans)
         chosen = draws.choose(np.where(never, 0.0, self.mlm_probability or 0.0))
         if words is not None:
             chosen = whole_words(words, chosen)
         labels[~chosen] = -100
+
+        # Most of their tokens become the mask, some any other token, and the rest stays.
         masked = draws.choose(self.mask_replace_prob) & chosen
-        inputs[masked] = mask
-        if share := self._random_share():
-            other = draws.choose(share) & chosen & ~masked
-            inputs[other] = draws.tokens(other)
+        inputs[masked] = mask_id
+        random_share = self._random_share()
+        if random_share > 0:
+            replaced = draws.choose(random_share) & chosen & ~masked
+            inputs[replaced] = draws.random_tokens(replaced)
         return labels
 
     def _never_drawn(self, special: np.ndarray, spans: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return tokens that no draw chooses, and with whole words the number of each token's
-        word.
-        """
+        """Return which tokens no draw chooses, and for whole words each token's word."""
         if not self.whole_word_mask:
             return special.astype(bool), None
         if spans is None:
             raise ValueError(
-                "`whole_word_mask=True` needs a column 'offset_mapping': tokenize with "
+                "whole_word_mask=True needs a column 'offset_mapping': tokenize with "
                 "`return_offsets_mapping=True`, and set `remove_unused_columns=False`."
             )
         words, begins = words_of(to_numpy(spans), special)
@@ -82,8 +102,9 @@ class Masking:
 
 
 def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the words that tokens belong to: a word goes on as long as each token begins where the
-    one before ended.
+    """Return the words that tokens belong to.
+
+    A word continues as long as each token begins where the one before ended.
 
     Args:
         spans: first character, and the one after the last, of each token; shape (samples, tokens,
@@ -97,7 +118,7 @@ def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.nda
     is_special = special.astype(bool)
     joins = np.zeros_like(is_special)
     joins[:, 1:] = (spans[:, 1:, 0] == spans[:, :-1, 1]) & ~is_special[:, :-1]
-    # As if a token that ends at -1 came before the first one of a row.
+    # As in the reference: as if a token that ends at -1 came before the first one of a row.
     joins[:, 0] = spans[:, 0, 0] == -1
     begins = ~is_special & ~joins
     return np.where(is_special, -1, np.cumsum(begins, axis=1)), begins
@@ -105,9 +126,11 @@ def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def whole_words(words: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Return all tokens of the words of which one token was chosen, shape (samples, tokens)."""
-    return np.stack(
-        [np.isin(row, row[some & (row != -1)]) for row, some in zip(words, chosen, strict=True)]
-    )
+    rows: list[np.ndarray] = []
+    for words_of_row, chosen_of_row in zip(words, chosen, strict=True):
+        chosen_words = words_of_row[chosen_of_row & (words_of_row != -1)]
+        rows.append(np.isin(words_of_row, chosen_words))
+    return np.stack(rows)
 
 
 class TorchMasking(Masking):
@@ -131,25 +154,25 @@ class TorchMasking(Masking):
         """
         import torch
 
-        shape, generator = inputs.shape, self.generator
+        shape = inputs.shape
+        generator = self.generator
 
         def choose(chances: Any) -> np.ndarray:
-            given = (
-                torch.full(shape, chances)
-                if isinstance(chances, float)
-                else torch.from_numpy(chances).float()
-            )
-            return torch.bernoulli(given, generator=generator).bool().numpy()
+            if isinstance(chances, float):
+                probabilities = torch.full(shape, chances)
+            else:
+                probabilities = torch.as_tensor(chances, device="cpu").float()
+            return torch.bernoulli(probabilities, generator=generator).bool().numpy()
 
-        def tokens(where: np.ndarray) -> np.ndarray:
-            drawn = torch.randint(len(self.tokenizer), shape, dtype=torch.long, generator=generator)
-            return drawn.numpy()[where]
+        def random_tokens(where: np.ndarray) -> np.ndarray:
+            count = len(self.tokenizer)
+            tokens = torch.randint(count, shape, dtype=torch.long, generator=generator)
+            return tokens.numpy()[where]
 
-        mask = self.tokenizer.convert_tokens_to_ids(self.tokenizer.mask_token)
-        labels = self._mask(
-            inputs.numpy(), special_tokens_mask, offset_mapping, Draws(choose, tokens), mask
-        )
-        return inputs, torch.from_numpy(labels)
+        mask_id = self.tokenizer.convert_tokens_to_ids(self.tokenizer.mask_token)
+        draws = MaskingDraws(choose, random_tokens)
+        labels = self._mask(inputs.numpy(), special_tokens_mask, offset_mapping, draws, mask_id)
+        return inputs, torch.as_tensor(labels, device="cpu")
 
 
 class NumpyMasking(Masking):
@@ -159,14 +182,20 @@ class NumpyMasking(Masking):
         self, inputs: np.ndarray, special_tokens_mask: Any = None, offset_mapping: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `torch_mask_tokens`, but arrays."""
-        source = np.random if self.generator is None else self.generator
-        integers = np.random.randint if self.generator is None else self.generator.integers
+        # Without a seed, the functions of numpy's global generator.
+        binomial: Callable[..., Any] = np.random.binomial
+        integers: Callable[..., Any] = np.random.randint
+        if self.generator is not None:
+            binomial = self.generator.binomial
+            integers = self.generator.integers
 
         def choose(chances: Any) -> np.ndarray:
-            return source.binomial(1, chances, size=inputs.shape).astype(bool)
+            return binomial(1, chances, size=inputs.shape).astype(bool)
 
-        def tokens(where: np.ndarray) -> np.ndarray:
+        def random_tokens(where: np.ndarray) -> np.ndarray:
             return integers(low=0, high=len(self.tokenizer), size=int(where.sum()), dtype=np.int64)
 
-        draws, mask = Draws(choose, tokens), self.tokenizer.mask_token_id
-        return inputs, self._mask(inputs, special_tokens_mask, offset_mapping, draws, mask)
+        draws = MaskingDraws(choose, random_tokens)
+        mask_id = self.tokenizer.mask_token_id
+        labels = self._mask(inputs, special_tokens_mask, offset_mapping, draws, mask_id)
+        return inputs, labels

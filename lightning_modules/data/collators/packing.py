@@ -47,8 +47,11 @@ class DataCollatorWithPacking(DataCollatorMixin):
     return_tensors: str = "pt"
 
     def __post_init__(self) -> None:
-        if self.mask_dtype not in (known := [*_LOWEST, "bool", None]):
-            raise ValueError(f"mask_dtype={self.mask_dtype!r} is not known. Choose from: {known}.")
+        supported = [*_LOWEST, "bool", None]
+        if self.mask_dtype not in supported:
+            raise ValueError(
+                f"mask_dtype={self.mask_dtype!r} is not supported. Choose from: {supported}."
+            )
 
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Batch:
         """Return "input_ids", "labels" and "position_ids", shape (rows, tokens); the mask, (rows,
@@ -64,69 +67,84 @@ class DataCollatorWithPacking(DataCollatorMixin):
         """
         kind = self.return_tensors if return_tensors is None else return_tensors
         check_kind(kind)
-        documents = [
-            whole_numbers(each["input_ids"], "input_ids", index)
-            for index, each in enumerate(features)
-        ]
-        rows = self._packed(list(map(len, documents)))
-        shape = (
-            len(rows),
-            max((sum(len(documents[index]) for index in row) for row in rows), default=0),
-        )
-        ids, labels = np.full(shape, self.pad_token_id), np.full(shape, -100)
-        positions, numbers = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        for row, members in enumerate(rows):
-            start = 0
-            for number, index in enumerate(members, 1):
-                part = row, slice(start, start := start + len(documents[index]))
-                ids[part], positions[part], numbers[part] = (
-                    documents[index],
-                    range(len(documents[index])),
-                    number,
-                )
-                labels[part] = whole_numbers(
-                    features[index].get("labels", documents[index]), "labels", index
-                )
-                labels[row, part[1].start] = -100
-        batch = {"input_ids": ids, "labels": labels, "position_ids": positions}
-        made = {name: as_kind(values, kind) for name, values in batch.items()}
-        return (
-            made
-            if self.mask_dtype is None
-            else {**made, "attention_mask": self._mask(numbers, kind)}
-        )
+        documents: list[np.ndarray] = []
+        for index, feature in enumerate(features):
+            documents.append(whole_numbers(feature["input_ids"], "input_ids", index))
+        rows = self._assign_to_rows([len(document) for document in documents])
 
-    def _packed(self, lengths: list[int]) -> list[list[int]]:
-        """Return the documents of each row; empty ones are in none."""
+        # All rows are as long as the longest one; what no document covers is padding.
+        tokens_in_rows = [sum(len(documents[index]) for index in row) for row in rows]
+        shape = (len(rows), max(tokens_in_rows, default=0))
+        ids = np.full(shape, self.pad_token_id)
+        labels = np.full(shape, -100)
+        positions = np.zeros(shape, np.int64)
+        document_numbers = np.zeros(shape, np.int64)
+
+        for row, documents_in_row in enumerate(rows):
+            start = 0
+            for number, index in enumerate(documents_in_row, 1):
+                document = documents[index]
+                end = start + len(document)
+                ids[row, start:end] = document
+                positions[row, start:end] = np.arange(len(document))
+                document_numbers[row, start:end] = number
+
+                # Nothing before its first token could predict that.
+                labels_of_document = features[index].get("labels", document)
+                labels[row, start:end] = whole_numbers(labels_of_document, "labels", index)
+                labels[row, start] = -100
+                start = end
+
+        arrays = {"input_ids": ids, "labels": labels, "position_ids": positions}
+        batch: Batch = {name: as_kind(values, kind) for name, values in arrays.items()}
+        if self.mask_dtype is not None:
+            batch["attention_mask"] = self._mask(document_numbers, kind)
+        return batch
+
+    def _assign_to_rows(self, lengths: list[int]) -> list[list[int]]:
+        """Return the documents of each row; empty ones are in none.
+
+        Args:
+            lengths: of the documents.
+        """
         rows: list[list[int]] = []
         room: list[int] = []
-        for index in sorted(np.flatnonzero(lengths).tolist(), key=lambda index: -lengths[index]):
-            if lengths[index] > self.max_length:
-                said = (
-                    f"Document {index} of the batch has {lengths[index]} tokens, more than "
-                    "max_length="
-                )
+        longest_first = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+        for index in longest_first:
+            length = lengths[index]
+            if length == 0:
+                continue
+            if length > self.max_length:
                 raise ValueError(
-                    f"{said}{self.max_length}. Raise it, or truncate or split the document."
+                    f"Document {index} of the batch has {length} tokens, more than "
+                    f"max_length={self.max_length}. Raise it, or truncate or split the document."
                 )
-            row = next((row for row, free in enumerate(room) if free >= lengths[index]), len(rows))
+
+            # The first row with room for it, or else a new one.
+            row = next((row for row, free in enumerate(room) if free >= length), len(rows))
             if row == len(rows):
                 rows.append([])
                 room.append(self.max_length)
             rows[row].append(index)
-            room[row] -= lengths[index]
+            room[row] -= length
         return rows
 
-    def _mask(self, numbers: np.ndarray, kind: str) -> Any:
-        """Return the mask of rows in which each token has the number of its document; padding is
-        one as well.
+    def _mask(self, document_numbers: np.ndarray, kind: str) -> Any:
+        """Return the mask that keeps documents apart.
+
+        Args:
+            document_numbers: of each token, the number of its document in its row; padding counts
+                as a document, too.
+            kind: "pt" or "np".
         """
-        seen = numbers[:, None, :, None] == numbers[:, None, None, :]
+        seen = document_numbers[:, None, :, None] == document_numbers[:, None, None, :]
         if self.causal:
-            seen &= np.tri(numbers.shape[1], dtype=bool)
+            seen &= np.tri(document_numbers.shape[1], dtype=bool)
         if self.mask_dtype in (None, "bool"):
             return as_kind(seen, kind)
-        mask = as_kind(np.where(seen, np.float32(0), np.float32(_LOWEST[self.mask_dtype])), kind)
+
+        hidden = np.float32(_LOWEST[self.mask_dtype])
+        mask = as_kind(np.where(seen, np.float32(0), hidden), kind)
         if kind == "np":
             return mask.astype(self.mask_dtype)
         import torch

@@ -1,6 +1,4 @@
-"""Collators that pad: sequences, sequences with a label for each token, several sequences to
-choose from.
-"""
+"""Collators that pad: sequences, token classification, multiple choice."""
 
 from __future__ import annotations
 
@@ -50,8 +48,8 @@ class _Padding:
         )
 
 
-class _OfEitherKind(DataCollatorMixin):
-    """Collators that make tensors and arrays in one way, `_batch`."""
+class _TensorsOrArrays(DataCollatorMixin):
+    """Base of collators that make tensors and arrays with one method, `_batch(features, kind)`."""
 
     _batch: Any
 
@@ -88,7 +86,7 @@ class DataCollatorWithPadding(_Padding):
 
 
 @dataclass
-class DataCollatorForTokenClassification(_Padding, _OfEitherKind):
+class DataCollatorForTokenClassification(_Padding, _TensorsOrArrays):
     """As `transformers.DataCollatorForTokenClassification`, with any class that has `pad`; arrays
     as in 5.23.
 
@@ -105,23 +103,20 @@ class DataCollatorForTokenClassification(_Padding, _OfEitherKind):
         name = label_name(features)
         batch = self._pad(without_columns(features, name), kind)
         if name in features[0]:
-            rows = [
-                whole_numbers(feature[name], name, index) for index, feature in enumerate(features)
-            ]
+            rows = _label_rows(features, name)
             length = batch["input_ids"].shape[1]
-            batch[name] = as_kind(
-                padded_rows(rows, length, self.label_pad_token_id, self.tokenizer), kind
-            )
+            labels = padded_rows(rows, length, self.label_pad_token_id, self.tokenizer)
+            batch[name] = as_kind(labels, kind)
         return batch
 
 
 @dataclass
-class DataCollatorForMultipleChoice(_Padding, _OfEitherKind):
-    """As `transformers.DataCollatorForMultipleChoice`, but arrays too, without labels too, and
-    samples are left alone.
+class DataCollatorForMultipleChoice(_Padding, _TensorsOrArrays):
+    """As `transformers.DataCollatorForMultipleChoice`, but it leaves the samples unchanged.
 
-    Every column of a sample holds one value for each choice: lists of token ids and the like. The
-    batch has the shape (samples, choices, tokens), and "labels", int64 of shape (samples,).
+    It makes arrays, too, and takes samples without labels. Every column of a sample holds one value
+    for each choice: lists of token ids and the like. The batch has the shape (samples, choices,
+    tokens), and "labels", int64 of shape (samples,).
     """
 
     return_tensors: str = "pt"
@@ -133,25 +128,36 @@ class DataCollatorForMultipleChoice(_Padding, _OfEitherKind):
 
     def _batch(self, features: list[Any], kind: str) -> Batch:
         name = label_name(features)
-        choices = self._choices(features)
-        flat = [
-            {key: value[choice] for key, value in feature.items() if key != name}
-            for feature in features
-            for choice in range(choices)
-        ]
-        padded = self._pad(flat, kind)
-        batch = {key: value.reshape(len(features), choices, -1) for key, value in padded.items()}
+        choices = self._number_of_choices(features)
+
+        # Each choice is padded as a sequence.
+        sequences: list[dict[str, Any]] = []
+        for sample in without_columns(features, name):
+            for choice in range(choices):
+                sequences.append({key: values[choice] for key, values in sample.items()})
+        padded = self._pad(sequences, kind)
+        batch: Batch = {}
+        for key, value in padded.items():
+            batch[key] = value.reshape(len(features), choices, -1)
+
         if name in features[0]:
-            labels = [
-                whole_numbers(feature[name], name, index) for index, feature in enumerate(features)
-            ]
-            batch["labels"] = as_kind(np.array(labels), kind)
+            labels = np.array(_label_rows(features, name))
+            batch["labels"] = as_kind(labels, kind)
         return batch
 
-    def _choices(self, features: list[Any]) -> int:
+    def _number_of_choices(self, features: list[Any]) -> int:
         counts = [len(feature["input_ids"]) for feature in features]
         if len(set(counts)) > 1:
             raise ValueError(
-                f"The samples of the batch have different numbers of choices: {counts[:8]}."
+                f"The samples of the batch have different numbers of choices: {counts[:8]}. Give "
+                "all samples equally many."
             )
         return counts[0]
+
+
+def _label_rows(features: list[Any], name: str) -> list[np.ndarray]:
+    """Return the labels of each sample."""
+    rows: list[np.ndarray] = []
+    for index, feature in enumerate(features):
+        rows.append(whole_numbers(feature[name], name, index))
+    return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,11 @@ from .base import (
 
 @dataclass
 class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
-    """As `transformers.DataCollatorForPermutationLanguageModeling`, with the same draws; no pad
-    token is needed.
+    """As `transformers.DataCollatorForPermutationLanguageModeling`, with the same draws.
 
-    Spans of tokens are hidden, and guessed in a random order. Half of a sequence is taken to be
-    remembered from the one before, so each half is permuted by itself, and lengths must be even.
+    Unlike there, no pad token is needed. Spans of tokens are hidden, and predicted in a random
+    order. Half of a sequence counts as remembered from the one before, so each half is permuted
+    separately, and lengths must be even.
     """
 
     tokenizer: Any
@@ -76,29 +76,44 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         def permuted(halves: np.ndarray) -> np.ndarray:
             return halves[:, torch.randperm(halves.shape[1]).numpy()]
 
-        tokens, mask, target, labels = map(
-            torch.from_numpy, self._mask(inputs.numpy(), draw, permuted)
+        tokens, mask, target, labels = self._mask(inputs.numpy(), draw, permuted)
+        return (
+            torch.as_tensor(tokens, device="cpu"),
+            torch.as_tensor(mask, device="cpu"),
+            torch.as_tensor(target, device="cpu"),
+            torch.as_tensor(labels, device="cpu"),
         )
-        return tokens, mask, target, labels
 
     def numpy_mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
         """As `torch_mask_tokens`, but arrays."""
 
         def permuted(halves: np.ndarray) -> np.ndarray:
-            np.random.shuffle(halves.T)
+            np.random.shuffle(np.transpose(halves))
             return halves
 
-        # Python's `randint` includes its upper end, which 5.3.0 and 5.23 do not mind: the draws are
-        # theirs.
+        # Python's `randint` includes its upper end, unlike torch's. 5.3.0 and 5.23 ignore that, and
+        # the draws here are theirs.
         return self._mask(inputs, random.randint, permuted)
 
-    def _mask(self, inputs: np.ndarray, draw: Any, permuted: Any) -> tuple[Any, Any, Any, Any]:
-        """Hide spans in place; `draw(low, high)` is a random number, `permuted` puts each half
-        in one random order.
+    def _mask(
+        self,
+        inputs: np.ndarray,
+        draw: Callable[[int, int], int],
+        permuted: Callable[[np.ndarray], np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Hide spans in place, and return the parts of `torch_call`'s result.
+
+        Args:
+            inputs: token ids, shape (samples, tokens).
+            draw: `(low, high)` -> a random number.
+            permuted: the two halves of the positions, as rows -> both in the same random order.
         """
         self._check(inputs.shape[1])
         count, length = inputs.shape
-        labels, hidden = np.copy(inputs), np.zeros(inputs.shape, dtype=bool)
+        labels = np.copy(inputs)
+
+        # Hide spans of tokens, except special tokens and padding.
+        hidden = np.zeros(inputs.shape, dtype=bool)
         for row in hidden:
             for start, end in self._spans(length, draw):
                 row[start:end] = True
@@ -106,29 +121,37 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         hidden &= ~(special | padding)
         inputs[hidden] = self.tokenizer.mask_token_id
         labels[~hidden] = -100
+
+        # A token may not attend to the hidden ones at or after its position in the random order.
+        # Those that are neither hidden nor special come before all others.
         mask = np.zeros((count, length, length), dtype=np.float32)
         for index in range(count):
-            order = permuted(np.arange(length).reshape(-1, length // 2)).flatten()
-            order[~hidden[index] & ~special[index] & ~padding[index]] = -1
+            positions = np.arange(length, dtype=np.int64)
+            halves = np.reshape(positions, (-1, length // 2))
+            order = permuted(halves).flatten()
+            is_plain = ~hidden[index] & ~special[index] & ~padding[index]
+            order[is_plain] = -1
             mask[index] = (order[:, None] <= order[None, :]) & hidden[index]
         target = np.tile(np.eye(length, dtype=np.float32), (count, 1, 1))
         return inputs.astype(np.int64), mask, target, labels.astype(np.int64)
 
-    def _spans(self, length: int, draw: Any) -> list[tuple[int, int]]:
-        """Begins and ends of the spans: a span somewhere in its context, then the next context,
-        to the end.
+    def _spans(self, length: int, draw: Callable[[int, int], int]) -> list[tuple[int, int]]:
+        """Return where spans begin and end.
+
+        Contexts follow one another up to the end, and each has a span somewhere in it.
         """
-        spans, at = [], 0
-        while at < length:
-            size = draw(1, self.max_span_length + 1)
-            context = int(size / self.plm_probability)
-            start = at + draw(0, context - size + 1)
-            spans.append((start, start + size))
-            at += context
+        spans: list[tuple[int, int]] = []
+        context_start = 0
+        while context_start < length:
+            span_size = draw(1, self.max_span_length + 1)
+            context_size = int(span_size / self.plm_probability)
+            start = context_start + draw(0, context_size - span_size + 1)
+            spans.append((start, start + span_size))
+            context_start += context_size
         return spans
 
-    def _never_hidden(self, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Special tokens, and padding."""
+    def _never_hidden(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the special tokens are, and where the padding is."""
         special = np.array(special_tokens_rows(self.tokenizer, labels.tolist()), dtype=bool)
         if getattr(self.tokenizer, "pad_token", None) is None:
             return special, np.zeros_like(special)
@@ -148,11 +171,9 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
 
 
 def _ids(features: list[Any]) -> list[Any]:
-    return (
-        [feature["input_ids"] for feature in features]
-        if isinstance(features[0], Mapping)
-        else features
-    )
+    if isinstance(features[0], Mapping):
+        return [feature["input_ids"] for feature in features]
+    return features
 
 
 def _named(parts: tuple[Any, Any, Any, Any]) -> Batch:

@@ -21,7 +21,8 @@ from .base import (
 class DataCollatorForSeq2Seq:
     """As `transformers.DataCollatorForSeq2Seq`, for any tokenizer or processor with a method `pad`.
 
-    Labels have lengths of their own: they are padded here, on the side on which the tokenizer pads.
+    Labels have other lengths than inputs: they are padded here, on the side on which the tokenizer
+    pads.
     """
 
     tokenizer: Any
@@ -59,7 +60,7 @@ class DataCollatorForSeq2Seq:
             None where the samples have none.
 
         Raises:
-            ValueError: labels do not fit into one tensor, or are no whole numbers.
+            ValueError: labels do not fit into one tensor, or are not whole numbers.
         """
         kind = self.return_tensors if return_tensors is None else return_tensors
         check_kind(kind)
@@ -73,40 +74,45 @@ class DataCollatorForSeq2Seq:
             pad_to_multiple_of=self.pad_to_multiple_of,
             return_tensors=kind,
         )
-        batch["labels"] = None if labels is None else as_kind(labels, kind)
+        if labels is None:
+            batch["labels"] = None
+            return batch
+
+        batch["labels"] = as_kind(labels, kind)
         prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
-        if labels is not None and prepare is not None:
+        if prepare is not None:
             batch["decoder_input_ids"] = prepare(labels=batch["labels"])
         return batch
 
     def _labels(self, features: list[Any], name: str) -> np.ndarray | None:
+        """Return the padded labels; None if no sample has any."""
         rows = [feature.get(name) for feature in features]
-        if all(row is None for row in rows):
+        without_labels = [index for index, row in enumerate(rows) if row is None]
+        if len(without_labels) == len(rows):
             return None
-        missing = next((index for index, row in enumerate(rows) if row is None), None)
-        if missing is not None:
+        if without_labels:
             raise ValueError(
-                f"Sample {missing} of the batch has no {name!r}, but others have. Give all samples "
-                "some."
+                f"Sample {without_labels[0]} of the batch has no {name!r}, but others have. Give "
+                "all samples labels, or none."
             )
         arrays = [whole_numbers(row, name, index) for index, row in enumerate(rows)]
         length = self._label_length(arrays, name)
         return padded_rows(arrays, length, self.label_pad_token_id, self.tokenizer)
 
     def _label_length(self, arrays: list[np.ndarray], name: str) -> int:
+        """Return the length to which labels are padded."""
         lengths = [len(array) for array in arrays]
         padding = getattr(self.padding, "value", self.padding)
         if padding is False or padding == "do_not_pad":
             if len(set(lengths)) > 1:
                 raise ValueError(
-                    f"padding={padding}, but the {name!r} of the batch have the lengths "
-                    f"{lengths[:8]}."
+                    f"padding={padding} needs {name!r} of one length, but those of the batch have "
+                    f"the lengths {lengths[:8]}. Set padding=True."
                 )
             return lengths[0]
-        length = (
-            self.max_length
-            if padding == "max_length" and self.max_length is not None
-            else max(lengths)
-        )
+
+        length = max(lengths)
+        if padding == "max_length" and self.max_length is not None:
+            length = self.max_length
         multiple = self.pad_to_multiple_of or 1
         return -(-length // multiple) * multiple

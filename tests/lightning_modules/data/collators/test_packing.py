@@ -102,7 +102,7 @@ def test_what_cannot_be_is_named():
         ValueError, match="Document 2 of the batch has 12 tokens, more than max_length=11"
     ):
         DataCollatorWithPacking(11)(DOCUMENTS)
-    with pytest.raises(ValueError, match="mask_dtype='int8' is not known"):
+    with pytest.raises(ValueError, match="mask_dtype='int8' is not supported"):
         DataCollatorWithPacking(11, mask_dtype="int8")
     with pytest.raises(ValueError, match="whole numbers"):
         DataCollatorWithPacking(11)([{"input_ids": [1, 2], "labels": [1.5, 2]}])
