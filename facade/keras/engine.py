@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,9 +31,6 @@ from ..trainer.optimization import groups_of
 from ..trainer.steps import empty_cache_if_due
 from .arguments import TFTrainingArguments
 
-if TYPE_CHECKING:
-    from .trainer import TFTrainer
-
 _NO_DECAY = re.compile("LayerNorm|layer_norm|bias")
 """Parameters without weight decay, as `TFTrainer` names them."""
 
@@ -56,7 +53,8 @@ class KerasEngine(Trainer):
     loss_is_scaled_for_ga = True
     """The steps of a `TFTrainer` divide by the instances of the whole step."""
 
-    def __init__(self, tf_trainer: TFTrainer, **kwargs: Any) -> None:
+    def __init__(self, tf_trainer: Any, **kwargs: Any) -> None:
+        # Any, as the module of `TFTrainer` imports this one.
         self.tf_trainer = tf_trainer
         self.instances: torch.Tensor | int | None = None
         # The optimizer whose steps end with the constraints of the weights.
