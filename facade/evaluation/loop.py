@@ -57,17 +57,16 @@ class EvaluationFeed:
             self.rounds = UnevenInputs("Evaluation", same_size=True, ends=self._ends)
             batches = self.rounds(batches)
         for batch in batches:
-            self.is_last.append(self._ends() if self.rounds is None else self.rounds.is_last)
+            is_last = self._ends() if self.rounds is None else self.rounds.is_last
+            self.is_last.append(is_last)
             yield batch
 
     @property
     def remainder(self) -> int:
         """Return `EpochLoader.remainder`; -1 (unknown) with uneven processes."""
-        return (
-            -1
-            if self.rounds is not None and self.rounds.uneven
-            else getattr(self.loader, "remainder", -1)
-        )
+        if self.rounds is not None and self.rounds.uneven:
+            return -1
+        return getattr(self.loader, "remainder", -1)
 
     def _ends(self) -> bool:
         return getattr(self.loader, "end_of_loader", False)
@@ -84,7 +83,7 @@ class Evaluation:
         ignore_keys: outputs of the model that are not predictions.
         prefix: metrics are named `{prefix}_...`.
         to_device: moves inputs to the device, for metrics.
-        gather_losses: gathers losses in place of the Trainer's `gather_function`.
+        gather_losses: gathers losses instead of the Trainer's `gather_function`.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Evaluation:
         )
         self.metrics: dict[str, Any] | None = None
 
-        # What the batches leave.
+        # What is collected from the batches.
         self.recorded = RecordedValues(functools.partial(_samples, trainer))
         self.losses = LossCollector(args.eval_do_concat_batches)
         self.predictions = self._collector()
@@ -129,7 +128,7 @@ class Evaluation:
         self.inputs = self._collector()
         self.steps = 0
         self.seen = 0
-        """Samples, where their number is not known before."""
+        """Samples seen so far, counted where their number is not known before."""
         self.columns: list[str] | None = None
         """Keys of the batches."""
         self.found_labels = False
@@ -141,16 +140,19 @@ class Evaluation:
         return BatchCollector(args.eval_do_concat_batches, rows=self.expected)
 
     def step(self, batch: Any) -> dict[str, Any]:
-        """Process one batch; returns loss, predictions and labels of this process, for Lightning
-        callbacks.
+        """Process one batch.
+
+        Returns:
+            Loss, predictions and labels of this process, for Lightning callbacks.
         """
         trainer = self.trainer
         args = trainer.args
         accelerator = trainer.accelerator
 
         # Position in the loader: the last batch may repeat samples, which are cut off.
-        ends = self.feed.is_last.popleft() if self.feed.is_last else False
-        accelerator.gradient_state.loader_end = ends, self.feed.remainder if ends else -1
+        is_last = self.feed.is_last.popleft() if self.feed.is_last else False
+        remainder = self.feed.remainder if is_last else -1
+        accelerator.gradient_state.loader_end = (is_last, remainder)
 
         # The strategy has set up the model by now.
         if self.steps == 0:
@@ -177,11 +179,16 @@ class Evaluation:
                 logits = None
                 labels = None
         elif "inputs" in args.include_for_metrics:
-            inputs = self.to_device(batch[getattr(trainer.model, "main_input_name", "input_ids")])
+            main_input = getattr(trainer.model, "main_input_name", "input_ids")
+            inputs = self.to_device(batch[main_input])
 
-        # Gather and keep. In one process only the last batch is cut, unless somebody else gathers.
-        losses = None if loss is None else self._keep_loss(loss)
-        if ends or not self.is_alone or trainer.gather_function != accelerator.gather_for_metrics:
+        # Gather and keep. In one process only the last batch is cut, so that no other one has to be
+        # gathered, unless the script has replaced the function that gathers.
+        losses = None
+        if loss is not None:
+            losses = self._keep_loss(loss)
+        has_own_gather = trainer.gather_function != accelerator.gather_for_metrics
+        if is_last or not self.is_alone or has_own_gather:
             inputs, logits, labels = self._gathered(inputs, logits, labels)
         elif self.live is None:
             logits = self._preprocessed(logits, labels)
@@ -192,12 +199,10 @@ class Evaluation:
         )
 
         self.steps += 1
+        steps_on_device = args.eval_accumulation_steps
         if self.is_batchwise:
             self._update_metrics(losses, batch, logits, labels)
-        elif (
-            args.eval_accumulation_steps is not None
-            and self.steps % args.eval_accumulation_steps == 0
-        ):
+        elif steps_on_device is not None and self.steps % steps_on_device == 0:
             self._to_host()
         return outputs
 
@@ -214,10 +219,11 @@ class Evaluation:
 
     def numbers(self) -> dict[str, float]:
         """Return the numeric metrics, for Lightning callbacks."""
-        metrics = self.result.metrics or {}
-        return {
-            name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))
-        }
+        numbers: dict[str, float] = {}
+        for name, value in (self.result.metrics or {}).items():
+            if isinstance(value, (int, float)):
+                numbers[name] = float(value)
+        return numbers
 
     @functools.cached_property
     def result(self) -> EvalLoopOutput:
@@ -230,16 +236,13 @@ class Evaluation:
         inputs = self.inputs.result()
 
         # Metrics of the user.
-        compute = self.trainer.compute_metrics
+        compute_metrics = self.trainer.compute_metrics
+        has_both = predictions is not None and labels is not None
         if self.live is not None:
             self.metrics = self.live.values()
-        elif (
-            compute is not None
-            and not self.is_batchwise
-            and predictions is not None
-            and labels is not None
-        ):
-            self.metrics = compute(self._prediction(predictions, labels, inputs, losses))
+        elif compute_metrics is not None and has_both and not self.is_batchwise:
+            prediction = self._prediction(predictions, labels, inputs, losses)
+            self.metrics = compute_metrics(prediction)
         if not isinstance(self.metrics, (Mapping, type(None))):
             raise TypeError(
                 f"compute_metrics returned {type(self.metrics).__name__} ({self.metrics!r:.60}), "
@@ -248,7 +251,7 @@ class Evaluation:
         metrics = self._recorded()
         metrics |= denumpify_detensorize(dict(self.metrics or {}))
 
-        # Ours have the prefix; the others get it.
+        # The metrics of this loop have the prefix; those of the user get it.
         prefix = f"{self.prefix}_"
         if losses is not None:
             metrics[f"{prefix}loss"] = _mean(losses, self.trainer.args.logging_nan_inf_filter)
@@ -264,9 +267,8 @@ class Evaluation:
         accelerator = self.trainer.accelerator
         has_values = bool(self.recorded)
         if accelerator.num_processes > 1:
-            has_values = bool(
-                accelerator.reduce(torch.tensor(int(has_values), device=accelerator.device), "max")
-            )
+            flag = torch.tensor(int(has_values), device=accelerator.device)
+            has_values = bool(accelerator.reduce(flag, "max"))
         if not has_values:
             return {}
         return self.recorded.take(gather_objects)
@@ -276,8 +278,10 @@ class Evaluation:
         accelerator = self.trainer.accelerator
         gather = self.gather_losses or self.trainer.gather_function
         if self.is_alone and not self.is_batchwise and gather == accelerator.gather_for_metrics:
-            is_cut = accelerator.end_of_dataloader and accelerator.remainder > 0
-            self.losses.add(loss, self.batch_size, accelerator.remainder if is_cut else None)
+            rows = None
+            if accelerator.end_of_dataloader and accelerator.remainder > 0:
+                rows = accelerator.remainder
+            self.losses.add(loss, self.batch_size, rows)
             return None
 
         losses = gather(loss.repeat(self.batch_size))
@@ -289,8 +293,10 @@ class Evaluation:
         trainer = self.trainer
         gather: Callable[[Any], Any] = trainer.gather_function
         if trainer.args.eval_use_gather_object:
-            gather = functools.partial(gather, **accepted_arguments(gather, use_gather_object=True))
+            options = accepted_arguments(gather, use_gather_object=True)
+            gather = functools.partial(gather, **options)
         elif not self.is_alone:
+            # Tensors of all processes need the same shape.
             inputs = self._padded(inputs)
             labels = self._padded(labels)
             logits = self._padded(logits)
@@ -330,12 +336,14 @@ class Evaluation:
     def _prediction(
         self, predictions: Any, labels: Any, inputs: Any, losses: Any
     ) -> EvalPrediction:
+        """Return the argument of `compute_metrics`, without what it did not ask for."""
         included = self.trainer.args.include_for_metrics
+        if "inputs" not in included:
+            inputs = None
+        if "loss" not in included:
+            losses = None
         return EvalPrediction(
-            predictions=predictions,
-            label_ids=labels,
-            inputs=inputs if "inputs" in included else None,
-            losses=losses if "loss" in included else None,
+            predictions=predictions, label_ids=labels, inputs=inputs, losses=losses
         )
 
     def _number_of_samples(self) -> int:
@@ -374,6 +382,7 @@ def _expected_samples(loader: Any) -> int | None:
 
 
 def _mean(losses: Any, skip_not_finite: bool) -> float:
+    """Return the mean of the losses of all samples; optionally of the finite ones only."""
     if isinstance(losses, list):
         losses = np.concatenate(losses)
     if skip_not_finite and followed().keeps_nan_out_of_eval_loss:

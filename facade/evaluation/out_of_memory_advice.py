@@ -17,16 +17,14 @@ def advice_for_training(args: Any, inputs: Any = None) -> str:
         inputs: the micro-batch if the error came from the model; None for the optimizer.
     """
     if inputs is None:
-        place = (
-            "This was in the optimizer step, with "
-            f"optim={getattr(args.optim, 'value', args.optim)!r}"
-        )
-        remedies = "an optimizer that keeps less, such as optim='adafactor' or 'sgd'"
+        optimizer = getattr(args.optim, "value", args.optim)
+        cause = f"The optimizer step ran out of memory, with optim={optimizer!r}"
+        remedies = "an optimizer with a smaller state, such as optim='adafactor' or 'sgd'"
     else:
-        place = f"The batch was: {shapes_of(inputs)}"
+        cause = f"The batch was: {shapes_of(inputs)}"
         remedies = "shorter inputs; gradient_checkpointing=True; bf16=True"
     return (
-        f"{place}; per_device_train_batch_size={args.per_device_train_batch_size}, "
+        f"{cause}; per_device_train_batch_size={args.per_device_train_batch_size}, "
         f"gradient_accumulation_steps={args.gradient_accumulation_steps}, "
         f"world_size={args.world_size}.\nWhat to try: a smaller per_device_train_batch_size with "
         "a larger gradient_accumulation_steps (auto_find_batch_size=True looks for a batch that "
@@ -36,12 +34,14 @@ def advice_for_training(args: Any, inputs: Any = None) -> str:
 
 def advice_for_evaluation(args: Any, inputs: Any = None) -> str:
     """Return the note for an evaluation; `auto_find_batch_size` does not change its batches."""
-    batch = "" if inputs is None else f", and the batch was: {shapes_of(inputs)}"
+    batch = ""
+    if inputs is not None:
+        batch = f", and the batch was: {shapes_of(inputs)}"
     return (
-        "This was in an evaluation, with "
+        "The evaluation ran out of memory, with "
         f"per_device_eval_batch_size={args.per_device_eval_batch_size}{batch}.\nWhat to try: a "
         "smaller per_device_eval_batch_size; eval_accumulation_steps=1, which moves predictions "
-        "to the main memory; preprocess_logits_for_metrics, to keep what the metrics need; "
+        "to the main memory; preprocess_logits_for_metrics, to keep only what metrics need; "
         "prediction_loss_only=True."
     )
 

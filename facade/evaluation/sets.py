@@ -26,40 +26,43 @@ _NO_METRICS = (
 
 
 def metrics_of_sets(compute_metrics: Any, sets: Any) -> dict[Any, Any]:
-    """Return `compute_metrics` by set where it is a dict by the names of sets; otherwise itself,
-    under no name.
+    """Return `compute_metrics` by set if it is a dict by the names of sets.
+
+    Otherwise it is for all sets, and returned under the name "".
     """
-    if (
-        isinstance(compute_metrics, Mapping)
-        and isinstance(sets, Mapping)
-        and compute_metrics.keys() & sets.keys()
-    ):
-        return dict(compute_metrics)
+    if isinstance(compute_metrics, Mapping) and isinstance(sets, Mapping):
+        names_of_both = compute_metrics.keys() & sets.keys()
+        if names_of_both:
+            return dict(compute_metrics)
     return {"": compute_metrics}
 
 
 @contextmanager
 def metrics_of(trainer: Trainer, name: Any) -> Iterator[None]:
-    """Let `trainer.compute_metrics` be that of one set within the block; unchanged where it is
-    that of all sets.
+    """Set `trainer.compute_metrics` to that of one set within the block.
+
+    One that is for all sets is left as it is.
     """
-    given = trainer.compute_metrics
-    by_set = metrics_of_sets(given, trainer.eval_dataset)
+    compute_metrics = trainer.compute_metrics
+    by_set = metrics_of_sets(compute_metrics, trainer.eval_dataset)
     if "" not in by_set:
         trainer.compute_metrics = by_set.get(name) if isinstance(name, str) else None
     try:
         yield
     finally:
-        trainer.compute_metrics = given
+        trainer.compute_metrics = compute_metrics
 
 
 def sets_problem(args: Any, compute_metrics: Any, sets: Any) -> str | None:
-    """Return the problem of the names of sets, for `eval_aggregate` or in `compute_metrics`, or
-    None.
+    """Return what is wrong with the names of sets, or None.
+
+    `eval_aggregate` and `compute_metrics` refer to these names.
     """
     kind = args.eval_aggregate
     has_names = isinstance(sets, Mapping)
-    listed = ", ".join(map(str, sets)) if has_names else f"a {type(sets).__name__}"
+    listed = f"a {type(sets).__name__}"
+    if has_names:
+        listed = ", ".join(map(str, sets))
     if kind is not None and sets is not None and (not has_names or kind in sets):
         return (
             f"eval_aggregate={kind!r} is over the sets of a dict, none of them called {kind!r}, "
@@ -71,15 +74,15 @@ def sets_problem(args: Any, compute_metrics: Any, sets: Any) -> str | None:
 
     # Either all names are those of sets, or all are those of metrics, whose functions take two
     # arguments.
-    others = {str(name): value for name, value in compute_metrics.items() if name not in sets}
-    takes_one = any(map(_takes_one_argument, others.values()))
-    if not takes_one and len(others) in (0, len(compute_metrics)):
+    not_sets = {str(name): value for name, value in compute_metrics.items() if name not in sets}
+    takes_one = any(map(_takes_one_argument, not_sets.values()))
+    if not takes_one and len(not_sets) in (0, len(compute_metrics)):
         return None
+    suggestion = did_you_mean(next(iter(not_sets)), map(str, sets or ()))
     return (
-        f"compute_metrics has {', '.join(others)}, which is not a set of eval_dataset: "
-        f"{listed}.{did_you_mean(next(iter(others)), map(str, sets or ()))} Its names are those "
-        "of sets, each with its own metrics, or those of metrics, each a torchmetrics Metric or "
-        "a function of (predictions, labels), for all sets."
+        f"compute_metrics has {', '.join(not_sets)}, which is not a set of eval_dataset: "
+        f"{listed}.{suggestion} Name either sets, each with its own metrics, or metrics, each a "
+        "torchmetrics Metric or a function of (predictions, labels), for all sets."
     )
 
 
@@ -88,23 +91,25 @@ def _takes_one_argument(value: Any) -> bool:
 
 
 def aggregate(kind: str, metrics: Mapping[str, Mapping[str, Any]], prefix: str) -> dict[str, float]:
-    """Return the mean, median, min or max over sets of each number that all of them have, but of
-    times.
+    """Return an aggregate over sets of each number that all of them have, except times.
 
     Args:
-        kind: which of them.
+        kind: "mean", "median", "min" or "max".
         metrics: those of each set, under `{prefix}_{set}_...`.
         prefix: of the names.
     """
-    sets = []
+    if not metrics:
+        return {}
+    sets: list[dict[str, Any]] = []
     for name, values in metrics.items():
-        sets.append({key.removeprefix(f"{prefix}_{name}_"): value for key, value in values.items()})
+        prefix_of_set = f"{prefix}_{name}_"
+        sets.append({key.removeprefix(prefix_of_set): value for key, value in values.items()})
 
-    aggregated = {}
-    for key in sets[0] if sets else ():
+    function = getattr(np, kind)
+    aggregated: dict[str, float] = {}
+    for key in sets[0]:
         values = [values_of_set.get(key) for values_of_set in sets]
-        if not key.endswith(_NO_METRICS) and all(
-            isinstance(value, (int, float)) for value in values
-        ):
-            aggregated[f"{prefix}_{kind}_{key}"] = float(getattr(np, kind)(values))
+        are_numbers = all(isinstance(value, (int, float)) for value in values)
+        if are_numbers and not key.endswith(_NO_METRICS):
+            aggregated[f"{prefix}_{kind}_{key}"] = float(function(values))
     return aggregated

@@ -46,31 +46,34 @@ class LabelSmoother:
         """
         logits = _logits(model_output)
         if shift_labels:
-            logits, labels = logits[..., :-1, :].contiguous(), labels[..., 1:].contiguous()
+            logits = logits[..., :-1, :].contiguous()
+            labels = labels[..., 1:].contiguous()
         negative_log_probs = -functional.log_softmax(logits, dim=-1)
         if labels.dim() == negative_log_probs.dim() - 1:
             labels = labels.unsqueeze(-1)
+
+        # Ignored labels are not valid indices; they get any class here and weight 0 below.
         ignored = labels.eq(self.ignore_index)
-        # Ignored labels are no valid index; they get any class here and weight 0 below.
         nll = negative_log_probs.gather(dim=-1, index=labels.clamp(min=0))
+
         # Summed in fp32, since a half precision sum over a vocabulary overflows.
-        spread = negative_log_probs.sum(dim=-1, keepdim=True, dtype=torch.float32)
+        over_classes = negative_log_probs.sum(dim=-1, keepdim=True, dtype=torch.float32)
+
+        # The mean over the labels that count; of the smoothed part over the classes, too.
         count = _count(num_items_in_batch, ignored)
+        classes = negative_log_probs.shape[-1]
         nll_loss = nll.masked_fill(ignored, 0.0).sum() / count
-        spread_loss = spread.masked_fill(ignored, 0.0).sum() / (
-            count * negative_log_probs.shape[-1]
-        )
-        return (1 - self.epsilon) * nll_loss + self.epsilon * spread_loss
+        smoothed_loss = over_classes.masked_fill(ignored, 0.0).sum() / (count * classes)
+        return (1 - self.epsilon) * nll_loss + self.epsilon * smoothed_loss
 
 
 def _count(num_items_in_batch: Tensor | int | None, ignored: Tensor) -> Tensor | int:
+    """Return the divisor of the summed losses."""
     if num_items_in_batch is None:
         return ignored.numel() - ignored.long().sum()
-    return (
-        num_items_in_batch.to(ignored.device)
-        if isinstance(num_items_in_batch, Tensor)
-        else num_items_in_batch
-    )
+    if isinstance(num_items_in_batch, Tensor):
+        return num_items_in_batch.to(ignored.device)
+    return num_items_in_batch
 
 
 def _logits(model_output: Any) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -31,35 +32,28 @@ class OutOfMemoryElsewhereError(torch.OutOfMemoryError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """As `accelerate.utils.should_reduce_batch_size`: return whether a smaller batch may avoid
-    this error.
-    """
+    """As `accelerate.utils.should_reduce_batch_size`: whether a smaller batch may avoid this."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 
 def explain(error: Exception, explanation: Callable[[], str]) -> None:
-    """Add a note to an error of this kind; the innermost explanation stays the only one, and is
-    made only for it.
-    """
+    """Add a note to an out-of-memory error, unless an inner block has added one."""
     if is_out_of_memory(error) and not getattr(error, "is_explained", False):
         error.add_note(explanation())
         vars(error)["is_explained"] = True
 
 
 def shapes_of(inputs: Any) -> str:
-    """Return the tensors of a batch with their shapes, such as
-    `input_ids 4 x 128, labels 4 x 128`.
-    """
-    named = inputs.items() if isinstance(inputs, Mapping) else enumerate(_listed(inputs))
-    found = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
-    return (
-        ", ".join(
-            f"{name} {' x '.join(map(str, value.shape)) or 'a number'}" for name, value in found
-        )
-        or "unknown"
-    )
+    """Return the tensors of a batch with their shapes, such as `input_ids 4 x 128`."""
+    named_parts = inputs.items() if isinstance(inputs, Mapping) else enumerate(_listed(inputs))
+    shapes: list[str] = []
+    for name, part in named_parts:
+        if isinstance(part, torch.Tensor):
+            shape = " x ".join(map(str, part.shape)) or "a number"
+            shapes.append(f"{name} {shape}")
+    return ", ".join(shapes) or "unknown"
 
 
 def release_memory() -> None:
@@ -73,12 +67,12 @@ def release_memory() -> None:
 
 
 class OutOfMemoryConsensus:
-    """Raise an out-of-memory error of one data-parallel process in all of them, instead of leaving
-    the others waiting.
+    """Raise an out-of-memory error of one data-parallel process in all of them.
 
-    A process whose work fails keeps the error, and leaves out what follows until `settle`, which
-    all processes call at the same places, raises it in all of them. Gradients cannot be averaged in
-    the backward pass then: `settle` does so, once every process is known to have them.
+    Otherwise the others would wait for it. A process whose work fails keeps the error, and skips
+    the rest until `settle`, which all processes call at the same places, raises it in all of them.
+    Gradients cannot be averaged in the backward pass then: `settle` does so, once every process is
+    known to have them.
 
     Args:
         device: device of the collective; None with a single process, so that errors are raised at
@@ -97,15 +91,17 @@ class OutOfMemoryConsensus:
         self.failure: Exception | None = None
 
     def begin_step(self, buffers: Iterable[torch.Tensor]) -> None:
-        """Broadcast buffers as `DistributedDataParallel` does in a forward pass, which a process
-        may not get to.
+        """Broadcast buffers as `DistributedDataParallel` does in a forward pass.
+
+        A process that fails may not reach its forward pass.
         """
         if self.shares_buffers:
             broadcast_tensors(buffers)
 
     def keeps(self, error: Exception) -> bool:
-        """Keep an out-of-memory error for `settle`; return False for others, and with a single
-        process.
+        """Keep an out-of-memory error for `settle`; return whether it was kept.
+
+        Other errors, and those of a single process, are not kept.
         """
         if not self.is_shared or not is_out_of_memory(error):
             return False
@@ -123,27 +119,29 @@ class OutOfMemoryConsensus:
                 it.
             OutOfMemoryElsewhereError: it was kept in another process.
         """
-        parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        said = [
-            self.failure is not None,
-            *(parameter.grad is not None for parameter in parameters),
-        ]
-        flags = torch.tensor(said, dtype=torch.int32, device=self.device)
+        # One exchange tells whether any process has failed, and which gradients any of them has.
+        trainable = [parameter for parameter in parameters if parameter.requires_grad]
+        has_gradient = [parameter.grad is not None for parameter in trainable]
+        flags = torch.tensor(
+            [self.failure is not None, *has_gradient], dtype=torch.int32, device=self.device
+        )
         dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-        failed, *used = flags.tolist()
-        if failed:
-            failure, self.failure = self.failure, None
-            failure = failure or OutOfMemoryElsewhereError("Another process ran out of memory.")
+        any_failed, *any_has_gradient = flags.tolist()
+
+        if any_failed:
+            failure = self.failure
+            self.failure = None
+            if failure is None:
+                failure = OutOfMemoryElsewhereError("Another process ran out of memory.")
             vars(failure)["is_shared"] = True
             raise failure
-        average_gradients(
-            parameter for parameter, flag in zip(parameters, used, strict=True) if flag
-        )
+        average_gradients(itertools.compress(trainable, any_has_gradient))
 
 
 def average_gradients(parameters: Iterable[torch.Tensor]) -> None:
-    """Average gradients over all processes as `DistributedDataParallel` does, with zeros where
-    one has none.
+    """Average gradients over all processes as `DistributedDataParallel` does.
+
+    A process without a gradient counts with zeros.
     """
     size = dist.get_world_size()
     for parameter in parameters:
