@@ -13,7 +13,7 @@ from ..internals.lightning_import import (
 
 
 class FixedRankEnvironment(ClusterEnvironment):
-    """As `LightningEnvironment`, but with given ranks, and without starting processes.
+    """As `LightningEnvironment`, but with fixed ranks, and without starting processes.
 
     Args:
         rank: Rank of this process.
@@ -46,7 +46,7 @@ class FixedRankEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        """Return False: it is never chosen by itself."""
+        """Return False: Lightning never chooses it."""
         return False
 
     def world_size(self) -> int:
@@ -54,14 +54,14 @@ class FixedRankEnvironment(ClusterEnvironment):
         return self._world_size
 
     def set_world_size(self, size: int) -> None:
-        """Do nothing: it is given."""
+        """Do nothing: the value is fixed."""
 
     def global_rank(self) -> int:
         """Return the rank of this process."""
         return self._rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Do nothing: it is given."""
+        """Do nothing: the value is fixed."""
 
     def local_rank(self) -> int:
         """Return the rank of this process on its machine."""

@@ -38,37 +38,39 @@ def trains(model: Any) -> bool:
 
 
 def shards_weights(model: nn.Module) -> bool:
-    """Return whether parameters are sharded as in stage 3, by an engine or by
-    `deepspeed.zero.Init`.
-    """
+    """Return whether parameters are sharded, by an engine in stage 3 or `deepspeed.zero.Init`."""
     return any(hasattr(parameter, "ds_id") for parameter in model.parameters())
 
 
 def parameters_beside_embeddings(model: nn.Module) -> int | None:
-    """Return the number of parameters of a sharded model without its embeddings; None for other
-    models.
+    """Return the number of parameters of a sharded model without its embeddings.
+
+    It is None for other models.
     """
     if not shards_weights(model):
         return None
-    embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
-    return sum(
-        getattr(one, "ds_numel", one.numel())
-        for one in model.parameters()
-        if id(one) not in embeddings
-    )
+    embeddings: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            embeddings.add(id(module.weight))
+    count = 0
+    for parameter in model.parameters():
+        if id(parameter) not in embeddings:
+            count += getattr(parameter, "ds_numel", parameter.numel())
+    return count
 
 
 def clips_gradients(model: Any) -> bool:
-    """Return whether a model is an engine that clips in its step, where it reduces the
-    gradients.
-    """
+    """Return whether a model is an engine that clips in its step, where it reduces gradients."""
     return is_engine(model) and not isinstance(model.optimizer, torch.optim.Optimizer)
 
 
 def last_grad_norm(engine: Any) -> torch.Tensor | float:
     """Return the norm of the gradients before clipping."""
     norm = engine.get_global_grad_norm()
-    return math.nan if norm is None else norm
+    if norm is None:
+        return math.nan
+    return norm
 
 
 def input_dtype(model: Any) -> torch.dtype | None:
@@ -76,7 +78,9 @@ def input_dtype(model: Any) -> torch.dtype | None:
     if not is_engine(model):
         return None
     dtype = model.get_data_types()[0]
-    return None if dtype is torch.float32 else dtype
+    if dtype is torch.float32:
+        return None
+    return dtype
 
 
 def release(engine: Any) -> None:
@@ -91,39 +95,54 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
     gathered: dict[int, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     with _at_rest(model):
-        for name, tensor in _own(model).state_dict(keep_vars=True).items():
-            if id(tensor) not in gathered:  # tied weights stay tied
+        for name, tensor in _module_of(model).state_dict(keep_vars=True).items():
+            # Tied weights are gathered once, and stay tied.
+            if id(tensor) not in gathered:
                 with _gathered(tensor):
-                    gathered[id(tensor)] = tensor.detach().to("cpu", copy=True) if keep else tensor
+                    whole = tensor
+                    if keep:
+                        whole = tensor.detach().to("cpu", copy=True)
+                gathered[id(tensor)] = whole
             state[name] = gathered[id(tensor)]
-    return state if keep else {}
+    if not keep:
+        return {}
+    return state
 
 
 def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return each whole tensor by name, without values."""
-    return meta_tensors(_own(model).state_dict(keep_vars=True).items())
+    return meta_tensors(_module_of(model).state_dict(keep_vars=True).items())
 
 
 def load_whole(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:
-    """Load whole tensors into a model, those that it has; rank 0's values are used."""
+    """Load the whole tensors that a model has into it; the values of rank 0 are used."""
     with torch.no_grad(), _at_rest(model):
-        for name, tensor in _own(model).state_dict(keep_vars=True).items():
+        for name, tensor in _module_of(model).state_dict(keep_vars=True).items():
             if name in state_dict:
                 with _gathered(tensor, writes=True):
                     tensor.copy_(state_dict[name])
-    optimizer: Any = getattr(model, "optimizer", None) if trains(model) else None
-    if hasattr(optimizer, "refresh_fp32_params"):  # its float32 master weights
+
+    # The optimizer's copies in float32.
+    optimizer: Any = None
+    if trains(model):
+        optimizer = getattr(model, "optimizer", None)
+    if hasattr(optimizer, "refresh_fp32_params"):
         optimizer.refresh_fp32_params()
 
 
-def _own(model: Any) -> nn.Module:
-    return model.module if is_engine(model) else model
+def _module_of(model: Any) -> nn.Module:
+    """Return the module of an engine; another model unchanged."""
+    if is_engine(model):
+        return model.module
+    return model
 
 
 @contextlib.contextmanager
 def _at_rest(model: nn.Module) -> Iterator[None]:
     """Wait until no parameter is being gathered or released, and keep it so in the block."""
-    optimizer: Any = getattr(model, "optimizer", None) if is_engine(model) else None
+    optimizer: Any = None
+    if is_engine(model):
+        optimizer = getattr(model, "optimizer", None)
     if not hasattr(optimizer, "checkpoint_event_prologue"):
         yield
         return
@@ -135,11 +154,12 @@ def _at_rest(model: nn.Module) -> Iterator[None]:
 
 
 def _gathered(tensor: Any, *, writes: bool = False) -> contextlib.AbstractContextManager[Any]:
+    """Gather a sharded parameter for the block; `writes` distributes its changes by rank 0."""
     if not hasattr(tensor, "ds_id"):
         return contextlib.nullcontext()
-    return import_module("deepspeed").zero.GatheredParameters(
-        [tensor], modifier_rank=0 if writes else None
-    )
+    modifier_rank = 0 if writes else None
+    zero = import_module("deepspeed").zero
+    return zero.GatheredParameters([tensor], modifier_rank=modifier_rank)
 
 
 def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool = False) -> None:
@@ -157,7 +177,7 @@ def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool
 
 
 def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
-    """Load what `save_states` wrote, except the schedule.
+    """Load the states that `save_states` wrote, except the schedule.
 
     Args:
         engine: a new one.
@@ -176,7 +196,7 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
             str(folder), tag=saved.tag, load_module_strict=strict, load_lr_scheduler_states=False
         )
     if loaded is None:
-        raise ValueError(f"DeepSpeed finds no states of a training in {folder}.")
+        raise ValueError(f"DeepSpeed does not find the states of a training in {folder}.")
     require_fitting_loaded_state(engine.basic_optimizer, folder)
 
 
@@ -255,32 +275,34 @@ def _require_same_model(
 ) -> None:
     """Check that model and optimizer have the parameters of the saved ones."""
     # Trained parameters, with their group in the optimizer.
-    here = {
-        name: (shape, part.param_group_of[group])
-        for group, shapes in enumerate(groups)
-        for name, shape in shapes.items()
-    }
-    there = {name: (shape, states.param_group_of(name)) for name, shape in states.shapes.items()}
-    for name in sorted(here.keys() | there.keys()):
-        if name not in there:
+    in_model: dict[str, tuple[torch.Size, int]] = {}
+    for group, group_shapes in enumerate(groups):
+        for name, shape in group_shapes.items():
+            in_model[name] = (shape, part.param_group_of[group])
+    in_checkpoint: dict[str, tuple[torch.Size, int]] = {}
+    for name, shape in states.shapes.items():
+        in_checkpoint[name] = (shape, states.param_group_of(name))
+
+    for name in sorted(in_model.keys() | in_checkpoint.keys()):
+        if name not in in_checkpoint:
             raise ValueError(
                 f"{states.folder} does not fit: {name} is trained in the model, and not in the "
                 "checkpoint."
             )
-        if name not in here:
+        if name not in in_model:
             raise ValueError(
                 f"{states.folder} does not fit: {name} is trained in the checkpoint, and not in "
                 "the model."
             )
-        if here[name] != there[name]:
+        if in_model[name] != in_checkpoint[name]:
             raise ValueError(
-                f"{states.folder} does not fit: {name} has shape and group {there[name]} there, "
-                f"{here[name]} here."
+                f"{states.folder} does not fit: {name} has shape and group {in_checkpoint[name]} "
+                f"there, {in_model[name]} here."
             )
 
     # Buffers and frozen parameters.
     for name, tensor in whole_shapes(engine).items():
-        if name in here:
+        if name in in_model:
             continue
         if name not in states.weights:
             if strict:
@@ -300,18 +322,20 @@ def _restore_scaler(scaler: Any, states: ZeroStates) -> None:
 
 
 def choose_accelerator(device: str) -> None:
-    """Choose DeepSpeed's devices before its first import; by default it takes GPUs if there are
-    any.
+    """Choose DeepSpeed's devices before its first import.
+
+    By default it uses GPUs if the machine has any.
 
     Args:
         device: type of the device, such as `cpu`.
 
     Raises:
-        RuntimeError: it uses others already.
+        RuntimeError: it uses other devices already.
     """
     os.environ.setdefault("DS_ACCELERATOR", device)
     get_accelerator = import_module("deepspeed.accelerator").get_accelerator
-    if device == "cpu":  # gloo replaces this op, which takes a minute to compile
+    if device == "cpu":
+        # gloo replaces this operation, which takes a minute to compile.
         import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     chosen = get_accelerator().device_name()
     if chosen.partition(":")[0] != device:
@@ -322,8 +346,7 @@ def choose_accelerator(device: str) -> None:
 
 
 def make_ready(device: str) -> None:
-    """Prepare for DeepSpeed: choose its devices, and make a process group if this is the only
-    process.
+    """Prepare for DeepSpeed: choose its devices, and make a process group for a single process.
 
     Args:
         device: type of the device, such as `cpu`.
@@ -331,9 +354,11 @@ def make_ready(device: str) -> None:
     choose_accelerator(device)
     if dist.is_initialized() or int(os.environ.get("WORLD_SIZE") or 1) > 1:
         return
-    os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
+    # DeepSpeed reads this variable.
+    os.environ.setdefault("LOCAL_RANK", "0")
     backend = "nccl" if device == "cuda" else "gloo"
-    stores: Any = dist  # which does not declare them
+    # torch does not declare the stores.
+    stores: Any = dist
     dist.init_process_group(backend, store=stores.HashStore(), rank=0, world_size=1)
     atexit.register(_leave)
 

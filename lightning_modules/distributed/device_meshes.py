@@ -12,7 +12,7 @@ from lightning.pytorch import strategies
 from torch.distributed import device_mesh
 
 _init_device_mesh = device_mesh.init_device_mesh
-_made: weakref.WeakKeyDictionary[Any, dict[Any, device_mesh.DeviceMesh]] = (
+_meshes_by_group: weakref.WeakKeyDictionary[Any, dict[Any, device_mesh.DeviceMesh]] = (
     weakref.WeakKeyDictionary()
 )
 """Meshes by their default process group: they are invalid once it is destroyed."""
@@ -23,14 +23,14 @@ def cached_device_mesh(
 ) -> device_mesh.DeviceMesh:
     """As `torch.distributed.init_device_mesh`, but returns the same mesh for the same arguments.
 
-    Each mesh has process groups of its own, which hold threads, GPU memory and connections until
-    the process ends.
+    Each mesh has separate process groups, which hold threads, GPU memory and connections until the
+    process ends.
     """
-    meshes = _made.setdefault(dist.group.WORLD, {})
-    kind = device_type, tuple(mesh_shape), mesh_dim_names
-    if kind not in meshes:
-        meshes[kind] = _init_device_mesh(device_type, mesh_shape, mesh_dim_names=mesh_dim_names)
-    return meshes[kind]
+    meshes = _meshes_by_group.setdefault(dist.group.WORLD, {})
+    key = (device_type, tuple(mesh_shape), mesh_dim_names)
+    if key not in meshes:
+        meshes[key] = _init_device_mesh(device_type, mesh_shape, mesh_dim_names=mesh_dim_names)
+    return meshes[key]
 
 
 class ModelParallelStrategy(strategies.ModelParallelStrategy):
@@ -45,9 +45,10 @@ class ModelParallelStrategy(strategies.ModelParallelStrategy):
 @contextlib.contextmanager
 def _kept_for_lightning() -> Iterator[None]:
     """Replace torch's function, which Lightning imports at the call, by the one of this module."""
-    place: Any = device_mesh
-    before, place.init_device_mesh = place.init_device_mesh, cached_device_mesh
+    module: Any = device_mesh
+    before = module.init_device_mesh
+    module.init_device_mesh = cached_device_mesh
     try:
         yield
     finally:
-        place.init_device_mesh = before
+        module.init_device_mesh = before

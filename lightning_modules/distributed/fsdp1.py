@@ -1,9 +1,8 @@
-"""Lightning strategy that wraps a user's model, not the LightningModule, in FSDP1,
-`FullyShardedDataParallel`.
+"""Lightning strategy that wraps a user's model in FSDP1, `FullyShardedDataParallel`.
 
-Under manual optimization the backward pass runs inside of Lightning's `training_step`. If that were
-the forward pass of the FSDP root, as in Lightning, the root's own parameters would never be
-reduced.
+Lightning wraps the LightningModule. Under manual optimization the backward pass runs inside of
+Lightning's `training_step`. If that were the forward pass of the FSDP root, as in Lightning, the
+root's own parameters would never be reduced.
 """
 
 from __future__ import annotations
@@ -35,14 +34,12 @@ from ..optim import gradient_norms
 from ..optim.optimizer_fit import ParameterShape, require_fitting_optimizer_state
 from .device_meshes import cached_device_mesh
 
-_JOINED = "_flat_param"
+_FLAT_PARAMETER = "_flat_param"
 _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
 class ModelFSDPStrategy(FSDPStrategy):
-    """As Lightning's `FSDPStrategy`, but the model is wrapped by `wrap`, and it works on the CPU
-    too.
-    """
+    """As Lightning's `FSDPStrategy`, but `wrap` wraps the model, on the CPU too."""
 
     def setup_environment(self) -> None:
         """As Lightning's, but makes the device mesh on any device, not only on GPUs."""
@@ -61,8 +58,8 @@ class ModelFSDPStrategy(FSDPStrategy):
 
         Args:
             model: its modules are replaced by sharded ones.
-            layers: names of modules that are gathered one by one; what is left is gathered with the
-                model as a whole.
+            layers: names of modules that are gathered one by one; other parameters are gathered
+                with the model as a whole.
             checkpointing: compute the activations of the layers again in the backward pass.
         """
         options = dict(self.kwargs)
@@ -97,8 +94,7 @@ class ModelFSDPStrategy(FSDPStrategy):
 
 
 class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
-    """As Lightning's `FSDPPrecision`, but steps are not cast as a whole: `precision.casting` casts
-    forward passes.
+    """As Lightning's `FSDPPrecision`, but `precision.casting` casts forward passes, not steps.
 
     Args:
         precision: `32-true`, `bf16-mixed` or `16-mixed`.
@@ -111,7 +107,7 @@ class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
     def __init__(
         self, precision: Literal["32-true", "bf16-mixed", "16-mixed"], device: str
     ) -> None:
-        # with `precision` Lightning makes a scaler that works only on GPUs
+        # With another precision Lightning makes a scaler that works only on GPUs.
         super().__init__("32-true")
         self.precision = precision
         self.scaler: Any = None
@@ -119,8 +115,9 @@ class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
 
     @property
     def mixed_precision_config(self) -> MixedPrecision:
-        """Return the precision: parameters are gathered and gradients reduced in half, the model
-        keeps its own.
+        """Return the precision of gathered parameters and reduced gradients.
+
+        The model keeps its own.
         """
         dtype = HALF.get(self.precision)
         return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
@@ -152,7 +149,7 @@ def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def load_whole(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
-    """Load whole tensors into a model, those that it has."""
+    """Load the whole tensors that a model has into it."""
     with torch.no_grad(), FullyShardedDataParallel.summon_full_params(model, writeback=True):
         for name, tensor in _named_tensors(model):
             if name in state_dict:
@@ -177,12 +174,14 @@ def whole_optimizer_state(
         return {}
 
     def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
         # `torch.save` would write all of the memory in which the parts were gathered.
-        return leaf.to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf
+        return leaf.to("cpu", copy=True)
 
     # By number, as in the optimizer of an unsharded model.
     names = _parameter_names(model, optimizer) or _names_in(by_name)
-    states = {}
+    states: dict[int, Any] = {}
     for number, name in enumerate(names):
         if name in by_name["state"]:
             states[number] = map_nested(copied, by_name["state"][name])
@@ -251,12 +250,14 @@ def clip_gradients(
     Returns:
         The norm that the gradients had.
     """
-    own = {id(parameter) for parameter in model.parameters()}
-    given = {id(parameter) for parameter in parameters}
-    if given == own:
+    of_model = {id(parameter) for parameter in model.parameters()}
+    to_clip = {id(parameter) for parameter in parameters}
+    if to_clip == of_model:
         return model.clip_grad_norm_(max_norm, norm_type)
-    if not given & own or model.sharding_strategy.name == "NO_SHARD":
+    if to_clip.isdisjoint(of_model) or model.sharding_strategy.name == "NO_SHARD":
         return gradient_norms.clip_gradients(parameters, max_norm, norm_type)
+
+    # Some of the parameters: the norm of this process's parts, and of those of the others.
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = _norm_of_all(gradients, norm_type, model)
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
@@ -267,12 +268,12 @@ def clip_gradients(
 
 def _norm_of_all(gradients: list[torch.Tensor], norm_type: float, model: Any) -> torch.Tensor:
     """Return the norm of the gradients of all processes, some of which may have none."""
-    own = nn.utils.get_total_norm(gradients, norm_type).to(model.compute_device)
+    norm = nn.utils.get_total_norm(gradients, norm_type).to(model.compute_device)
     group = model.process_group
     if math.isinf(norm_type):
-        dist.all_reduce(own, dist.ReduceOp.MAX, group=group)
-        return own
-    powers = own**norm_type
+        dist.all_reduce(norm, dist.ReduceOp.MAX, group=group)
+        return norm
+    powers = norm**norm_type
     dist.all_reduce(powers, group=group)
     return powers ** (1.0 / norm_type)
 
@@ -296,22 +297,24 @@ def _whole_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
 
 def _names_in(state: Mapping[str, Any]) -> list[Any]:
     """Return the names, or numbers, of an optimizer's parameters in its state, in its order."""
-    names = []
+    names: list[Any] = []
     for group in state["param_groups"]:
         names += group["params"]
     return names
 
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str] | None:
-    """Return the names of an optimizer's parameters, in its order; None if FSDP has flattened
-    parameters.
+    """Return the names of an optimizer's parameters, in its order.
+
+    It is None if FSDP has flattened parameters.
     """
-    names = {id(parameter): _clean(name) for name, parameter in model.named_parameters()}
-    if any(name.endswith(_JOINED) for name in names.values()):
+    name_of = {id(parameter): _clean(name) for name, parameter in model.named_parameters()}
+    if any(name.endswith(_FLAT_PARAMETER) for name in name_of.values()):
         return None
-    return [
-        names[id(parameter)] for parameter in _names_in({"param_groups": optimizer.param_groups})
-    ]
+    names: list[str] = []
+    for group in optimizer.param_groups:
+        names += [name_of[id(parameter)] for parameter in group["params"]]
+    return names
 
 
 def _clean(name: str) -> str:

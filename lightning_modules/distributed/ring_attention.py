@@ -1,6 +1,4 @@
-"""Attention over sequences sharded across processes, by torch's `context_parallel`: keys and
-values go round.
-"""
+"""Ring attention over sharded sequences, by torch's `context_parallel`."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def require_ring_attention(device: str) -> None:
     """Check that torch has ring attention for a type of devices, such as `cuda`.
 
     Raises:
-        ValueError: it does not; names what to use.
+        ValueError: it does not; names an alternative.
     """
     on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     if device == "cpu" and on_cpu not in _torch_module().custom_ops:
@@ -43,7 +41,7 @@ def _torch_module() -> Any:
     """Import torch's module of context parallelism.
 
     Raises:
-        NotImplementedError: this torch has none of the known form.
+        NotImplementedError: this version of torch has no supported one.
     """
     try:
         return importlib.import_module(
@@ -51,8 +49,8 @@ def _torch_module() -> Any:
         )
     except ImportError as error:
         raise NotImplementedError(
-            f"cp_size above 1: torch {torch.__version__} has no context_parallel of the known "
-            "form. Install torch 2.13."
+            f"cp_size above 1: the context_parallel of torch {torch.__version__} is not supported. "
+            "Install torch 2.13."
         ) from error
 
 
@@ -76,9 +74,8 @@ def ring_attention(
         kept: those of them that need not be whole again after the block.
 
     Raises:
-        ValueError: there is no tensor to split, or in the block attention is called in a way that
-            rings do not have.
-        NotImplementedError: this torch lacks what is needed.
+        ValueError: `buffers` is empty, or attention is called in a way that rings do not support.
+        NotImplementedError: this version of torch is not supported.
     """
     if not buffers:
         raise ValueError(

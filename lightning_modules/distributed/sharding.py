@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 def modules_by_class(model: nn.Module, names: set[str]) -> list[str]:
     """Return names of the modules below `model` of classes with these names, inner ones first."""
     tied = tied_modules(model)
-    return [
-        name
-        for name, module in _below(model)
-        if type(module).__name__ in names and module not in tied
-    ]
+    matching: list[str] = []
+    for name, module in _below(model):
+        if type(module).__name__ in names and module not in tied:
+            matching.append(name)
+    return matching
 
 
 def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
-    """Return names of the modules below `model` with at least `smallest` parameters not in
-    modules already named.
+    """Return names of the modules below `model` with at least `smallest` parameters.
+
+    Parameters of modules that were named before do not count.
     """
     names: list[str] = []
     taken: set[int] = set()
@@ -49,11 +50,10 @@ def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
         # Containers have no forward pass that would gather their parameters.
         if module in tied or isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             continue
-        sizes = {
-            id(parameter): parameter.numel()
-            for parameter in module.parameters()
-            if id(parameter) not in taken
-        }
+        sizes: dict[int, int] = {}
+        for parameter in module.parameters():
+            if id(parameter) not in taken:
+                sizes[id(parameter)] = parameter.numel()
         if sum(sizes.values()) >= smallest:
             names.append(name)
             taken.update(sizes)
@@ -61,8 +61,9 @@ def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
 
 
 def tied_modules(model: nn.Module) -> set[nn.Module]:
-    """Return the modules below `model` that share a parameter with one outside and cannot be
-    sharded alone.
+    """Return the modules below `model` that share a parameter with a module outside.
+
+    They cannot be sharded alone.
     """
     names_of: dict[int, list[str]] = {}
     # An override may lack `remove_duplicate`.
@@ -96,8 +97,8 @@ def shard_fully(
     Args:
         model: the model; it is moved to the devices of the mesh.
         mesh: the processes; of one dimension, or of two: copies, and the parts of each.
-        layers: names of modules that are gathered one by one; what is left is gathered with the
-            model as a whole.
+        layers: names of modules that are gathered one by one; other parameters are gathered with
+            the model as a whole.
         reshard_after_forward: free the gathered parameters of a layer between its forward and its
             backward pass.
         offload: keep parameters in host memory, where they are not there anyway.
@@ -119,21 +120,25 @@ def shard_fully(
     if isinstance(model, FSDPModule):
         return resharded(model)
     on_cpu = mesh.device_type == "cpu"
+    offload_policy = OffloadPolicy()
+    if offload and not on_cpu:
+        offload_policy = CPUOffloadPolicy()
     options: dict[str, Any] = {
         "mesh": mesh,
         "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype),
-        "offload_policy": CPUOffloadPolicy() if offload and not on_cpu else OffloadPolicy(),
+        "offload_policy": offload_policy,
     }
 
-    # Layers, then what is left. The backward pass needs the parameters of the root first: freeing
-    # them gains nothing.
     if checkpointing:
         checkpoint_layers(model, layers)
     for name in layers:
-        fully_shard(
-            model.get_submodule(name), reshard_after_forward=reshard_after_forward, **options
-        )
-    fully_shard(model, reshard_after_forward=None if layers else reshard_after_forward, **options)
+        layer = model.get_submodule(name)
+        fully_shard(layer, reshard_after_forward=reshard_after_forward, **options)
+
+    # Then the other parameters. The backward pass needs those of the root first: freeing them gains
+    # nothing.
+    reshard_root = None if layers else reshard_after_forward
+    fully_shard(model, reshard_after_forward=reshard_root, **options)
 
     # Asked for the mean of parts of gradients, gloo of torch 2.8 gives their sum.
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
@@ -141,16 +146,17 @@ def shard_fully(
         for module in sharded:
             module.set_force_sum_reduction_for_comms(True)
     if forward_prefetch:
-        for module, following in itertools.pairwise(
-            [module for module in sharded if module is not model]
-        ):
+        below = [module for module in sharded if module is not model]
+        for module, following in itertools.pairwise(below):
             module.set_modules_to_forward_prefetch([following])
     return model
 
 
 def resharded(model: nn.Module) -> nn.Module:
-    """Free parameters that a forward pass left gathered in a model of `fully_shard`; return the
-    model.
+    """Free parameters that a forward pass left gathered in a model of `fully_shard`.
+
+    Returns:
+        The model.
     """
     for module in filter(is_fully_sharded, model.modules()):
         sharded: Any = module
@@ -159,18 +165,14 @@ def resharded(model: nn.Module) -> nn.Module:
 
 
 def average_replicas(model: nn.Module) -> None:
-    """Keep trained parameters that are whole in each process, such as adapters beside sharded
-    layers, the same in all.
+    """Keep whole trained parameters, such as adapters beside sharded layers, the same everywhere.
 
     They get the values of the first process, and from then on the mean of their gradients over all
     processes.
     """
     for parameter in model.parameters():
-        if (
-            parameter.requires_grad
-            and not _is_part(parameter)
-            and not hasattr(parameter, "_averaged")
-        ):
+        is_whole = parameter.requires_grad and not _is_part(parameter)
+        if is_whole and not hasattr(parameter, "_averaged"):
             dist.broadcast(parameter.data, src=0)
             parameter.register_hook(_mean)
             vars(parameter)["_averaged"] = True
@@ -211,7 +213,8 @@ def unsynchronised(model: nn.Module) -> Iterator[None]:
     elif hasattr(model, "no_sync"):
         with wrapper.no_sync():
             yield
-    else:  # one process, or processes of a group that have the same gradients
+    else:
+        # One process, or processes of a group that have the same gradients.
         yield
 
 
@@ -235,7 +238,9 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
             whole_tensor = gather_dtensor(tensor).detach()
             gathered[id(tensor)] = whole_tensor.cpu() if keep else tensor
         state[name] = gathered[id(tensor)]
-    return state if keep else {}
+    if not keep:
+        return {}
+    return state
 
 
 class WholeModel:
@@ -255,9 +260,7 @@ class WholeModel:
         self._keys_to_ignore_on_load_missing = own_attribute(own, "_keys_to_ignore_on_load_missing")
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return whole tensors without values: names, shapes and dtypes; tied names share one
-        tensor.
-        """
+        """Return whole tensors without values; tied names share one tensor."""
         library = _library_of(self.sharded)
         if library is not None:
             return library.whole_shapes(self.sharded)
@@ -270,15 +273,16 @@ class WholeModel:
             RuntimeError: a tensor has another shape, or with `strict` there are others than the
                 model has.
         """
-        own = self.state_dict()
-        differences = _compared(own, state_dict)
+        shapes = self.state_dict()
+        differences = _compared(shapes, state_dict)
         missing, unexpected = differences
-        wrong = [
-            name for name in own if name in state_dict and own[name].shape != state_dict[name].shape
-        ]
-        if wrong or (strict and (missing or unexpected)):
+        other_shapes: list[str] = []
+        for name, tensor in shapes.items():
+            if name in state_dict and tensor.shape != state_dict[name].shape:
+                other_shapes.append(name)
+        if other_shapes or (strict and (missing or unexpected)):
             raise RuntimeError(
-                f"other shapes: {wrong}; missing: {missing}; unexpected: {unexpected}"
+                f"other shapes: {other_shapes}; missing: {missing}; unexpected: {unexpected}"
             )
 
         library = _library_of(self.sharded)
@@ -286,20 +290,20 @@ class WholeModel:
             library.load_whole(self.sharded, state_dict)
             return differences
         targets = self.sharded.state_dict(keep_vars=True)
-        parts = {
-            name: shard_like(value, targets[name])
-            for name, value in state_dict.items()
-            if name in targets
-        }
+        parts: dict[str, Any] = {}
+        for name, value in state_dict.items():
+            if name in targets:
+                parts[name] = shard_like(value, targets[name])
         self.sharded.load_state_dict(parts, strict=False)
         return differences
 
     @contextlib.contextmanager
     def reading_whole(self) -> Iterator[nn.Module]:
-        """Return the model itself, with state-dict methods for whole tensors; these are loaded
-        after the block.
+        """Return the model itself, with state-dict methods for whole tensors.
+
+        These are loaded after the block.
         """
-        own: Any = unwrap_model(self.sharded)
+        module: Any = unwrap_model(self.sharded)
         shapes = self.state_dict()
         read: dict[str, Any] = {}
 
@@ -309,13 +313,14 @@ class WholeModel:
             read.update(state_dict)
             return _compared(shapes, state_dict)
 
-        own.load_state_dict = load_state_dict
-        own.named_parameters = lambda *_, **__: iter(shapes.items())
+        module.load_state_dict = load_state_dict
+        module.named_parameters = lambda *_, **__: iter(shapes.items())
         try:
-            with without_inner_wrappers(own):
-                yield own
+            with without_inner_wrappers(module):
+                yield module
         finally:
-            del own.load_state_dict, own.named_parameters
+            del module.load_state_dict
+            del module.named_parameters
         self.load_state_dict(read, strict=False)
 
 
@@ -326,9 +331,9 @@ class KeyDifferences(NamedTuple):
     unexpected_keys: list[str]
 
 
-def _compared(own: Mapping[str, Any], given: Mapping[str, Any]) -> KeyDifferences:
-    missing = [name for name in own if name not in given]
-    unexpected = [name for name in given if name not in own]
+def _compared(in_model: Mapping[str, Any], loaded: Mapping[str, Any]) -> KeyDifferences:
+    missing = [name for name in in_model if name not in loaded]
+    unexpected = [name for name in loaded if name not in in_model]
     return KeyDifferences(missing, unexpected)
 
 
@@ -349,9 +354,11 @@ def whole_optimizer_state(
         if not _is_part(leaf):
             return leaf
         gathered = gather_dtensor(leaf)
-        # A copy, as `torch.save` would write all of the padded memory in which the parts were
+        if not keep:
+            return None
+        # A copy, because `torch.save` would write all of the padded memory in which the parts were
         # gathered.
-        return gathered.to("cpu", copy=True) if keep else None
+        return gathered.to("cpu", copy=True)
 
     return map_nested(gather, optimizer.state_dict())
 

@@ -29,8 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 def tensor_parallel_plan(model: nn.Module) -> dict[str, Any]:
-    """Return a model's plan: its `tp_plan`, or those of `transformers`, `_tp_plan` and that of
-    the configuration.
+    """Return a model's plan.
+
+    It is its `tp_plan`, or those of `transformers`: `_tp_plan` and that of the configuration.
     """
     own: dict[str, Any] = {}
     for name in ("tp_plan", "_tp_plan"):
@@ -48,8 +49,11 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, Any]:
 
 
 def _base_plan(model: nn.Module) -> Mapping[str, Any] | None:
-    plan = getattr(getattr(model, "config", None), "base_model_tp_plan", None)
-    return plan if isinstance(plan, Mapping) else None
+    config = getattr(model, "config", None)
+    plan = getattr(config, "base_model_tp_plan", None)
+    if not isinstance(plan, Mapping):
+        return None
+    return plan
 
 
 def split_faults(model: nn.Module, size: int) -> list[str]:
@@ -62,7 +66,7 @@ def split_faults(model: nn.Module, size: int) -> list[str]:
         remedy = (
             "Give it a tp_plan, such as {'layers.*.up': 'colwise'}, or a method parallelize(mesh)"
         )
-        return [f"{kind} does not say how its layers are split. {remedy}"]
+        return [f"{kind} has no plan for tensor parallelism. {remedy}"]
 
     # Names of no module, and styles that are not known, of those that are used.
     lost: list[str] = []
@@ -72,18 +76,20 @@ def split_faults(model: nn.Module, size: int) -> list[str]:
             lost.append(pattern)
         elif isinstance(style, str) and style not in STYLES:
             unknown.setdefault(style, []).append(pattern)
-    faults = [
-        f"the plan of {kind} has the style {style!r} ({', '.join(unknown[style])}), which is not "
-        f"supported.{did_you_mean(style, list(STYLES))} There are: {', '.join(STYLES)}"
-        for style in sorted(unknown)
-    ]
+    faults: list[str] = []
+    for style in sorted(unknown):
+        near = did_you_mean(style, list(STYLES))
+        faults.append(
+            f"the plan of {kind} has the style {style!r} ({', '.join(unknown[style])}), which is "
+            f"not supported.{near} Choose from: {', '.join(STYLES)}"
+        )
 
     # Plans of transformers also name what only some models have.
     some_may_be_lost = _base_plan(model) is not None and len(lost) < len(plan)
     if lost and not some_may_be_lost:
         faults.append(
-            f"the plan of {kind} has {', '.join(map(repr, lost))}, but there is no module of that "
-            "name"
+            f"the plan of {kind} has {', '.join(map(repr, lost))}, but the model has no module of "
+            "that name"
         )
     return faults or [*_indivisible(model, size), *_unfit(model, size)]
 
@@ -103,21 +109,22 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
         from torch.distributed.tensor.parallel import parallelize_module
 
         ties = _ties(model)
-        parallelize_module(
-            model, mesh, {name: style.make() for name, style in _styles(model).items()}
-        )
+        torch_styles = {name: style.make() for name, style in _styles(model).items()}
+        parallelize_module(model, mesh, torch_styles)
         _tie(model, ties)
     _reduce_partial_gradients(model)
 
 
 def agree_on_generators(mesh: DeviceMesh) -> None:
-    """Give all processes of a group the random states of the first, so that they draw the same
-    numbers.
+    """Give all processes of a group the random states of the first.
+
+    So they draw the same numbers.
     """
     group = mesh.get_group()
-    states: list[Any] = [capture_host_rng()]
+    states: list[Any] = [capture_host_rng(), None]
     on_gpu = mesh.device_type == "cuda"
-    states.append(torch.cuda.get_rng_state() if on_gpu else None)
+    if on_gpu:
+        states[1] = torch.cuda.get_rng_state()
     dist.broadcast_object_list(states, src=dist.get_global_rank(group, 0), group=group)
     restore_host_rng(states[0])
     if on_gpu:
@@ -125,15 +132,10 @@ def agree_on_generators(mesh: DeviceMesh) -> None:
 
 
 def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    """Return the context in which an optimizer steps sharded and whole parameters together, if
-    the model has both.
-    """
-    sharded = {
-        hasattr(parameter, "full_tensor")
-        for parameter in model.parameters()
-        if parameter.requires_grad
-    }
-    if sharded != {True, False}:
+    """Return the context of an optimizer's step, for models with sharded and whole parameters."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    are_sharded = {hasattr(parameter, "full_tensor") for parameter in trained}
+    if are_sharded != {True, False}:
         return contextlib.nullcontext
     from torch.distributed.tensor.experimental import implicit_replication
 
@@ -143,8 +145,7 @@ def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextMan
 def sum_before_accumulation(model: Any) -> None:
     """Let the norms of split heads sum each gradient over their processes before it is accumulated.
 
-    `transformers` sums what was accumulated, and with it the sums of earlier micro-batches once
-    more.
+    `transformers` sums the accumulated gradients, and so the sums of earlier micro-batches again.
 
     Args:
         model: split by `from_pretrained(distributed_config=...)`.
@@ -163,11 +164,8 @@ def sum_before_accumulation(model: Any) -> None:
 def _hook_parameters(hooked: dict[str, Any], group: Any, module: nn.Module, _: Any) -> None:
     for name, parameter in module.named_parameters(recurse=False):
         # That of `fully_shard` is another one in each forward pass.
-        if (
-            torch.is_grad_enabled()
-            and parameter.requires_grad
-            and hooked.get(name) is not parameter
-        ):
+        is_hooked = hooked.get(name) is parameter
+        if parameter.requires_grad and torch.is_grad_enabled() and not is_hooked:
             parameter.register_hook(functools.partial(_summed, group))
             hooked[name] = parameter
 
@@ -185,8 +183,9 @@ def _matching(model: nn.Module, pattern: str) -> list[str]:
 
 
 def _styles(model: nn.Module) -> dict[str, Style]:
-    """Return the style of each module of the plan by name; modules with the same weight are
-    sharded alike.
+    """Return the style of each module of the plan by name.
+
+    Modules with the same weight are sharded alike.
     """
     styles: dict[str, Style] = {}
     for pattern, style in tensor_parallel_plan(model).items():
@@ -196,26 +195,28 @@ def _styles(model: nn.Module) -> dict[str, Style]:
     for parameters in _ties(model):
         modules = [name.rpartition(".")[0] for name in parameters]
         planned = [name for name in modules if name in styles]
+        unplanned = [name for name in modules if name not in styles]
         if planned:
-            _share_style(model, styles, planned, [name for name in modules if name not in styles])
+            _share_style(model, styles, planned, unplanned)
     return styles
 
 
 def _share_style(
-    model: nn.Module, styles: dict[str, Style], planned: list[str], others: list[str]
+    model: nn.Module, styles: dict[str, Style], planned: list[str], unplanned: list[str]
 ) -> None:
-    """Give modules the style of those that they are tied to; without one for them, none of them
-    is sharded.
+    """Give modules the style of those that they are tied to.
+
+    If a module has no such style, none of them is sharded.
     """
     style = styles[planned[0]]
-    for name in others:
+    for name in unplanned:
         partner = style.of_tied(model.get_submodule(name))
         if partner is None:
             logger.warning(
                 "%s is not split: it shares its weight with %s, which is whole.", planned[0], name
             )
-            for one in planned:
-                del styles[one]
+            for planned_name in planned:
+                del styles[planned_name]
             return
         styles[name] = partner
 
@@ -250,11 +251,11 @@ def _unfit(model: nn.Module, size: int) -> list[str]:
 
 def _ties(model: nn.Module) -> list[list[str]]:
     """Return the names of each parameter that has several."""
-    places: dict[int, list[str]] = {}
-    # an override may lack it
+    names_of: dict[int, list[str]] = {}
+    # An override may lack `remove_duplicate`.
     for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
-        places.setdefault(id(parameter), []).append(name)
-    return [names for names in places.values() if len(names) > 1]
+        names_of.setdefault(id(parameter), []).append(name)
+    return [names for names in names_of.values() if len(names) > 1]
 
 
 def _tie(model: nn.Module, ties: list[list[str]]) -> None:
@@ -265,9 +266,7 @@ def _tie(model: nn.Module, ties: list[list[str]]) -> None:
 
 
 def _reduce_partial_gradients(model: nn.Module) -> None:
-    """Add up the gradients of parameters that are whole, but work on a part of the data: of a
-    sequence, or of heads.
-    """
+    """Add up the gradients of whole parameters that work on a part of a sequence, or of heads."""
     for parameter in model.parameters():
         placements = getattr(parameter, "placements", None)
         if placements is not None and parameter.requires_grad:
@@ -275,6 +274,7 @@ def _reduce_partial_gradients(model: nn.Module) -> None:
 
 
 def _as_placed(gradient: Any, *, placements: Any) -> Any:
-    with contextlib.suppress(AttributeError):  # a plain one stays as it is
+    # A gradient that is a plain tensor stays as it is.
+    with contextlib.suppress(AttributeError):
         return gradient.redistribute(placements=placements)
     return gradient

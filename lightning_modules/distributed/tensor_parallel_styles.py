@@ -29,7 +29,7 @@ class Style:
         splits: attribute of the layer that has to be a multiple of the number of processes, such as
             `out_features`.
         weight_dim: dimension along which the weight is sharded; None if it stays whole.
-        layers: the classes it is for; anything if there are none.
+        layers: classes of layers that it is for; any layer if empty.
     """
 
     name: str
@@ -39,12 +39,10 @@ class Style:
     layers: tuple[type[nn.Module], ...] = ()
 
     def fault(self, module: nn.Module, size: int) -> str | None:
-        """Return the reason why a module cannot be sharded so over `size` processes; None if it
-        can.
-        """
+        """Return the reason why a module cannot be sharded so over `size` processes, or None."""
         if self.layers and not isinstance(module, self.layers):
             kinds = " and ".join(f"nn.{kind.__name__}" for kind in self.layers)
-            return f"{self.name!r} is for {kinds}, and this is a {type(module).__name__}"
+            return f"{self.name!r} is for {kinds}, but this is a {type(module).__name__}"
         if self.splits is None:
             return None
         extent = getattr(module, self.splits, None)
@@ -56,20 +54,20 @@ class Style:
         )
 
     def of_tied(self, other: nn.Module) -> Style | None:
-        """Return the style of a module tied to this one; None if there is none."""
+        """Return the style of a module tied to this one; None if no style fits it."""
         if self.weight_dim is None:
             return self
         splits_rows = self.weight_dim == 0
-        if isinstance(other, nn.Embedding):
-            return STYLES["embedding_rowwise"] if splits_rows else None
+        if isinstance(other, nn.Embedding) and splits_rows:
+            return STYLES["embedding_rowwise"]
         if isinstance(other, nn.Linear):
-            return STYLES["colwise_gather_output" if splits_rows else "rowwise_split_input"]
+            name = "colwise_gather_output" if splits_rows else "rowwise_split_input"
+            return STYLES[name]
         return None
 
 
 class WholeWeights(ParallelStyle):
-    """As torch's `SequenceParallel`, but with plain tensors as inputs and outputs, and gradients of
-    all the data.
+    """As torch's `SequenceParallel`, but with plain tensors, and gradients of all the data.
 
     Args:
         dim: dimension along which the first argument is sharded.
@@ -96,8 +94,9 @@ class WholeWeights(ParallelStyle):
 
 def _replicate(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
     for key, parameter in module.named_parameters(recurse=False):
-        spread = distribute_tensor(parameter.data, mesh, [Replicate()])
-        module.register_parameter(key, nn.Parameter(spread, requires_grad=parameter.requires_grad))
+        replicated = distribute_tensor(parameter.data, mesh, [Replicate()])
+        new_parameter = nn.Parameter(replicated, requires_grad=parameter.requires_grad)
+        module.register_parameter(key, new_parameter)
 
 
 def as_style(value: Any) -> Style:

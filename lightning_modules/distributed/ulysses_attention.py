@@ -1,5 +1,4 @@
-"""Attention over sequences sharded across processes, with some of the heads in each process
-(Ulysses).
+"""Ulysses attention over sharded sequences, with some of the heads in each process.
 
 Before attention an all-to-all turns shards of the sequence with all heads into whole sequences with
 some heads. So any kernel computes attention over a whole sequence; another all-to-all restores the
@@ -38,8 +37,9 @@ def ulysses_attention(
     *,
     kept: set[torch.Tensor] | None = None,
 ) -> Iterator[AttentionCalls]:
-    """As `ring_attention`, but each process has consecutive positions, and computes some of the
-    heads for all of them.
+    """As `ring_attention`, but each process computes some of the heads for all positions.
+
+    Each has consecutive positions.
 
     Args:
         mesh: the processes that share a sequence; of one dimension.
@@ -48,8 +48,7 @@ def ulysses_attention(
         kept: those of them that need not be whole again after the block.
 
     Raises:
-        ValueError: there is no tensor to split, or in the block attention is called in a way that
-            is not exchanged.
+        ValueError: `buffers` is empty, or attention is called in a way that is not exchanged.
     """
     if not buffers:
         raise ValueError(
@@ -93,7 +92,7 @@ def _attend(
             f"sp_size={processes} does not divide the {query.shape[_HEADS]} heads of attention."
         )
 
-    # Of fewer heads of keys and values each process needs a copy of some.
+    # If keys and values have fewer heads, each process needs a copy of some.
     if key.shape[_HEADS] % processes:
         key, value = repeated_heads(query, key, value)
         enable_gqa = False

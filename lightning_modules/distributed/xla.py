@@ -1,6 +1,4 @@
-"""Lightning on one device of torch_xla, a TPU chip or the CPU through PJRT; torch_xla is
-imported lazily.
-"""
+"""Lightning on one device of torch_xla, a TPU chip or the CPU; torch_xla is imported lazily."""
 
 # pyright: reportMissingImports=false
 # torch_xla has wheels for few versions of torch.
@@ -23,7 +21,7 @@ class PjrtAccelerator(XLAAccelerator):
     @staticmethod
     @functools.lru_cache(maxsize=1)
     def is_available() -> bool:
-        """Return True: it is made only if there is a device."""
+        """Return True: this accelerator is used only if there is a device."""
         return True
 
     @staticmethod
@@ -44,8 +42,7 @@ class PjrtAccelerator(XLAAccelerator):
 
 
 class ForwardXLAPrecision(ForwardCasting, XLAPrecision):
-    """As Lightning's `XLAPrecision`, but the model keeps its dtype: forward passes are cast by
-    autocast.
+    """As Lightning's `XLAPrecision`, but the model keeps its dtype: autocast casts forward passes.
 
     Args:
         precision: `32-true` or `bf16-mixed`.
@@ -53,7 +50,8 @@ class ForwardXLAPrecision(ForwardCasting, XLAPrecision):
 
     def __init__(self, precision: Any) -> None:
         super().__init__("32-true")
-        self.precision, self.device = precision, "xla"
+        self.precision = precision
+        self.device = "xla"
 
     def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
         """Step, then execute the recorded graph."""

@@ -1,6 +1,4 @@
-"""Find and read DeepSpeed's files in a checkpoint, without DeepSpeed and without unrestricted
-unpickling.
-"""
+"""Find and read DeepSpeed's files in a checkpoint, safely and without DeepSpeed."""
 
 from __future__ import annotations
 
@@ -36,41 +34,54 @@ def states_folder_name(step: int) -> str:
 def saved_states(folder: StrPath) -> SavedStates | None:
     """Describe DeepSpeed's files in a checkpoint by their names; None without any."""
     folder = Path(folder)
-    found = [path for path in folder.glob(f"{_STATES}*") if path.is_dir()]
-    if not found:
+    candidates = [path for path in folder.glob(f"{_STATES}*") if path.is_dir()]
+    if not candidates:
         return None
-    named = folder / "latest"
-    tag = (
-        named.read_text(encoding="utf-8").strip()
-        if named.is_file()
-        else max(found, key=_step_of).name
-    )
-    if tag not in {path.name for path in found}:
+
+    # The folder that DeepSpeed names, otherwise the newest.
+    latest_file = folder / "latest"
+    if latest_file.is_file():
+        tag = latest_file.read_text(encoding="utf-8").strip()
+    else:
+        tag = max(candidates, key=_step_of).name
+    if tag not in [path.name for path in candidates]:
         raise ValueError(
-            f"{named} names {tag[:100]!r}, which is no folder of DeepSpeed's states in {folder}."
+            f"{latest_file} names {tag[:100]!r}, which is not a folder with DeepSpeed's states in "
+            f"{folder}."
         )
+
+    # Stages 1 to 3 write states for each process; stage 3 writes no whole model.
     parts = len(list((folder / tag).glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")))
-    if not parts:
+    if parts == 0:
         return SavedStates(tag, (0,), None)
-    whole = (folder / tag / WHOLE_MODEL_NAME).is_file()
-    return SavedStates(tag, (1, 2) if whole else (3,), parts)
+    if (folder / tag / WHOLE_MODEL_NAME).is_file():
+        return SavedStates(tag, (1, 2), parts)
+    return SavedStates(tag, (3,), parts)
 
 
 def saved_schedule(folder: StrPath) -> dict[str, Any] | None:
     """Return the state of a schedule that DeepSpeed stepped itself; None without one.
 
     Raises:
-        ValueError: the file is damaged, or holds what DeepSpeed does not write.
+        ValueError: the file is damaged, or holds objects that DeepSpeed does not write.
     """
     saved = saved_states(folder)
-    files = sorted(Path(folder, saved.tag).glob("*model_states.pt")) if saved is not None else []
-    state = load_file(files[0]).get("lr_scheduler") if files else None
-    return dict(state) if isinstance(state, Mapping) else None
+    if saved is None:
+        return None
+    files = sorted(Path(folder, saved.tag).glob("*model_states.pt"))
+    if not files:
+        return None
+    state = load_file(files[0]).get("lr_scheduler")
+    if not isinstance(state, Mapping):
+        return None
+    return dict(state)
 
 
 def _step_of(path: Path) -> int:
     digits = path.name.removeprefix(_STATES)
-    return int(digits) if digits.isdigit() else -1
+    if not digits.isdigit():
+        return -1
+    return int(digits)
 
 
 def require_plain_states(folder: Path) -> None:
@@ -106,10 +117,10 @@ _STAND_INS: dict[str, Any] = {
 
 
 def load_file(path: Path) -> Mapping[str, Any]:
-    """Read a file of DeepSpeed, with a `StandIn` for each object that is no tensor or plain value.
+    """Read a file of DeepSpeed, with a `StandIn` for each object besides tensors and plain values.
 
     Raises:
-        ValueError: it is damaged, or holds what DeepSpeed does not write.
+        ValueError: it is damaged, or holds objects that DeepSpeed does not write.
     """
     require_known_objects(path, _STAND_INS)
     content = load_torch(path, mmap=True, stand_ins=_STAND_INS)

@@ -30,8 +30,9 @@ class Piece(NamedTuple):
 
 
 class ZeroPart:
-    """State of ZeRO's optimizer in one rank, from its file or from `state_dict` of an engine's
-    optimizer.
+    """State of ZeRO's optimizer in one rank.
+
+    It comes from the rank's file, or from `state_dict` of an engine's optimizer.
 
     Args:
         content: the state.
@@ -48,8 +49,8 @@ class ZeroPart:
         states: state in the optimizer of each flat tensor.
         param_groups: the optimizer's groups, with their options.
         param_group_of: number of the optimizer's group of each flat tensor.
-        pieces: what this rank has of each parameter, by name; parameters that are elsewhere are
-            missing.
+        pieces: the elements of each parameter that this rank has, by name; a parameter without any
+            is missing.
 
     Raises:
         ValueError: content and shapes do not belong together; names what the content holds.
@@ -74,17 +75,17 @@ class ZeroPart:
         base = content[self.states_key]
         if isinstance(base, list):
             raise ValueError(
-                "states of zero_optimization.elastic_checkpoint, which are not read here"
+                "states of zero_optimization.elastic_checkpoint, which are not supported"
             )
 
         # To the optimizer each flat tensor is one parameter, with a number.
         self.param_groups: list[Mapping[str, Any]] = base["param_groups"]
         self.states: list[Mapping[str, Any]] = []
         self.param_group_of: list[int] = []
-        for place, options in enumerate(self.param_groups):
+        for group_index, options in enumerate(self.param_groups):
             for number in options["params"]:
                 self.states.append(base["state"].get(number, {}))
-                self.param_group_of.append(place)
+                self.param_group_of.append(group_index)
         if not len(self.states) == len(self.flats) == len(shapes):
             raise ValueError(
                 f"{len(self.flats)} flat tensors, {len(self.states)} states, {len(shapes)} "
@@ -94,43 +95,39 @@ class ZeroPart:
         paddings = [0] * len(self.flats)
         if not in_stage_3:
             paddings = content["group_paddings"]
-        self.sizes = [
-            flat.numel() + padding for flat, padding in zip(self.flats, paddings, strict=True)
-        ]
+        self.sizes: list[int] = []
+        for flat, padding in zip(self.flats, paddings, strict=True):
+            self.sizes.append(flat.numel() + padding)
 
         # With `parameter_alignment` there are gaps behind parameters.
-        all_gaps = content.get("param_alignment_paddings") or [[0] * len(group) for group in shapes]
+        all_gaps = content.get("param_alignment_paddings")
         self.pieces: dict[str, Piece] = {}
         for number, group in enumerate(shapes):
             numels = {name: torch.Size(shape).numel() for name, shape in group.items()}
             if in_stage_3:
-                self.pieces.update(_equal_parts(number, numels, rank, ranks))
+                pieces = _equal_parts(number, numels, rank, ranks)
             else:
-                self.pieces.update(
-                    _slice(number, numels, all_gaps[number], rank, self.sizes[number])
-                )
+                gaps = all_gaps[number] if all_gaps else [0] * len(group)
+                pieces = _slice(number, numels, gaps, rank, self.sizes[number])
+            self.pieces.update(pieces)
 
     def is_elementwise(self, group: int, entry: str) -> bool:
-        """Return whether an entry of the state has one element for each element of the flat
-        tensor.
-        """
+        """Return whether an entry of a state has as many elements as the flat tensor."""
         # A counter, which has the shape of a flat tensor with one element.
         if entry == "step":
             return False
         value = self.states[group][entry]
-        return (
-            isinstance(value, torch.Tensor)
-            and value.is_floating_point()
-            and value.numel() == self.sizes[group]
-        )
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return False
+        return value.numel() == self.sizes[group]
 
     @property
     def entries(self) -> list[set[str]]:
         """Names of the elementwise entries of each state."""
-        return [
-            {entry for entry in state if self.is_elementwise(group, entry)}
-            for group, state in enumerate(self.states)
-        ]
+        names: list[set[str]] = []
+        for group, state in enumerate(self.states):
+            names.append({entry for entry in state if self.is_elementwise(group, entry)})
+        return names
 
     def numbers(self, group: int) -> dict[str, Any]:
         """Return the other entries of a state, such as the step, which are the same in all ranks.
@@ -154,10 +151,12 @@ class ZeroPart:
     @property
     def options(self) -> list[dict[str, Any]]:
         """The options of each group of the optimizer, such as rates."""
-        return [
-            {name: value for name, value in group.items() if name != "params"}
-            for group in self.param_groups
-        ]
+        options_of_groups: list[dict[str, Any]] = []
+        for group in self.param_groups:
+            options = dict(group)
+            options.pop("params", None)
+            options_of_groups.append(options)
+        return options_of_groups
 
     def values(self, piece: Piece, entry: str | None) -> torch.Tensor:
         """Return the elements of a piece, or those of an entry of its state, as a view."""
@@ -170,7 +169,7 @@ class ZeroPart:
 def _slice(
     group: int, numels: Mapping[str, int], gaps: Sequence[int], rank: int, size: int
 ) -> Iterator[tuple[str, Piece]]:
-    """Yield what is in the slice of a rank of concatenated parameters, as in stages 1 and 2."""
+    """Yield the pieces in the slice of a rank of concatenated parameters, as in stages 1 and 2."""
     first = rank * size
     last = first + size
     begin = 0
@@ -185,7 +184,7 @@ def _slice(
 def _equal_parts(
     group: int, numels: Mapping[str, int], rank: int, ranks: int
 ) -> Iterator[tuple[str, Piece]]:
-    """Yield what a rank has of each parameter, as in stage 3; the last parts are padded."""
+    """Yield the piece of each parameter that a rank has, as in stage 3; the last are padded."""
     start = 0
     for name, numel in numels.items():
         part = -(-numel // ranks)

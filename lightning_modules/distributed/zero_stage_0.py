@@ -1,9 +1,8 @@
-"""Weights and optimizer states of stage 0 of ZeRO, which one process writes whole, without
-DeepSpeed.
+"""Read weights and optimizer states of stage 0 of ZeRO, without DeepSpeed.
 
-In float32 these are the states of the Trainer's optimizer. With half precision DeepSpeed keeps a
-copy of each trained parameter in float32 beside them, without its name. Source:
-`FP16_UnfusedOptimizer.state_dict` of DeepSpeed.
+One process writes them whole. In float32 these are the states of the Trainer's optimizer. With half
+precision DeepSpeed keeps a copy of each trained parameter in float32 beside them, without its name.
+Source: `FP16_UnfusedOptimizer.state_dict` of DeepSpeed.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ class ReplicatedStates:
         folder: DeepSpeed's folder in it.
         weights: all weights by their names in the model, those that were trained in the precision
             of the optimizer.
-        tied: the names of weights that are another one, and of which.
+        tied: for each tied weight the name of the one whose memory it has.
 
     Raises:
-        ValueError: there are no such states, they are damaged, or the copies in float32 are not
-            those of the weights.
+        ValueError: the folder has no such states, they are damaged, or the copies in float32 are
+            not those of the weights.
     """
 
     def __init__(self, folder: StrPath) -> None:
@@ -53,7 +52,7 @@ class ReplicatedStates:
         if "fp32_groups_flat" in optimizer:
             raise ValueError(
                 f"{self.folder} has the flat copies of one of DeepSpeed's fused optimizers, which "
-                "are not read here. Resume in stage 0, or write a checkpoint in stage 1."
+                "are not supported. Resume in stage 0, or write a checkpoint in stage 1."
             )
         self._optimizer = optimizer
 
@@ -70,15 +69,14 @@ class ReplicatedStates:
         unnamed = [name for name in weights if name not in self.tied]
         named: dict[str, torch.Tensor] = {}
         for copy in copies:
-            candidates = (name for name in unnamed if _rounds_to(copy, weights[name]))
-            name = next(candidates, None)
-            if name is None:
+            matching = [name for name in unnamed if _rounds_to(copy, weights[name])]
+            if not matching:
                 raise ValueError(
-                    f"{self.folder} is damaged: a copy of {list(copy.shape)} in float32 is of no "
-                    "weight."
+                    f"{self.folder} is damaged: a copy of {list(copy.shape)} in float32 belongs to "
+                    "no weight."
                 )
-            unnamed.remove(name)
-            named[name] = copy
+            unnamed.remove(matching[0])
+            named[matching[0]] = copy
         return named
 
     def whole_optimizer(self) -> dict[str, Any]:
@@ -87,9 +85,7 @@ class ReplicatedStates:
 
     @property
     def scaler(self) -> tuple[str, dict[str, Any]] | None:
-        """Return the class name and the attributes of the loss scaler; None without one that
-        changes its scale.
-        """
+        """Return class name and attributes of the loss scaler; None if its scale is constant."""
         if self._optimizer.get("dynamic_loss_scale") is not True:
             return None
         return "DynamicLossScaler", dict(self._optimizer)
@@ -100,7 +96,7 @@ def _rounds_to(copy: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Return the names of tensors that have the memory of an earlier one, and the name of that."""
+    """Return for each tensor with the memory of an earlier one the name of that."""
     first: dict[tuple[int, torch.Size], str] = {}
     tied: dict[str, str] = {}
     for name, tensor in tensors.items():

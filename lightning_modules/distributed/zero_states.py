@@ -1,5 +1,4 @@
-"""Assemble weights and optimizer states, by parameter, from the files of the ranks of a ZeRO
-training.
+"""Assemble weights and optimizer states from the files of the ranks of a ZeRO training.
 
 DeepSpeed need not be installed: objects in its files are read as plain values. The files are
 memory-mapped, so that only the requested elements of a tensor are read.
@@ -28,14 +27,14 @@ class ZeroStates:
     Attributes:
         folder: DeepSpeed's folder in it.
         shapes: of each parameter that was trained.
-        weights: all weights by their names in the model; each is put together when it is asked for.
-            What was trained has the precision that the optimizer kept, the rest that of the model.
-        tied: the names of weights that are another one, and of which.
+        weights: all weights by their names in the model; each is assembled when it is read.
+            Trained weights have the precision that the optimizer kept, others that of the model.
+        tied: for each tied weight the name of the one whose values it has.
         param_groups: options of each group of the optimizer, such as rates.
 
     Raises:
-        ValueError: there are no states of ZeRO, those of a rank are missing, or they are damaged or
-            do not belong together.
+        ValueError: the folder has no states of ZeRO, those of a rank are missing, or they are
+            damaged or do not belong together.
     """
 
     def __init__(self, folder: StrPath) -> None:
@@ -60,7 +59,9 @@ class ZeroStates:
     def _read_models(self, ranks: int) -> None:
         """Open the files with the weights, of which stages 1 and 2 write one for all ranks."""
         in_stage_3 = not (self.folder / WHOLE_MODEL_NAME).is_file()
-        files = self._files("model", ranks) if in_stage_3 else [self.folder / WHOLE_MODEL_NAME]
+        files = [self.folder / WHOLE_MODEL_NAME]
+        if in_stage_3:
+            files = self._files("model", ranks)
         self._models = [load_file(path) for path in files]
         self._model = self._models[0]
 
@@ -74,9 +75,10 @@ class ZeroStates:
 
         # In stage 3 parameters are empty in the state of the module, and parts of frozen ones lie
         # beside it.
-        module = [
-            name for name, value in self._model["module"].items() if isinstance(value, torch.Tensor)
-        ]
+        module: list[str] = []
+        for name, value in self._model["module"].items():
+            if isinstance(value, torch.Tensor):
+                module.append(name)
         whole = set(module)
         self._frozen: dict[str, torch.Size] = {}
         if in_stage_3:
@@ -86,11 +88,10 @@ class ZeroStates:
 
         # Weights in the order of the model, each with the name under which it is stored.
         stored = whole | self._frozen.keys() | self.shapes.keys()
-        self.tied = {
-            name: source
-            for name, source in self._model["shared_params"].items()
-            if source in stored
-        }
+        self.tied: dict[str, str] = {}
+        for name, source in self._model["shared_params"].items():
+            if source in stored:
+                self.tied[name] = source
         names = [name for name in module if name in stored or name in self.tied]
         names += [*self.shapes, *self._frozen, *self.tied]
         self._sources = {name: self.tied.get(name, name) for name in names}
@@ -107,8 +108,8 @@ class ZeroStates:
                 written_by = max(written_by)
             if written_by != ranks:
                 raise ValueError(
-                    f"{self.folder} has the states of {ranks} of {written_by} processes. Copy all "
-                    "to it."
+                    f"{self.folder} has the states of {ranks} of {written_by} processes. Copy the "
+                    "missing files to it."
                 )
             try:
                 part = ZeroPart(content, self._groups, rank, ranks)
@@ -122,11 +123,10 @@ class ZeroStates:
                 self.param_groups = part.options
                 self._numbers = numbers
                 self._entries = part.entries
-            elif (part.options, numbers, part.entries) != (
-                self.param_groups,
-                self._numbers,
-                self._entries,
-            ):
+                continue
+            has_same_options = part.options == self.param_groups
+            has_same_states = numbers == self._numbers and part.entries == self._entries
+            if not has_same_options or not has_same_states:
                 raise ValueError(
                     f"{self.folder}: the states of process {rank} do not belong to those of "
                     "process 0."
@@ -147,7 +147,7 @@ class ZeroStates:
         return files
 
     def _weight(self, name: str) -> torch.Tensor:
-        """Put a weight together."""
+        """Assemble a weight."""
         source = self._sources[name]
         if source in self.shapes:
             return self.read(source).view(self.shapes[source])
@@ -174,19 +174,24 @@ class ZeroStates:
 
         missing = [name for name, shape in self.shapes.items() if present[name] != shape.numel()]
         for name, shape in self._frozen.items():
+            # Rounded up: the last parts are padded.
             part_size = -(-shape.numel() // len(self._models))
             if any(fragment.numel() != part_size for fragment in self._fragments(name)):
                 missing.append(name)
         if missing:
             raise ValueError(
-                f"{self.folder} is damaged: there are not all elements of {', '.join(missing)}."
+                f"{self.folder} is damaged: elements of {', '.join(missing)} are missing."
             )
 
     @property
     def counters(self) -> dict[str, int]:
         """Return the engine's counters of steps and samples, by the names of its attributes."""
-        names = ("global_steps", "global_samples", "skipped_steps")
-        return {name: self._model[name] for name in names if isinstance(self._model.get(name), int)}
+        counters: dict[str, int] = {}
+        for name in ("global_steps", "global_samples", "skipped_steps"):
+            value = self._model.get(name)
+            if isinstance(value, int):
+                counters[name] = value
+        return counters
 
     @property
     def scaler(self) -> tuple[str, dict[str, Any]] | None:
@@ -227,12 +232,12 @@ class ZeroStates:
         values = [torch.empty(0, device="cpu")]
         for part in self._parts:
             piece = part.pieces.get(name)
-            if piece is not None:
-                values.append(
-                    part.values(piece, entry)[
-                        max(offset - piece.offset, 0) : max(stop - piece.offset, 0)
-                    ]
-                )
+            if piece is None:
+                continue
+            # Relative to the piece, which may lie outside of the requested elements.
+            first = max(offset - piece.offset, 0)
+            last = max(stop - piece.offset, 0)
+            values.append(part.values(piece, entry)[first:last])
         return torch.cat(values)
 
     def whole_optimizer(self) -> dict[str, Any]:
@@ -247,9 +252,9 @@ class ZeroStates:
         states: dict[int, dict[str, Any]] = {}
         number = 0
         groups = [{**options, "params": []} for options in self.param_groups]
-        for place, group in enumerate(groups):
+        for group_index, group in enumerate(groups):
             for name in names:
-                if self.param_group_of(name) != place:
+                if self.param_group_of(name) != group_index:
                     continue
                 state = self.numbers(name)
                 for entry in self.entries(name):
@@ -264,7 +269,7 @@ class ZeroStates:
 
 
 class _LazyWeights(Mapping[str, torch.Tensor]):
-    """Weights by name, each of which is read when it is asked for.
+    """Weights by name, each of which is read on access.
 
     Args:
         names: of all weights.

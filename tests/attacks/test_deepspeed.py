@@ -20,7 +20,7 @@ SAID = {
     "model_states": "states.pt refers to posix.mkdir, which could run any program",
     "optimizer_states": "states.pt refers to posix.mkdir, which could run any program",
     "bare_pickle": "or not a file of torch, and is not read",
-    "elsewhere": "latest names '../other', which is no folder of DeepSpeed's states",
+    "elsewhere": "latest names '../other', which is not a folder with DeepSpeed's states",
     "small": "holds a tensor of shape (1,) and float32 as exp_avg of a parameter",
 }
 

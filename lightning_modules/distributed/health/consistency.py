@@ -12,10 +12,10 @@ _SHOWN = 12
 
 
 def require_same(facts: Mapping[str, str], remedy: str) -> None:
-    """Check that all processes have the same settings; collective, and nothing without a process
-    group.
+    """Check that all processes have the same settings; collective.
 
-    Only a digest of 32 bytes is exchanged, and the facts themselves if it differs.
+    Nothing is checked without a process group. Only a digest of 32 bytes is exchanged, and the
+    facts themselves if it differs.
 
     Args:
         facts: the settings by the names that users know.
@@ -46,7 +46,7 @@ def differences(gathered: list[dict[str, str]]) -> list[str]:
     for facts in gathered:
         names.update(dict.fromkeys(facts))
 
-    lines = []
+    lines: list[str] = []
     for name in names:
         ranks_of: dict[str, list[int]] = {}
         for rank, facts in enumerate(gathered):

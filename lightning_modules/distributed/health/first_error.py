@@ -112,7 +112,9 @@ def one_line(error: BaseException) -> str:
     """Return type and text of an error in one line."""
     text = " ".join(str(error).split())
     name = type(error).__name__
-    return f"{name}: {text[:_LONGEST_TEXT]}" if text else name
+    if not text:
+        return name
+    return f"{name}: {text[:_LONGEST_TEXT]}"
 
 
 def _report(error: BaseException, key: str) -> Failure | None:
@@ -141,14 +143,18 @@ def _report(error: BaseException, key: str) -> Failure | None:
         first = Failure(*json.loads(store.compare_set(key, "", json.dumps(own))))
         if first == own and store.check([_ENDED]):
             first = Failure(*json.loads(store.get(_ENDED)))
-    except dist.DistError:  # the process that kept the store has ended
+    except dist.DistError:
+        # The process that kept the store has ended.
         return None
-    return first if first.rank != own.rank else None
+    if first.rank == own.rank:
+        return None
+    return first
 
 
 def _may_be_caused_by_others(error: BaseException) -> bool:
-    """Return whether torch may have raised an error because another process failed: gloo has no
-    class for these.
+    """Return whether torch may have raised an error because another process failed.
+
+    gloo has no class for these errors.
     """
     return type(error) is RuntimeError or isinstance(error, dist.DistError)
 
@@ -176,14 +182,12 @@ def _without_traceback(error: BaseException, first: Failure | None) -> BaseExcep
 
 
 def _write_file_for_torchrun(error: BaseException) -> None:
-    """Write an error to the file from which torchrun shows the cause when all processes have
-    ended.
-    """
+    """Write an error to the file from which torchrun shows the cause at the end."""
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-    # The folder of the file is torchrun's, and may be gone with it.
+    # The folder of the file is torchrun's, which may have deleted it.
     with contextlib.suppress(OSError):
         try:
             raise error

@@ -38,7 +38,7 @@ class Layers(nn.Module):
 
 
 FAULTS = [
-    (Layers(None), "Layers does not say how its layers are split. Give it a tp_plan"),
+    (Layers(None), "Layers has no plan for tensor parallelism. Give it a tp_plan"),
     (
         Layers({**PAIR, "layers.*.norm": "packed_colwise"}),
         "'packed_colwise' (layers.*.norm), which is not supported",
@@ -46,9 +46,9 @@ FAULTS = [
     (Layers({"layers.*.up": "colwize"}), "Did you mean 'colwise'"),
     (
         Layers({"layers.*.upper": "colwise", **PAIR}),
-        "'layers.*.upper', but there is no module of that name",
+        "'layers.*.upper', but the model has no module of that name",
     ),
-    (Layers({"layers.*": "colwise"}), "layers.1: 'colwise' is for nn.Linear, and this is a Layer"),
+    (Layers({"layers.*": "colwise"}), "layers.1: 'colwise' is for nn.Linear, but this is a Layer"),
     (
         Layers(inner=9),
         (
@@ -133,7 +133,7 @@ class TestModelsOfTransformers:
         model = transformers.GPT2LMHeadModel(
             transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=5)
         )
-        assert "GPT2LMHeadModel does not say how its layers are split" in split_faults(model, 2)[0]
+        assert "GPT2LMHeadModel has no plan for tensor parallelism" in split_faults(model, 2)[0]
 
     def test_styles_are_those_of_the_library(self):
         from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES

@@ -192,7 +192,7 @@ def test_stage_0_becomes_a_plain_checkpoint_with_its_optimizer(tmp_path, half):
     ("changes", "message"),
     [
         ({"fp32_groups_flat": [torch.zeros(3)]}, "fused optimizers"),
-        ({"fp32_groups": [[torch.zeros(5, 4)]]}, "is of no weight"),
+        ({"fp32_groups": [[torch.zeros(5, 4)]]}, "belongs to no weight"),
     ],
 )
 def test_stage_0_whose_copies_cannot_be_named_is_refused(tmp_path, changes, message):
