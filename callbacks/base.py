@@ -27,6 +27,12 @@ EVENTS = (
 )
 """The names of all events."""
 
+EventArguments: TypeAlias = "Any"
+"""The `args` of an event: `TrainingArguments`, or the `BridgeArguments` of a `LightningBridge`.
+
+Any to type checkers, so that an override may declare the class that it is used with.
+"""
+
 EventResult: TypeAlias = "TrainerControl | None"
 """What an event returns: a control that replaces the current one, or None to keep that."""
 
@@ -72,7 +78,11 @@ class TrainerCallback:
         )
 
     def on_init_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire once, when the Trainer has been constructed.
 
@@ -80,7 +90,11 @@ class TrainerCallback:
         """
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire before the first step of a run.
 
@@ -89,7 +103,11 @@ class TrainerCallback:
         """
 
     def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire after the last step and the final logs.
 
@@ -97,7 +115,11 @@ class TrainerCallback:
         """
 
     def on_epoch_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire before the first batch of an epoch is read.
 
@@ -105,7 +127,11 @@ class TrainerCallback:
         """
 
     def on_epoch_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire after the last step of an epoch.
 
@@ -114,7 +140,11 @@ class TrainerCallback:
         """
 
     def on_step_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire before the first micro-batch of a step.
 
@@ -122,17 +152,29 @@ class TrainerCallback:
         """
 
     def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire after the gradients are summed and clipped, before the weights change."""
 
     def on_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire after the weights have changed, before the gradients are dropped."""
 
     def on_substep_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire after each micro-batch that is not the last of its step.
 
@@ -140,7 +182,11 @@ class TrainerCallback:
         """
 
     def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire after each step; `state.global_step` and `state.epoch` already count it.
 
@@ -149,7 +195,11 @@ class TrainerCallback:
         """
 
     def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire after an evaluation, with its `metrics`; with several evaluation sets, after each.
 
@@ -158,7 +208,7 @@ class TrainerCallback:
 
     def on_predict(
         self,
-        args: Any,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float],
@@ -167,7 +217,11 @@ class TrainerCallback:
         """Fire after `predict`, with its `metrics`."""
 
     def on_save(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire after a checkpoint was written, in every process.
 
@@ -176,7 +230,11 @@ class TrainerCallback:
         """
 
     def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire after `logs` were added to `state.log_history`.
 
@@ -184,12 +242,20 @@ class TrainerCallback:
         """
 
     def on_prediction_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire after each batch of an evaluation or a prediction."""
 
     def on_push_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> EventResult:
         """Fire before a model is pushed to a hub."""
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .base import TrainerCallback
+from .base import EventArguments, TrainerCallback
 from .state import ExportableState, TrainerControl, TrainerState
-
-if TYPE_CHECKING:
-    from .arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +40,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def check_metric_value(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         metric_value: float,
@@ -60,7 +57,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -92,7 +89,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def on_evaluate(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float] | None = None,

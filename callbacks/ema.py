@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .base import TrainerCallback
+from .base import EventArguments, TrainerCallback
 from .state import TrainerControl, TrainerState
 from .tensor_states import CALLBACK_STATES_NAME
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.hooks import RemovableHandle
 
-    from .arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ class EMACallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -111,7 +110,7 @@ class EMACallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -138,7 +137,7 @@ class EMACallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -233,7 +232,7 @@ class EMACallback(TrainerCallback):
         for name, average in self.averages.items():
             average.copy_(stored[name])
 
-    def _load_best_average(self, args: CallbackArguments, state: TrainerState) -> None:
+    def _load_best_average(self, args: EventArguments, state: TrainerState) -> None:
         """Load the average of the best checkpoint, if the model gets the weights of that."""
         best_checkpoint = state.best_model_checkpoint
         if best_checkpoint is None or not getattr(args, "load_best_model_at_end", False):

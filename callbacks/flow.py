@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..lightning_modules.common.followed import followed
-from .base import EventResult, TrainerCallback
+from .base import EventArguments, EventResult, TrainerCallback
 from .state import TrainerControl, TrainerState
-
-if TYPE_CHECKING:
-    from .arguments import CallbackArguments
 
 
 class DefaultFlowCallback(TrainerCallback):
@@ -21,7 +16,7 @@ class DefaultFlowCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -54,7 +49,7 @@ class DefaultFlowCallback(TrainerCallback):
 
     def on_epoch_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,

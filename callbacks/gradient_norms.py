@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ._log_values import add_to_logs, is_training_log
-from .base import TrainerCallback
+from .base import EventArguments, TrainerCallback
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from .arguments import CallbackArguments
 
 _LAYER = re.compile(r"^(.*?\.?\d+)(?:\.|$)")
 """The name of a parameter up to its first number."""
@@ -47,7 +46,7 @@ class GradientNormCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -57,7 +56,7 @@ class GradientNormCallback(TrainerCallback):
 
     def on_pre_optimizer_step(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -78,7 +77,7 @@ class GradientNormCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
@@ -114,7 +113,7 @@ def layer_name(parameter_name: str) -> str:
     return module_name or parameter_name
 
 
-def _may_be_logged(args: CallbackArguments, state: TrainerState, control: TrainerControl) -> bool:
+def _may_be_logged(args: EventArguments, state: TrainerState, control: TrainerControl) -> bool:
     """Return whether a log may be due after the coming step.
 
     Only logs by interval are known in advance.

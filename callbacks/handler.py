@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..lightning_modules.common.suggestions import did_you_mean
-from .base import EVENTS, TrainerCallback
+from .base import EVENTS, EventArguments, TrainerCallback
 from .flow import DefaultFlowCallback
 from .state import TrainerControl, TrainerState
 from .switch_setters import SwitchSetters
@@ -34,7 +34,7 @@ def _forwarded(event: str, *switches_to_reset: str) -> ForwardedEvent:
 
     def forward(
         self: CallbackHandler,
-        args: Any,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -167,7 +167,12 @@ class CallbackHandler(TrainerCallback):
         return "\n".join(type(callback).__name__ for callback in self.callbacks)
 
     def call_event(
-        self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        event: str,
+        args: EventArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
     ) -> TrainerControl:
         """Call `event` on each callback that overrides it, in order, and return the last control.
 
@@ -243,7 +248,7 @@ class CallbackHandler(TrainerCallback):
 
     def on_evaluate(
         self,
-        args: Any,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float] | None = None,
@@ -255,7 +260,7 @@ class CallbackHandler(TrainerCallback):
 
     def on_predict(
         self,
-        args: Any,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float],
@@ -266,7 +271,7 @@ class CallbackHandler(TrainerCallback):
 
     def on_log(
         self,
-        args: Any,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,

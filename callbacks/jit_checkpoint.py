@@ -11,14 +11,11 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from ._signal_exchange import SignalExchange, world_size
-from .base import TrainerCallback
+from .base import EventArguments, TrainerCallback
 from .state import TrainerControl, TrainerState, ends_epoch
-
-if TYPE_CHECKING:
-    from .arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +208,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -230,7 +227,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_epoch_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -240,7 +237,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_step_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -252,7 +249,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -269,7 +266,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_epoch_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -288,7 +285,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_prediction_step(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -317,7 +314,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_evaluate(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -328,7 +325,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_save(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -350,7 +347,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,

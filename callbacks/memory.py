@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..lightning_modules.common.libraries import is_installed
 from ._log_values import add_to_logs, is_training_log
-from .base import TrainerCallback
+from .base import EventArguments, TrainerCallback
 from .state import TrainerControl, TrainerState
-
-if TYPE_CHECKING:
-    from .arguments import CallbackArguments
 
 _GIB = 2**30
 
@@ -44,7 +41,7 @@ class MemoryCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,

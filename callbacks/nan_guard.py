@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ._signal_exchange import world_size
 from ._speed_meter import is_compiled
-from .base import TrainerCallback
+from .base import EventArguments, TrainerCallback
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
 
-    from .arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -130,7 +129,7 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_step_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -141,9 +140,10 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_pre_optimizer_step(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
+        *,
         model: nn.Module | None = None,
         optimizer: Optimizer | None = None,
         **kwargs: object,
@@ -192,9 +192,10 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_optimizer_step(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
+        *,
         optimizer: Optimizer | None = None,
         **kwargs: object,
     ) -> None:
@@ -207,7 +208,7 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -288,7 +289,7 @@ class NaNGuardCallback(TrainerCallback):
         self._statistics_before = []
 
 
-def _require_checkpoints(args: CallbackArguments) -> None:
+def _require_checkpoints(args: EventArguments) -> None:
     """Raise `ValueError` if no checkpoints with the optimizer are written, to go back to."""
     save_only_model = getattr(args, "save_only_model", None)
     if save_only_model is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ._speed_meter import is_compiled
-from .base import TrainerCallback
+from .base import EventArguments, TrainerCallback
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch.profiler import profile
     from torch.utils.hooks import RemovableHandle
 
-    from .arguments import CallbackArguments
 
 _COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "xccl:", "mpi:")
 """The names of collective operations in a profile begin with their backend."""
@@ -37,7 +36,7 @@ def _counted_as(part: str) -> Any:
 
     def event(
         self: ProfilerCallback,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -92,9 +91,10 @@ class ProfilerCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
+        *,
         model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
@@ -115,7 +115,7 @@ class ProfilerCallback(TrainerCallback):
 
     def on_step_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -134,9 +134,10 @@ class ProfilerCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
+        *,
         model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
@@ -149,7 +150,7 @@ class ProfilerCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -157,7 +158,7 @@ class ProfilerCallback(TrainerCallback):
         """Report the steps of a training that ended early."""
         self._finish(args, state, control)
 
-    def _start_counting_if_due(self, args: CallbackArguments, model: nn.Module | None) -> None:
+    def _start_counting_if_due(self, args: EventArguments, model: nn.Module | None) -> None:
         if self._steps != self.wait + self.warmup:
             return
         self.seconds.clear()
@@ -192,9 +193,7 @@ class ProfilerCallback(TrainerCallback):
         self.seconds[part] += now - self._last_event_time
         self._last_event_time = now
 
-    def _finish(
-        self, args: CallbackArguments, state: TrainerState, control: TrainerControl
-    ) -> None:
+    def _finish(self, args: EventArguments, state: TrainerState, control: TrainerControl) -> None:
         """Stop the profiler, and report its steps; without effect if that was done before."""
         profiler = self._profiler
         self._profiler = None
@@ -221,7 +220,7 @@ class ProfilerCallback(TrainerCallback):
         if is_writer:
             self._report(profiler, steps, args, folder)
 
-    def _report(self, profiler: profile, steps: int, args: CallbackArguments, folder: Path) -> None:
+    def _report(self, profiler: profile, steps: int, args: EventArguments, folder: Path) -> None:
         """Print the table, and write it and the trace.
 
         Args:
@@ -244,7 +243,7 @@ class ProfilerCallback(TrainerCallback):
         print("", table, f"table and trace: {folder}", sep="\n")
 
 
-def advice(seconds: dict[str, float], args: CallbackArguments) -> list[str]:
+def advice(seconds: dict[str, float], args: EventArguments) -> list[str]:
     """Return a line for each part that takes too long, the largest part first.
 
     Args:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ._log_values import failures_as_warnings, number_of
 from ._speed_meter import SpeedMeter, length_or_none
-from .base import TrainerCallback
+from .base import EventArguments, TrainerCallback
 from .state import TrainerControl, TrainerState
-
-if TYPE_CHECKING:
-    from .arguments import CallbackArguments
 
 _LABELS = {
     "epoch": "epoch",
@@ -70,7 +67,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -85,7 +82,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -101,7 +98,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_prediction_step(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         eval_dataloader: object = None,
@@ -120,7 +117,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_evaluate(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -134,7 +131,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_save(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -144,10 +141,11 @@ class ProgressCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
+        *,
         train_dataloader: object = None,
         **kwargs: object,
     ) -> None:
@@ -163,7 +161,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -176,7 +174,7 @@ class ProgressCallback(TrainerCallback):
         self._close_prediction_bar()
         self._close_training_bar()
 
-    def _is_shown(self, args: CallbackArguments, state: TrainerState) -> bool:
+    def _is_shown(self, args: EventArguments, state: TrainerState) -> bool:
         return state.is_world_process_zero
 
     def _make_bar(
@@ -226,7 +224,7 @@ class ProgressCallback(TrainerCallback):
         return values_that_fit(self._shown_values, room)
 
     def _speed(
-        self, args: CallbackArguments, state: TrainerState, train_dataloader: object
+        self, args: EventArguments, state: TrainerState, train_dataloader: object
     ) -> dict[str, str]:
         """Return the speed since the last log or pause by label; empty if no step was done."""
         meter = self._speed_meter
@@ -244,7 +242,7 @@ class PrinterCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,

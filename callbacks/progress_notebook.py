@@ -13,7 +13,7 @@ from .progress import ProgressBar, ProgressCallback, values_beside_bar
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
-    from .arguments import CallbackArguments
+    from .base import EventArguments
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 _MAX_ROWS = 200
@@ -50,7 +50,7 @@ class NotebookProgressCallback(ProgressCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -63,10 +63,11 @@ class NotebookProgressCallback(ProgressCallback):
 
     def on_log(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
+        *,
         train_dataloader: object = None,
         **kwargs: object,
     ) -> None:
@@ -83,7 +84,7 @@ class NotebookProgressCallback(ProgressCallback):
 
     def on_evaluate(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float] | None = None,
@@ -99,7 +100,7 @@ class NotebookProgressCallback(ProgressCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -111,11 +112,11 @@ class NotebookProgressCallback(ProgressCallback):
         self._output = None
         self._has_ended = True
 
-    def _is_shown(self, args: CallbackArguments, state: TrainerState) -> bool:
+    def _is_shown(self, args: EventArguments, state: TrainerState) -> bool:
         return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
 
     def _add_evaluation(
-        self, args: CallbackArguments, state: TrainerState, metrics: dict[str, float]
+        self, args: EventArguments, state: TrainerState, metrics: dict[str, float]
     ) -> None:
         """Add an evaluation to the table."""
         column = "Step"

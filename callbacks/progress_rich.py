@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from .arguments import CallbackArguments
+    from .base import EventArguments
 
 _WIDE = 110
 """Columns of a terminal that is wide enough for a long bar."""
@@ -38,7 +38,7 @@ class RichProgressCallback(ProgressCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -47,7 +47,7 @@ class RichProgressCallback(ProgressCallback):
         super().on_train_end(args, state, control, **kwargs)
         self._close_prediction_bar()
 
-    def _is_shown(self, args: CallbackArguments, state: TrainerState) -> bool:
+    def _is_shown(self, args: EventArguments, state: TrainerState) -> bool:
         return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
 
     def _make_bar(

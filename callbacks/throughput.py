@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._log_values import add_to_logs, is_training_log
 from ._speed_meter import SpeedMeter, is_compiled
-from .base import TrainerCallback
+from .base import EventArguments, TrainerCallback
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
     from torch.utils.hooks import RemovableHandle
 
-    from .arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -107,7 +106,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_step_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -126,7 +125,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_pre_optimizer_step(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -141,7 +140,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -155,7 +154,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_evaluate(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -169,10 +168,11 @@ class ThroughputCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
+        *,
         model: nn.Module | None = None,
         train_dataloader: object = None,
         **kwargs: object,
@@ -184,7 +184,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -205,7 +205,7 @@ class ThroughputCallback(TrainerCallback):
 
     def _measure(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         model: nn.Module | None,
         train_dataloader: object,
@@ -266,7 +266,7 @@ class ThroughputCallback(TrainerCallback):
         return self._counted_flops * world_size * counted_steps
 
     def _utilization(
-        self, flops_per_second: float, args: CallbackArguments, model: nn.Module | None
+        self, flops_per_second: float, args: EventArguments, model: nn.Module | None
     ) -> dict[str, float]:
         """Return the fraction of the peak as `mfu`.
 
@@ -378,7 +378,7 @@ def _is_positive_number(value: object) -> bool:
     return value > 0
 
 
-def _peak_flops_of_device(args: CallbackArguments, model: nn.Module | None) -> float | None:
+def _peak_flops_of_device(args: EventArguments, model: nn.Module | None) -> float | None:
     """Return the peak FLOP/s of the model's device with the dtype in use; None if unknown."""
     if model is None or not hasattr(model, "parameters"):
         return None

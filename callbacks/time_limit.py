@@ -7,15 +7,12 @@ import math
 import re
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._signal_exchange import SignalExchange, world_size
 from ._speed_meter import format_seconds
-from .base import TrainerCallback
+from .base import EventArguments, TrainerCallback
 from .state import TrainerControl, TrainerState, ends_epoch
-
-if TYPE_CHECKING:
-    from .arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +75,7 @@ class TimeLimitCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -94,7 +91,7 @@ class TimeLimitCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -108,7 +105,7 @@ class TimeLimitCallback(TrainerCallback):
 
     def on_epoch_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -124,7 +121,7 @@ class TimeLimitCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ..flow import DefaultFlowCallback
 from ..state import TrainerControl, TrainerState
 from .arguments import BridgeArguments
 
 if TYPE_CHECKING:
-    from ..arguments import CallbackArguments
+    from ..base import EventArguments
 
 
 class BridgeFlow(DefaultFlowCallback):
@@ -29,7 +29,7 @@ class BridgeFlow(DefaultFlowCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -39,13 +39,13 @@ class BridgeFlow(DefaultFlowCallback):
 
     def on_step_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
         """Set the switches that are due by steps."""
-        settings = cast(BridgeArguments, args).settings
+        settings = args.settings
         step = state.global_step
         previous_step = self._previous_step
         self._previous_step = step
@@ -72,13 +72,13 @@ class BridgeFlow(DefaultFlowCallback):
 
     def on_epoch_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
         """Set the switches that are due by epochs."""
-        settings = cast(BridgeArguments, args).settings
+        settings = args.settings
         if args.logging_strategy == "epoch":
             control.should_log = True
         if settings.get("eval_strategy") == "epoch" and state.epoch >= args.eval_delay:

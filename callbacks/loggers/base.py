@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...lightning_modules.common.libraries import is_instance
-from ..base import TrainerCallback
+from ..base import EventArguments, TrainerCallback
 from ..state import TrainerControl, TrainerState
 from .availability import AVAILABLE, require
 from .values import checkpoint_folder, number_or_none
@@ -17,7 +17,6 @@ from .values import checkpoint_folder, number_or_none
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -88,10 +87,10 @@ class LoggerCallback(TrainerCallback):
 
     def setup(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         model: nn.Module | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         """Open a run and describe it; override this to send more to the tracker."""
         # Only process 0 opens a run, but all processes record that this was done.
@@ -111,11 +110,11 @@ class LoggerCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         """Open a run; each trial of a hyperparameter search has its own."""
         if state.is_hyper_param_search or self._has_finished:
@@ -125,12 +124,12 @@ class LoggerCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
         logs: dict[str, Any] | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         """Send the logs."""
         if not logs:
@@ -143,10 +142,10 @@ class LoggerCallback(TrainerCallback):
 
     def on_save(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         """Upload the checkpoint, if that is enabled."""
         if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
@@ -156,10 +155,10 @@ class LoggerCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         """Close the run with `ends_with_training`, and log the number of failures."""
         if not self._initialized:
@@ -177,13 +176,13 @@ class LoggerCallback(TrainerCallback):
         """Return whether the package is installed."""
         return AVAILABLE[self.platform]()
 
-    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
         """Open a run, in process 0."""
 
-    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         """Send logs, in process 0."""
 
-    def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: EventArguments, state: TrainerState, folder: str) -> None:
         """Send the checkpoint in `folder`, in process 0."""
 
     def _finish(self) -> None:
@@ -280,12 +279,12 @@ class PredictionLogger(LoggerCallback):
 
     def on_predict(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float],
         model: nn.Module | None = None,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         """Send the metrics of a prediction."""
         if not self._initialized:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..state import TrainerState
 from .availability import is_switched_on
@@ -15,7 +15,7 @@ from .values import SUMMARY_NAMES, config_of, flattened, group_and_metric
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..arguments import CallbackArguments
+    from ..base import EventArguments
 
 _SINGLE_VALUES = (*SUMMARY_NAMES, "epoch")
 """Names of logs that are single values of a task, and not curves."""
@@ -69,7 +69,7 @@ class ClearMLCallback(LoggerCallback):
             creates_task = self._clearml.Task.current_task() is None
         return is_switched_on("CLEARML_LOG_MODEL", default=str(creates_task))
 
-    def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: EventArguments, state: TrainerState, folder: str) -> None:
         folder_name = os.path.basename(folder)
         name = folder_name + self._name_suffix
         model = self._clearml.OutputModel(task=self._clearml_task, name=name)
@@ -91,7 +91,7 @@ class ClearMLCallback(LoggerCallback):
                 raise_on_errors=True,
             )
 
-    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
         self._uploaded_models = []
         task_class = self._clearml.Task
         self._clearml_task = task_class.current_task()
@@ -125,13 +125,13 @@ class ClearMLCallback(LoggerCallback):
             **options,
         )
 
-    def _connect_arguments(self, args: CallbackArguments) -> None:
+    def _connect_arguments(self, args: EventArguments) -> None:
         section = f"Transformers{self._name_suffix}"
         if self._is_overridden(f"{section}/_ignore_hparams_ui_overrides_"):
             self._clearml_task.connect(args, section)
             return
         values: dict[str, Any] = {}
-        for field in fields(cast(Any, args)):  # TrainingArguments are a dataclass
+        for field in fields(args):
             if field.init and not field.name.endswith("_token"):
                 values[field.name] = getattr(args, field.name)
         parameters: dict[str, str] = {}
@@ -170,7 +170,7 @@ class ClearMLCallback(LoggerCallback):
         )
         return False
 
-    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         if self._has_finished:
             task = self._create_task(state, continue_last_task=self._task_id)
             try:

@@ -14,7 +14,7 @@ from .base import LoggerCallback
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..arguments import CallbackArguments
+    from ..base import EventArguments
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +56,15 @@ class DVCLiveCallback(LoggerCallback):
         """Whether checkpoints are uploaded: with `log_model="all"`."""
         return self._log_model == "all"
 
-    def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: EventArguments, state: TrainerState, folder: str) -> None:
         self.live.log_artifact(str(args.output_dir))
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
+        *,
         model: nn.Module | None = None,
         processing_class: object = None,
         **kwargs: object,
@@ -83,7 +84,7 @@ class DVCLiveCallback(LoggerCallback):
                 self.live.end()
         super().on_train_end(args, state, control, **kwargs)
 
-    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
         if self.live is None:
             self.live = self._live_class(**self._live_options)
         self.live.log_params(args.to_dict())
@@ -92,7 +93,7 @@ class DVCLiveCallback(LoggerCallback):
         if self._creates_live:
             self.live = None
 
-    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         # DVCLive decides what it can log, and which names are valid.
         could_log = import_module("dvclive.plots").Metric.could_log
         standardize_metric_name = import_module("dvclive.utils").standardize_metric_name

@@ -9,13 +9,10 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..base import TrainerCallback
+from ..base import EventArguments, TrainerCallback
 from ..state import TrainerControl, TrainerState
-
-if TYPE_CHECKING:
-    from ..arguments import CallbackArguments
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +48,7 @@ class KubeflowCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -64,7 +61,7 @@ class KubeflowCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
@@ -77,7 +74,7 @@ class KubeflowCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -104,7 +101,7 @@ class KubeflowCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,

@@ -19,7 +19,7 @@ from .values import config_of, flattened
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..arguments import CallbackArguments
+    from ..base import EventArguments
 
 logger = logging.getLogger(__name__)
 
@@ -67,12 +67,12 @@ class MLflowCallback(LoggerCallback):
         """Whether checkpoints are uploaded, by `HF_MLFLOW_LOG_ARTIFACTS`."""
         return is_switched_on("HF_MLFLOW_LOG_ARTIFACTS")
 
-    def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: EventArguments, state: TrainerState, folder: str) -> None:
         self._ml_flow.log_artifacts(
             folder, artifact_path=os.path.basename(folder), run_id=self.run_id
         )
 
-    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
         self._auto_end_run = False
         self._enter_run(args, state)
         self.run_id = self._ml_flow.active_run().info.run_id
@@ -87,7 +87,7 @@ class MLflowCallback(LoggerCallback):
         if tags:
             self._ml_flow.set_tags(json.loads(tags))
 
-    def _enter_run(self, args: CallbackArguments, state: TrainerState) -> None:
+    def _enter_run(self, args: EventArguments, state: TrainerState) -> None:
         """Use the active run, resume the run of a checkpoint, or start a new run."""
         # A URI that the script has set has precedence over the environment.
         mlflow = self._ml_flow
@@ -156,7 +156,7 @@ class MLflowCallback(LoggerCallback):
             batch = names[start : start + self._max_batch_size]
             self._ml_flow.log_params({name: params[name] for name in batch}, synchronous=False)
 
-    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         # MLflow rejects names with other characters.
         metrics: dict[str, float] = {}
         for name, number in self._numbers(logs).items():
@@ -206,9 +206,10 @@ class DagsHubCallback(MLflowCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
+        *,
         train_dataloader: object = None,
         **kwargs: object,
     ) -> None:
@@ -224,7 +225,7 @@ class DagsHubCallback(MLflowCallback):
                 self.repo.directory("artifacts").add_dir(str(args.output_dir))
         super().on_train_end(args, state, control, **kwargs)
 
-    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
         owner, name = _repository(os.environ.get("MLFLOW_TRACKING_URI"))
         self.repo = self.Repo(owner=owner, name=name, branch=os.environ.get("BRANCH") or "main")
         super()._start(args, state, model)

@@ -15,7 +15,7 @@ from .values import config_of, rewrite_logs
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..arguments import CallbackArguments
+    from ..base import EventArguments
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class AzureMLCallback(LoggerCallback):
 
     def on_init_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -50,7 +50,7 @@ class AzureMLCallback(LoggerCallback):
         """Get the run from the context."""
         self.setup(args, state)
 
-    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
         if self.azureml_run is None:
             azureml = import_module("azureml.core.run")
             self.azureml_run = azureml.Run.get_context()
@@ -58,7 +58,7 @@ class AzureMLCallback(LoggerCallback):
     def _leave(self, state: TrainerState) -> None:
         """Leave the run open: all trials of a search share the run of Azure."""
 
-    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         for name, value in self._numbers(logs).items():
             self.azureml_run.log(name, value, description=name)
 
@@ -98,7 +98,7 @@ class CodeCarbonCallback(LoggerCallback):
 
     def on_init_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -109,7 +109,7 @@ class CodeCarbonCallback(LoggerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -127,7 +127,7 @@ class CodeCarbonCallback(LoggerCallback):
 
     def on_log(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         *more: Any,
@@ -137,7 +137,7 @@ class CodeCarbonCallback(LoggerCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -149,7 +149,7 @@ class CodeCarbonCallback(LoggerCallback):
             with self._failures_as_warnings("the figures"):
                 self.tracker.stop()
 
-    def _create_tracker(self, args: CallbackArguments) -> Any:
+    def _create_tracker(self, args: EventArguments) -> Any:
         os.makedirs(args.output_dir, exist_ok=True)
         tracker_class = self._codecarbon.EmissionsTracker
         if os.environ.get("CODECARBON_COUNTRY_ISO_CODE"):
@@ -193,7 +193,7 @@ class CometCallback(PredictionLogger):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -211,7 +211,7 @@ class CometCallback(PredictionLogger):
                 )
         super().on_train_end(args, state, control, **kwargs)
 
-    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
         mode = os.environ.get("COMET_MODE", "").lower() or None
         if mode is not None and mode not in _COMET_MODES:
             logger.warning(
@@ -249,7 +249,7 @@ class CometCallback(PredictionLogger):
                 optimization_id=state.trial_name, parameters=state.trial_params
             )
 
-    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         self._report_prediction(state, logs)
 
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
@@ -300,12 +300,12 @@ class FlyteCallback(LoggerCallback):
         """Whether checkpoints are uploaded, by `sync_checkpoints`."""
         return self.sync_checkpoints
 
-    def _upload(self, args: CallbackArguments, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: EventArguments, state: TrainerState, folder: str) -> None:
         self.cp.save(folder)
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,

@@ -16,7 +16,7 @@ from .values import SUMMARY_NAMES, description, parameter_count, rewrite_logs, w
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..arguments import CallbackArguments
+    from ..base import EventArguments
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class SwanLabCallback(PredictionLogger):
         super().__init__()
         self._swanlab: Any = import_module("swanlab")
 
-    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
         if os.environ.get("SWANLAB_LOG_MODEL") is not None:
             logger.warning(
                 "SWANLAB_LOG_MODEL has no effect: SwanLab does not store models. Unset it."
@@ -93,7 +93,7 @@ class SwanLabCallback(PredictionLogger):
         except RuntimeError:
             return False
 
-    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         for name in SUMMARY_NAMES:
             if name in logs:
                 self._swanlab.log({f"single_value/{name}": logs[name]}, step=state.global_step)
@@ -120,7 +120,7 @@ def _without_variable(name: str) -> Iterator[None]:
             os.environ[name] = value
 
 
-def _experiment_options(args: CallbackArguments, state: TrainerState) -> dict[str, Any]:
+def _experiment_options(args: EventArguments, state: TrainerState) -> dict[str, Any]:
     """Return project, name, id and resume mode of the experiment."""
     options: dict[str, Any] = {"project": os.environ.get("SWANLAB_PROJECT")}
 

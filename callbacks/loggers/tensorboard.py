@@ -19,7 +19,7 @@ from .values import number_or_none, rewrite_logs
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..arguments import CallbackArguments
+    from ..base import EventArguments
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class TensorBoardCallback(LoggerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -73,7 +73,7 @@ class TensorBoardCallback(LoggerCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -82,7 +82,7 @@ class TensorBoardCallback(LoggerCallback):
         self._finish()
         self._log_failures()
 
-    def _start(self, args: CallbackArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
         writer = self._writer(args, state)
         writer.add_text("args", _as_text(args))
         # Models of other libraries may have no configuration.
@@ -92,7 +92,7 @@ class TensorBoardCallback(LoggerCallback):
         if hasattr(writer, "add_hparams"):
             _add_hparams(writer, args.to_sanitized_dict())
 
-    def _report(self, args: CallbackArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         """Write numbers as scalars and strings as text, at `state.global_step`.
 
         Warns about other values.
@@ -122,7 +122,7 @@ class TensorBoardCallback(LoggerCallback):
             self.tb_writer.close()
             self.tb_writer = self._given_writer
 
-    def _writer(self, args: CallbackArguments, state: TrainerState) -> Any:
+    def _writer(self, args: EventArguments, state: TrainerState) -> Any:
         """Return the writer, which is opened by the first call."""
         if self.tb_writer is not None:
             return self.tb_writer
@@ -146,7 +146,7 @@ def _summary_writer_class() -> Any:
     return SummaryWriter
 
 
-def _logging_dir(args: CallbackArguments, state: TrainerState, resumed_run: str | None) -> str:
+def _logging_dir(args: EventArguments, state: TrainerState, resumed_run: str | None) -> str:
     """Return the directory of the logs.
 
     Args:

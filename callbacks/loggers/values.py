@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..arguments import CallbackArguments
+    from ..base import EventArguments
     from ..state import TrainerState
 
 SUMMARY_NAMES = (
@@ -66,7 +66,7 @@ def number_or_none(value: Any) -> float | int | None:
     return element if isinstance(element, (int, float)) else None
 
 
-def description(args: CallbackArguments, model: nn.Module | None) -> dict[str, Any]:
+def description(args: EventArguments, model: nn.Module | None) -> dict[str, Any]:
     """Return the settings of a run: of adapters, of the model, and all arguments, tokens masked."""
     settings: dict[str, Any] = {}
     adapters = getattr(model, "peft_config", None)
@@ -112,7 +112,7 @@ def _leaves(values: Mapping[str, Any], prefix: str, separator: str) -> Iterator[
             yield f"{prefix}{name}", value
 
 
-def checkpoint_folder(args: CallbackArguments, state: TrainerState) -> str:
+def checkpoint_folder(args: EventArguments, state: TrainerState) -> str:
     """Return the folder of the checkpoint that was just written."""
     name = f"checkpoint-{state.global_step}"
     folder = os.path.join(args.output_dir, name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._files import trial_folder, write_whole
 from .._log_values import add_to_logs, failures_as_warnings, is_training_log
-from ..base import TrainerCallback
+from ..base import EventArguments, TrainerCallback
 from ..memory import memory_in_use
 from ..state import TrainerControl, TrainerState
 from ..throughput import ThroughputCallback
@@ -21,7 +21,6 @@ from .pictures import check_matplotlib, draw, draw_loss_curve
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..arguments import CallbackArguments
 
 _MAX_TIME_SHARE = 0.02
 """The fraction of the training time that may be spent on drawing."""
@@ -40,10 +39,10 @@ class _DrawingCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
-        **kwargs: object,
+        **kwargs: Any,
     ) -> None:
         """Let the first drawing of this training happen at once."""
         self._next_drawing = 0.0
@@ -88,7 +87,7 @@ class LossCurveCallback(_DrawingCallback):
 
     def on_evaluate(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -99,7 +98,7 @@ class LossCurveCallback(_DrawingCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -108,7 +107,7 @@ class LossCurveCallback(_DrawingCallback):
         self._next_drawing = 0.0
         self.on_evaluate(args, state, control)
 
-    def _draw(self, args: CallbackArguments, state: TrainerState) -> dict[Path, bytes]:
+    def _draw(self, args: EventArguments, state: TrainerState) -> dict[Path, bytes]:
         picture = draw_loss_curve(state.log_history)
         if picture is None:
             return {}
@@ -153,9 +152,10 @@ class RunReportCallback(_DrawingCallback):
 
     def on_train_begin(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
+        *,
         model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
@@ -166,10 +166,11 @@ class RunReportCallback(_DrawingCallback):
 
     def on_log(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
+        *,
         model: nn.Module | None = None,
         train_dataloader: object = None,
         **kwargs: object,
@@ -178,12 +179,14 @@ class RunReportCallback(_DrawingCallback):
         if not is_training_log(logs):
             return
         logged_by_others = dict(logs)
-        self._throughput.on_log(args, state, control, logs, model, train_dataloader)
+        self._throughput.on_log(
+            args, state, control, logs, model=model, train_dataloader=train_dataloader
+        )
         add_to_logs(logs, state, memory_in_use() | logged_by_others)
 
     def on_evaluate(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -196,7 +199,7 @@ class RunReportCallback(_DrawingCallback):
 
     def on_predict(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         *metrics: object,
@@ -207,7 +210,7 @@ class RunReportCallback(_DrawingCallback):
 
     def on_save(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -218,7 +221,7 @@ class RunReportCallback(_DrawingCallback):
 
     def on_train_end(
         self,
-        args: CallbackArguments,
+        args: EventArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -229,11 +232,11 @@ class RunReportCallback(_DrawingCallback):
         self._status = "finished" if state.global_step >= state.max_steps else "stopped"
         self._write(args, state)
 
-    def _write(self, args: CallbackArguments, state: TrainerState) -> None:
+    def _write(self, args: EventArguments, state: TrainerState) -> None:
         if state.is_world_process_zero:
             self._write_files(lambda: self._draw(args, state))
 
-    def _draw(self, args: CallbackArguments, state: TrainerState) -> dict[Path, bytes]:
+    def _draw(self, args: EventArguments, state: TrainerState) -> dict[Path, bytes]:
         output_dir = args.output_dir
         folder = Path(trial_folder(self.folder or output_dir, state))
         name = getattr(args, "run_name", None) or os.path.basename(os.path.abspath(output_dir))
