@@ -108,14 +108,14 @@ class Backend(SpecialTokens):
 
     def _add_tokens(self, new_tokens: list[Any], special_tokens: bool = False) -> int:
         with turns():
-            add = (
-                self._tokenizer.add_special_tokens if special_tokens else self._tokenizer.add_tokens
-            )
-            return add(new_tokens)
+            if special_tokens:
+                return self._tokenizer.add_special_tokens(new_tokens)
+            return self._tokenizer.add_tokens(new_tokens)
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        """Return the id of a token, or a list for several; that of `unk_token` for what is not
-        in the vocabulary.
+        """Return the id of a token, or a list for several.
+
+        Tokens that are not in the vocabulary have the id of `unk_token`.
         """
         if tokens is None or isinstance(tokens, str):
             return self._id_of(tokens)
@@ -124,21 +124,28 @@ class Backend(SpecialTokens):
     def _id_of(self, token: str | None) -> int | None:
         if token is None:
             return None
-        found = self._tokenizer.token_to_id(token)
-        return self.unk_token_id if found is None and token != self.unk_token else found
+        token_id = self._tokenizer.token_to_id(token)
+        if token_id is None and token != self.unk_token:
+            return self.unk_token_id
+        return token_id
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """Return the token of an id, or a list of those of several; None for what is no id.
+        """Return the token of an id, or a list for several; None for an unknown id.
 
         Args:
             ids: one or several: a number, a list, an array, a tensor.
-            skip_special_tokens: leave out special tokens of a list.
+            skip_special_tokens: skip special tokens of a list.
         """
         if isinstance(ids, (int, np.integer)) or getattr(ids, "ndim", None) == 0:
             return self._tokenizer.id_to_token(int(ids))
-        skipped = set(self.all_special_ids) if skip_special_tokens else set()
+        skipped: set[int] = set()
+        if skip_special_tokens:
+            skipped = set(self.all_special_ids)
+        token_ids = [int(token_id) for token_id in ids]
         return [
-            self._tokenizer.id_to_token(index) for index in map(int, ids) if index not in skipped
+            self._tokenizer.id_to_token(token_id)
+            for token_id in token_ids
+            if token_id not in skipped
         ]
 
     def decode(
@@ -152,9 +159,9 @@ class Backend(SpecialTokens):
 
         Args:
             token_ids: a number, or lists, arrays or tensors of them.
-            skip_special_tokens: leave them out.
-            clean_up_tokenization_spaces: take away spaces before marks; by default the attribute.
-                Lists of lists too, where 5.3.0 forgets the attribute.
+            skip_special_tokens: skip special tokens.
+            clean_up_tokenization_spaces: remove spaces before punctuation; by default the
+                attribute. That also applies to lists of lists, where 5.3.0 ignores the attribute.
             kwargs: for subclasses.
         """
         if isinstance(token_ids, Mapping):
@@ -176,23 +183,26 @@ class Backend(SpecialTokens):
     ) -> list[str]:
         """As `PreTrainedTokenizerFast.batch_decode`: `decode`, and always a list."""
         texts = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces, **kwargs)
-        return [texts] if isinstance(texts, str) else texts
+        if isinstance(texts, str):
+            return [texts]
+        return texts
 
     def _decode(
         self, token_ids: Any, skip: bool = False, clean_up: bool | None = None, **kwargs: Any
     ) -> str:
-        ids = (
-            [int(token_ids)]
-            if isinstance(token_ids, (int, np.integer))
-            else [int(each) for each in token_ids]
-        )
+        if isinstance(token_ids, (int, np.integer)):
+            token_ids = [token_ids]
+        ids = [int(token_id) for token_id in token_ids]
         text = self._tokenizer.decode(ids, skip_special_tokens=skip)
-        cleans = self.clean_up_tokenization_spaces if clean_up is None else clean_up
-        return self.clean_up_tokenization(text) if cleans else text
+        if clean_up is None:
+            clean_up = self.clean_up_tokenization_spaces
+        if clean_up:
+            text = self.clean_up_tokenization(text)
+        return text
 
     @staticmethod
     def clean_up_tokenization(text: str) -> str:
-        """Take away the spaces that words and marks were joined with."""
+        """Remove the spaces before punctuation and contractions."""
         for apart, joined in _JOINED:
             text = text.replace(apart, joined)
         return text
@@ -262,9 +272,14 @@ class Backend(SpecialTokens):
         if strategy == PaddingStrategy.DO_NOT_PAD:
             self._tokenizer.no_padding()
             return
+        length = None
+        if strategy == PaddingStrategy.MAX_LENGTH:
+            length = max_length
+        if side is None:
+            side = self.padding_side
         self._tokenizer.enable_padding(
-            length=max_length if strategy == PaddingStrategy.MAX_LENGTH else None,
-            direction=self.padding_side if side is None else side,
+            length=length,
+            direction=side,
             pad_id=self.pad_token_id,
             pad_token=self.pad_token,
             pad_type_id=self.pad_token_type_id,

@@ -100,7 +100,7 @@ class Calls(Backend):
                 `model_input_names` has it.
             return_attention_mask: 1 for tokens, 0 for padding; by default if `model_input_names`
                 has it.
-            return_overflowing_tokens: what is cut off makes rows of its own, and
+            return_overflowing_tokens: rows for what is cut off, and
                 "overflow_to_sample_mapping".
             return_special_tokens_mask: 1 for special tokens.
             return_offsets_mapping: the characters of each token, as "offset_mapping".
@@ -117,23 +117,26 @@ class Calls(Backend):
             ValueError: no text at all, or what is none; padding without a pad token; rows of
                 different lengths with `return_tensors`.
         """
-        asked = {name: value for name, value in locals().items() if name in _KNOWN}
-        asked |= {**(tokenizer_kwargs or {}), **kwargs}
-        target_length = asked.pop("max_target_length", None)
+        arguments = {name: value for name, value in locals().items() if name in _KNOWN}
+        arguments |= tokenizer_kwargs or {}
+        arguments |= kwargs
+        target_length = arguments.pop("max_target_length", None)
         if text is None and text_target is None:
             raise ValueError(
                 "There is nothing to tokenize: pass `text`, or `text_target` for labels."
             )
-        options = self._options(asked)
-        lengths = self._lengths(asked, options)
-        encoded = None if text is None else self._encode(text, text_pair, lengths, options)
+        options = self._options(arguments)
+        lengths = self._lengths(arguments, options)
+        encoded = None
+        if text is not None:
+            encoded = self._encode(text, text_pair, lengths, options)
+
+        # The ids of the targets are the labels.
         if text_target is not None:
-            short = (
-                lengths
-                if target_length is None
-                else Lengths(lengths.padding, lengths.truncation, target_length)
-            )
-            targets = self._encode(text_target, text_pair_target, short, options)
+            target_lengths = lengths
+            if target_length is not None:
+                target_lengths = Lengths(lengths.padding, lengths.truncation, target_length)
+            targets = self._encode(text_target, text_pair_target, target_lengths, options)
             if encoded is None:
                 return targets
             encoded["labels"] = targets["input_ids"]
@@ -149,23 +152,24 @@ class Calls(Backend):
     def tokenize(
         self, text: Any, pair: Any = None, add_special_tokens: bool = False, **kwargs: Any
     ) -> list[str]:
-        """As `PreTrainedTokenizerFast.tokenize`: the tokens of a text, as text; takes the
-        arguments of a call.
+        """As `PreTrainedTokenizerFast.tokenize`: the tokens of a text, as strings.
+
+        Accepts the arguments of a call.
         """
         return self(text, pair, add_special_tokens=add_special_tokens, **kwargs).tokens()
 
-    def _options(self, asked: dict[str, Any]) -> CallOptions:
-        for name in asked:
+    def _options(self, arguments: dict[str, Any]) -> CallOptions:
+        for name in arguments:
             if name not in _KNOWN:
                 self._warn_once(
                     f"unknown-{name}",
                     f"The tokenizer was called with `{name}`, which it does not know: it has no "
                     f"effect.{did_you_mean(name, _KNOWN)}",
                 )
-        return CallOptions(**{name: value for name, value in asked.items() if name in _OPTIONS})
+        return CallOptions(**{name: value for name, value in arguments.items() if name in _OPTIONS})
 
-    def _lengths(self, asked: dict[str, Any], options: CallOptions) -> Lengths:
-        lengths = {name: asked[name] for name in _LENGTHS if name in asked}
+    def _lengths(self, arguments: dict[str, Any], options: CallOptions) -> Lengths:
+        lengths = {name: arguments[name] for name in _LENGTHS if name in arguments}
         return lengths_of(
             self, **lengths, pad_to_multiple_of=options.pad_to_multiple_of, verbose=options.verbose
         )
@@ -173,32 +177,39 @@ class Calls(Backend):
     def _encode(
         self, text: Any, pair: Any, lengths: Lengths, options: CallOptions
     ) -> BatchEncoding:
-        rows, batched = rows_of(text, pair, options.is_split_into_words)
-        cut_off = options.return_overflowing_tokens
-        parts = [
-            [row, *(row.overflowing if cut_off else ())]
-            for row in self._encode_rows(rows, lengths, options)
-        ]
-        columns = self._columns(parts, options)
-        encodings = [part for row in parts for part in row]
+        rows, is_batch = rows_of(text, pair, options.is_split_into_words)
+
+        # What is cut off becomes additional rows, if it is asked for.
+        encodings: list[tokenizers.Encoding] = []
+        row_indices: list[int] = []
+        for index, row in enumerate(self._encode_rows(rows, lengths, options)):
+            encodings_of_row = [row]
+            if options.return_overflowing_tokens:
+                encodings_of_row += row.overflowing
+            encodings += encodings_of_row
+            row_indices += [index] * len(encodings_of_row)
+
+        columns = self._columns(encodings, options)
+        if options.return_overflowing_tokens:
+            columns["overflow_to_sample_mapping"] = row_indices
         for ids in columns["input_ids"]:
             self._warn_of_length(len(ids), lengths, options)
-        if not batched and options.return_tensors is None and not cut_off:
-            first = {
-                name: values[0] if isinstance(values[0], list) else values
-                for name, values in columns.items()
-            }
-            return BatchEncoding(first, encodings)
-        return BatchEncoding(columns, encodings, tensor_type=options.return_tensors)
+
+        # A single text has no batch axis.
+        returns_lists = options.return_tensors is None
+        if is_batch or not returns_lists or options.return_overflowing_tokens:
+            return BatchEncoding(columns, encodings, tensor_type=options.return_tensors)
+        for name, values in columns.items():
+            if isinstance(values[0], list):
+                columns[name] = values[0]
+        return BatchEncoding(columns, encodings)
 
     def _encode_rows(
         self, rows: list[Any], lengths: Lengths, options: CallOptions
     ) -> list[tokenizers.Encoding]:
-        split = (
-            self.split_special_tokens
-            if options.split_special_tokens is None
-            else options.split_special_tokens
-        )
+        split = options.split_special_tokens
+        if split is None:
+            split = self.split_special_tokens
         with turns():
             self.set_truncation_and_padding(
                 padding_strategy=lengths.padding,
@@ -222,13 +233,12 @@ class Calls(Backend):
                 ) from error
 
     def _columns(
-        self, rows: list[list[tokenizers.Encoding]], options: CallOptions
+        self, encodings: list[tokenizers.Encoding], options: CallOptions
     ) -> dict[str, Any]:
-        encodings = [part for row in rows for part in row]
         columns: dict[str, Any] = {"input_ids": [each.ids for each in encodings]}
-        if self._wants("token_type_ids", options.return_token_type_ids):
+        if self._returns("token_type_ids", options.return_token_type_ids):
             columns["token_type_ids"] = [each.type_ids for each in encodings]
-        if self._wants("attention_mask", options.return_attention_mask):
+        if self._returns("attention_mask", options.return_attention_mask):
             columns["attention_mask"] = [each.attention_mask for each in encodings]
         if options.return_special_tokens_mask:
             columns["special_tokens_mask"] = [each.special_tokens_mask for each in encodings]
@@ -236,14 +246,13 @@ class Calls(Backend):
             columns["offset_mapping"] = [each.offsets for each in encodings]
         if options.return_length:
             columns["length"] = [len(each.ids) for each in encodings]
-        if options.return_overflowing_tokens:
-            columns["overflow_to_sample_mapping"] = [
-                index for index, row in enumerate(rows) for _ in row
-            ]
         return columns
 
-    def _wants(self, name: str, asked: bool | None) -> bool:
-        return name in self.model_input_names if asked is None else asked
+    def _returns(self, name: str, option: bool | None) -> bool:
+        """Return whether a column is returned: by its option, or if the model takes it."""
+        if option is None:
+            return name in self.model_input_names
+        return option
 
     def _warn_of_length(self, length: int, lengths: Lengths, options: CallOptions) -> None:
         limit = self.model_max_length
@@ -254,10 +263,10 @@ class Calls(Backend):
                 "(`model_max_length`). Pass `truncation=True`, or the model will fail on it.",
             )
 
-    def _warn_once(self, what: str, message: str) -> None:
-        if not self.deprecation_warnings.get(what, False):
+    def _warn_once(self, key: str, message: str) -> None:
+        if not self.deprecation_warnings.get(key, False):
             logger.warning(message)
-        self.deprecation_warnings[what] = True
+        self.deprecation_warnings[key] = True
 
 
 _EXPECTED = (
@@ -275,14 +284,17 @@ def rows_of(text: Any, pair: Any, words: bool) -> tuple[list[Any], bool]:
         words: texts are lists of words.
 
     Raises:
-        TypeError: one second text for a batch.
-        ValueError: there are not as many second texts as first ones.
+        TypeError: there is one second text for a batch.
+        ValueError: the numbers of first and second texts differ.
     """
-    batched = isinstance(text, (list, tuple)) and (
-        not words or (bool(text) and isinstance(text[0], (list, tuple)))
-    )
-    if not batched:
-        return [(text, pair)] if pair else [text], False
+    is_batch = isinstance(text, (list, tuple))
+    if is_batch and words:
+        # A list of words is one text.
+        is_batch = bool(text) and isinstance(text[0], (list, tuple))
+    if not is_batch:
+        if pair:
+            return [(text, pair)], False
+        return [text], False
     if pair is None:
         return list(text), True
     if isinstance(pair, str):

@@ -63,8 +63,7 @@ class Chat(Calls):
             NotImplementedError: `continue_final_message`, or a tool that is not a JSON schema.
             jinja2.TemplateError: the template raises, or does what its sandbox forbids.
         """
-        masks = return_assistant_tokens_mask
-        if masks and not (return_dict and tokenize):
+        if return_assistant_tokens_mask and not (return_dict and tokenize):
             raise ValueError(
                 "`return_assistant_tokens_mask=True` needs `tokenize=True` and `return_dict=True`."
             )
@@ -78,15 +77,26 @@ class Chat(Calls):
                     f"apply_chat_template: a tool is a {type(tool).__name__}; pass JSON schemas "
                     f"(dicts). To make them of functions, {INSTALL_TRANSFORMERS}"
                 )
-        chats, batched = _chats_of(conversation)
+        chats, is_batch = _chats_of(conversation)
         template = self.get_chat_template(chat_template, tools)
-        given = {**self.special_tokens_map, **kwargs, "tools": tools, "documents": documents}
-        given["add_generation_prompt"] = add_generation_prompt
-        texts, spans = render(template, chats, given, return_spans=masks)
+        variables = {
+            **self.special_tokens_map,
+            **kwargs,
+            "tools": tools,
+            "documents": documents,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        rendered, spans = render(
+            template, chats, variables, return_spans=return_assistant_tokens_mask
+        )
+        texts: list[str] | str = rendered
+        if not is_batch:
+            texts = rendered[0]
         if not tokenize:
-            return texts if batched else texts[0]
+            return texts
+
         encoded = self(
-            texts if batched else texts[0],
+            texts,
             padding=padding,
             truncation=truncation,
             max_length=max_length,
@@ -94,10 +104,12 @@ class Chat(Calls):
             return_tensors=return_tensors,
             **(tokenizer_kwargs or {}),
         )
-        if masks:
-            _add_masks(encoded, spans, nested=batched or bool(return_tensors))
+        if return_assistant_tokens_mask:
+            _add_masks(encoded, spans, nested=is_batch or bool(return_tensors))
             encoded.convert_to_tensors(return_tensors)
-        return encoded if return_dict else encoded["input_ids"]
+        if return_dict:
+            return encoded
+        return encoded["input_ids"]
 
     def get_chat_template(
         self, chat_template: str | None = None, tools: list[Any] | None = None
@@ -110,43 +122,50 @@ class Chat(Calls):
             tools: those of the chat.
 
         Raises:
-            ValueError: there is none, or none of several is the default.
+            ValueError: the tokenizer has no template, or several without a default.
         """
-        own = self.chat_template
-        if isinstance(own, dict):
-            names = (
-                [chat_template]
-                if chat_template is not None
-                else ["tool_use"] * (tools is not None) + ["default"]
-            )
-            found = next((own[name] for name in names if name in own), chat_template)
-            if found is None:
+        templates = self.chat_template
+        if not isinstance(templates, dict):
+            template = chat_template
+            if template is None:
+                template = templates
+            if template is None:
                 raise ValueError(
-                    f"Pass `chat_template`, one of {', '.join(sorted(own))}: none of them is the "
-                    "default."
+                    "This tokenizer has no chat template. Set its `chat_template`, or pass one."
                 )
-            return found
-        template = own if chat_template is None else chat_template
-        if template is None:
+            return template
+
+        # One of several: by its name, or the default. An unknown name is a template itself.
+        if chat_template is not None:
+            return templates.get(chat_template, chat_template)
+        if tools is not None and "tool_use" in templates:
+            return templates["tool_use"]
+        if "default" not in templates:
             raise ValueError(
-                "This tokenizer has no chat template. Set its `chat_template`, or pass one."
+                f"The tokenizer has no default chat template. Pass `chat_template`, one of "
+                f"{', '.join(sorted(templates))}."
             )
-        return template
+        return templates["default"]
 
 
 def _chats_of(conversation: Any) -> tuple[Sequence[Any], bool]:
-    several = (list, tuple)
-    if isinstance(conversation, several) and (
-        isinstance(conversation[0], several) or hasattr(conversation[0], "messages")
-    ):
+    """Return several chats, and whether the conversation is a batch of them."""
+    if not isinstance(conversation, (list, tuple)):
+        return [conversation], False
+    first = conversation[0]
+    if isinstance(first, (list, tuple)) or hasattr(first, "messages"):
         return conversation, True
     return [conversation], False
 
 
 def _add_masks(encoded: BatchEncoding, spans: list[list[Span]], nested: bool) -> None:
-    rows = encoded["input_ids"] if nested else [encoded["input_ids"]]
+    rows = encoded["input_ids"]
+    if not nested:
+        rows = [rows]
     masks = [_mask(encoded, index, len(row), spans[index]) for index, row in enumerate(rows)]
-    encoded["assistant_masks"] = masks if nested else masks[0]
+    encoded["assistant_masks"] = masks
+    if not nested:
+        encoded["assistant_masks"] = masks[0]
 
 
 def _mask(encoded: BatchEncoding, index: int, length: int, spans: list[Span]) -> list[int]:
@@ -154,8 +173,11 @@ def _mask(encoded: BatchEncoding, index: int, length: int, spans: list[Span]) ->
     for begin, end in spans:
         first = encoded.char_to_token(index, begin)
         last = encoded.char_to_token(index, end - 1)
-        if first is None:  # cut off, as all that follows
+        # This and all later spans were cut off.
+        if first is None:
             break
-        stop = last + 1 if last else length
+        stop = length
+        if last:
+            stop = last + 1
         mask[first:stop] = [1] * (stop - first)
     return mask

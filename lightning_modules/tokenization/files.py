@@ -1,6 +1,4 @@
-"""Find the files of a tokenizer (a file, a folder, a repository on the Hub), and read the
-arguments of its class.
-"""
+"""Finds the files of a tokenizer (a file, a folder, a repository), and reads its arguments."""
 
 from __future__ import annotations
 
@@ -28,18 +26,16 @@ logger = logging.getLogger(__name__)
 
 MODEL_FILE = "config.json"
 
-_FILES = (
-    *(
-        TOKENIZER_FILE,
-        CONFIG_FILE,
-        SPECIAL_TOKENS_FILE,
-        ADDED_TOKENS_FILE,
-        CHAT_TEMPLATE_FILE,
-        MODEL_FILE,
-    ),
-    f"{CHAT_TEMPLATE_FOLDER}/*.jinja",
+_OPTIONAL_FILES = (
+    CONFIG_FILE,
+    SPECIAL_TOKENS_FILE,
+    ADDED_TOKENS_FILE,
+    CHAT_TEMPLATE_FILE,
+    MODEL_FILE,
 )
-_OTHERS = (
+_PATTERNS_TO_DOWNLOAD = (TOKENIZER_FILE, *_OPTIONAL_FILES, f"{CHAT_TEMPLATE_FOLDER}/*.jinja")
+# Files of older tokenizers, from which only transformers makes a tokenizer.json.
+_OLDER_FILES = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
@@ -51,22 +47,22 @@ _OTHERS = (
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """The files that there are."""
+    """The files of a tokenizer that exist."""
 
     tokenizer: Path
     """tokenizer.json"""
     is_local: bool = True
-    """A folder was given, not a file or a repository."""
-    others: dict[str, Path] = field(default_factory=dict)
-    """Name to path of the rest: settings, tokens, the chat template."""
+    """They are in a local folder; not a single file, nor a repository."""
+    optional: dict[str, Path] = field(default_factory=dict)
+    """Name to path of all others: settings, tokens, the chat template."""
     templates: dict[str, Path] = field(default_factory=dict)
-    """Name to path of further chat templates."""
+    """Name to path of additional chat templates."""
 
     def content(self, name: str) -> dict[str, Any]:
-        """Return what is in a JSON file, see `settings_file`; nothing where there is no such
-        file.
-        """
-        return settings_file(self.others[name]) if name in self.others else {}
+        """Return the content of a JSON file, see `settings_file`; empty without the file."""
+        if name not in self.optional:
+            return {}
+        return settings_file(self.optional[name])
 
 
 def files_of(name: str, subfolder: str | None = None, **hub: Any) -> TokenizerFiles:
@@ -79,37 +75,41 @@ def files_of(name: str, subfolder: str | None = None, **hub: Any) -> TokenizerFi
             repositories.
 
     Raises:
-        OSError: there are none, or they cannot be had; it says what to do.
+        OSError: not found; the message says how to get them.
     """
     path = Path(name).expanduser()
     if path.is_file():
         return TokenizerFiles(path, is_local=False)
-    if path.is_dir():
-        return _of_folder(path / (subfolder or ""), name, is_local=True)
-    return _of_folder(_download(name, subfolder, **hub) / (subfolder or ""), name, is_local=False)
+    is_local = path.is_dir()
+    if not is_local:
+        path = _download(name, subfolder, **hub)
+    if subfolder:
+        path = path / subfolder
+    return _files_in_folder(path, name, is_local)
 
 
-def _of_folder(folder: Path, name: str, is_local: bool) -> TokenizerFiles:
+def _files_in_folder(folder: Path, name: str, is_local: bool) -> TokenizerFiles:
     if not (folder / TOKENIZER_FILE).is_file():
-        raise _missing(folder, name)
-    others = {each: folder / each for each in _FILES[1:-1] if (folder / each).is_file()}
-    templates = {
-        path.stem: path for path in sorted((folder / CHAT_TEMPLATE_FOLDER).glob("*.jinja"))
-    }
-    return TokenizerFiles(folder / TOKENIZER_FILE, is_local, others, templates)
+        raise _missing_error(folder, name)
+    optional: dict[str, Path] = {}
+    for file_name in _OPTIONAL_FILES:
+        path = folder / file_name
+        if path.is_file():
+            optional[file_name] = path
+    template_paths = sorted((folder / CHAT_TEMPLATE_FOLDER).glob("*.jinja"))
+    templates = {path.stem: path for path in template_paths}
+    return TokenizerFiles(folder / TOKENIZER_FILE, is_local, optional, templates)
 
 
-def _missing(folder: Path, name: str) -> OSError:
-    others = [each for each in _OTHERS if (folder / each).is_file()]
-    found = (
-        f"but {', '.join(others)}, of which lightrainer makes no tokenizer"
-        if others
-        else "nor a part of one"
-    )
+def _missing_error(folder: Path, name: str) -> OSError:
+    older_files = [file_name for file_name in _OLDER_FILES if (folder / file_name).is_file()]
+    present = "nor an older file of a tokenizer"
+    if older_files:
+        present = f"but {', '.join(older_files)}, which lightrainer cannot read"
     return OSError(
-        f"{name!r} has no {TOKENIZER_FILE}, {found}. Pass the folder or repository that "
-        "`tokenizer.save_pretrained` wrote, or its `subfolder`; of older files transformers "
-        f"makes one: AutoTokenizer.from_pretrained({name!r}).save_pretrained(folder)."
+        f"{name!r} has no {TOKENIZER_FILE}, {present}. Pass the folder or repository that "
+        "`tokenizer.save_pretrained` wrote, or its `subfolder`. transformers converts older "
+        f"files: AutoTokenizer.from_pretrained({name!r}).save_pretrained(folder)."
     )
 
 
@@ -123,21 +123,24 @@ def _download(
     token: str | bool | None = None,
     revision: str | None = None,
 ) -> Path:
-    """Return the repository's files in the cache of this machine; only those that are new are
-    downloaded.
-    """
+    """Return the folder of the repository in the local cache; only new files are downloaded."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import HFValidationError
 
+    if cache_dir is not None:
+        cache_dir = os.fspath(cache_dir)
+    patterns: list[str] = list(_PATTERNS_TO_DOWNLOAD)
+    if subfolder:
+        patterns = [f"{subfolder}/{pattern}" for pattern in patterns]
     try:
         folder = snapshot_download(
             name,
             revision=revision,
-            cache_dir=None if cache_dir is None else os.fspath(cache_dir),
+            cache_dir=cache_dir,
             force_download=force_download,
             local_files_only=local_files_only,
             token=secret(token),
-            allow_patterns=[f"{subfolder}/{each}" if subfolder else each for each in _FILES],
+            allow_patterns=patterns,
             library_name="lightrainer",
         )
     except HFValidationError as error:
@@ -146,68 +149,80 @@ def _download(
         ) from error
     except Exception as error:
         strip_token(error, token)
-        raise OSError(f"The tokenizer {name!r} cannot be had from the Hub: {error}") from error
+        raise OSError(f"The tokenizer {name!r} is not available from the Hub: {error}") from error
     return Path(folder)
 
 
 def arguments_of(
-    files: TokenizerFiles, name: str, attributes: list[str], given: dict[str, Any]
+    files: TokenizerFiles, name: str, attributes: list[str], user_arguments: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of the class, in the order of precedence of the reference.
 
     Args:
-        files: what there is.
+        files: the files that exist.
         name: becomes `name_or_path`.
         attributes: the names of special tokens that the class knows.
-        given: by the user; takes precedence over the files.
+        user_arguments: those of the user, which take precedence over the files.
 
     Returns:
-        keyword arguments, among these `tokenizer_object` and `added_tokens_decoder`.
+        Keyword arguments, among these `tokenizer_object` and `added_tokens_decoder`.
 
     Raises:
         OSError: a file cannot be read.
     """
-    stored = files.content(CONFIG_FILE)
-    # may be a token of the Hub
-    found = {name: value for name, value in stored.items() if not is_secret_name(name)}
-    found.pop("tokenizer_class", None)
-    # The post-processor in tokenizer.json adds these tokens, and positional arguments were for
-    # subclasses.
-    for name_of_setting in ("init_inputs", "add_bos_token", "add_eos_token"):
-        found.pop(name_of_setting, None)
-    found |= _templates(files)
-    found |= given
-    if "additional_special_tokens" in found:
-        found.setdefault("extra_special_tokens", found.pop("additional_special_tokens"))
-    _name_own_tokens(found, attributes)
-    found |= {"name_or_path": name, "is_local": files.is_local}
-    backend, written = _backend(files.tokenizer)
-    found["added_tokens_decoder"] = _added_tokens(files, found, attributes, given, written)
-    found = revived(found)
-    by_text = {str(token): token for token in found["added_tokens_decoder"].values()}
+    # A setting with such a name may be a token of the Hub.
+    settings = files.content(CONFIG_FILE)
+    arguments = {name: value for name, value in settings.items() if not is_secret_name(name)}
+
+    # The post-processor in tokenizer.json adds begin and end tokens already, and positional
+    # arguments were those of subclasses.
+    for setting in ("tokenizer_class", "init_inputs", "add_bos_token", "add_eos_token"):
+        arguments.pop(setting, None)
+    arguments |= _templates(files)
+    arguments |= user_arguments
+    _rename_extra_tokens(arguments)
+    _collect_model_tokens(arguments, attributes)
+    arguments |= {"name_or_path": name, "is_local": files.is_local}
+
+    backend, tokens_in_file = _read_backend(files.tokenizer)
+    arguments["added_tokens_decoder"] = _added_tokens(
+        files, arguments, attributes, user_arguments, tokens_in_file
+    )
+    arguments = revived(arguments)
+
+    # Special tokens are the same objects as in `added_tokens_decoder`, with their flags.
+    by_text = {str(token): token for token in arguments["added_tokens_decoder"].values()}
     for attribute in attributes:
-        if found.get(attribute) is not None:
-            found[attribute] = by_text.get(str(found[attribute]), found[attribute])
-    found["tokenizer_object"] = backend
-    return found
+        token = arguments.get(attribute)
+        if token is not None:
+            arguments[attribute] = by_text.get(str(token), token)
+    arguments["tokenizer_object"] = backend
+    return arguments
+
+
+def _rename_extra_tokens(settings: dict[str, Any]) -> None:
+    """Replace the name that transformers 4.x has for extra special tokens."""
+    if "additional_special_tokens" in settings:
+        tokens = settings.pop("additional_special_tokens")
+        settings.setdefault("extra_special_tokens", tokens)
 
 
 def settings_file(path: Path) -> dict[str, Any]:
     """Return the settings in a JSON file.
 
     Raises:
-        OSError: it is not JSON, or holds something else than settings; names the file, and the
-            place in it.
+        OSError: it is not JSON, or does not hold settings; the message names the file, and the
+            position in it.
     """
     try:
         return read_object(path, keys="settings")
     except ValueError as error:
         raise OSError(
-            f"{str(error).rstrip('.')}. Is it whole? Save or download it once more."
+            f"{str(error).rstrip('.')}. Is it complete? Save or download it again."
         ) from None
 
 
-def _backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
+def _read_backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
     """Return the tokenizer, and its added tokens as they are written."""
     written = settings_file(path).get("added_tokens") or []
     try:
@@ -219,95 +234,103 @@ def _backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
 
 
 def _templates(files: TokenizerFiles) -> dict[str, Any]:
+    """Return the argument `chat_template`: one template, or several by name."""
     paths = dict(files.templates)
-    if CHAT_TEMPLATE_FILE in files.others:
-        paths = {"default": files.others[CHAT_TEMPLATE_FILE], **paths}
+    if CHAT_TEMPLATE_FILE in files.optional:
+        paths = {"default": files.optional[CHAT_TEMPLATE_FILE], **paths}
     templates = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
     if not templates:
         return {}
-    return {"chat_template": templates["default"] if list(templates) == ["default"] else templates}
+    if list(templates) == ["default"]:
+        return {"chat_template": templates["default"]}
+    return {"chat_template": templates}
 
 
-def _name_own_tokens(found: dict[str, Any], attributes: list[str]) -> None:
-    """Gather the tokens under names that only this model has."""
-    own = {
-        name: found.pop(name)
-        for name in list(found)
-        if name not in attributes
-        and name.endswith("_token")
-        and isinstance(found[name], (str, AddedToken))
-    }
-    if isinstance(found.get("extra_special_tokens"), dict):
-        own |= found.pop("extra_special_tokens")
-    if own:
-        found["model_specific_special_tokens"] = own
+def _collect_model_tokens(arguments: dict[str, Any], attributes: list[str]) -> None:
+    """Move special tokens with names that only this model has to an argument."""
+    model_tokens: dict[str, Any] = {}
+    for name in list(arguments):
+        has_name_of_token = name.endswith("_token") and name not in attributes
+        if has_name_of_token and isinstance(arguments[name], (str, AddedToken)):
+            model_tokens[name] = arguments.pop(name)
+    if isinstance(arguments.get("extra_special_tokens"), dict):
+        model_tokens |= arguments.pop("extra_special_tokens")
+    if model_tokens:
+        arguments["model_specific_special_tokens"] = model_tokens
 
 
 def _added_tokens(
     files: TokenizerFiles,
-    found: dict[str, Any],
+    arguments: dict[str, Any],
     attributes: list[str],
-    given: dict[str, Any],
-    written: list[Any],
+    user_arguments: dict[str, Any],
+    tokens_in_file: list[dict[str, Any]],
 ) -> dict[int, AddedToken]:
-    if "added_tokens_decoder" in found:  # written by 4.x
-        return {
-            int(index): _as_token(token) for index, token in found["added_tokens_decoder"].items()
-        }
-    _take_special_tokens_map(files.content(SPECIAL_TOKENS_FILE), found, given)
+    """Return the added tokens by their ids, from whichever file holds them."""
     tokens: dict[int, AddedToken] = {}
-    special = {str(found[name]) for name in attributes if found.get(name)}
-    special |= {str(token) for token in found.get("extra_special_tokens") or []}
+
+    # Files of transformers 4.x have them among the settings.
+    if "added_tokens_decoder" in arguments:
+        for index, token in arguments["added_tokens_decoder"].items():
+            tokens[int(index)] = _as_token(token)
+        return tokens
+
+    _merge_special_tokens(files.content(SPECIAL_TOKENS_FILE), arguments, user_arguments)
+    special = {str(arguments[name]) for name in attributes if arguments.get(name)}
+    special |= {str(token) for token in arguments.get("extra_special_tokens") or []}
     for text, index in files.content(ADDED_TOKENS_FILE).items():
         is_special = text in special
         tokens[index] = AddedToken(
             text, rstrip=False, lstrip=False, normalized=not is_special, special=is_special
         )
-    for token in written:
-        tokens[token["id"]] = AddedToken(
-            **{key: value for key, value in token.items() if key != "id"}
-        )
+    for token_in_file in tokens_in_file:
+        flags = dict(token_in_file)
+        index = flags.pop("id")
+        tokens[index] = AddedToken(**flags)
     return tokens
 
 
-def _take_special_tokens_map(
-    named: dict[str, Any], found: dict[str, Any], given: dict[str, Any]
+def _merge_special_tokens(
+    special_tokens: dict[str, Any], arguments: dict[str, Any], user_arguments: dict[str, Any]
 ) -> None:
-    if "additional_special_tokens" in named:
-        named.setdefault("extra_special_tokens", named.pop("additional_special_tokens"))
-    for name, value in named.items():
-        if given.get(name):
+    """Add the tokens of special_tokens_map.json to the arguments, except those of the user."""
+    _rename_extra_tokens(special_tokens)
+    for name, value in special_tokens.items():
+        if user_arguments.get(name):
             continue
-        if name == "extra_special_tokens" and isinstance(value, list):
-            known = list(found.get(name) or [])
-            new = [_special(token) for token in value]
-            found[name] = known + [token for token in new if str(token) not in set(map(str, known))]
+        if name != "extra_special_tokens":
+            arguments[name] = _special(value)
+        elif not isinstance(value, list):
+            arguments[name] = value
         else:
-            found[name] = _special(value) if name != "extra_special_tokens" else value
-    if isinstance(found.get("extra_special_tokens"), dict):
-        found.setdefault("model_specific_special_tokens", {}).update(
-            found.pop("extra_special_tokens")
-        )
+            tokens = list(arguments.get(name) or [])
+            known = set(map(str, tokens))
+            for token in map(_special, value):
+                if str(token) not in known:
+                    tokens.append(token)
+            arguments[name] = tokens
+    if isinstance(arguments.get("extra_special_tokens"), dict):
+        model_tokens = arguments.setdefault("model_specific_special_tokens", {})
+        model_tokens.update(arguments.pop("extra_special_tokens"))
 
 
 def _special(value: Any) -> Any:
-    """Return a token with its flags, or its text as it is."""
+    """Return a special token with the flags in a dict; return its text unchanged."""
     if not isinstance(value, dict):
         return value
-    return AddedToken(
-        **{key: each for key, each in value.items() if key not in ("special", "__type")},
-        special=True,
-    )
+    return _as_token({**value, "special": True})
 
 
 def _as_token(value: Any) -> AddedToken:
     if isinstance(value, AddedToken):
         return value
-    return AddedToken(**{key: each for key, each in value.items() if key != "__type"})
+    flags = dict(value)
+    flags.pop("__type", None)
+    return AddedToken(**flags)
 
 
 def revived(value: Any) -> Any:
-    """Return tokens that were written as dicts, anywhere in it."""
+    """Convert tokens that were written as dicts, anywhere in nested values."""
     if isinstance(value, dict):
         if value.get("__type") == "AddedToken":
             return _as_token(value)

@@ -166,7 +166,7 @@ def test_it_is_shown_by_no_error_of_the_hub(tmp_path, monkeypatch, call, offline
 def test_it_is_shown_by_no_error_of_a_tokenizer_on_the_hub(tmp_path, monkeypatch):
     with HubServer() as server:
         point_at(server, monkeypatch, tmp_path / "cache")
-        with pytest.raises(OSError, match="cannot be had") as error:
+        with pytest.raises(OSError, match="is not available") as error:
             AutoTokenizer.from_pretrained("me/none", token=TOKEN)
         assert any(TOKEN in str(token) for _, token in server.requests)
     texts = traceback.TracebackException.from_exception(error.value, capture_locals=True).format()

@@ -69,7 +69,7 @@ def test_each_file_of_a_tokenizer_is_named(tmp_path, name, kind):
     vocabulary = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     PreTrainedTokenizerFast(tokenizer_object=vocabulary).save_pretrained(tmp_path)
     (tmp_path / name).write_text(BROKEN[kind][0])
-    with pytest.raises(OSError, match=rf"{name}(?s:.*){BROKEN[kind][1]}.*Is it whole"):
+    with pytest.raises(OSError, match=rf"{name}(?s:.*){BROKEN[kind][1]}.*Is it complete"):
         AutoTokenizer.from_pretrained(str(tmp_path))
 
 

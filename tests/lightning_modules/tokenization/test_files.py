@@ -326,7 +326,7 @@ def test_what_cannot_be_read_is_said(tmp_path):
         (
             "tokenizer.json",
             "{",
-            "tokenizer.json: the file is not JSON .*line 1 column 2.*Is it whole",
+            "tokenizer.json: the file is not JSON .*line 1 column 2.*Is it complete",
         ),
         ("tokenizer.json", other, "pip install -U tokenizers"),
     ):
