@@ -1,6 +1,4 @@
-"""Collect what an evaluation produces batch by batch and join it once, so that the cost grows
-linearly.
-"""
+"""Collect what an evaluation produces batch by batch, at a cost that grows linearly."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ from .preallocated_arrays import PreallocatedArray, PreallocatedTree, growing
 
 
 def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
-    """Move what collectors keep on a device to the host's memory, which waits for the device once a
-    batch.
+    """Move what collectors keep on a device to the host's memory.
+
+    This waits for the device once a batch.
 
     Args:
         collectors: of the parts of the same batches, such as predictions and labels.
@@ -34,33 +33,32 @@ def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
 
 
 class BatchCollector:
-    """As `transformers.trainer_pt_utils.EvalLoopContainer`, but linear in the number of batches,
-    and without a copy.
+    """As `transformers.trainer_pt_utils.EvalLoopContainer`, but linear in the number of batches.
 
-    What is in the host's memory already is written to its final place at once.
+    Batches that are in the host's memory already are written straight into the result.
 
     Args:
         concatenate: join the batches into one array each; otherwise `result` is the list of
             batches.
-        rows: how many samples are expected in all, None if that is unknown.
+        rows: number of samples expected in all, None if unknown.
     """
 
     def __init__(self, concatenate: bool = True, rows: int | None = None) -> None:
         self.concatenate = concatenate
         self.rows = rows
         self._on_device: deque[Any] = deque()
+        """Batches that are kept on their device."""
         self._joined: PreallocatedArray | PreallocatedTree | None = None
-        self._apart: list[Any] = []
+        """Batches in the host's memory, joined."""
+        self._separate: list[Any] = []
+        """Batches in the host's memory, if they are not to be joined."""
 
     def add(self, batch: Any) -> None:
         """Keep a batch, on its device."""
-        if (
-            type(batch) is torch.Tensor
-            and batch.is_cpu
-            and self._joined is not None
-            and not self._on_device
-        ):
-            self._joined.add(to_numpy(batch))  # most often
+        # The most frequent case first: one more tensor of the host.
+        is_host_tensor = type(batch) is torch.Tensor and batch.is_cpu
+        if is_host_tensor and self._joined is not None and not self._on_device:
+            self._joined.add(to_numpy(batch))
         elif self.concatenate and _is_on_host(batch):
             self.to_host()
             self._write(nested_numpify(batch))
@@ -72,18 +70,18 @@ class BatchCollector:
         move_to_host(self)
 
     def take_waiting(self) -> deque[Any]:
-        """Return the batches that are kept on their device, and keep them no more."""
+        """Return the batches that are kept on their device, and forget them."""
         waiting = self._on_device
         self._on_device = deque()
         return waiting
 
     def keep_on_host(self, batch: Any) -> None:
-        """Keep a batch that `take_waiting` gave, and that is in the host's memory by now."""
+        """Keep a batch that `take_waiting` returned, and that was moved to the host's memory."""
         batch = nested_numpify(batch)
         if self.concatenate:
             self._write(batch)
         else:
-            self._apart.append(batch)
+            self._separate.append(batch)
 
     def _write(self, batch: Any) -> None:
         if self._joined is None:
@@ -92,32 +90,31 @@ class BatchCollector:
             self._joined.add(batch)
 
     def result(self) -> Any:
-        """Return all of it as arrays, or None if nothing was added."""
+        """Return all batches as arrays, or None if nothing was added."""
         self.to_host()
         joined = self._joined
-        apart = self._apart
+        separate = self._separate
         self._joined = None
-        self._apart = []
+        self._separate = []
         if joined is not None:
             return joined.result()
-        return apart or None
+        return separate or None
 
 
 class LossCollector:
-    """As `BatchCollector` over `loss.repeat(times)[:rows]` of each batch, but each number is kept
-    once.
+    """As `BatchCollector` over `loss.repeat(times)[:rows]` of each batch.
+
+    Each number is kept once.
 
     Args:
-        concatenate: give one array; otherwise a list with an array for each batch.
+        concatenate: return one array; otherwise a list with an array for each batch.
     """
 
     def __init__(self, concatenate: bool = True) -> None:
         self.concatenate = concatenate
         self._on_device: deque[torch.Tensor] = deque()
         self._numbers: list[float] = []
-        """Those in the host's memory, as numbers: small tensors beside large ones would cut it
-        into unusable pieces.
-        """
+        """Losses in the host's memory. Small tensors between large ones would fragment that."""
         self._dtype = torch.float32
         self._counts: list[int] = []
         """Values of each batch."""
@@ -130,7 +127,7 @@ class LossCollector:
         Args:
             loss: a number, or several ones.
             times: how often it counts.
-            rows: how many values of them all are left; all by default.
+            rows: number of the repeated values to keep; all by default.
         """
         count = loss.numel()
         repeated = count * times
@@ -148,7 +145,7 @@ class LossCollector:
         move_to_host(self)
 
     def take_waiting(self) -> deque[torch.Tensor]:
-        """Return the losses that are kept on their device as one tensor, and keep them no more."""
+        """Return the losses that are kept on their device as one tensor, and forget them."""
         waiting = self._on_device
         self._on_device = deque()
         if waiting:
@@ -164,7 +161,7 @@ class LossCollector:
             self._numbers += loss.flatten().tolist()
 
     def result(self) -> Any:
-        """Return all of it, or None if nothing was added."""
+        """Return all losses, or None if nothing was added."""
         self.to_host()
         values = to_numpy(torch.tensor(self._numbers, dtype=self._dtype, device="cpu"))
         counts = self._counts
@@ -177,9 +174,12 @@ class LossCollector:
         if self.concatenate and len(values) == len(counts):
             return np.repeat(values, rows)
 
+        # Batches with several losses each: repeat the losses of a batch as a whole.
         batches = np.split(values, np.cumsum(counts)[:-1])
         repeated = [np.resize(batch, length) for batch, length in zip(batches, rows, strict=True)]
-        return np.concatenate(repeated) if self.concatenate else repeated
+        if self.concatenate:
+            return np.concatenate(repeated)
+        return repeated
 
 
 def _is_on_host(value: Any) -> bool:
@@ -192,47 +192,48 @@ PADDING = -100
 
 
 def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
-    """Return one structure of several alike ones: their lists one after the other, tensors along
-    the first dimension.
+    """Join structures of the same form: lists one after the other, tensors along dimension 0.
 
-    As `accelerate.utils.gather_object` does it with lists. Of tuples and dicts, of which that would
-    leave the parts in a row or the keys alone, each part is joined for itself, and tensors stay
-    tensors.
+    `accelerate.utils.gather_object` does that with lists. Of tuples it would chain the parts, and
+    of dicts return the keys alone: here each part is joined separately, and tensors stay tensors.
 
     Args:
-        parts: lists, tensors, arrays, or tuples and dicts of them; anything else is for all
+        parts: lists, tensors, arrays, or tuples and dicts of them; any other value is for all
             samples, and put in a list.
         padding: fills up shorter rows of the second dimension of tensors and arrays, on the right.
     """
     first = parts[0]
     if isinstance(first, Mapping):
-        return mapping_like(
-            first, {key: join_objects([part[key] for part in parts], padding) for key in first}
-        )
+        columns: dict[Any, Any] = {}
+        for key in first:
+            columns[key] = join_objects([part[key] for part in parts], padding)
+        return mapping_like(first, columns)
     if isinstance(first, tuple):
-        return sequence_like(
-            first, (join_objects(same, padding) for same in zip(*parts, strict=True))
-        )
+        joined = [join_objects(same_part, padding) for same_part in zip(*parts, strict=True)]
+        return sequence_like(first, joined)
     if isinstance(first, list):
         return list(itertools.chain.from_iterable(parts))
     if isinstance(first, torch.Tensor):
-        return torch.cat(_of_one_width([torch.atleast_1d(part) for part in parts], padding))
+        tensors = [torch.atleast_1d(part) for part in parts]
+        return torch.cat(_pad_to_one_width(tensors, padding))
     if isinstance(first, np.ndarray):
-        return np.concatenate(_of_one_width([np.atleast_1d(part) for part in parts], padding))
+        arrays = [np.atleast_1d(part) for part in parts]
+        return np.concatenate(_pad_to_one_width(arrays, padding))
     return list(parts)
 
 
 def cut_objects(value: Any, count: int) -> Any:
-    """Return the first `count` samples of what `join_objects` gives."""
+    """Return the first `count` samples of what `join_objects` returns."""
     if isinstance(value, Mapping):
-        return mapping_like(value, {key: cut_objects(part, count) for key, part in value.items()})
+        columns = {key: cut_objects(part, count) for key, part in value.items()}
+        return mapping_like(value, columns)
     if isinstance(value, tuple):
-        return sequence_like(value, (cut_objects(part, count) for part in value))
+        return sequence_like(value, [cut_objects(part, count) for part in value])
     return value[:count]
 
 
 class ObjectCollector(BatchCollector):
-    """As `BatchCollector`, for what need not be tensors.
+    """As `BatchCollector`, for values that need not be tensors.
 
     Args:
         concatenate: join the batches; otherwise `result` is the list of batches.
@@ -243,28 +244,29 @@ class ObjectCollector(BatchCollector):
         self.joins = concatenate
 
     def result(self) -> Any:
-        """Return all of it, with arrays in place of tensors, or None if nothing was added."""
+        """Return all batches, with arrays instead of tensors, or None if nothing was added."""
         batches = super().result()
         if batches is None or not self.joins:
             return batches
         return join_objects(batches)
 
 
-def _of_one_width(rows: list[Any], padding: float) -> list[Any]:
-    """Return tensors or arrays whose second dimension is as long as the longest of them."""
-    if rows[0].ndim < 2:
-        return rows
-    width = max(row.shape[1] for row in rows)
-    return [_padded(row, width, padding) for row in rows]
+def _pad_to_one_width(batches: list[Any], padding: float) -> list[Any]:
+    """Pad the second dimension of tensors or arrays to the longest of them."""
+    if batches[0].ndim < 2:
+        return batches
+    width = max(batch.shape[1] for batch in batches)
+    return [_padded(batch, width, padding) for batch in batches]
 
 
-def _padded(row: Any, width: int, padding: float) -> Any:
-    if row.shape[1] == width:
-        return row
-    shape = (row.shape[0], width, *row.shape[2:])
-    if isinstance(row, torch.Tensor):
-        wide: Any = row.new_full(shape, padding)
+def _padded(batch: Any, width: int, padding: float) -> Any:
+    if batch.shape[1] == width:
+        return batch
+    shape = (batch.shape[0], width, *batch.shape[2:])
+    padded: Any
+    if isinstance(batch, torch.Tensor):
+        padded = batch.new_full(shape, padding)
     else:
-        wide = np.full(shape, padding, row.dtype)
-    wide[:, : row.shape[1]] = row
-    return wide
+        padded = np.full(shape, padding, batch.dtype)
+    padded[:, : batch.shape[1]] = batch
+    return padded
