@@ -2,8 +2,10 @@
 and its value.
 """
 
+import ast
 import dataclasses
 import inspect
+import re
 
 import pytest
 import torch
@@ -14,10 +16,11 @@ from lightrainer.facade.arguments import (
     Seq2SeqTrainingArguments,
     TrainingArguments,
     hardware,
+    rules,
     training_arguments,
 )
 from lightrainer.facade.arguments.enums import OptimizerNames, SchedulerType
-from lightrainer.facade.arguments.rules import RULES
+from lightrainer.facade.arguments.rules import RULES, ReadableArguments, Rule
 
 
 def test_lightning_can_read_how_tf32_is_set():
@@ -157,9 +160,30 @@ def test_metric_that_is_usually_minimized_warns_when_the_default_maximizes_it(ca
     assert ("greater_is_better=False" in caplog.text) == warns
 
 
-def test_rules_read_what_there_is():
-    """A rule whose parameter is misspelt would never apply."""
+def test_rules_report_a_misspelt_argument_instead_of_never_applying():
+    args = TrainingArguments(use_cpu=True)
+    readable = ReadableArguments(args, vars(args))
+    assert Rule(lambda args: args.use_cpu, "use_cpu={args.use_cpu}").sentences(readable)
+    with pytest.raises(AttributeError, match="'use_cpus'"):
+        Rule(lambda args: args.use_cpus, "no").sentences(readable)
+    # A field of another class, or a value that these arguments lack, skips the rule.
+    assert Rule(lambda args: args.sortish_sampler or args.groups, "no").sentences(readable) == []
+
+
+def test_rules_and_their_messages_name_arguments_that_exist():
+    """Also those behind an `and`, which an example would not reach."""
     known = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
-    known |= {"args", "accumulation", "groups", "deepspeed_config", "fsdp_settings", "fsdp_faults"}
-    unknown = {name for rule in RULES for name in inspect.signature(rule.broken).parameters} - known
-    assert unknown == set()
+    known |= set(ReadableArguments.__annotations__)
+    tree = ast.parse(inspect.getsource(rules))
+    read = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "args"
+    }
+    messages = [rule.message for rule in RULES]
+    named = {name for text in messages for name in re.findall(r"\{args\.(\w+)", text)}
+    assert len(read) > 30
+    assert len(named) > 10
+    assert (read | named) - known == set()

@@ -102,7 +102,7 @@ REFUSED = [
     (
         {"sp_size": 2},
         {"deepspeed": {"zero_optimization": {"stage": 3}}},
-        "For sp_size leave deepspeed out",
+        "For sp_size remove deepspeed",
     ),
     (
         {"sp_size": 2, "dp_replicate_size": 2},
@@ -118,7 +118,7 @@ REFUSED = [
     (
         {},
         {"torch_compile": True},
-        "torch_compile=True and parallelism_config with cp_size=2, sp_size=1 exclude each other",
+        "torch_compile=True and parallelism_config with cp_size=2, sp_size=1",
     ),
 ]
 

@@ -216,13 +216,13 @@ KEYS = [
     ),
 ]
 BESIDE = [
-    ({"fsdp": "full_shard"}, "fsdp='full_shard' and deepspeed exclude each other"),
+    ({"fsdp": "full_shard"}, "fsdp='full_shard' and deepspeed "),
     ({"parallelism_config": {"tp_size": 2}}, "DeepSpeed forms its own groups"),
     (
         {"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "no"},
-        "does not go with deepspeed",
+        "cannot be combined with deepspeed",
     ),
-    ({"auto_find_batch_size": True}, "does not go with stage 3 of DeepSpeed"),
+    ({"auto_find_batch_size": True}, "auto_find_batch_size=True and stage 3"),
 ]
 BAD = [
     *[({**ZERO, **keys}, {}, message) for keys, message in KEYS],

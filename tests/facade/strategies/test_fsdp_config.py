@@ -193,14 +193,14 @@ SHARDED = {"fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}
 COMBINATIONS = [
     (
         {"gradient_checkpointing": True, "fsdp_config": {"activation_checkpointing": True}},
-        "Keep one",
+        "Use one",
     ),
     (
         {"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "steps"},
-        "Drop one of them",
+        "Remove one of them",
     ),
     ({"save_only_model": True, **SHARDED}, "Set it to 'FULL_STATE_DICT'"),
-    ({"save_on_each_node": True, **SHARDED}, "save_on_each_node=True does not go with"),
+    ({"save_on_each_node": True, **SHARDED}, "save_on_each_node=True"),
     ({"parallelism_config": {"dp_shard_size": 2}}, "Set fsdp_config={'version': 2}"),
     (
         {"parallelism_config": {"tp_size": 2}, "fsdp_config": {"version": 2}},
@@ -208,7 +208,7 @@ COMBINATIONS = [
     ),
     (
         {"parallelism_config": {"dp_shard_size": 2}, "fsdp_config": {"xla": True}},
-        "Leave parallelism_config out",
+        "Remove parallelism_config",
     ),
 ]
 
@@ -222,7 +222,7 @@ def test_impossible_combinations_are_refused(tmp_path, changes, message):
 WARNINGS = [
     (
         {"fsdp_config": {"min_num_params": 3}},
-        "fsdp_config is used only with fsdp, which is not set: min_num_params",
+        "fsdp_config has no effect (min_num_params)",
     ),
     (
         {"fsdp": "full_shard", "fsdp_config": {"version": 2, "use_orig_params": True}},
@@ -230,7 +230,7 @@ WARNINGS = [
     ),
     (
         {"fsdp": "full_shard", "fsdp_config": {"xla_fsdp_v2": True}},
-        "xla_fsdp_v2 are used only with fsdp_config['xla']",
+        "xla_fsdp_v2 of fsdp_config have an effect only with fsdp_config['xla']",
     ),
     (
         {"fsdp": "full_shard", "fsdp_config": {"use_orig_params": False}, "weight_decay": 0.1},

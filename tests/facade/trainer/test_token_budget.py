@@ -145,7 +145,7 @@ class Endless(IterableDataset):
             {"train_dataset": Endless(), "max_steps": 3},
             r"train_dataset \(Endless\) is a stream",
         ),
-        ({"auto_find_batch_size": True}, "exclude each other"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size=True"),
         (
             {"train_sampling_strategy": "random"},
             "'random' with max_tokens_per_batch=48: .*both or neither",
