@@ -22,9 +22,9 @@ All of `TrainingArguments`, by concern, as in `facade/arguments/`, and what
 or in lightrainer where Lightning has no such thing. For one set of arguments `python -m lightrainer
 plan --bf16 ...` shows it.
 
-Unsupported arguments raise `NotImplementedError`; nothing is ignored. Unknown names raise a
-`TypeError`, invalid values a `ValueError`, before anything is written. Each message lists all of
-its kind, names first.
+Nothing is ignored, and all errors are raised before anything is written: names that do not
+exist in a `TypeError`; if there are none, all invalid values and combinations in one error; if
+there are none either, all unsupported values in one `NotImplementedError`.
 
 This page is generated: `python docs/scripts/arguments_table.py`.
 """

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from ...lightning_modules.common.json_files import read_object
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..distributed.process import state_is_configured
-from .argument import existing_file, wrong_type
+from .argument import SettingsDict, existing_file, wrong_type
 
 ACCUMULATION_KEYS = ("num_steps", "adjust_scheduler", "sync_with_dataloader", "sync_each_batch")
 """Keys of `gradient_accumulation_kwargs`."""
@@ -22,7 +22,7 @@ class AcceleratorConfig:
     """As `transformers.trainer_pt_utils.AcceleratorConfig`, but errors suggest the nearest key."""
 
     split_batches: bool = _setting(
-        False, "Split each batch over all processes, in place of one batch for each."
+        False, "Split each batch over all processes, instead of one batch for each."
     )
     dispatch_batches: bool | None = _setting(
         None, "Read data in the first process only and send it to the others."
@@ -36,16 +36,16 @@ class AcceleratorConfig:
     non_blocking: bool = _setting(
         False, "Copy batches to the device in the background; needs pinned memory."
     )
-    gradient_accumulation_kwargs: dict | None = _setting(
+    gradient_accumulation_kwargs: SettingsDict | None = _setting(
         None, "More about accumulation, such as 'sync_each_batch'."
     )
     use_configured_state: bool = _setting(
-        False, "Use the process state that accelerate was set up with before."
+        False, "Use the process state that accelerate was configured with before."
     )
 
     @classmethod
     def from_json_file(cls, json_file: str) -> "AcceleratorConfig":
-        """As the method of that name in the reference: build one from a JSON file.
+        """Build one from a JSON file.
 
         Raises:
             FileNotFoundError: There is no such file.
@@ -72,71 +72,77 @@ class AcceleratorConfig:
         return asdict(self)
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """As the method of that name in the reference: take a setting out, so that its default
-        holds again.
-        """
+        """Remove a setting, so that its default holds again."""
         return vars(self).pop(key, default)
 
 
 def read_accelerator_config(name: str, value: Any) -> AcceleratorConfig:
-    """Read the argument `accelerator_config`: an object, a dict, or the path of a JSON file; see
-    `Reader`.
-    """
+    """Read the argument `accelerator_config`: an object, a dict, or the path of a JSON file."""
     if isinstance(value, type):
         raise NotImplementedError(
-            f"{name}={value.__name__}, a class: pass an object, such as {value.__name__}()"
+            f"{name}={value.__name__} is a class: pass an object, such as {value.__name__}()"
         )
-    if isinstance(value, str):
-        value = AcceleratorConfig.from_json_file(existing_file(name, value))
-    elif not isinstance(value, AcceleratorConfig) and hasattr(value, "even_batches"):
-        value = vars(value)  # an object of the reference's own class
 
-    if isinstance(value, Mapping):
-        unknown = AcceleratorConfig.unknown_keys(dict(value))
-        if unknown:
-            raise TypeError(f"{name}={value}: {' '.join(unknown)}")
-        value = AcceleratorConfig(**value)
-    if not isinstance(value, AcceleratorConfig):
+    # Objects of transformers have the same attributes.
+    if isinstance(value, AcceleratorConfig):
+        config = value
+    elif isinstance(value, str):
+        config = AcceleratorConfig.from_json_file(existing_file(name, value))
+    elif isinstance(value, Mapping):
+        config = _from_settings(name, dict(cast("Mapping[str, Any]", value)))
+    elif hasattr(value, "even_batches"):
+        config = _from_settings(name, vars(cast("object", value)))
+    else:
         keys = ", ".join(item.name for item in fields(AcceleratorConfig))
         expected = (
             f"an AcceleratorConfig, or the path of a JSON file, or a dict with keys of {keys}"
         )
         raise wrong_type(name, value, expected)
 
-    faults = [f"{name}: {fault}" for fault in _faults(value)]
+    faults = [f"{name}: {fault}" for fault in _faults(config)]
     if faults:
         raise ValueError(*faults)
-    return value
+    return config
+
+
+def _from_settings(name: str, settings: dict[str, Any]) -> AcceleratorConfig:
+    unknown = AcceleratorConfig.unknown_keys(settings)
+    if unknown:
+        raise TypeError(f"{name}={settings}: {' '.join(unknown)}")
+    return AcceleratorConfig(**settings)
 
 
 def _faults(config: AcceleratorConfig) -> Iterator[str]:
-    """Yield a sentence for each value that cannot be."""
+    """Yield a sentence for each invalid value."""
     for item in fields(config):
         value = getattr(config, item.name)
-        if item.type in (bool, bool | None) and not isinstance(value, (bool, type(None))):
+        is_flag = item.type in (bool, bool | None)
+        if is_flag and value is not None and not isinstance(value, bool):
             yield f"{item.name}={value!r} must be True or False."
     if config.use_configured_state and not state_is_configured():
         yield (
-            "use_configured_state=True, but no state is configured yet. Make an "
-            "accelerate.PartialState() or a process group before the arguments, or leave it out."
+            "use_configured_state=True, but no state is configured yet. Create an "
+            "accelerate.PartialState() or a process group before the arguments, or remove it."
         )
 
-    accumulation = config.gradient_accumulation_kwargs
-    known = ", ".join(ACCUMULATION_KEYS)
-    if accumulation is not None and not isinstance(accumulation, Mapping):
-        yield f"gradient_accumulation_kwargs={accumulation!r} must be a dict with keys of {known}."
-        return
-    for key, value in (accumulation or {}).items():
+    accumulation = cast("object", config.gradient_accumulation_kwargs)
+    if isinstance(accumulation, Mapping):
+        for fault in _accumulation_faults(cast("Mapping[str, Any]", accumulation)):
+            yield f"gradient_accumulation_kwargs: {fault}"
+    elif accumulation is not None:
+        keys = ", ".join(ACCUMULATION_KEYS)
+        yield f"gradient_accumulation_kwargs={accumulation!r} must be a dict with keys of {keys}."
+
+
+def _accumulation_faults(accumulation: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each invalid setting of accumulation."""
+    for key, value in accumulation.items():
         if key not in ACCUMULATION_KEYS:
-            near = did_you_mean(key, ACCUMULATION_KEYS)
-            yield (
-                f"gradient_accumulation_kwargs: {key!r} is not a known key.{near} Known: {known}."
-            )
-        elif key == "num_steps":
-            if value is not None and (type(value) is not int or value < 1):
-                yield (
-                    f"gradient_accumulation_kwargs: num_steps={value!r} must be a whole number of "
-                    "at least 1."
-                )
-        elif not isinstance(value, bool):
-            yield f"gradient_accumulation_kwargs: {key}={value!r} must be True or False."
+            suggestion = did_you_mean(key, ACCUMULATION_KEYS)
+            known_keys = ", ".join(ACCUMULATION_KEYS)
+            yield f"{key!r} is not a known key.{suggestion} Known: {known_keys}."
+        elif key != "num_steps":
+            if not isinstance(value, bool):
+                yield f"{key}={value!r} must be True or False."
+        elif value is not None and (type(value) is not int or value < 1):
+            yield f"num_steps={value!r} must be a whole number of at least 1."

@@ -1,6 +1,4 @@
-"""Declare one training argument: its default, its help, its counterpart, and the values that it
-takes.
-"""
+"""Declare one training argument: its default, help, counterpart, and accepted values."""
 
 import math
 import os
@@ -9,14 +7,21 @@ from dataclasses import MISSING, Field, dataclass, field
 from enum import Enum
 from numbers import Real
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast, get_args, get_origin
 
 from ...lightning_modules.common.redaction import is_secret_name, secret
 from ...lightning_modules.common.suggestions import did_you_mean
 
+EnumType = TypeVar("EnumType", bound=Enum)
+
+# `transformers` annotates these fields with a bare dict, and libraries read the annotations.
+if TYPE_CHECKING:
+    SettingsDict = dict[str, Any]
+else:
+    SettingsDict = dict
+
 Reader = Callable[[str, Any], Any]
-"""Takes the name of a field and a value, and returns the value in the form that all other code
-expects.
+"""Takes a field's name and value, and returns the value in the form that other code expects.
 
 It raises `TypeError` (see `wrong_type`), `ValueError` with one sentence for each error, or
 `NotImplementedError` with a sentence about a value that is not supported.
@@ -36,8 +41,8 @@ class Argument:
     unset: Callable[[], Any] | None
     """Makes the value that None stands for; without it None stays None."""
 
-    def convert(self, name: str, value: Any) -> Any:
-        """Return a value in the form that all other code expects; see `Reader`."""
+    def convert(self, name: str, value: object) -> Any:
+        """Return a value in the form that other code expects; see `Reader`."""
         if value is None and self.unset is not None:
             return self.unset()
         if value is None and self.optional:
@@ -45,8 +50,10 @@ class Argument:
         return self.read(name, value)
 
 
-_DECLARED: dict[Field[Any], tuple[str, Reader | None, bool, Callable[[], Any] | None]] = {}
-"""Kept apart from the metadata of the fields, which libraries pass on to argparse."""
+_DECLARATIONS: dict[Field[Any], tuple[str, Reader | None, bool, Callable[[], Any] | None]] = {}
+"""Parameters of `argument` by field. The metadata of fields cannot have them: libraries pass it to
+argparse.
+"""
 
 
 def argument(
@@ -74,33 +81,40 @@ def argument(
         **metadata: for argparse, such as `metavar` and `choices`; only one of `choices` is then
             accepted.
     """
-    choice: dict[str, Any] = {"default_factory": list} if default is list else {"default": default}
-    made = field(**choice, repr=repr, metadata={"help": help, **metadata})
-    _DECLARED[made] = (becomes, read, optional, unset)
-    return made
+    metadata = {"help": help, **metadata}
+    if default is list:
+        empty_list = cast("Callable[[], list[str]]", list)
+        argument_field: Any = field(default_factory=empty_list, repr=repr, metadata=metadata)
+    else:
+        argument_field = field(default=default, repr=repr, metadata=metadata)
+    _DECLARATIONS[argument_field] = (becomes, read, optional, unset)
+    return argument_field
 
 
 def declared(item: Field[Any]) -> Argument:
-    """Return what was declared for a field; where that leaves something open, the type of the
-    field decides.
-    """
-    becomes, read, optional, unset = _DECLARED[item]
-    kinds = [get_origin(kind) or kind for kind in get_args(item.type) or (item.type,)]
+    """Return the declaration of a field; the field's type decides what `argument` leaves open."""
+    becomes, read, optional, unset = _DECLARATIONS[item]
+    annotations = get_args(item.type) or (item.type,)
+    types = [get_origin(annotation) or annotation for annotation in annotations]
     if read is None:
-        read = _reader_of(kinds, item.metadata.get("choices"))
-    optional = optional or NoneType in kinds or bool in kinds
-    default = [] if item.default is MISSING else item.default
+        read = _reader_of(types, item.metadata.get("choices"))
+
+    # None stands for False in a flag.
+    optional = optional or NoneType in types or bool in types
+    default: Any = item.default
+    if default is MISSING:
+        default = []
     return Argument(becomes=becomes, default=default, read=read, optional=optional, unset=unset)
 
 
-def _reader_of(kinds: list[Any], choices: Sequence[str] | None) -> Reader:
+def _reader_of(types: list[Any], choices: Sequence[str] | None) -> Reader:
     """Return the reader of a field with these types."""
     if choices is not None:
         return one_of(choices)
-    for kind in kinds:
+    for kind in types:
         if issubclass(kind, Enum):
             return member_of(kind)
-    return next(read for kind, read in _READERS.items() if kind in kinds)
+    return next(read for kind, read in _READERS.items() if kind in types)
 
 
 def number(
@@ -117,12 +131,14 @@ def number(
     """
 
     def read_number(name: str, value: Any) -> Any:
-        if not isinstance(value, Real):
-            raise wrong_type(name, value, f"a number{_as_number(value)}")
+        # Python counts True as the number 1.
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise wrong_type(name, value, f"a number{_number_hint(value)}")
         size = float(value)
         is_in_range = low <= size <= high and (below is None or size < below)
         if not is_in_range and low > -math.inf:
-            raise ValueError(f"{name}={value!r} must be {_range(low, high, below)}.{remedy}")
+            bounds = _bounds_text(low, high, below)
+            raise ValueError(f"{name}={value!r} must be {bounds}.{remedy}")
         return value
 
     return read_number
@@ -135,40 +151,44 @@ def whole_number(low: float = -math.inf, high: float = math.inf, remedy: str = "
     def read_whole_number(name: str, value: Any) -> Any:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if not hasattr(type(value), "__index__"):
-            raise wrong_type(name, value, f"a whole number{_as_number(value, whole=True)}")
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+            hint = _number_hint(value, whole=True)
+            raise wrong_type(name, value, f"a whole number{hint}")
         return read_number(name, value)
 
     return read_whole_number
 
 
-def _range(low: float, high: float, below: float | None) -> str:
+def _bounds_text(low: float, high: float, below: float | None) -> str:
     bounds = [f"at least {low:g}"]
     if high < math.inf:
         bounds.append(f"at most {high:g}")
-    if below is not None:
-        bounds.append("finite" if below == math.inf else f"below {below:g}")
+    if below == math.inf:
+        bounds.append("finite")
+    elif below is not None:
+        bounds.append(f"below {below:g}")
     return " and ".join(bounds)
 
 
-def _as_number(value: Any, whole: bool = False) -> str:
-    """Return a hint for text that reads as a number, such as YAML's 1e-4."""
-    try:
-        number = float(value) if isinstance(value, str) else None
-    except ValueError:
-        number = None
-    if number is None or (whole and not number.is_integer()):
+def _number_hint(value: object, whole: bool = False) -> str:
+    """Return a hint for text that is a number, such as YAML's 1e-4; otherwise an empty text."""
+    if not isinstance(value, str):
         return ""
-    return (
-        f", {int(number) if whole else number!r} without quotes (in YAML, 1e-4 is text and 1.0e-4 "
-        "a number)"
-    )
+    try:
+        number: float = float(value)
+    except ValueError:
+        return ""
+    if whole:
+        if not number.is_integer():
+            return ""
+        number = int(number)
+    return f", {number!r} without quotes (in YAML, 1e-4 is text and 1.0e-4 a number)"
 
 
 def one_of(choices: Sequence[str]) -> Reader:
     """Return a reader of one of these texts."""
 
-    def read_choice(name: str, value: Any) -> Any:
+    def read_choice(name: str, value: object) -> object:
         if value not in choices:
             raise ValueError(unknown_choice(name, value, choices))
         return value
@@ -179,24 +199,26 @@ def one_of(choices: Sequence[str]) -> Reader:
 def member_of(kind: type[Enum]) -> Reader:
     """Return a reader of the members of an enumeration, and of their text."""
 
-    def read_member(name: str, value: Any) -> Enum:
+    def read_member(name: str, value: object) -> Enum:
         try:
             return kind(value)
         except ValueError as error:
-            yaml = " YAML reads a bare no as False; write 'no'." if value is False else ""
-            raise ValueError(f"{name}={value!r}: {error}{yaml}") from None
+            message = f"{name}={value!r}: {error}"
+            if value is False:
+                message += " YAML reads a bare no as False; write 'no'."
+            raise ValueError(message) from None
 
     return read_member
 
 
-def read_members(name: str, words: Iterable[Any], kind: type[Enum]) -> list[Enum]:
+def read_members(name: str, words: Iterable[object], kind: type[EnumType]) -> list[EnumType]:
     """Read several members of an enumeration.
 
     Raises:
-        ValueError: there is no such member; one sentence for each.
+        ValueError: There is no such member; one sentence for each.
     """
     read = member_of(kind)
-    members: list[Enum] = []
+    members: list[EnumType] = []
     faults: list[str] = []
     for word in words:
         try:
@@ -208,11 +230,12 @@ def read_members(name: str, words: Iterable[Any], kind: type[Enum]) -> list[Enum
     return members
 
 
-def wrong_type(name: str, value: Any, expected: str) -> TypeError:
+def wrong_type(name: str, value: object, expected: str) -> TypeError:
     """Return the error for a value of the wrong type; a secret is not shown."""
-    kind = type(value).__name__
-    shown = secret(value) if is_secret_name(name) else value
-    return TypeError(f"{name}={shown!r} is {with_article(kind)}; pass {expected}.")
+    type_name = with_article(type(value).__name__)
+    if is_secret_name(name):
+        value = secret(value)
+    return TypeError(f"{name}={value!r} is {type_name}; pass {expected}.")
 
 
 def with_article(noun: str) -> str:
@@ -224,17 +247,17 @@ def existing_file(name: str, path: str) -> str:
     """Return the path of a file.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: There is no such file.
     """
-    if not os.path.isfile(path):
-        kind = "is a folder" if os.path.isdir(path) else "there is no such file"
-        raise FileNotFoundError(
-            f"{name}={path!r}: {kind}. Pass a dict, or the path of a JSON file."
-        )
-    return path
+    if os.path.isfile(path):
+        return path
+    reason = "there is no such file"
+    if os.path.isdir(path):
+        reason = "it is a folder"
+    raise FileNotFoundError(f"{name}={path!r}: {reason}. Pass a dict, or the path of a JSON file.")
 
 
-def unknown_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+def unknown_choice(name: str, value: object, choices: Iterable[str]) -> str:
     """Return the error for a value that is not one of the choices."""
     return (
         f"{name}={value!r} is not known.{did_you_mean(value, choices)} Choose from: "
@@ -242,25 +265,25 @@ def unknown_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     )
 
 
-def anything(name: str, value: Any) -> Any:
-    """Accept a value of any type: older scripts and libraries put values of other types there."""
+def anything(name: str, value: object) -> object:
+    """Accept a value of any type: older scripts and libraries pass other types than documented."""
     return value
 
 
-def read_dict(name: str, value: Any) -> Any:
+def read_dict(name: str, value: object) -> Mapping[str, Any]:
     """Accept a mapping."""
     if not isinstance(value, Mapping):
         raise wrong_type(name, value, "a dict, or one written as JSON")
-    return value
+    return cast("Mapping[str, Any]", value)
 
 
-def _read_flag(name: str, value: Any) -> Any:
+def _read_flag(name: str, value: object) -> object:
     if isinstance(value, (str, bytes, Mapping, list, tuple, set)):
-        raise wrong_type(name, value, "True or False")
+        raise wrong_type(name, cast("object", value), "True or False")
     return value
 
 
-def _read_text(name: str, value: Any) -> Any:
+def _read_text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise wrong_type(name, value, "text")
     return value

@@ -1,20 +1,26 @@
 """Set the training arguments that follow from others."""
 
+from __future__ import annotations
+
 import copy
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...lightning_modules.common.local_paths import local_folder
 from ...lightning_modules.common.metric_directions import known_direction
-from .enums import IntervalStrategy
+from .accelerator import AcceleratorConfig
+from .enums import IntervalStrategy, SchedulerType
 from .fields import ArgumentFields
 from .hardware import has_mps
+
+if TYPE_CHECKING:
+    from .. import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
 
-def derive(args: ArgumentFields) -> None:
-    """As `transformers.TrainingArguments.__post_init__` does after it has converted the values.
+def derive(args: TrainingArguments) -> None:
+    """Do what `transformers.TrainingArguments.__post_init__` does after it has converted values.
 
     Args:
         args: After `read_fields`; changed in place.
@@ -25,7 +31,7 @@ def derive(args: ArgumentFields) -> None:
     """
     if args.output_dir is None:
         args.output_dir = "trainer_output"
-        logger.info("output_dir is not set: results go to the folder 'trainer_output'.")
+        logger.info("output_dir is not set: results are written to the folder 'trainer_output'.")
     args.output_dir = local_folder(args.output_dir)
     if args.disable_tqdm is None:
         args.disable_tqdm = logger.getEffectiveLevel() > logging.WARNING
@@ -59,17 +65,18 @@ def derive(args: ArgumentFields) -> None:
 
 
 def watched_metric(args: ArgumentFields) -> str:
-    """Return the metric that a plateau schedule and the best model depend on: the loss unless
-    another one is set.
-    """
+    """Return the metric that plateau schedules and the best model depend on, usually the loss."""
     if args.metric_for_best_model is not None:
         return args.metric_for_best_model
-    return f"{args.eval_aggregate}_loss" if args.eval_aggregate else "loss"
+    if args.eval_aggregate:
+        return f"{args.eval_aggregate}_loss"
+    return "loss"
 
 
-def _derive_best_metric(args: Any) -> None:
+def _derive_best_metric(args: ArgumentFields) -> None:
     """Choose the metric of the best model where one is needed, and its direction."""
-    if args.load_best_model_at_end or args.lr_scheduler_type.waits_for_metric:
+    schedule = SchedulerType(args.lr_scheduler_type)
+    if args.load_best_model_at_end or schedule.waits_for_metric:
         args.metric_for_best_model = watched_metric(args)
     if args.greater_is_better is not None or args.metric_for_best_model is None:
         return
@@ -82,8 +89,9 @@ def _derive_best_metric(args: Any) -> None:
         )
 
 
-def _derive_execution(args: Any) -> None:
-    """Complete the settings of compilation, activation checkpointing, reading and accumulation."""
+def _derive_execution(args: TrainingArguments) -> None:
+    """Complete the settings of compilation, activation checkpointing, data and accumulation."""
+    # A mode or a backend turns compilation on.
     if args.torch_compile_mode is not None or args.torch_compile_backend is not None:
         args.torch_compile = True
     if args.torch_compile and args.torch_compile_backend is None:
@@ -96,23 +104,23 @@ def _derive_execution(args: Any) -> None:
         and not args.activation_checkpointing
     ):
         logger.warning(
-            "activation_checkpointing=False overrules its older name: gradient_checkpointing is "
-            "turned off."
+            "activation_checkpointing=False overrides its older name: gradient_checkpointing is "
+            "disabled."
         )
     for newer, older in CHECKPOINTING_NAMES.items():
         if getattr(args, newer) is None:
             setattr(args, newer, getattr(args, older))
-        # None for the older name is as good as False
+        # None for the older name means False.
         elif getattr(args, newer) or getattr(args, older):
             setattr(args, older, getattr(args, newer))
     if args.activation_checkpointing is None:
         args.activation_checkpointing = False
-    args._checkpointing = (
+    args.derived_checkpointing = (
         args.activation_checkpointing,
         copy.copy(args.activation_checkpointing_kwargs),
     )
 
-    # Reading data: on a machine with an Apple GPU workers are forked.
+    # Only copies to a device need pinned memory. Beside an Apple GPU workers are forked.
     if args.use_cpu:
         args.dataloader_pin_memory = False
     if (
@@ -122,8 +130,9 @@ def _derive_execution(args: Any) -> None:
     ):
         args.dataloader_multiprocessing_context = "fork"
 
-    # A rule refuses two different numbers.
-    accumulation = args.accelerator_config.gradient_accumulation_kwargs or {}
+    # Accumulation may be set in either place; a rule refuses two different numbers.
+    config = cast("AcceleratorConfig", args.accelerator_config)  # after `read_fields`
+    accumulation = config.gradient_accumulation_kwargs or {}
     if args.gradient_accumulation_steps == 1:
         args.gradient_accumulation_steps = accumulation.get("num_steps") or 1
 
@@ -135,24 +144,23 @@ CHECKPOINTING_NAMES = {
 """The newer names of the settings of activation checkpointing, and the older ones."""
 
 
-def checkpointing(args: Any) -> tuple[bool, dict[str, Any]]:
+def checkpointing(args: object) -> tuple[bool, dict[str, Any]]:
     """Return whether activations are recomputed in the backward pass, and the settings.
 
     Args:
-        args: Training arguments. If only one of the names was changed since `derive`, that change
-            counts.
+        args: Training arguments, or an object with the same attributes. If only one of the names
+            was changed since `derive`, that change counts.
     """
-    before_on, before_settings = getattr(args, "_checkpointing", None) or (False, None)
-    on = _changed(args, "activation_checkpointing", before_on)
-    settings = _changed(args, "activation_checkpointing_kwargs", before_settings)
-    return bool(on), dict(settings or {})
+    derived_values = getattr(args, "derived_checkpointing", None) or (False, None)
+    derived_switch, derived_settings = derived_values
+    is_on = _newest_value(args, "activation_checkpointing", derived_switch)
+    settings = _newest_value(args, "activation_checkpointing_kwargs", derived_settings)
+    return bool(is_on), dict(settings or {})
 
 
-def _changed(args: Any, newer: str, before: Any) -> Any:
-    """Return the value of the newer name, or of the older one if the newer one is still what it
-    was.
-    """
-    value = getattr(args, newer, None)
-    if (value or None) != (before or None):
+def _newest_value(args: object, newer_name: str, derived_value: object) -> Any:
+    """Return the value of the newer name if `derive` did not set it, else of the older one."""
+    value = getattr(args, newer_name, None)
+    if (value or None) != (derived_value or None):
         return value
-    return getattr(args, CHECKPOINTING_NAMES[newer], None)
+    return getattr(args, CHECKPOINTING_NAMES[newer_name], None)

@@ -1,12 +1,10 @@
-"""Export arguments to other libraries: accelerate's state, and the variables for loading weights
-in `transformers`.
-"""
+"""Export arguments to accelerate's state, and to the variables for loading weights."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...lightning_modules.common.libraries import loaded
@@ -28,10 +26,13 @@ def export_process(args: ProcessView) -> None:
     module = loaded("accelerate.state")
     if module is None or getattr(args.accelerator_config, "use_configured_state", False):
         return
-    process = args.distributed_state  # joins the process group, which is then found
+
+    # This joins the process group, which accelerate then finds.
+    process = args.distributed_state
     if is_set_up(module):
-        known = module.PartialState()
-        if known.device.type == process.device.type and known.num_processes == process.world_size:
+        state = module.PartialState()
+        has_same_device = state.device.type == process.device.type
+        if has_same_device and state.num_processes == process.world_size:
             return
         module.AcceleratorState._reset_state(reset_partial_state=True)
     module.PartialState(cpu=args.use_cpu)
@@ -44,25 +45,31 @@ def export_precision(args: ProcessView) -> None:
     if not old_names.accepted() or module is None or not hasattr(accelerate, "Accelerator"):
         return
     export_process(args)
+
+    # A state with another precision is replaced.
     if module.is_initialized():
         if module.AcceleratorState().mixed_precision == args.mixed_precision:
             return
         module.AcceleratorState._reset_state()
-    cpu = module.PartialState().device.type == "cpu"
-    with _without_engines() if cpu else nullcontext():
-        accelerate.Accelerator(mixed_precision=args.mixed_precision, cpu=cpu)
+    if module.PartialState().device.type == "cpu":
+        with _without_engine_variables():
+            accelerate.Accelerator(mixed_precision=args.mixed_precision, cpu=True)
+    else:
+        accelerate.Accelerator(mixed_precision=args.mixed_precision, cpu=False)
 
 
-_ENGINES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_PARALLELISM_CONFIG")
-"""Variables by which accelerate makes settings that it does not use on the CPU, some of which
-need a GPU.
-"""
+_ENGINE_VARIABLES = (
+    "ACCELERATE_USE_FSDP",
+    "ACCELERATE_USE_DEEPSPEED",
+    "ACCELERATE_USE_PARALLELISM_CONFIG",
+)
+"""Variables that make accelerate create settings, some of which need a GPU."""
 
 
 @contextmanager
-def _without_engines() -> Iterator[None]:
-    """Hide the variables of `_ENGINES` in the block."""
-    hidden = {name: os.environ.pop(name) for name in _ENGINES if name in os.environ}
+def _without_engine_variables() -> Generator[None]:
+    """Hide the variables of `_ENGINE_VARIABLES` in the block."""
+    hidden = {name: os.environ.pop(name) for name in _ENGINE_VARIABLES if name in os.environ}
     try:
         yield
     finally:
@@ -72,26 +79,31 @@ def _without_engines() -> Iterator[None]:
 LOADING_VARIABLES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
 """Both are read by `from_pretrained` of `transformers`."""
 
-_told: set[str] = set()
+_exported_names: set[str] = set()
+"""The variables that were set here, and not by a launcher."""
 
 
-def export_loaders(once: bool | None) -> None:
+def export_loaders(main_rank_only: bool | None) -> None:
     """Set the variables for these arguments, or unset those set here for earlier arguments.
 
     Args:
-        once: read weights on one rank of a machine only; None if the arguments leave it open.
+        main_rank_only: Read weights on one rank of a machine only; None if the arguments leave it
+            open.
     """
     for name in LOADING_VARIABLES:
-        if once:
-            _told.update({name} - os.environ.keys())
+        if main_rank_only:
+            if name not in os.environ:
+                _exported_names.add(name)
             os.environ[name] = "true"
-        elif name in _told:
-            _told.discard(name)
+        elif name in _exported_names:
+            _exported_names.discard(name)
             os.environ.pop(name, None)
-    if once is False and LOADING_VARIABLES[1] in os.environ:  # override the launcher
-        os.environ[LOADING_VARIABLES[1]] = "false"
+
+    # False overrides the launcher.
+    if main_rank_only is False and "FSDP_CPU_RAM_EFFICIENT_LOADING" in os.environ:
+        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
-def is_ours(name: str) -> bool:
+def was_exported(name: str) -> bool:
     """Return True if a variable was set here, and not by a launcher."""
-    return name in _told
+    return name in _exported_names

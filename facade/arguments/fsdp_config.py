@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.json_files import read_object
@@ -37,21 +37,17 @@ OLD_NAMES: dict[str, str] = {
 
 REFUSED: dict[str, str] = {
     "mixed_precision_policy": "pass bf16=True or fp16=True",
-    "param_init_fn": "initialise the model before it goes to the Trainer",
+    "param_init_fn": "initialize the model before you pass it to the Trainer",
     "state_dict_config": "use state_dict_type",
     "optim_state_dict_config": "use state_dict_type",
     "ignored_modules": "freeze these modules, or wrap the others by transformer_layer_cls_to_wrap",
-    "activation_checkpointing_offload": (
-        "use activation_checkpointing, which computes activations again"
-    ),
+    "activation_checkpointing_offload": "use activation_checkpointing, which recomputes them",
 }
-"""Keys without a counterpart in Lightning and torch, each with a remedy. Turned off, they are
-accepted.
-"""
+"""Keys without a counterpart in Lightning and torch, each with a remedy; False is accepted."""
 
 ONLY_VERSION_1: dict[str, str] = {
     "use_orig_params": "version 2 always keeps the original parameters",
-    "sync_module_states": "version 2 always takes the weights of the first process",
+    "sync_module_states": "version 2 always broadcasts the weights of rank 0",
     "limit_all_gathers": "version 2 always limits them",
     "backward_prefetch": "version 2 always prefetches before the gradients are computed",
 }
@@ -73,7 +69,7 @@ class FSDPSettings:
     layers: tuple[str, ...] | None = None
     """Class names of these modules; None for those that the model names itself."""
     min_num_params: int = 0
-    """Modules of at least as many parameters, where `wrap` is "size"."""
+    """Least number of parameters of a wrapped module, if `wrap` is "size"."""
     backward_prefetch: str | None = None
     """"backward_pre" or "backward_post"; None for neither."""
     forward_prefetch: bool = False
@@ -81,13 +77,11 @@ class FSDPSettings:
     use_orig_params: bool = True
     sync_module_states: bool = True
     cpu_ram_efficient_loading: bool = False
-    """`from_pretrained` of `transformers` reads the weights in the first process of a machine
-    only.
-    """
+    """`from_pretrained` of `transformers` reads the weights on one rank of a machine only."""
     activation_checkpointing: bool = False
-    """Activations of the wrapped modules are computed again in the backward pass."""
+    """Activations of the wrapped modules are recomputed in the backward pass."""
     state_dict_type: str = "full"
-    """"full": checkpoints hold whole tensors; "sharded": each process writes its part."""
+    """"full": checkpoints hold whole tensors; "sharded": each rank writes its part."""
     xla: bool = False
     xla_v2: bool = False
     xla_options: Mapping[str, Any] | None = None
@@ -104,23 +98,23 @@ class FSDPSettings:
         return self.sharding.startswith("hybrid")
 
 
-def read_fsdp_words(name: str, value: Any) -> Any:
-    """Read the argument `fsdp`: a list of words, a text of them, True or nothing; see
-    `argument.Reader`.
-    """
+def read_fsdp_words(name: str, value: object) -> bool | list[FSDPOption]:
+    """Read the argument `fsdp`: a list of words, a text of them, True or nothing."""
     # TRL's command line, which takes the type of this field apart, cannot pass a bool.
-    if value is True or (isinstance(value, str) and value.strip().lower() == "true"):
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if value is True or text == "true":
         return True
-    if not value or (isinstance(value, str) and value.strip().lower() == "false"):
+    if not value or text == "false":
         return []
+
     words = value.split() if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)):
         raise wrong_type(name, value, "True, or words such as 'full_shard auto_wrap'")
-    return read_members(name, words, FSDPOption)
+    return read_members(name, cast("Sequence[object]", words), FSDPOption)
 
 
-def read_fsdp_config(name: str, value: Any) -> dict[str, Any]:
-    """Read the argument `fsdp_config`: a dict, or the path of a JSON file; see `argument.Reader`.
+def read_fsdp_config(name: str, value: object) -> dict[str, Any]:
+    """Read the argument `fsdp_config`: a dict, or the path of a JSON file.
 
     Returns:
         A new dict with the keys of `FSDP_DEFAULTS`, without the prefix "fsdp_"; old names are
@@ -132,13 +126,16 @@ def read_fsdp_config(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise wrong_type(name, value, "a dict, or the path of a JSON file")
 
-    settings = FSDP_DEFAULTS | {
-        key.removeprefix("fsdp_"): setting for key, setting in config.items()
-    }
-    for old, new in OLD_NAMES.items():
-        if old in settings:
-            logger.warning(f"fsdp_config[{old!r}] is deprecated: it is called {new!r} now.")
-            settings[new] = settings.pop(old)
+    settings = FSDP_DEFAULTS.copy()
+    for key, setting in cast("Mapping[str, Any]", config).items():
+        settings[key.removeprefix("fsdp_")] = setting
+    for old_name, new_name in OLD_NAMES.items():
+        if old_name in settings:
+            logger.warning(
+                f"fsdp_config[{old_name!r}] is deprecated: it is called {new_name!r} now."
+            )
+            settings[new_name] = settings.pop(old_name)
+
     layer = settings.get("transformer_layer_cls_to_wrap")
     if isinstance(layer, str):
         settings["transformer_layer_cls_to_wrap"] = [layer]
@@ -149,118 +146,162 @@ def fsdp_words(fsdp: Any) -> list[str]:
     """Return the words of the argument `fsdp` in any form of it: a list, text, True or nothing."""
     if fsdp is True:
         return ["auto_wrap"]
-    words = (
-        fsdp.split() if isinstance(fsdp, str) and not isinstance(fsdp, FSDPOption) else fsdp or []
-    )
-    return [
-        str(getattr(word, "value", word)) for word in ([words] if isinstance(words, str) else words)
-    ]
+    if isinstance(fsdp, FSDPOption):
+        return [fsdp.value]
+    if isinstance(fsdp, str):
+        return fsdp.split()
+    words = cast("Sequence[object]", fsdp or [])
+    return [str(getattr(word, "value", word)) for word in words]
 
 
-def shown_fsdp(fsdp: Any) -> str:
-    """Write the argument `fsdp` as it was passed, for messages."""
-    return "fsdp=True" if fsdp is True else f"fsdp={' '.join(fsdp_words(fsdp))!r}"
+def shown_fsdp(fsdp: object) -> str:
+    """Format the argument `fsdp` as it was passed, for messages."""
+    if fsdp is True:
+        return "fsdp=True"
+    return f"fsdp={' '.join(fsdp_words(fsdp))!r}"
 
 
 def settings_of(args: Any) -> FSDPSettings | None:
     """Return the settings of validated training arguments; None if `fsdp` is not set."""
-    return read_fsdp(args.fsdp, args.fsdp_config)[0] if args.fsdp else None
+    if not args.fsdp:
+        return None
+    settings, _ = read_fsdp(args.fsdp, args.fsdp_config)
+    return settings
 
 
-def read_fsdp(fsdp: Any, fsdp_config: Mapping[str, Any] | None) -> tuple[FSDPSettings, list[str]]:
+def read_fsdp(
+    fsdp: object, fsdp_config: Mapping[str, Any] | None
+) -> tuple[FSDPSettings, list[str]]:
     """Read both arguments.
 
     Args:
-        fsdp: see `fsdp_words`.
-        fsdp_config: see `read_fsdp_config`.
+        fsdp: See `fsdp_words`.
+        fsdp_config: See `read_fsdp_config`.
 
     Returns:
-        The settings, and one sentence for each error. Wrong keys keep their default.
+        The settings, and one sentence for each error. Invalid keys keep their default.
     """
-    words, config = fsdp_words(fsdp), fsdp_config or {}
-    later = fsdp is True or followed().words_mean_fsdp_2
-    words += ["auto_wrap"] if later else []
-    faults = [*_unknown(config), *_refused(config)]
+    config = fsdp_config or {}
+    words = fsdp_words(fsdp)
+    is_version_2 = fsdp is True or followed().words_mean_fsdp_2
+    if is_version_2:
+        words.append("auto_wrap")
+    faults = [*_unknown_keys(config), *_unsupported_keys(config)]
     if words == ["offload"]:
         faults.append(
-            "fsdp='offload' does nothing alone. Pass 'full_shard offload' or 'shard_grad_op "
+            "fsdp='offload' has no effect alone. Pass 'full_shard offload' or 'shard_grad_op "
             "offload'."
         )
-    values = {
-        key: _value(key, config[key], faults) for key in READERS if config.get(key) is not None
-    }
-    values = {key: value for key, value in values.items() if value is not None}
-    version = values.get("version", 2 if later else 1)
+
+    # Values of keys that are set.
+    values: dict[str, Any] = {}
+    for key in READERS:
+        if config.get(key) is not None:
+            value = _read_key(key, config[key], faults)
+            if value is not None:
+                values[key] = value
+
+    version = values.get("version", 2 if is_version_2 else 1)
     wrap, layers = _wrapping(words, values, faults)
     prefetch = values.get("backward_prefetch")
+    if prefetch == "no_prefetch":
+        prefetch = None
+    same_names = {key: values[key] for key in _KEYS_OF_SETTINGS if key in values}
     settings = FSDPSettings(
         version=version,
         sharding=_sharding(words, values.get("reshard_after_forward"), version, faults),
         offload="offload" in words or values.get("cpu_offload", False),
         wrap=wrap,
         layers=layers,
-        backward_prefetch=None if prefetch == "no_prefetch" else prefetch,
+        backward_prefetch=prefetch,
         xla_v2=values.get("xla_fsdp_v2", False),
         xla_options=values.get("xla_fsdp_settings"),
         xla_checkpointing=values.get("xla_fsdp_grad_ckpt", False),
-        **{
-            key: values[key]
-            for key in (*_SWITCHES, "min_num_params", "state_dict_type", "xla")
-            if key in values
-        },
+        **same_names,
     )
-    return settings, faults + _combinations(settings)
+    return settings, faults + _combination_faults(settings)
 
 
 def without_effect(settings: FSDPSettings, config: Mapping[str, Any]) -> list[str]:
-    """List the keys that version 2 has no use for, each with its value and with why."""
+    """Return the keys that version 2 does not read, each with its value and the reason."""
     if settings.version != 2:
         return []
     return [
-        f"fsdp_config[{key!r}]={config[key]!r}: {why}"
-        for key, why in ONLY_VERSION_1.items()
+        f"fsdp_config[{key!r}]={config[key]!r}: {reason}"
+        for key, reason in ONLY_VERSION_1.items()
         if key in config
     ]
 
 
-def _number(value: Any) -> int | None:
+def _number(value: object) -> int | None:
     text = str(value).strip()
     return int(text) if text.isdigit() else None
 
 
-def _boolean(value: Any) -> bool | None:
+def _boolean(value: object) -> bool | None:
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     return words.get(str(value).strip().lower())
 
 
-def _one_of(*choices: str) -> Callable[[Any], str | None]:
-    return lambda value: str(value).lower() if str(value).lower() in choices else None
+def _version(value: object) -> int | None:
+    return {"1": 1, "2": 2}.get(str(value).strip())
 
 
-def _names(value: Any) -> tuple[str, ...] | None:
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, (list, tuple)) or not all(
-        isinstance(name, str) and name for name in given
-    ):
+def _state_dict_type(value: object) -> str | None:
+    types = {"full_state_dict": "full", "sharded_state_dict": "sharded"}
+    return types.get(str(value).lower())
+
+
+def _mapping(value: object) -> Mapping[str, Any] | None:
+    if not isinstance(value, Mapping):
         return None
-    return tuple(name.strip() for names in given for name in names.split(","))
+    return cast("Mapping[str, Any]", value)
 
 
-def _reshard(value: Any) -> bool | str | None:
+def _one_of(*choices: str) -> Callable[[object], str | None]:
+    def read_choice(value: object) -> str | None:
+        word = str(value).lower()
+        return word if word in choices else None
+
+    return read_choice
+
+
+def _class_names(value: Any) -> tuple[str, ...] | None:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)):
+        return None
+    names: list[str] = []
+    for text in cast("Sequence[Any]", texts):
+        if not isinstance(text, str) or not text:
+            return None
+        names += [name.strip() for name in text.split(",")]
+    return tuple(names)
+
+
+def _reshard(value: object) -> bool | str | None:
     """Return a truth value in version 2, the name or torch's number of a strategy in version 1."""
-    number = _number(value)
     if isinstance(value, str) and value.lower() in SHARDING:
         return value.lower()
-    if not isinstance(value, bool) and number is not None and 1 <= number <= len(SHARDING):
+    number = _number(value)
+    if number is not None and 1 <= number <= len(SHARDING):
         return SHARDING[number - 1]
     return _boolean(value)
 
 
-_SWITCHES = ("forward_prefetch", "limit_all_gathers", "use_orig_params", "sync_module_states")
-_SWITCHES += ("activation_checkpointing", "cpu_ram_efficient_loading")
+_SWITCHES = (
+    "forward_prefetch",
+    "limit_all_gathers",
+    "use_orig_params",
+    "sync_module_states",
+    "activation_checkpointing",
+    "cpu_ram_efficient_loading",
+)
 
-READERS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "version": (lambda value: {"1": 1, "2": 2}.get(str(value).strip()), "1 or 2"),
+_KEYS_OF_SETTINGS = (*_SWITCHES, "min_num_params", "state_dict_type", "xla")
+"""Keys of `fsdp_config` that `FSDPSettings` calls by the same name."""
+
+READERS: dict[str, tuple[Callable[[object], Any], str]] = {
+    "version": (_version, "1 or 2"),
     "reshard_after_forward": (
         _reshard,
         f"True or False in version 2, one of {', '.join(SHARDING)} in version 1",
@@ -271,36 +312,35 @@ READERS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "'TRANSFORMER_BASED_WRAP', 'SIZE_BASED_WRAP' or 'NO_WRAP'",
     ),
     "min_num_params": (_number, "a number of parameters"),
-    "transformer_layer_cls_to_wrap": (_names, "a list of class names, such as ['GPT2Block']"),
+    "transformer_layer_cls_to_wrap": (
+        _class_names,
+        "a list of class names, such as ['GPT2Block']",
+    ),
     "backward_prefetch": (
         _one_of("backward_pre", "backward_post", "no_prefetch"),
         "'backward_pre', 'backward_post' or 'no_prefetch'",
     ),
-    "state_dict_type": (
-        lambda value: {"full_state_dict": "full", "sharded_state_dict": "sharded"}.get(
-            str(value).lower()
-        ),
-        "'FULL_STATE_DICT' or 'SHARDED_STATE_DICT'",
-    ),
+    "state_dict_type": (_state_dict_type, "'FULL_STATE_DICT' or 'SHARDED_STATE_DICT'"),
     **dict.fromkeys(_SWITCHES, (_boolean, "True or False")),
-    **dict.fromkeys(("xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt"), (_boolean, "True or False")),
-    "xla_fsdp_settings": (
-        lambda value: value if isinstance(value, Mapping) else None,
-        "a dict of options of XlaFullyShardedDataParallel",
-    ),
+    "xla": (_boolean, "True or False"),
+    "xla_fsdp_v2": (_boolean, "True or False"),
+    "xla_fsdp_grad_ckpt": (_boolean, "True or False"),
+    "xla_fsdp_settings": (_mapping, "a dict of options of XlaFullyShardedDataParallel"),
 }
-"""The keys of `fsdp_config`: what reads each, giving None for nonsense, and what it is to be."""
+"""For each key of `fsdp_config` its reader, which returns None for invalid values, and a
+description of valid ones.
+"""
 
 
-def _value(key: str, given: Any, faults: list[str]) -> Any:
+def _read_key(key: str, raw_value: object, faults: list[str]) -> Any:
     read, expected = READERS[key]
-    value = read(given)
+    value = read(raw_value)
     if value is None:
-        faults.append(f"fsdp_config[{key!r}]={given!r} must be {expected}.")
+        faults.append(f"fsdp_config[{key!r}]={raw_value!r} must be {expected}.")
     return value
 
 
-def _unknown(config: Mapping[str, Any]) -> list[str]:
+def _unknown_keys(config: Mapping[str, Any]) -> list[str]:
     known = [*READERS, *REFUSED]
     return [
         f"fsdp_config has the key {key!r}, which is not known.{did_you_mean(key, known)} Known: "
@@ -310,40 +350,48 @@ def _unknown(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _refused(config: Mapping[str, Any]) -> list[str]:
-    wanted = {key: config[key] for key in REFUSED if key in config}
-    return [
-        f"fsdp_config[{key!r}]={value!r} has no counterpart in Lightning: {REFUSED[key]}."
-        for key, value in wanted.items()
-        if value is not None and _boolean(value) is not False
-    ]
+def _unsupported_keys(config: Mapping[str, Any]) -> list[str]:
+    faults: list[str] = []
+    for key, remedy in REFUSED.items():
+        value = config.get(key)
+        if value is not None and _boolean(value) is not False:
+            faults.append(
+                f"fsdp_config[{key!r}]={value!r} has no counterpart in Lightning: {remedy}."
+            )
+    return faults
 
 
 def _sharding(words: list[str], reshard: bool | str | None, version: int, faults: list[str]) -> str:
     """Choose the sharding strategy from the words and from `reshard_after_forward`."""
-    asked = [word for word in words if word in SHARDING]
-    if len(asked) > 1:
-        faults.append(f"fsdp: {' and '.join(map(repr, asked))} exclude each other. Keep one.")
-    word = asked[0] if asked else None
+    strategies = [word for word in words if word in SHARDING]
+    if len(strategies) > 1:
+        names = " and ".join(repr(name) for name in strategies)
+        faults.append(f"fsdp: {names} cannot be combined. Use one.")
+    strategy = strategies[0] if strategies else None
     if reshard is None:
-        return word or "full_shard"
+        return strategy or "full_shard"
+
+    # Version 2 has a switch.
     if isinstance(reshard, bool):
         if version == 1:
-            said = f"fsdp_config['reshard_after_forward']={reshard} is for version 2"
-            faults.append(f"{said}: pass fsdp_config['version']=2, or a name such as 'full_shard'.")
-        kinds = (
-            ("hybrid_shard", "hybrid_shard_zero2")
-            if (word or "").startswith("hybrid")
-            else SHARDING[:2]
-        )
-        return kinds[0] if reshard else kinds[1]
+            faults.append(
+                f"fsdp_config['reshard_after_forward']={reshard} needs version 2: pass "
+                "fsdp_config['version']=2, or a name such as 'full_shard'."
+            )
+        is_hybrid = strategy is not None and strategy.startswith("hybrid")
+        if is_hybrid:
+            return "hybrid_shard" if reshard else "hybrid_shard_zero2"
+        return "full_shard" if reshard else "shard_grad_op"
+
+    # Version 1 has names.
     if version == 2:
         faults.append(
             f"fsdp_config['reshard_after_forward']={reshard!r} must be True or False in version 2."
         )
-    elif word is not None and word != reshard:
+    elif strategy is not None and strategy != reshard:
         faults.append(
-            f"fsdp says {word!r} and fsdp_config['reshard_after_forward'] {reshard!r}. Keep one."
+            f"fsdp={strategy!r} and fsdp_config['reshard_after_forward']={reshard!r} contradict "
+            "each other. Use one."
         )
     return reshard
 
@@ -352,44 +400,49 @@ def _wrapping(
     words: list[str], values: dict[str, Any], faults: list[str]
 ) -> tuple[str | None, tuple[str, ...] | None]:
     """Return the wrapping policy, and the class names of the wrapped layers."""
-    policy, layers = values.get("auto_wrap_policy"), values.get("transformer_layer_cls_to_wrap")
+    policy = values.get("auto_wrap_policy")
+    layers = values.get("transformer_layer_cls_to_wrap")
     size = values.get("min_num_params", 0)
     if size and layers:
-        given = f"min_num_params={size} and transformer_layer_cls_to_wrap={list(layers)}"
-        faults.append(f"fsdp_config: {given} exclude each other. Keep one.")
+        faults.append(
+            f"fsdp_config: min_num_params={size} and transformer_layer_cls_to_wrap={list(layers)} "
+            "cannot be combined. Use one."
+        )
     if policy == "size_based_wrap" and not size:
         faults.append(
             "fsdp_config['auto_wrap_policy']='SIZE_BASED_WRAP' needs min_num_params above 0."
         )
+
     if policy == "no_wrap":
         return None, None
     if policy == "size_based_wrap" or (policy is None and size):
         return "size", None
-    named = policy == "transformer_based_wrap" or layers or "auto_wrap" in words
-    return ("layers", layers) if named else (None, None)
+    if policy == "transformer_based_wrap" or layers or "auto_wrap" in words:
+        return "layers", layers
+    return None, None
 
 
-def _combinations(settings: FSDPSettings) -> list[str]:
-    faults = []
-    if (
-        settings.cpu_ram_efficient_loading
-        and settings.version == 1
-        and not settings.sync_module_states
-    ):
+def _combination_faults(settings: FSDPSettings) -> list[str]:
+    """Return one sentence for each setting that lacks another one."""
+    faults: list[str] = []
+    is_version_1 = settings.version == 1
+    if settings.cpu_ram_efficient_loading and is_version_1 and not settings.sync_module_states:
         faults.append(
             "fsdp_config['cpu_ram_efficient_loading']=True needs sync_module_states=True."
         )
     if settings.version == 2 and settings.sharding == "no_shard":
         faults.append(
-            "fsdp='no_shard' is not there in version 2: leave fsdp out, the processes then train "
-            "with DDP."
+            "fsdp='no_shard' is not available in version 2: remove fsdp; the ranks then train with "
+            "DDP."
         )
     if settings.activation_checkpointing and settings.wrap is None:
-        needed = "add 'auto_wrap' to fsdp, or pass transformer_layer_cls_to_wrap"
         faults.append(
-            f"fsdp_config['activation_checkpointing']=True needs to know the layers: {needed}."
+            "fsdp_config['activation_checkpointing']=True needs the layers: add 'auto_wrap' to "
+            "fsdp, or pass transformer_layer_cls_to_wrap."
         )
     if settings.xla_checkpointing and settings.xla and settings.wrap is None:
-        needed = "pass min_num_params or transformer_layer_cls_to_wrap"
-        faults.append(f"fsdp_config['xla_fsdp_grad_ckpt']=True needs to know the layers: {needed}.")
+        faults.append(
+            "fsdp_config['xla_fsdp_grad_ckpt']=True needs the layers: pass min_num_params or "
+            "transformer_layer_cls_to_wrap."
+        )
     return faults

@@ -1,30 +1,30 @@
-"""Detect the number formats that this machine's GPU supports; each function imports torch."""
+"""Detect the number formats that the GPU of this machine supports."""
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextvars import ContextVar
 
 from ..distributed.xla_device import xla_is_chosen
 
-_planning = ContextVar("_planning", default=False)
+_is_planning = ContextVar("_is_planning", default=False)
 
 
 @contextlib.contextmanager
-def on_paper() -> Iterator[None]:
-    """Report all formats as supported, so that arguments can be made for a GPU elsewhere."""
-    before = _planning.set(True)
+def on_paper() -> Generator[None]:
+    """Report all formats as supported, so that arguments can be made for another machine's GPU."""
+    token = _is_planning.set(True)
     try:
         yield
     finally:
-        _planning.reset(before)
+        _is_planning.reset(token)
 
 
 def supports_bf16() -> bool:
     """Return True if the accelerator of this machine computes in bfloat16; False without one."""
     import torch
 
-    if _planning.get() or xla_is_chosen():
+    if _is_planning.get() or xla_is_chosen():
         return True
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported()
@@ -44,11 +44,12 @@ def supports_tf32() -> bool:
     """Return True if the GPU has TF32: NVIDIA, Ampere or newer."""
     import torch
 
-    if _planning.get():
+    if _is_planning.get():
         return True
     if not torch.cuda.is_available() or torch.version.cuda is None:
         return False
-    return torch.cuda.get_device_properties(torch.cuda.current_device()).major >= 8
+    major_version, _ = torch.cuda.get_device_capability()
+    return major_version >= 8
 
 
 def set_tf32(enable: bool) -> None:

@@ -1,23 +1,32 @@
-"""Provide scripts and models with the active DeepSpeed configuration and its stage, before there
-is an engine.
-"""
+"""Provide scripts and models with the active DeepSpeed configuration before an engine exists."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...lightning_modules.common.libraries import is_installed, loaded
 from ...lightning_modules.distributed import deepspeed_engine
 from ..distributed.process import current_process
-from .deepspeed_config import fill_from_arguments, fill_from_run, load_deepspeed, value_at
+from .deepspeed_config import (
+    DeepSpeedSource,
+    fill_from_arguments,
+    fill_from_run,
+    load_deepspeed,
+    value_at,
+)
 
-_in_force: weakref.ref[HfDeepSpeedConfig] | None = None
+if TYPE_CHECKING:
+    from .. import TrainingArguments
+
+_active_reference: weakref.ref[HfDeepSpeedConfig] | None = None
 
 
 def _active() -> HfDeepSpeedConfig | None:
-    return None if _in_force is None else _in_force()
+    if _active_reference is None:
+        return None
+    return _active_reference()
 
 
 class HfDeepSpeedConfig:
@@ -26,19 +35,21 @@ class HfDeepSpeedConfig:
     While a stage 3 configuration is active, models of `transformers` are loaded sharded.
 
     Args:
-        config_file_or_dict: a dict, the path of a JSON file, or what else the argument `deepspeed`
-            can be.
+        config_file_or_dict: A dict, the path of a JSON file, or another form of the argument
+            `deepspeed`.
     """
 
-    def __init__(self, config_file_or_dict: Any) -> None:
+    def __init__(self, config_file_or_dict: DeepSpeedSource) -> None:
         self.config = load_deepspeed(config_file_or_dict)
         set_hf_deepspeed_config(self)
 
-    def find_config_node(self, ds_key_long: str) -> tuple[Any, str]:
+    def find_config_node(self, ds_key_long: str) -> tuple[dict[str, Any] | None, str]:
         """Return the section of a dotted key, or None, and the last part of the key."""
         path, _, last = ds_key_long.rpartition(".")
         section = value_at(self.config, path) if path else self.config
-        return (section if isinstance(section, dict) else None), last
+        if not isinstance(section, dict):
+            return None, last
+        return cast("dict[str, Any]", section), last
 
     def get_value(self, ds_key_long: str, default: Any = None) -> Any:
         """Return the value of a dotted key."""
@@ -48,7 +59,7 @@ class HfDeepSpeedConfig:
         """Remove a key, with all below it.
 
         Raises:
-            ValueError: the key is missing, and `must_exist` is set.
+            ValueError: The key is missing, and `must_exist` is set.
         """
         section, last = self.find_config_node(ds_key_long)
         if section is not None and last in section:
@@ -81,11 +92,11 @@ class HfDeepSpeedConfig:
 
     def is_offload(self) -> bool:
         """Return True if optimizer or parameters are offloaded in stage 2 or 3."""
-        devices = (
-            self.get_value(f"zero_optimization.offload_{part}.device")
-            for part in ("optimizer", "param")
-        )
-        return self._stage in (2, 3) and any(device in ("cpu", "nvme") for device in devices)
+        if self._stage not in (2, 3):
+            return False
+        optimizer_device = self.get_value("zero_optimization.offload_optimizer.device")
+        param_device = self.get_value("zero_optimization.offload_param.device")
+        return optimizer_device in ("cpu", "nvme") or param_device in ("cpu", "nvme")
 
     @property
     def _stage(self) -> Any:
@@ -93,23 +104,25 @@ class HfDeepSpeedConfig:
 
 
 class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
-    """As `transformers.integrations.HfTrainerDeepSpeedConfig`: filled in from training
-    arguments.
-    """
+    """As `transformers.integrations.HfTrainerDeepSpeedConfig`, for training arguments."""
 
-    def __init__(self, config_file_or_dict: Any) -> None:
+    def __init__(self, config_file_or_dict: DeepSpeedSource) -> None:
         super().__init__(config_file_or_dict)
         self.mismatches: list[str] = []
 
-    def trainer_config_process(self, args: Any, auto_find_batch_size: bool = False) -> None:
+    def trainer_config_process(
+        self, args: TrainingArguments, auto_find_batch_size: bool = False
+    ) -> None:
         """Fill in values that follow from the arguments; add contradictions to `mismatches`."""
         self.mismatches += fill_from_arguments(self.config, args, args.world_size)
 
-    def trainer_config_finalize(self, args: Any, model: Any, num_training_steps: int) -> None:
+    def trainer_config_finalize(
+        self, args: TrainingArguments, model: object, num_training_steps: int
+    ) -> None:
         """Fill in values that follow from the model and the length of the training.
 
         Raises:
-            ValueError: the arguments contradict the configuration.
+            ValueError: The arguments contradict the configuration.
         """
         self.mismatches += fill_from_run(self.config, args, model, num_training_steps)
         if self.mismatches:
@@ -121,57 +134,55 @@ def is_deepspeed_available() -> bool:
     return is_installed("deepspeed")
 
 
-def set_hf_deepspeed_config(hf_deepspeed_config_obj: Any) -> None:
+def set_hf_deepspeed_config(hf_deepspeed_config_obj: HfDeepSpeedConfig) -> None:
     """Activate a configuration, in the loaded module of `transformers` too."""
-    global _in_force
-    _in_force = weakref.ref(hf_deepspeed_config_obj)
+    global _active_reference
+    _active_reference = weakref.ref(hf_deepspeed_config_obj)
     _tell_transformers(set_hf_deepspeed_config, hf_deepspeed_config_obj)
 
 
 def unset_hf_deepspeed_config() -> None:
     """Deactivate the configuration, in the loaded module of `transformers` too."""
-    global _in_force
-    _in_force = None
+    global _active_reference
+    _active_reference = None
     _tell_transformers(unset_hf_deepspeed_config)
 
 
-def _tell_transformers(ours: Callable[..., None], *given: Any) -> None:
-    """Call the function of `transformers` of the same name, where it is loaded and not this one."""
-    theirs = getattr(loaded("transformers.integrations.deepspeed"), ours.__name__, ours)
-    if theirs is not ours:
-        theirs(*given)
+def _tell_transformers(function: Callable[..., None], *args: HfDeepSpeedConfig) -> None:
+    """Call the function of the same name in `transformers`, if it is loaded and not this one."""
+    module = loaded("transformers.integrations.deepspeed")
+    transformers_function = getattr(module, function.__name__, function)
+    if transformers_function is not function:
+        transformers_function(*args)
 
 
-def export_deepspeed(args: Any) -> None:
-    """Activate the configuration of training arguments for models loaded from now on.
-
-    Args:
-        args: the training arguments, with `deepspeed`.
-    """
-    args.hf_deepspeed_config = HfTrainerDeepSpeedConfig(args.deepspeed)
-    args.hf_deepspeed_config.trainer_config_process(args)
+def export_deepspeed(args: TrainingArguments) -> None:
+    """Activate the configuration of training arguments for models loaded from now on."""
+    if args.deepspeed:
+        config = HfTrainerDeepSpeedConfig(args.deepspeed)
+        config.trainer_config_process(args)
+        args.hf_deepspeed_config = config
 
 
 def forget_arguments() -> None:
-    """Deactivate a configuration of earlier training arguments."""
+    """Deactivate the configuration of earlier training arguments."""
     if isinstance(_active(), HfTrainerDeepSpeedConfig):
         unset_hf_deepspeed_config()
 
 
 def deepspeed_config() -> dict[str, Any] | None:
     """Return the active configuration; None without one."""
-    found = _active()
-    return None if found is None else found.config
+    active = _active()
+    return None if active is None else active.config
 
 
 def is_deepspeed_zero3_enabled() -> bool:
-    """Return True if models are to be loaded sharded; `transformers` calls this when it loads a
-    model.
+    """Return True if `transformers` has to load models sharded.
 
     If so, a process group is made for a process that was started alone.
     """
-    found = _active()
-    if found is None or not found.is_zero3() or not is_deepspeed_available():
+    active = _active()
+    if active is None or not active.is_zero3() or not is_deepspeed_available():
         return False
     deepspeed_engine.make_ready(current_process().device.type)
     return True

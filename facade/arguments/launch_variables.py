@@ -13,22 +13,20 @@ from dataclasses import dataclass
 
 from .parallelism import SIZES
 
-__all__ = ["VARIABLES", "Variable", "asked", "is_on", "refusals", "said"]
+__all__ = ["VARIABLES", "Variable", "is_on", "refusals", "value_of", "values_for"]
 
-_NOTHING = ("", "None")
-_OFF = (*_NOTHING, "0", "false", "no", "n", "f", "off")
+_EMPTY = ("", "None")
+_OFF = ("", "None", "0", "false", "no", "n", "f", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """An environment variable of the launcher; one of `argument`, `refused` and `elsewhere` is
-    set.
-    """
+    """An environment variable of the launcher: `argument`, `refused` or `elsewhere` is set."""
 
     argument: str = ""
     """The equivalent argument, with its key: `fsdp_config.version`."""
     refused: str = ""
-    """Reason and remedy for values that are not in `fine`."""
+    """Reason and remedy for values that are not in `accepted`."""
     elsewhere: str = ""
     """Another reader of the variable, or the reason that it has no effect."""
     option: str = ""
@@ -40,8 +38,8 @@ class Variable:
     switch: str = ""
     """The variable that enables this one."""
     version: int | None = None
-    """Of FSDP: the only one that it counts in."""
-    fine: Collection[str] = _OFF
+    """The only version of FSDP that reads it."""
+    accepted: Collection[str] = _OFF
     """Lower-case values that are accepted; by default those that turn a feature off."""
 
 
@@ -62,12 +60,11 @@ def _deepspeed(key: str, option: str) -> Variable:
 
 
 def _groups(key: str, default: str = "") -> Variable:
-    option, switch = (
-        f"parallelism_config_{key.rpartition('.')[2]}",
-        "ACCELERATE_USE_PARALLELISM_CONFIG",
-    )
     return Variable(
-        argument=f"parallelism_config.{key}", option=option, default=default, switch=switch
+        argument=f"parallelism_config.{key}",
+        option=f"parallelism_config_{key.rpartition('.')[2]}",
+        default=default,
+        switch="ACCELERATE_USE_PARALLELISM_CONFIG",
     )
 
 
@@ -76,7 +73,7 @@ VARIABLES: dict[str, Variable] = {
     "ACCELERATE_MIXED_PRECISION": Variable(
         argument="mixed_precision",
         refused="set it to 'bf16', 'fp16' or 'no'",
-        fine=("bf16", "fp16", "no"),
+        accepted=("bf16", "fp16", "no"),
         option="mixed_precision",
         default="no",
     ),
@@ -86,14 +83,14 @@ VARIABLES: dict[str, Variable] = {
     "ACCELERATE_DYNAMO_MODE": Variable(
         argument="torch_compile_mode", option="dynamo_mode", default="default"
     ),
-    **{
-        f"ACCELERATE_{option}".upper(): Variable(
-            argument="torch_compile", option=option, flag=True, default="False"
-        )
-        for option in ("dynamo_use_fullgraph", "dynamo_use_dynamic")
-    },
+    "ACCELERATE_DYNAMO_USE_FULLGRAPH": Variable(
+        argument="torch_compile", option="dynamo_use_fullgraph", flag=True, default="False"
+    ),
+    "ACCELERATE_DYNAMO_USE_DYNAMIC": Variable(
+        argument="torch_compile", option="dynamo_use_dynamic", flag=True, default="False"
+    ),
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": Variable(
-        refused="the model is compiled as a whole: leave dynamo_use_regional_compilation out",
+        refused="the model is compiled as a whole: remove dynamo_use_regional_compilation",
         option="dynamo_use_regional_compilation",
         flag=True,
         default="False",
@@ -124,13 +121,18 @@ VARIABLES: dict[str, Variable] = {
     ),
     "ACCELERATE_GRADIENT_CLIPPING": _deepspeed("gradient_clipping", "gradient_clipping"),
     "ACCELERATE_DEEPSPEED_ZERO_STAGE": _deepspeed("zero_optimization.stage", "zero_stage"),
-    **{
-        f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_{what}".upper(): _deepspeed(
-            f"zero_optimization.offload_{part}.{what}", f"offload_{part}_{what}"
-        )
-        for part in ("optimizer", "param")
-        for what in ("device", "nvme_path")
-    },
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": _deepspeed(
+        "zero_optimization.offload_optimizer.device", "offload_optimizer_device"
+    ),
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH": _deepspeed(
+        "zero_optimization.offload_optimizer.nvme_path", "offload_optimizer_nvme_path"
+    ),
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": _deepspeed(
+        "zero_optimization.offload_param.device", "offload_param_device"
+    ),
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH": _deepspeed(
+        "zero_optimization.offload_param.nvme_path", "offload_param_nvme_path"
+    ),
     "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": _deepspeed(
         "zero_optimization.stage3_gather_16bit_weights_on_model_save", "zero3_save_16bit_model"
     ),
@@ -139,14 +141,14 @@ VARIABLES: dict[str, Variable] = {
     ),
     "ACCELERATE_DEEPSPEED_ZERO3_INIT": Variable(
         elsewhere=(
-            "nothing in a Trainer script: in stage 3 from_pretrained makes models in parts, as in "
-            "the reference"
+            "nothing in a Trainer script: in stage 3 from_pretrained creates models in parts, as "
+            "in transformers"
         ),
         option="zero3_init_flag",
         switch="ACCELERATE_USE_DEEPSPEED",
     ),
     "ACCELERATE_CONFIG_DS_FIELDS": Variable(
-        elsewhere="launched.py: which settings a file of DeepSpeed must not be contradicted by",
+        elsewhere="launched.py: settings that must not contradict a file of DeepSpeed",
         switch="ACCELERATE_USE_DEEPSPEED",
     ),
     "ACCELERATE_USE_PARALLELISM_CONFIG": Variable(
@@ -161,28 +163,28 @@ VARIABLES: dict[str, Variable] = {
         for name in ("sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation")
     },
     "ACCELERATE_USE_MEGATRON_LM": Variable(
-        refused="there is no Megatron-LM here: use fsdp, deepspeed or parallelism_config",
+        refused="Megatron-LM is not supported: use fsdp, deepspeed or parallelism_config",
         option="use_megatron_lm",
         flag=True,
     ),
     "ACCELERATE_CPU_AFFINITY": Variable(
         refused=(
-            "processes are not bound to cores: leave enable_cpu_affinity out, and start them under "
+            "processes are not bound to cores: remove enable_cpu_affinity, and start them with "
             "numactl"
         ),
         option="enable_cpu_affinity",
         flag=True,
     ),
     "ACCELERATE_DEBUG_MODE": Variable(
-        elsewhere="nothing: processes are compared in any case", option="debug", flag=True
+        elsewhere="nothing: ranks are always compared", option="debug", flag=True
     ),
     "ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE": Variable(
-        refused="there is no smdistributed here: start the script with torchrun in the job"
+        refused="smdistributed is not supported: start the script with torchrun in the job"
     ),
     "OMP_NUM_THREADS": Variable(elsewhere="OpenMP and MKL", option="num_cpu_threads_per_process"),
-    "CUDA_VISIBLE_DEVICES": Variable(elsewhere="CUDA: which devices can be seen", option="gpu_ids"),
+    "CUDA_VISIBLE_DEVICES": Variable(elsewhere="CUDA: which devices are visible", option="gpu_ids"),
 }
-"""By name; without those that other libraries read by themselves."""
+"""Variables by name, except those that only other libraries read."""
 
 
 def is_on(name: str) -> bool:
@@ -190,43 +192,58 @@ def is_on(name: str) -> bool:
     return os.environ.get(name, "").lower() not in _OFF
 
 
-def asked(name: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return the value of a variable; None if it is empty, or its switch is off."""
-    value = (os.environ if environment is None else environment).get(name)
+def value_of(name: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """Return the value of a variable; None if it is empty or its switch is off.
+
+    Args:
+        name: The variable.
+        environment: By default that of this process.
+    """
+    if environment is None:
+        environment = os.environ
+    value = environment.get(name)
+    if value is None or value in _EMPTY:
+        return None
     switch = VARIABLES[name].switch
-    return None if value is None or value in _NOTHING or (switch and not is_on(switch)) else value
+    if switch and not is_on(switch):
+        return None
+    return value
 
 
-def said(argument: str, version: int | None = None) -> dict[str, str]:
+def values_for(argument: str, version: int | None = None) -> dict[str, str]:
     """Return the values of the variables for an argument, as text by key.
 
     Args:
-        argument: the argument.
-        version: of FSDP.
+        argument: The argument.
+        version: The version of FSDP.
     """
-    rows = [
-        (name, row) for name, row in VARIABLES.items() if row.argument.startswith(f"{argument}.")
-    ]
-    found = {
-        row.argument.partition(".")[2]: asked(name)
-        for name, row in rows
-        if row.version in (None, version)
-    }
-    return {key: value for key, value in found.items() if value is not None}
+    values: dict[str, str] = {}
+    for name, variable in VARIABLES.items():
+        if not variable.argument.startswith(f"{argument}."):
+            continue
+        if variable.version not in (None, version):
+            continue
+        value = value_of(name)
+        if value is not None:
+            key = variable.argument.partition(".")[2]
+            values[key] = value
+    return values
 
 
 def refusals(sources: Mapping[str, str] | None = None) -> list[str]:
     """Return one sentence for each variable with an unsupported value, with a remedy.
 
     Args:
-        sources: what was given to a command that set variables, by their names, such as
+        sources: The input of a command that set variables, by the variable's name, such as
             `--mixed_precision fp9`.
     """
-    found = []
-    for name, row in VARIABLES.items():
-        value = asked(name) if row.refused and name in os.environ else None
-        if value is None or value.lower() in row.fine:
+    sources = sources or {}
+    sentences: list[str] = []
+    for name, variable in VARIABLES.items():
+        if not variable.refused or name not in os.environ:
             continue
-        source = (sources or {}).get(name, f"the environment variable {name}={value!r}")
-        found.append(f"{source}: {row.refused}")
-    return found
+        value = value_of(name)
+        if value is not None and value.lower() not in variable.accepted:
+            source = sources.get(name, f"the environment variable {name}={value!r}")
+            sentences.append(f"{source}: {variable.refused}")
+    return sentences

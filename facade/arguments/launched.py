@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..distributed.process import launched_world_size
 from .deepspeed_config import BATCHES, GATHER, load_deepspeed, value_at
-from .exports import is_ours
+from .exports import was_exported
 from .fsdp_config import FSDP_DEFAULTS, fsdp_words, read_fsdp
-from .launch_variables import VARIABLES, asked, is_on, said
+from .launch_variables import VARIABLES, is_on, value_of, values_for
 from .parallelism import ParallelismConfig, read_parallelism
 from .reading import typed
+
+if TYPE_CHECKING:
+    from .. import TrainingArguments
+    from .enums import FSDPOption
 
 logger = logging.getLogger(__name__)
 
@@ -29,100 +33,103 @@ FIELDS = (
 """The arguments that a launcher can set."""
 
 
-def apply_launcher(args: Any) -> None:
-    """Set arguments that the script leaves unset; its own take precedence, as in the reference.
+def apply_launcher(args: TrainingArguments) -> None:
+    """Set arguments that the script leaves unset; those of the script take precedence.
 
     Args:
-        args: the training arguments after `read_fields`, changed in place; `_from_launcher` names
+        args: The training arguments after `read_fields`, changed in place; `set_by_launcher` names
             those that were set.
 
     Raises:
-        ValueError: a configuration file of DeepSpeed conflicts with the launcher's options, or
+        ValueError: A configuration file of DeepSpeed conflicts with the launcher's options, or
             cannot be read.
     """
     if os.environ.keys().isdisjoint(VARIABLES):
         return
     before = {name: getattr(args, name) for name in FIELDS}
-    args._launcher_precision = (asked("ACCELERATE_MIXED_PRECISION") or "no").lower()
+
+    args.launcher_precision = (value_of("ACCELERATE_MIXED_PRECISION") or "no").lower()
     _set_compilation(args)
     if is_on("ACCELERATE_USE_PARALLELISM_CONFIG") and args.parallelism_config is None:
-        args.parallelism_config = read_parallelism(_nested(said("parallelism_config")))
+        settings = _nested(values_for("parallelism_config"))
+        args.parallelism_config = read_parallelism(settings)
     if is_on("ACCELERATE_USE_DEEPSPEED") and not args.deepspeed:
-        args.deepspeed = _deepspeed()
-    if is_on("ACCELERATE_USE_FSDP") and not is_ours("ACCELERATE_USE_FSDP"):
+        args.deepspeed = _deepspeed_config()
+    if is_on("ACCELERATE_USE_FSDP") and not was_exported("ACCELERATE_USE_FSDP"):
         _set_fsdp(args)
 
-    # What the plan shows.
-    taken = [name for name in FIELDS if getattr(args, name) != before[name]]
-    if args._launcher_precision != "no" and not args.fp16 and not args.bf16:
-        taken.insert(0, "mixed_precision")
-    args._from_launcher = tuple(taken)
+    # `print(trainer.plan)` shows these.
+    changed = [name for name in FIELDS if getattr(args, name) != before[name]]
+    if args.launcher_precision != "no" and not args.fp16 and not args.bf16:
+        changed.insert(0, "mixed_precision")
+    args.set_by_launcher = tuple(changed)
 
 
-def _set_compilation(args: Any) -> None:
-    backend = asked("ACCELERATE_DYNAMO_BACKEND")
+def _set_compilation(args: TrainingArguments) -> None:
     is_compiled = (
         args.torch_compile
         or args.torch_compile_backend is not None
         or args.torch_compile_mode is not None
     )
+    backend = value_of("ACCELERATE_DYNAMO_BACKEND")
     if not is_compiled and backend is not None and backend.lower() != "no":
-        is_compiled = args.torch_compile = True
+        is_compiled = True
+        args.torch_compile = True
         args.torch_compile_backend = backend.lower()
-    mode = asked("ACCELERATE_DYNAMO_MODE")
+
+    mode = value_of("ACCELERATE_DYNAMO_MODE")
     if is_compiled and args.torch_compile_mode is None and mode != "default":
         args.torch_compile_mode = mode
 
-    args.compile_options = {}
-    if asked("ACCELERATE_DYNAMO_USE_FULLGRAPH") is not None:
-        args.compile_options["fullgraph"] = is_on("ACCELERATE_DYNAMO_USE_FULLGRAPH")
-    if asked("ACCELERATE_DYNAMO_USE_DYNAMIC") is not None:
-        args.compile_options["dynamic"] = is_on("ACCELERATE_DYNAMO_USE_DYNAMIC")
+    compile_options: dict[str, bool] = {}
+    if value_of("ACCELERATE_DYNAMO_USE_FULLGRAPH") is not None:
+        compile_options["fullgraph"] = is_on("ACCELERATE_DYNAMO_USE_FULLGRAPH")
+    if value_of("ACCELERATE_DYNAMO_USE_DYNAMIC") is not None:
+        compile_options["dynamic"] = is_on("ACCELERATE_DYNAMO_USE_DYNAMIC")
+    args.compile_options = compile_options
 
 
-_CLASSES = "zero_optimization.leaf_module.classes"
+_LEAF_CLASSES = "zero_optimization.leaf_module.classes"
 
 
-def _deepspeed() -> dict[str, Any]:
-    """Return the configuration of a file with its "auto" filled in, or one made of the variables
-    alone.
-    """
-    given = {"zero_optimization.stage": 2, GATHER: False}
-    given |= {key: typed(value) for key, value in said("deepspeed").items() if key}
-    if _CLASSES in given:
-        given[_CLASSES] = given[_CLASSES].split(",")
-    file = asked("ACCELERATE_DEEPSPEED_CONFIG_FILE")
+def _deepspeed_config() -> dict[str, Any]:
+    """Return the configuration of a file with its "auto" filled in, or one from the variables."""
+    settings: dict[str, Any] = {"zero_optimization.stage": 2, GATHER: False}
+    for key, value in values_for("deepspeed").items():
+        if key:
+            settings[key] = typed(value)
+    if _LEAF_CLASSES in settings:
+        settings[_LEAF_CLASSES] = settings[_LEAF_CLASSES].split(",")
+
+    # Without a file, `fill_from_arguments` fills in the values that follow from the arguments.
+    file = value_of("ACCELERATE_DEEPSPEED_CONFIG_FILE")
     if file is None or file == "none":
-        # Values that follow from the arguments are left to `fill_from_arguments`.
-        config = _nested(
-            dict.fromkeys((*BATCHES, "gradient_clipping", "fp16.enabled", "bf16.enabled"), "auto")
-        )
-        _fill(config, given)
+        open_keys = (*BATCHES, "gradient_clipping", "fp16.enabled", "bf16.enabled")
+        config = _nested(dict.fromkeys(open_keys, "auto"))
+        _fill(config, settings)
         return config
 
+    # With a file, variables only replace "auto".
     _refuse_beside_file(file)
     config = load_deepspeed(file)
-    given.setdefault("zero_optimization.offload_optimizer.device", "none")
-    given.setdefault("zero_optimization.offload_param.device", "none")
-    _fill(
-        config,
-        {
-            key: value
-            for key, value in given.items()
-            if key == _CLASSES or value_at(config, key) == "auto"
-        },
-    )
+    settings.setdefault("zero_optimization.offload_optimizer.device", "none")
+    settings.setdefault("zero_optimization.offload_param.device", "none")
+    for key, value in settings.items():
+        if key == _LEAF_CLASSES or value_at(config, key) == "auto":
+            _fill(config, {key: value})
     return config
 
 
 def _refuse_beside_file(file: str) -> None:
     """Refuse options of the launcher beside a configuration file that holds them too."""
-    options = {row.option for row in VARIABLES.values() if row.argument.startswith("deepspeed.")}
-    options.add("mixed_precision")
+    options = {"mixed_precision"}
+    for variable in VARIABLES.values():
+        if variable.argument.startswith("deepspeed."):
+            options.add(variable.option)
     options -= {"deepspeed_config_file", "deepspeed_moe_layer_cls_names"}
-    set_twice = sorted(
-        options.intersection((asked("ACCELERATE_CONFIG_DS_FIELDS") or "").split(","))
-    )
+
+    options_in_file = (value_of("ACCELERATE_CONFIG_DS_FIELDS") or "").split(",")
+    set_twice = sorted(options.intersection(options_in_file))
     if set_twice:
         raise ValueError(
             f"deepspeed_config_file={file!r} and the launcher contradict each other. "
@@ -130,72 +137,90 @@ def _refuse_beside_file(file: str) -> None:
         )
 
 
-_WRAPPING = ("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params")
-_BESIDE_FSDP = (*_WRAPPING, "cpu_offload", "state_dict_type", "activation_checkpointing")
-"""Keys of `fsdp_config` that the launcher sets if the script itself sets `fsdp`; as in the
-reference.
-"""
+_WRAPPING_KEYS = ("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params")
+_KEYS_BESIDE_FSDP = (
+    "auto_wrap_policy",
+    "transformer_layer_cls_to_wrap",
+    "min_num_params",
+    "cpu_offload",
+    "state_dict_type",
+    "activation_checkpointing",
+)
+"""Keys of `fsdp_config` that the launcher sets if the script sets `fsdp`, as in transformers."""
 
 
-def _set_fsdp(args: Any) -> None:
-    groups = args.parallelism_config
-    shards = isinstance(groups, ParallelismConfig) and (
-        groups.dp_shard_enabled or groups.splits_sequences
-    )
-    is_grouped = isinstance(groups, ParallelismConfig) and groups.total_size > 1
-    if launched_world_size() == 1 or (is_grouped and not shards):
+def _set_fsdp(args: TrainingArguments) -> None:
+    if not _has_ranks_to_shard_over(args.parallelism_config):
         logger.warning(
             "use_fsdp of the launcher (ACCELERATE_USE_FSDP) has no effect: there is nothing to "
             "shard the model over."
         )
         return
 
-    version = int(asked("FSDP_VERSION") or 1)
-    if args.fsdp:
-        version = read_fsdp(args.fsdp, args.fsdp_config)[0].version
-    given = {key: typed(value) for key, value in said("fsdp_config", version).items()}
-    # `accelerate config` writes the strategy of version 1 here, where accelerate does not look.
-    reshard = typed(asked("FSDP_RESHARD_AFTER_FORWARD"))
-    if (
-        version == 1
-        and isinstance(reshard, str)
-        and given.get("reshard_after_forward") in (None, "FULL_SHARD")
-    ):
-        given["reshard_after_forward"] = reshard
+    fsdp: Any = args.fsdp  # True too, as later versions document
+
+    # Settings of the script take precedence over those of the launcher.
+    config = cast("dict[str, Any]", args.fsdp_config)  # after `read_fields`
+    script_settings = {
+        key: value for key, value in config.items() if FSDP_DEFAULTS.get(key) != value
+    }
+    if fsdp:
+        fsdp_settings, _ = read_fsdp(fsdp, config)
+        settings = _launcher_fsdp_settings(fsdp_settings.version)
+        settings = {key: settings[key] for key in settings if key in _KEYS_BESIDE_FSDP}
+    else:
+        version = int(value_of("FSDP_VERSION") or 1)
+        settings = _launcher_fsdp_settings(version)
+        settings["version"] = version
+        default_type = "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT"
+        settings.setdefault("state_dict_type", default_type)
+
+    # The script says which layers to wrap.
+    wraps_layers = fsdp is True or "auto_wrap" in fsdp_words(fsdp)
+    if wraps_layers or not script_settings.keys().isdisjoint(_WRAPPING_KEYS):
+        settings = {key: settings[key] for key in settings if key not in _WRAPPING_KEYS}
+    args.fsdp = cast("list[FSDPOption]", fsdp or True)
+    args.fsdp_config = {**FSDP_DEFAULTS, **settings, **script_settings}
+
+
+def _has_ranks_to_shard_over(groups: object) -> bool:
+    if launched_world_size() == 1:
+        return False
+    if not isinstance(groups, ParallelismConfig) or groups.total_size == 1:
+        return True
+    return groups.dp_shard_enabled or bool(groups.splits_sequences)
+
+
+def _launcher_fsdp_settings(version: int) -> dict[str, Any]:
+    """Return settings of `fsdp_config` from the launcher's variables."""
+    settings = {key: typed(value) for key, value in values_for("fsdp_config", version).items()}
+
+    # `accelerate config` writes the strategy of version 1 here, where accelerate does not read it.
+    reshard = typed(value_of("FSDP_RESHARD_AFTER_FORWARD"))
+    is_default = settings.get("reshard_after_forward") in (None, "FULL_SHARD")
+    if version == 1 and isinstance(reshard, str) and is_default:
+        settings["reshard_after_forward"] = reshard
 
     # The launcher sets both of these whatever the policy is.
-    policy = str(given.setdefault("auto_wrap_policy", "NO_WRAP")).upper()
+    policy = str(settings.setdefault("auto_wrap_policy", "NO_WRAP")).upper()
     if not policy.startswith("TRANSFORMER"):
-        given.pop("transformer_layer_cls_to_wrap", None)
+        settings.pop("transformer_layer_cls_to_wrap", None)
     if not policy.startswith("SIZE"):
-        given.pop("min_num_params", None)
-
-    # The script's own settings.
-    own = {key: value for key, value in args.fsdp_config.items() if FSDP_DEFAULTS.get(key) != value}
-    if args.fsdp:
-        given = {key: value for key, value in given.items() if key in _BESIDE_FSDP}
-    else:
-        given["version"] = version
-        given.setdefault(
-            "state_dict_type", "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT"
-        )
-    if args.fsdp is True or "auto_wrap" in fsdp_words(args.fsdp) or own.keys() & set(_WRAPPING):
-        given = {key: value for key, value in given.items() if key not in _WRAPPING}
-    args.fsdp = args.fsdp or True
-    args.fsdp_config = {**FSDP_DEFAULTS, **given, **own}
+        settings.pop("min_num_params", None)
+    return settings
 
 
-def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with these values, whose keys are joined by dots."""
     config: dict[str, Any] = {}
-    _fill(config, {key: typed(value) for key, value in given.items()})
+    _fill(config, {key: typed(value) for key, value in settings.items()})
     return config
 
 
-def _fill(config: dict[str, Any], given: Mapping[str, Any]) -> None:
-    for key, value in given.items():
+def _fill(config: dict[str, Any], settings: Mapping[str, Any]) -> None:
+    for key, value in settings.items():
         *path, last = key.split(".")
-        node = config
+        section = config
         for part in path:
-            node = node.setdefault(part, {})
-        node[last] = value
+            section = section.setdefault(part, {})
+        section[last] = value

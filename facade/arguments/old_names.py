@@ -1,30 +1,29 @@
-"""Arguments of transformers 4: their successors, and the switch that lets them be accepted.
+"""Arguments of transformers 4: their successors, and the switch that accepts them.
 
-They are accepted where imports of `transformers` are intercepted, so that an unchanged script for
-4.x runs, with a warning. Elsewhere `TrainingArguments(evaluation_strategy=...)` is an error as in
-5.3.0, which names the successor. The documentation is generated from the table.
+They are accepted while imports of `transformers` are intercepted, so that an unchanged script for
+4.x runs, with a warning. Elsewhere `TrainingArguments(evaluation_strategy=...)` raises an error
+that names the successor. The documentation is generated from the table.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from ...lightning_modules.common.redaction import is_secret_name, redacted
 from ...lightning_modules.common.suggestions import did_you_mean
 
-Given = Mapping[str, Any]
 _accepted = False
 
 
-def accept(yes: bool = True) -> None:
-    """Accept the old names from now on, or refuse them."""
+def accept(accepts: bool = True) -> None:
+    """Accept old names from now on, or refuse them."""
     global _accepted
-    _accepted = yes
+    _accepted = accepts
 
 
 def accepted() -> bool:
@@ -33,29 +32,28 @@ def accepted() -> bool:
 
 
 def warn(text: str) -> None:
-    """Warn of an old name, in the line of the script that has it."""
-    level, frame = 2, sys._getframe(1)
-    own = __name__.partition(".")[0]
-    # Constructors of dataclasses have no file.
-    while frame.f_back is not None and (
-        _package(frame) == own or frame.f_code.co_filename == "<string>"
-    ):
-        level, frame = level + 1, frame.f_back
+    """Warn of an old name at the line of the script that uses it."""
+    package = __name__.partition(".")[0]
+    level = 2
+    frame = inspect.currentframe()
+    frame = frame and frame.f_back
+    while frame is not None and frame.f_back is not None:
+        module = frame.f_globals.get("__name__", "")
+        # Generated constructors of dataclasses have no file.
+        is_generated = frame.f_code.co_filename == "<string>"
+        if module.partition(".")[0] != package and not is_generated:
+            break
+        level += 1
+        frame = frame.f_back
     warnings.warn(text, FutureWarning, stacklevel=level)
 
 
-def _package(frame: Any) -> str:
-    return frame.f_globals.get("__name__", "").partition(".")[0]
-
-
-def shown(name: str, value: Any) -> str:
+def shown(name: str, value: object) -> str:
     """Format a keyword and its value on one short line, with secrets masked."""
-    hidden = name.endswith("token") or is_secret_name(name)
-    return (
-        f"{name}=..."
-        if hidden
-        else redacted(f"{name}={' '.join(repr(value).split())}")[: len(name) + 61]
-    )
+    if name.endswith("token") or is_secret_name(name):
+        return f"{name}=..."
+    value_on_one_line = " ".join(repr(value).split())
+    return redacted(f"{name}={value_on_one_line}")[: len(name) + 61]
 
 
 class NoLongerPossibleError(ValueError):
@@ -64,97 +62,119 @@ class NoLongerPossibleError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class OldName:
-    """An argument of transformers 4, and what takes its place."""
+    """An argument of transformers 4, and its successor."""
 
     to: str = ""
-    """The argument that takes its place; empty for none."""
+    """The argument that replaces it; empty if there is none."""
     key: str = ""
-    """The key that takes its place, in the dict `to`."""
+    """The key in the dict `to` that replaces it."""
     value: Any = None
-    """The value of `to` that stands for True now; a list is added to that of `to`."""
+    """The value of `to` that stands for True now."""
+    added_word: str = ""
+    """The word that is added to the list `to` for True."""
     instead: str = ""
-    """What to do where no argument takes its place."""
+    """Advice if no argument replaces it."""
     default: Any = None
-    """Its value where no argument takes its place."""
+    """Its value if no argument replaces it."""
     harmless: tuple[Any, ...] | None = None
-    """The values that are accepted, beside None and the default; without it all are."""
+    """The values that are accepted beside None and the default; by default all are."""
     kind: Callable[[str], Any] | None = str
     """Parse a word of a command line; None for truth values."""
 
     @property
     def now(self) -> str:
-        """What takes its place, for warnings and documentation."""
+        """Its successor, for warnings and documentation."""
         if self.instead:
             return self.instead
         if self.key:
             return f"`{self.to}={{'{self.key}': ...}}`"
-        return f"`{self.to}`" if self.value is None else f"`{self.to}={self.value!r}`"
+        if self.added_word:
+            return f"`{self.to}={[self.added_word]!r}`"
+        if self.value is not None:
+            return f"`{self.to}={self.value!r}`"
+        return f"`{self.to}`"
 
     @property
     def is_renamed(self) -> bool:
-        """True if an argument with the same values takes its place."""
+        """True if an argument with the same values replaces it."""
         return self.now == f"`{self.to}`"
 
-    def refuses(self, value: Any) -> bool:
+    def refuses(self, value: object) -> bool:
         """Return True for a value that requests a removed feature."""
         return self.harmless is not None and value not in (None, self.default, *self.harmless)
 
-    def turned(self, value: Any, given: Given) -> dict[str, Any]:
+    def current_arguments(self, value: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the current arguments that have the effect of a value.
 
         Args:
-            value: of the old argument.
-            given: all current arguments.
+            value: The value of the old argument.
+            kwargs: All current arguments.
         """
-        present = given.get(self.to)
+        present = kwargs.get(self.to)
         if not self.to:
             return {}
+
+        # A key of a dict.
         if self.key:
-            return {} if value is None else {self.to: self._with_key(present or {}, value)}
-        if isinstance(self.value, list):
-            words = present.split() if isinstance(present, str) else list(present or [])
-            return {
-                self.to: [*words, *(word for word in self.value if value and word not in words)]
-            }
-        if self.value is not None:
-            return {self.to: self.value} if value else {}
-        return {self.to: value}
+            if value is None:
+                return {}
+            return {self.to: self._with_key(present or {}, value)}
+
+        # A word that is added to a list.
+        if self.added_word:
+            words: list[str] = list(present or [])
+            if isinstance(present, str):
+                words = present.split()
+            if value and self.added_word not in words:
+                words.append(self.added_word)
+            return {self.to: words}
+
+        # A value that stands for True, or the same value under another name.
+        if self.value is None:
+            return {self.to: value}
+        return {self.to: self.value} if value else {}
 
     def _with_key(self, present: Any, value: Any) -> Any:
         """Return a dict, or an object with the same names, with the value at the key."""
         if is_dataclass(present) and not isinstance(present, type):
             return replace(present, **{self.key: value})
         if not isinstance(present, Mapping):
-            given = f"{self.key}={value!r} is part of {self.to} now, which is given too"
-            raise NoLongerPossibleError(f"{given}. Write it there.")
-        return {**present, self.key: value}
-
-    def read(self, args: Any) -> Any:
-        """Return its value, as current arguments with a successor have it."""
-        present = getattr(args, self.to)
-        if self.key:
-            return (
-                present.get(self.key)
-                if isinstance(present, Mapping)
-                else getattr(present, self.key, None)
+            raise NoLongerPossibleError(
+                f"{self.key}={value!r} is a key of {self.to} now, which is passed too. Set the key "
+                "there."
             )
-        if isinstance(self.value, list):
-            return self.value[0] in (present or [])
-        return present if self.value is None else present == self.value
+        return {**cast("Mapping[str, Any]", present), self.key: value}
+
+    def read(self, args: object) -> Any:
+        """Return its value, computed from the current arguments."""
+        present: Any = getattr(args, self.to)
+        if self.key and isinstance(present, Mapping):
+            return cast("Mapping[str, Any]", present).get(self.key)
+        if self.key:
+            return getattr(present, self.key, None)
+        if self.added_word:
+            return self.added_word in (present or [])
+        if self.value is None:
+            return present
+        return present == self.value
 
 
 class _Organization(OldName):
-    """The organization of a repository, which is the first part of its name now."""
+    """The organization of a repository, which is the first part of the repository's name now."""
 
-    def turned(self, value: Any, given: Given) -> dict[str, Any]:
-        """Put it before the name of the repository, or of the folder."""
-        folder = os.path.normpath(given.get("output_dir") or "trainer_output")
-        name = (given.get(self.to) or os.path.basename(folder)).rpartition("/")[2]
-        return {} if value is None else {self.to: f"{value}/{name}"}
+    def current_arguments(self, value: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Put the organization before the name of the repository or of the folder."""
+        if value is None:
+            return {}
+        folder = os.path.normpath(kwargs.get("output_dir") or "trainer_output")
+        repository = kwargs.get(self.to) or os.path.basename(folder)
+        name = repository.rpartition("/")[2]
+        return {self.to: f"{value}/{name}"}
 
-    def read(self, args: Any) -> Any:
-        """Return what is before the name."""
-        return (getattr(args, self.to) or "").rpartition("/")[0] or None
+    def read(self, args: object) -> str | None:
+        """Return the organization."""
+        repository = getattr(args, self.to) or ""
+        return repository.rpartition("/")[0] or None
 
 
 def _optional_int(text: str) -> int | None:
@@ -184,7 +204,7 @@ OLD_NAMES: dict[str, OldName] = {
         default="auto",
         harmless=_AMP,
     ),
-    "include_inputs_for_metrics": OldName(to="include_for_metrics", value=["inputs"], kind=None),
+    "include_inputs_for_metrics": OldName(to="include_for_metrics", added_word="inputs", kind=None),
     "include_tokens_per_second": OldName(
         to="include_num_input_tokens_seen", value="all", kind=None
     ),
@@ -194,12 +214,12 @@ OLD_NAMES: dict[str, OldName] = {
     ),
     "no_cuda": OldName(to="use_cpu", kind=None),
     "overwrite_output_dir": OldName(
-        instead="nothing: a folder is written to as it is; scripts may go on reading it",
+        instead="nothing: existing folders are written to; scripts may still read it",
         default=False,
         kind=None,
     ),
     "past_index": OldName(
-        instead="nothing: models keep no state from one batch to the next",
+        instead="nothing: models keep no state between batches",
         default=-1,
         harmless=(),
         kind=int,
@@ -220,37 +240,36 @@ OLD_NAMES: dict[str, OldName] = {
     "sharded_ddp": OldName(instead="`fsdp='full_shard'`", default="", harmless=(False, [])),
     "split_batches": OldName(to="accelerator_config", key="split_batches", kind=None),
     "torchdynamo": OldName(to="torch_compile_backend"),
-    "tpu_metrics_debug": OldName(to="debug", value=["tpu_metrics_debug"], kind=None),
-    "tpu_num_cores": OldName(instead="nothing: the launcher says it", kind=_optional_int),
+    "tpu_metrics_debug": OldName(to="debug", added_word="tpu_metrics_debug", kind=None),
+    "tpu_num_cores": OldName(instead="nothing: the launcher sets it", kind=_optional_int),
     "use_ipex": OldName(instead="`torch_compile=True`", default=False, harmless=(), kind=None),
     "use_legacy_prediction_loop": OldName(
         instead="nothing: there is one loop", default=False, kind=None
     ),
-    "use_mps_device": OldName(
-        instead="nothing: the device is found by itself", default=False, kind=None
-    ),
+    "use_mps_device": OldName(instead="nothing: the device is detected", default=False, kind=None),
     "xpu_backend": OldName(to="ddp_backend"),
 }
-"""Arguments that 5.3.0 has dropped; `warmup_ratio` and `logging_dir` still are fields of it."""
+"""Arguments that 5.3.0 has removed; `warmup_ratio` and `logging_dir` are still its fields."""
 
 
 def advice(name: str, known: Iterable[str]) -> str:
     """Return the successor of an old argument, or the nearest known name; often an empty text.
 
     Args:
-        name: A name that is not known.
-        known: All names that are.
+        name: An unknown name.
+        known: All known names.
     """
     if name not in OLD_NAMES:
         return did_you_mean(name, known)
     old = OLD_NAMES[name]
     if old.is_renamed:
         return f" It is called {old.to} now."
-    reason = old.now.removeprefix("nothing: ")
-    return f" Pass {old.now}." if reason == old.now else f" Leave it out: {reason}."
+    if old.now.startswith("nothing: "):
+        return f" Remove it: {old.now.removeprefix('nothing: ')}."
+    return f" Pass {old.now}."
 
 
-def turned(name: str, value: Any, given: Given) -> dict[str, Any]:
+def current_arguments(name: str, value: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the current arguments that replace an old one, after a warning.
 
     Raises:
@@ -262,49 +281,53 @@ def turned(name: str, value: Any, given: Given) -> dict[str, Any]:
             f"{shown(name, value)} is not possible since transformers 5. Instead: {old.now}."
         )
     warn(f"{name} is an argument of transformers 4. Instead: {old.now}.")
-    return old.turned(value, given)
+    return old.current_arguments(value, kwargs)
 
 
-def modernised(given: Given, old: Iterable[str]) -> dict[str, Any]:
+def with_current_names(kwargs: Mapping[str, Any], old_names: Iterable[str]) -> dict[str, Any]:
     """Convert arguments with old names to current ones, with a warning for each.
 
     Args:
-        given: All arguments by name.
-        old: The old names that a class understands.
+        kwargs: All arguments by name.
+        old_names: The old names that a class accepts.
 
     Raises:
         NoLongerPossibleError: An old argument requests a removed feature, or conflicts with its new
             name.
     """
-    names = [name for name in old if name in given]
-    new = {name: value for name, value in given.items() if name not in names}
-    # An organization needs the name that another one gives.
-    for name in sorted(names, key=lambda one: one == "push_to_hub_organization"):
-        value = given[name]
-        to = OLD_NAMES[name].to
-        if OLD_NAMES[name].is_renamed and to in given and given[to] != value:
-            both = f"{shown(name, value)} is called {to} now, and {shown(to, given[to])} is given"
-            raise NoLongerPossibleError(f"{both} too. Leave {name} out.")
-        new |= turned(name, value, new)
-    return new
+    names = sorted(name for name in old_names if name in kwargs)
+    # The organization is put before the name that another old argument may set.
+    if "push_to_hub_organization" in names:
+        names.remove("push_to_hub_organization")
+        names.append("push_to_hub_organization")
+
+    current = {name: value for name, value in kwargs.items() if name not in names}
+    for name in names:
+        value = kwargs[name]
+        new_name = OLD_NAMES[name].to
+        if OLD_NAMES[name].is_renamed and new_name in kwargs and kwargs[new_name] != value:
+            raise NoLongerPossibleError(
+                f"{shown(name, value)} is called {new_name} now, and "
+                f"{shown(new_name, kwargs[new_name])} is passed too. Remove {name}."
+            )
+        current |= current_arguments(name, value, current)
+    return current
 
 
 class OldAttribute:
-    """An attribute with the name of an old argument, which reads and sets what takes its place,
-    where it is accepted.
+    """An attribute with the name of an old argument, which reads and sets its successor.
 
-    A class that has a field of this name keeps it.
+    It does so only while old names are accepted. A class with a field of this name keeps the field.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __get__(self, args: Any, owner: type) -> Any:
-        """Return the value of its successor, or the one that was given, or its default."""
+    def __get__(self, args: object, owner: type) -> Any:
+        """Return the value of its successor, or the value that was passed, or its default."""
         old = OLD_NAMES[self.name]
-        values = {} if args is None else vars(args)
-        if self.name in values:
-            return values[self.name]
+        if args is not None and self.name in vars(args):
+            return vars(args)[self.name]
         if args is None or not _accepted:
             raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}")
         if not old.to:
@@ -317,7 +340,8 @@ class OldAttribute:
         if not _accepted or self.name in args.__dataclass_fields__:
             vars(args)[self.name] = value
             return
-        for name, meant in turned(self.name, value, vars(args)).items():
-            setattr(args, name, meant)
+        attributes = cast("dict[str, Any]", vars(args))
+        for name, current_value in current_arguments(self.name, value, attributes).items():
+            setattr(args, name, current_value)
         if not OLD_NAMES[self.name].to:
-            vars(args)[self.name] = value
+            attributes[self.name] = value

@@ -1,6 +1,4 @@
-"""Sizes of the groups of ranks that share model and data, and the ranks that read the same
-batches.
-"""
+"""Sizes of the groups of ranks that share a model, and which ranks read the same batches."""
 
 from __future__ import annotations
 
@@ -8,11 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..distributed.process import launched_world_size
 from .argument import with_article
+
+if TYPE_CHECKING:
+    from .. import TrainingArguments
+    from .accelerator import AcceleratorConfig
 
 BACKENDS = {"cp_backend": ("torch",), "sp_backend": ("deepspeed",)}
 """Supported backends of context and sequence parallelism."""
@@ -23,9 +25,7 @@ ROTATIONS = ("allgather", "alltoall")
 
 @dataclass(frozen=True)
 class ContextParallelConfig:
-    """As `accelerate.utils.TorchContextParallelConfig`, but frozen, and not taken from the
-    environment.
-    """
+    """As `accelerate.utils.TorchContextParallelConfig`, frozen, not read from the environment."""
 
     cp_comm_strategy: str = "allgather"
     """One of `ROTATIONS`."""
@@ -33,26 +33,18 @@ class ContextParallelConfig:
 
 @dataclass(frozen=True)
 class SequenceParallelConfig:
-    """As `accelerate.utils.DeepSpeedSequenceParallelConfig`, but frozen, and not taken from the
-    environment.
-    """
+    """As `accelerate.utils.DeepSpeedSequenceParallelConfig`, not read from the environment."""
 
     sp_seq_length: int | None = None
-    """Positions of all batches; they may have any number of them here."""
+    """Length of the sequences of all batches; not read, as lengths may differ."""
     sp_seq_length_is_variable: bool | None = True
     sp_attn_implementation: str | None = None
-    """None or `sdpa`: the model's attention has to be that of torch."""
-
-
-def _is_several(size: str, doc: str) -> Any:
-    """Return a property that compares a size with 1."""
-    return property(lambda config: getattr(config, size) > 1, doc=doc)
+    """None or `sdpa`: the model has to use torch's attention."""
 
 
 @dataclass(frozen=True)
 class ParallelismConfig:
-    """As `accelerate.ParallelismConfig`, but frozen, made of plain values, and not taken from the
-    environment.
+    """As `accelerate.ParallelismConfig`, frozen, not read from the environment.
 
     The product of the sizes is the number of processes.
     """
@@ -71,9 +63,7 @@ class ParallelismConfig:
     sp_size: int = 1
     """Processes over which a sequence is split, Ulysses attention (sequence parallel)."""
     sp_backend: str = "deepspeed"
-    """The reference's only name for it; here the exchange is torch's own, and DeepSpeed is not
-    needed.
-    """
+    """The only name in accelerate. The exchange is torch's own and does not need DeepSpeed."""
     sp_handler: SequenceParallelConfig | None = None
     """Attention of the model; None is `sdpa`."""
 
@@ -92,18 +82,39 @@ class ParallelismConfig:
         """Number of ranks that get the same batch."""
         return self.tp_size * self.cp_size * self.sp_size
 
-    dp_replicate_enabled = _is_several(
-        "dp_replicate_size", "True if there are several copies of the model."
-    )
-    dp_shard_enabled = _is_several("dp_shard_size", "True if a copy is sharded.")
-    tp_enabled = _is_several("tp_size", "True if layers are split.")
-    cp_enabled = _is_several("cp_size", "True if sequences are split for ring attention.")
-    sp_enabled = _is_several("sp_size", "True if sequences are split for Ulysses attention.")
+    @property
+    def dp_replicate_enabled(self) -> bool:
+        """True if there are several copies of the model."""
+        return self.dp_replicate_size > 1
+
+    @property
+    def dp_shard_enabled(self) -> bool:
+        """True if a copy is sharded."""
+        return self.dp_shard_size > 1
+
+    @property
+    def tp_enabled(self) -> bool:
+        """True if layers are split."""
+        return self.tp_size > 1
+
+    @property
+    def cp_enabled(self) -> bool:
+        """True if sequences are split for ring attention."""
+        return self.cp_size > 1
+
+    @property
+    def sp_enabled(self) -> bool:
+        """True if sequences are split for Ulysses attention."""
+        return self.sp_size > 1
 
     @property
     def splits_sequences(self) -> str:
         """Name of the argument that splits sequences: `cp_size`, `sp_size`, or empty."""
-        return "cp_size" if self.cp_enabled else "sp_size" if self.sp_enabled else ""
+        if self.cp_enabled:
+            return "cp_size"
+        if self.sp_enabled:
+            return "sp_size"
+        return ""
 
     @property
     def rotation(self) -> str:
@@ -119,50 +130,57 @@ NAMES = tuple(item.name for item in fields(ParallelismConfig))
 SIZES = tuple(name for name in NAMES if name.endswith("_size"))
 
 
-def read_parallelism(value: Any) -> Any:
-    """Make a `ParallelismConfig` of a dict, of JSON text, or of an object with the same attributes.
+def read_parallelism(value: object) -> Any:
+    """Convert a dict, JSON text or an object with the same attributes to a `ParallelismConfig`.
 
-    Values that cannot be read are returned as they are, for `parallelism_faults` to report.
+    Values that cannot be read are returned unchanged, for `parallelism_faults` to report.
     """
     if isinstance(value, str) and value.strip().startswith("{"):
         try:
             value = json.loads(value)
         except json.JSONDecodeError:
             return value
+
+    # Collect the settings.
+    settings: dict[str, Any] = {}
     if isinstance(value, Mapping):
-        given: dict[str, Any] = dict(value)
-    elif not isinstance(value, type) and all(
-        hasattr(value, name) for name in ("dp_shard_size", "tp_size")
-    ):
-        given = {name: getattr(value, name) for name in NAMES if hasattr(value, name)}
+        settings = dict(cast("Mapping[str, Any]", value))
+    elif hasattr(value, "dp_shard_size") and hasattr(value, "tp_size"):
+        if isinstance(value, type):
+            return value
+        settings = {name: getattr(value, name) for name in NAMES if hasattr(value, name)}
     else:
         return value
-    given = {name: size for name, size in given.items() if size is not None}
+    settings = {name: setting for name, setting in settings.items() if setting is not None}
+    if not settings.keys() <= set(NAMES):
+        return cast("object", value)
+
     for name, cls in _HANDLERS.items():
-        if name in given:
-            given[name] = _read_handler(given[name], cls)
-    return ParallelismConfig(**given) if set(given) <= set(NAMES) else value
+        if name in settings:
+            settings[name] = _read_handler(settings[name], cls)
+    return ParallelismConfig(**settings)
 
 
-_HANDLERS: dict[str, Any] = {
+_HANDLERS: dict[str, type[ContextParallelConfig] | type[SequenceParallelConfig]] = {
     "cp_handler": ContextParallelConfig,
     "sp_handler": SequenceParallelConfig,
 }
 
 
-def _read_handler(value: Any, cls: Any) -> Any:
-    """Make an object of a class from a dict or an object with the same attributes; return others
-    as they are.
-    """
+def _read_handler(
+    value: object, cls: type[ContextParallelConfig] | type[SequenceParallelConfig]
+) -> object:
+    """Convert a dict or an object with the same attributes; return others unchanged."""
     names = [item.name for item in fields(cls)]
     if isinstance(value, Mapping):
-        return cls(**value) if set(value) <= set(names) else value
+        settings = cast("Mapping[str, Any]", value)
+        return cls(**settings) if set(settings) <= set(names) else settings
     if not isinstance(value, type) and all(hasattr(value, name) for name in names):
         return cls(**{name: getattr(value, name) for name in names})
     return value
 
 
-def read_parallelism_config(name: str, value: Any) -> ParallelismConfig:
+def read_parallelism_config(name: str, value: object) -> ParallelismConfig:
     """Read the argument `parallelism_config`, see `argument.Reader`."""
     config = read_parallelism(value)
     faults = parallelism_faults(config, launched_world_size())
@@ -176,27 +194,29 @@ def read_parallelism_config(name: str, value: Any) -> ParallelismConfig:
     return config
 
 
-def parallelism_faults(config: Any, processes: int) -> list[str]:
+def parallelism_faults(config: object, processes: int) -> list[str]:
     """Return one sentence for each error in `parallelism_config`.
 
     Args:
-        config: after `read_parallelism`.
-        processes: the launcher's number of processes; 1 skips the check of the total size.
+        config: The result of `read_parallelism`.
+        processes: The launcher's number of processes; 1 skips the check of the total size.
     """
-    if isinstance(config, ParallelismConfig):
-        faults = list(_wrong_values(config)) or list(_wrong_together(config, processes))
-        return [f"parallelism_config: {fault}" for fault in faults]
-    if isinstance(config, Mapping):
-        unknown = [
-            f"{key!r}, which is not known.{did_you_mean(key, NAMES)}"
-            for key in config
-            if key not in NAMES
-        ]
-        return [
-            f"parallelism_config has the key {said} Known: {', '.join(NAMES)}." for said in unknown
-        ]
     if config is None:
         return []
+    if isinstance(config, ParallelismConfig):
+        faults = list(_value_faults(config)) or list(_combination_faults(config, processes))
+        return [f"parallelism_config: {fault}" for fault in faults]
+
+    if isinstance(config, Mapping):
+        faults: list[str] = []
+        for key in cast("Mapping[str, Any]", config):
+            if key not in NAMES:
+                faults.append(
+                    f"parallelism_config: {key!r} is not a known key.{did_you_mean(key, NAMES)} "
+                    f"Known: {', '.join(NAMES)}."
+                )
+        return faults
+
     kind = with_article(type(config).__name__)
     return [
         f"parallelism_config={config!r} is {kind}; pass a dict such as {{'tp_size': 2}}, or one "
@@ -204,7 +224,7 @@ def parallelism_faults(config: Any, processes: int) -> list[str]:
     ]
 
 
-def _wrong_values(config: ParallelismConfig) -> Iterator[str]:
+def _value_faults(config: ParallelismConfig) -> Iterator[str]:
     for name in SIZES:
         size = getattr(config, name)
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
@@ -218,25 +238,26 @@ def _wrong_values(config: ParallelismConfig) -> Iterator[str]:
         if not isinstance(getattr(config, name), (kind, NoneType)):
             keys = ", ".join(item.name for item in fields(kind))
             yield f"{name}={getattr(config, name)!r} must be a dict with keys of {keys}."
-    given = getattr(config.sp_handler, "sp_attn_implementation", None)
-    if given not in (None, "sdpa"):
+    attention = getattr(config.sp_handler, "sp_attn_implementation", None)
+    if attention not in (None, "sdpa"):
         yield (
-            f"sp_handler: sp_attn_implementation={given!r} is not split: pass 'sdpa', and load the "
-            "model with it."
+            f"sp_handler: sp_attn_implementation={attention!r} is not supported. Pass 'sdpa', and "
+            "load the model with it."
         )
-    given = getattr(config.cp_handler, "cp_comm_strategy", ROTATIONS[0])
-    if given not in ROTATIONS:
-        near = did_you_mean(given, ROTATIONS)
+    exchange = getattr(config.cp_handler, "cp_comm_strategy", ROTATIONS[0])
+    if exchange not in ROTATIONS:
+        suggestion = did_you_mean(exchange, ROTATIONS)
         yield (
-            f"cp_handler: cp_comm_strategy={given!r} is not known.{near} Choose from: "
+            f"cp_handler: cp_comm_strategy={exchange!r} is not known.{suggestion} Choose from: "
             f"{', '.join(ROTATIONS)}."
         )
 
 
-def _wrong_together(config: ParallelismConfig, processes: int) -> Iterator[str]:
+def _combination_faults(config: ParallelismConfig, processes: int) -> Iterator[str]:
     if config.cp_enabled and config.sp_enabled:
         yield (
-            f"cp_size={config.cp_size} and sp_size={config.sp_size} both split sequences. Keep one."
+            f"cp_size={config.cp_size} and sp_size={config.sp_size} cannot be combined: both split "
+            "sequences. Use one."
         )
     sizes = " * ".join(
         f"{name}={getattr(config, name)}" for name in SIZES if getattr(config, name) > 1
@@ -249,97 +270,94 @@ def _wrong_together(config: ParallelismConfig, processes: int) -> Iterator[str]:
     if processes > 1 and config.total_size not in (1, processes):
         total = config.total_size
         yield (
-            f"{sizes} makes {total} processes, but there are {processes}. Change the sizes, or "
+            f"{sizes} needs {total} processes, but there are {processes}. Change the sizes, or "
             f"start {total}."
         )
 
 
-def copies_of_batches(args: Any) -> int:
-    """Return the number of ranks that get the same batches, see
-    `ParallelismConfig.non_data_parallel_size`.
+def copies_of_batches(args: TrainingArguments) -> int:
+    """Return the number of ranks that get the same batches.
 
     These ranks are consecutive: with 2, ranks 0 and 1 get the same batches, and so do 2 and 3.
     """
     groups = groups_of(args)
-    copies = 1 if groups is None else groups.non_data_parallel_size
-    return copies if copies > 1 and args.world_size % copies == 0 else 1
+    if groups is None:
+        return 1
+    copies = groups.non_data_parallel_size
+    return copies if args.world_size % copies == 0 else 1
 
 
-def ways_of_sharing(args: Any, config: Any, even_batches: bool) -> dict[str, Any]:
-    """Return the options of `build_loader` by which ranks share batches."""
-    ways = {"split_batches": config.split_batches, "dispatch_batches": config.dispatch_batches}
-    ways |= {
+def ways_of_sharing(
+    args: TrainingArguments, config: AcceleratorConfig, even_batches: bool
+) -> dict[str, Any]:
+    """Return the options of `build_loader` that share batches between ranks."""
+    return {
+        "split_batches": config.split_batches,
+        "dispatch_batches": config.dispatch_batches,
         "seedable": config.use_seedable_sampler,
         "seed": args.data_seed,
         "even_batches": even_batches,
-    }
-    return {
-        **ways,
         "rank": args.process_index,
         "world_size": args.world_size,
         "copies": copies_of_batches(args),
     }
 
 
-def data_ranks(args: Any) -> int:
-    """Return the number of data-parallel ranks, which is the world size unless layers or
-    sequences are split.
-    """
+def data_ranks(args: TrainingArguments) -> int:
+    """Return the number of ranks that get different batches."""
     return args.world_size // copies_of_batches(args)
 
 
-def data_rank(args: Any) -> int:
+def data_rank(args: TrainingArguments) -> int:
     """Return the data-parallel rank of this process, from 0."""
     return args.process_index // copies_of_batches(args)
 
 
-def samples_of_rank(args: Any, batch_size: int) -> int:
-    """Return the samples of a batch that a data-parallel rank gets: all, or a share with
-    `split_batches`.
-    """
+def samples_of_rank(args: TrainingArguments, batch_size: int) -> int:
+    """Return the samples of a batch that a rank gets: all, or a share with `split_batches`."""
     from ...lightning_modules.data.batch_samplers import batch_size_of_rank
 
-    return batch_size_of_rank(batch_size, data_ranks(args), args.accelerator_config.split_batches)
+    config = cast("AcceleratorConfig", args.accelerator_config)
+    return batch_size_of_rank(batch_size, data_ranks(args), config.split_batches)
 
 
-def parts_of_sequences(args: Any) -> int:
-    """Return the number of ranks over which a sequence is split in training, by `cp_size` or
-    `sp_size`.
-    """
+def parts_of_sequences(args: TrainingArguments) -> int:
+    """Return the number of ranks that split a sequence, by `cp_size` or `sp_size`."""
     groups = groups_of(args)
     return 1 if groups is None else groups.cp_size * groups.sp_size
 
 
-def spreads_model(args: Any) -> bool:
+def spreads_model(args: TrainingArguments) -> bool:
     """Return True if ranks hold parts of the model or of sequences, by `parallelism_config`."""
     groups = groups_of(args)
     return groups is not None and groups.total_size > groups.dp_replicate_size
 
 
-def groups_of(args: Any) -> ParallelismConfig | None:
+def groups_of(args: TrainingArguments) -> ParallelismConfig | None:
     """Return the groups of a model that was parallelized before, or else `parallelism_config`.
 
     None if the config, which may have been set later, is invalid; `parallelism_faults` reports it.
     """
-    given = vars(args).get(_OF_MODEL) or args.parallelism_config
-    if given is None or isinstance(given, ParallelismConfig):
-        return given
-    read = read_parallelism(given)
-    return read if not parallelism_faults(read, 1) else None
+    config = vars(args).get(_GROUPS_OF_MODEL) or args.parallelism_config
+    if config is None or isinstance(config, ParallelismConfig):
+        return config
+    config = read_parallelism(config)
+    if parallelism_faults(config, 1):
+        return None
+    return config
 
 
-def set_groups_of_model(args: Any, groups: ParallelismConfig | None) -> None:
-    """Store the groups of a model that was parallelized before the Trainer got it; None if it
-    was not.
-    """
-    vars(args).pop(_OF_MODEL, None)
+def set_groups_of_model(args: object, groups: ParallelismConfig | None) -> None:
+    """Store the groups of a model that was parallelized before the Trainer got it, or None."""
+    attributes = vars(args)
+    attributes.pop(_GROUPS_OF_MODEL, None)
     if groups is not None:
-        vars(args)[_OF_MODEL] = groups
+        attributes[_GROUPS_OF_MODEL] = groups
 
 
-def is_spread_before(args: Any) -> bool:
+def is_spread_before(args: object) -> bool:
     """Return True if the model was parallelized before the Trainer got it."""
-    return vars(args).get(_OF_MODEL) is not None
+    return vars(args).get(_GROUPS_OF_MODEL) is not None
 
 
-_OF_MODEL = "_groups_of_model"
+_GROUPS_OF_MODEL = "_groups_of_model"

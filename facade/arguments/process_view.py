@@ -1,15 +1,17 @@
 """Properties of training arguments about this process and its device.
 
-Each property reads `current_process` on access, so that arguments store, compare and pickle none of
+Each property reads `current_process` on access, so that arguments neither store, compare nor pickle
 it.
 """
 
+from __future__ import annotations
+
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..distributed.process import ProcessEnvironment, current_process, forwarded, others_wait
 from .enums import ParallelMode
@@ -23,27 +25,29 @@ logger = logging.getLogger(__name__)
 
 
 class ProcessView(ArgumentFields):
-    """The properties of `transformers.TrainingArguments` that depend on the process they are
-    read in.
-    """
+    """The properties of `transformers.TrainingArguments` that depend on the current process."""
 
-    _launcher_precision = "no"
+    launcher_precision = "no"
     """Precision set by `accelerate launch`; used if neither fp16 nor bf16 is set."""
-    _from_launcher: tuple[str, ...] = ()
+    set_by_launcher: tuple[str, ...] = ()
     """The arguments that were taken from the launcher's variables."""
-    _set_n_gpu: int | None = None
+    derived_checkpointing: tuple[Any, Any] | None = None
+    """`activation_checkpointing` and its settings as `derive` has set them."""
+    hf_deepspeed_config: Any = None
+    """The active configuration of DeepSpeed, an `HfTrainerDeepSpeedConfig`."""
+    _n_gpu_override: int | None = None
     """The number of GPUs that a script has set."""
     compile_options: Mapping[str, bool] = MappingProxyType({})
     """`fullgraph` and `dynamic` of torch.compile, which only a launcher can set."""
 
     @property
     def mixed_precision(self) -> str:
-        """As the attribute of that name in the reference, but it follows `fp16` and `bf16`:
-        "no", "fp16" or "bf16".
-        """
+        """Precision of mixed computation, from `fp16` and `bf16`: "no", "fp16" or "bf16"."""
         if self.fp16:
             return "fp16"
-        return "bf16" if self.bf16 else self._launcher_precision
+        if self.bf16:
+            return "bf16"
+        return self.launcher_precision
 
     @mixed_precision.setter
     def mixed_precision(self, value: str) -> None:
@@ -51,28 +55,28 @@ class ProcessView(ArgumentFields):
             raise ValueError(
                 f"mixed_precision={value!r} is not known. Choose from: no, fp16, bf16."
             )
-        self.fp16, self.bf16, self._launcher_precision = value == "fp16", value == "bf16", "no"
+        self.fp16 = value == "fp16"
+        self.bf16 = value == "bf16"
+        self.launcher_precision = "no"
 
     @property
     def distributed_state(self) -> ProcessEnvironment:
-        """As the attribute of that name in the reference: rank, world size and device of this
-        process.
-        """
-        return current_process(*self._asked_of_process)
+        """Rank, world size and device of this process."""
+        return current_process(*self._process_options)
 
     @property
-    def _asked_of_process(self) -> tuple[bool, str | None, float, bool]:
+    def _process_options(self) -> tuple[bool, str | None, float, bool]:
         """The arguments of `current_process`."""
-        configured = getattr(self.accelerator_config, "use_configured_state", False)
-        return self.use_cpu, self.ddp_backend, self.ddp_timeout, configured
+        use_configured_state = getattr(self.accelerator_config, "use_configured_state", False)
+        return self.use_cpu, self.ddp_backend, self.ddp_timeout, use_configured_state
 
     @property
-    def device(self) -> "torch.device":
+    def device(self) -> torch.device:
         """The device this process computes on."""
         return self.distributed_state.device
 
     @property
-    def _setup_devices(self) -> "torch.device":
+    def _setup_devices(self) -> torch.device:
         """As `device`, under the private name that older scripts read."""
         return self.device
 
@@ -83,28 +87,28 @@ class ProcessView(ArgumentFields):
 
     @property
     def _n_gpu(self) -> int:
-        """As `n_gpu`; older scripts read this name, and set it to 1 where they see several GPUs."""
-        if self._set_n_gpu is not None:
-            return self._set_n_gpu
+        """As `n_gpu`; older scripts read this name, and set it to 1 if they see several GPUs."""
+        if self._n_gpu_override is not None:
+            return self._n_gpu_override
         return 0 if self.device.type in ("cpu", "xla") else 1
 
     @_n_gpu.setter
     def _n_gpu(self, value: int) -> None:
-        self._set_n_gpu = value
+        self._n_gpu_override = value
 
     @property
     def parallel_mode(self) -> ParallelMode:
-        """DISTRIBUTED with several processes, NOT_PARALLEL with one; TPU where torch_xla
-        computes.
-        """
+        """TPU with torch_xla, else DISTRIBUTED with several processes and NOT_PARALLEL with one."""
         if self.device.type == "xla":
             return ParallelMode.TPU
-        return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
+        if self.world_size > 1:
+            return ParallelMode.DISTRIBUTED
+        return ParallelMode.NOT_PARALLEL
 
     world_size: int = forwarded("distributed_state.world_size", "Number of processes.")
-    process_index: int = forwarded("distributed_state.rank", "Its number among all, from 0.")
+    process_index: int = forwarded("distributed_state.rank", "Rank of this process, from 0.")
     local_process_index: int = forwarded(
-        "distributed_state.local_rank", "Its number on its machine, from 0."
+        "distributed_state.local_rank", "Rank of this process on its machine, from 0."
     )
     local_world_size: int = forwarded(
         "distributed_state.local_world_size", "Number of processes on this machine."
@@ -113,16 +117,20 @@ class ProcessView(ArgumentFields):
     @property
     def should_log(self) -> bool:
         """True on the rank that logs: rank 0, or with `log_on_each_node` local rank 0."""
-        return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
+        if self.log_on_each_node:
+            return self.local_process_index == 0
+        return self.process_index == 0
 
     @property
     def should_save(self) -> bool:
         """True on the rank that writes files: rank 0, or with `save_on_each_node` local rank 0."""
-        return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
+        if self.save_on_each_node:
+            return self.local_process_index == 0
+        return self.process_index == 0
 
     @property
     def place_model_on_device(self) -> bool | None:
-        """None, so that the Trainer decides; a subclass may return True or False."""
+        """None lets the Trainer decide; a subclass may return True or False."""
         return None
 
     @property
@@ -135,35 +143,33 @@ class ProcessView(ArgumentFields):
         return not self.deepspeed
 
     def get_process_log_level(self) -> int:
-        """As the method of that name in the reference: `log_level`, or `log_level_replica` on ranks
-        that do not log.
+        """Return the level of `log_level`, or of `log_level_replica` on ranks that do not log.
 
         Returns:
-            A number of the `logging` module; for "passive" the level that lightrainer's logger has.
+            A number of the `logging` module; for "passive" the level of lightrainer's logger.
         """
-        level = LOG_LEVELS[self.log_level if self.should_log else self.log_level_replica]
-        return (
-            level
-            if level >= 0
-            else logging.getLogger(__name__.partition(".")[0]).getEffectiveLevel()
-        )
+        level_name = self.log_level if self.should_log else self.log_level_replica
+        level = LOG_LEVELS[level_name]
+        if level >= 0:
+            return level
+        package_name = __name__.partition(".")[0]
+        return logging.getLogger(package_name).getEffectiveLevel()
 
     @contextmanager
-    def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """As the method of that name in the reference: the others wait until the first process has
-        left the block.
+    def main_process_first(self, local: bool = True, desc: str = "work") -> Generator[None]:
+        """Run the block in the main process first; the other processes wait until it has left it.
 
         Args:
-            local: The first process of each machine goes first; otherwise the first one of all.
+            local: The first process of each machine runs it first; otherwise rank 0.
             desc: Description of the block, for the log.
         """
         process = self.distributed_state
-        first = process.is_local_main_process if local else process.is_main_process
-        logger.debug(
-            "Process %s %s: %s",
-            process.rank,
-            "goes first" if first else "waits for the first one",
-            desc,
-        )
-        with others_wait(first, process.world_size):
+        is_first = process.is_main_process
+        if local:
+            is_first = process.is_local_main_process
+        if is_first:
+            logger.debug("Rank %s runs first: %s", process.rank, desc)
+        else:
+            logger.debug("Rank %s waits for the main process: %s", process.rank, desc)
+        with others_wait(is_first, process.world_size):
             yield

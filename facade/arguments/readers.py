@@ -1,8 +1,8 @@
-"""Readers of arguments that may be written in forms of their own, see `argument.Reader`."""
+"""Readers of arguments that accept special forms, see `argument.Reader`."""
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from ...callbacks.loggers.availability import TRACKERS
 from ...lightning_modules.common.parameter_rules import rule_faults
@@ -11,33 +11,35 @@ from ..distributed.xla_device import xla_is_chosen
 from .argument import member_of, read_dict, read_members, unknown_choice, wrong_type
 from .enums import DebugOption, OptimizerNames
 
-_member = member_of(OptimizerNames)
+_read_optimizer_name = member_of(OptimizerNames)
 
 
-def read_optimizer(name: str, value: Any) -> Any:
+def read_optimizer(name: str, value: object) -> str | OptimizerNames:
     """Read the name of an optimizer; the path of a class, which has a dot, stays text."""
     if isinstance(value, str) and "." in value:
         return value
-    return _member(name, value)
+    return _read_optimizer_name(name, value)
 
 
-def read_schedule_settings(name: str, value: Any) -> Any:
+def read_schedule_settings(name: str, value: object) -> Mapping[str, Any]:
     """Read the settings of a schedule."""
-    faults = number_faults(read_dict(name, value))
-    if faults:
-        raise ValueError(*[f"{name}: {fault}" for fault in faults])
-    return value
-
-
-def read_parameter_rules(name: str, value: Any) -> Any:
-    """Read settings by patterns of the names of parameters."""
-    faults = list(rule_faults(read_dict(name, value)))
+    settings = read_dict(name, value)
+    faults = [f"{name}: {fault}" for fault in number_faults(settings)]
     if faults:
         raise ValueError(*faults)
-    return value
+    return settings
 
 
-def read_layer_settings(name: str, value: Any) -> Any:
+def read_parameter_rules(name: str, value: object) -> Mapping[str, Any]:
+    """Read settings by patterns of the names of parameters."""
+    rules = read_dict(name, value)
+    faults = list(rule_faults(rules))
+    if faults:
+        raise ValueError(*faults)
+    return rules
+
+
+def read_layer_settings(name: str, value: object) -> Mapping[str, Any]:
     """Read the settings of activation checkpointing."""
     settings = read_dict(name, value)
     every = settings.get("every_n_layers", 1)
@@ -46,40 +48,37 @@ def read_layer_settings(name: str, value: Any) -> Any:
         raise ValueError(f"{name}: every_n_layers={every!r} must be a whole number of at least 1.")
     if not isinstance(offload, bool):
         raise ValueError(f"{name}: offload={offload!r} must be True or False.")
-    return value
+    return settings
 
 
-def read_cache_steps(name: str, value: Any) -> Any:
-    """Read a number of steps, which is not converted."""
-    if not isinstance(value, int) or value <= 0:
+def read_cache_steps(name: str, value: object) -> int:
+    """Read a number of steps; unlike other whole numbers, floats such as 1e3 are refused."""
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise ValueError(
-            f"{name}={value!r} must be a whole number above 0. Leave it out to keep the cache."
+            f"{name}={value!r} must be a whole number above 0. Remove it to keep the cache."
         )
     return value
 
 
-def read_token_counting(name: str, value: Any) -> Any:
-    """Read which tokens are counted; a truth value may be text of a command line."""
-    choices = {
-        "true": "all",
-        "false": "no",
-        "all": "all",
-        "non_padding": "non_padding",
-        "no": "no",
-    }
-    word = (
-        str(value).lower()
-        if isinstance(value, bool) or str(value).lower() in ("true", "false")
-        else value
-    )
-    if word not in choices:
-        raise ValueError(unknown_choice(name, value, ("all", "non_padding", "no")))
-    return choices[word]
+def read_token_counting(name: str, value: object) -> str:
+    """Read which tokens are counted; a command line passes truth values as text."""
+    choices = ("all", "non_padding", "no")
+    word = str(value).lower()
+    if word == "true":
+        return "all"
+    if word == "false":
+        return "no"
+    if value not in choices:
+        raise ValueError(unknown_choice(name, value, choices))
+    return str(value)
 
 
-def read_trackers(name: str, value: Any) -> list[Any]:
+def read_trackers(name: str, value: object) -> list[str]:
     """Read a list of trackers, one name, "all" or "none"."""
-    names = list(value) if isinstance(value, (list, tuple)) else [value]
+    names: list[Any] = [value]
+    if isinstance(value, (list, tuple)):
+        names = list(cast("Sequence[Any]", value))
+
     if names == ["all"]:
         from ...callbacks.reporting import available_reporting_integrations
 
@@ -88,67 +87,73 @@ def read_trackers(name: str, value: Any) -> list[Any]:
         return []
     if "neptune" in names:
         raise NotImplementedError(
-            f"{name}=['neptune']: the reference has deprecated it; use another tracker, or a "
-            "callback of your own"
+            f"{name}=['neptune']: transformers has deprecated it; use another tracker, or your own "
+            "callback"
         )
-    choices = [*TRACKERS, "all", "none"] if len(names) == 1 else TRACKERS
-    faults = [
-        unknown_choice(name, tracker, choices) for tracker in names if tracker not in TRACKERS
-    ]
-    if faults:
-        raise ValueError(*faults)
+
+    # "all" and "none" cannot be combined with names.
+    choices = list(TRACKERS)
+    if len(names) == 1:
+        choices += ["all", "none"]
+    unknown = [tracker for tracker in names if tracker not in TRACKERS]
+    if unknown:
+        raise ValueError(*[unknown_choice(name, tracker, choices) for tracker in unknown])
     return names
 
 
-def read_static_space(name: str, value: Any) -> Any:
+def read_static_space(name: str, value: object) -> str | bool:
     """Read the name of a Space, or False."""
     if value is not False and not isinstance(value, str):
         raise wrong_type(name, value, "the name of a Space, or False")
     return value
 
 
-def read_metric_inputs(name: str, value: Any) -> Any:
-    """Read the names of what metrics get beside predictions."""
+def read_metric_inputs(name: str, value: object) -> str | Sequence[object]:
+    """Read the names of the inputs that metrics get beside predictions."""
+    choices = ("inputs", "loss")
     if not isinstance(value, (list, tuple, str)):
         raise wrong_type(name, value, "a list of 'inputs' and 'loss'")
-    wanted = [value] if isinstance(value, str) else value
-    faults = [
-        unknown_choice(name, word, ("inputs", "loss"))
-        for word in wanted
-        if word not in ("inputs", "loss")
-    ]
-    if faults:
-        raise ValueError(*faults)
-    return value
+    words = cast("str | Sequence[object]", value)
+    names = [words] if isinstance(words, str) else words
+    unknown = [word for word in names if word not in choices]
+    if unknown:
+        raise ValueError(*[unknown_choice(name, word, choices) for word in unknown])
+    return words
 
 
-def read_label_names(name: str, value: Any) -> Any:
+def read_label_names(name: str, value: object) -> Sequence[str]:
     """Read a list of names."""
-    if not isinstance(value, (list, tuple)) or not all(isinstance(label, str) for label in value):
-        raise wrong_type(name, value, "a list of names, such as ['labels']")
-    return value
+    expected = "a list of names, such as ['labels']"
+    if not isinstance(value, (list, tuple)):
+        raise wrong_type(name, value, expected)
+    labels = cast("Sequence[object]", value)
+    if not all(isinstance(label, str) for label in labels):
+        raise wrong_type(name, labels, expected)
+    return cast("Sequence[str]", labels)
 
 
-def read_debug(name: str, value: Any) -> list[Any]:
+def read_debug(name: str, value: Any) -> list[DebugOption]:
     """Read the faults to watch for: a list of them, or words of a text."""
     if not value:
         return []
-    words = value if isinstance(value, (list, tuple)) else str(value).split()
-    options = read_members(name, words, DebugOption)
+    if not isinstance(value, (list, tuple)):
+        value = str(value).split()
+    options = read_members(name, cast("Sequence[object]", value), DebugOption)
     if DebugOption.TPU_METRICS_DEBUG in options and not xla_is_chosen():
         raise NotImplementedError(
-            f"{name}='tpu_metrics_debug': there is no TPU, or no torch_xla; leave it out"
+            f"{name}='tpu_metrics_debug' needs a TPU and torch_xla; remove it"
         )
     return options
 
 
-def read_generation_config(name: str, value: Any) -> Any:
+def read_generation_config(name: str, value: object) -> object:
     """Read the settings of generation: an object, a dict, a path, or a name on the Hub."""
     is_object = hasattr(value, "__dict__") and not isinstance(value, type)
-    if not is_object and not isinstance(value, (str, os.PathLike, Mapping)):
+    is_plain = isinstance(value, (str, os.PathLike, Mapping))
+    if not is_object and not is_plain:
         expected = (
             "an object with the settings, such as a GenerationConfig, or a dict, or the path of a "
             "JSON file"
         )
-        raise wrong_type(name, value, expected)
-    return value
+        raise wrong_type(name, cast("object", value), expected)
+    return cast("object", value)

@@ -1,12 +1,10 @@
-"""Read all fields of the training arguments in one pass: convert each value, and check its type
-and range.
-"""
+"""Read all fields of the training arguments: convert each value, check its type and range."""
 
 import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from .fields import ARGUMENTS, ArgumentFields
 
@@ -36,28 +34,31 @@ def read_fields(
         if names is not None and name not in names:
             continue
 
-        # Forms that fields of any kind may have.
+        # Fields of any kind may be paths, placeholders or JSON.
         value = getattr(args, name)
-        if isinstance(value, os.PathLike) and (
-            name != "generation_config" or os.fspath(value).startswith("{")
-        ):
-            value = os.fspath(value)  # a command line makes a path of JSON too
+        if isinstance(value, os.PathLike):
+            text = os.fspath(cast("os.PathLike[str]", value))
+            # `generation_config` stays a path, unless a command line made a path of JSON.
+            if name != "generation_config" or text.startswith("{"):
+                value = text
         if name.endswith("_token") and value == f"<{name.upper()}>":
-            value = None  # the placeholder that `to_dict` writes
+            value = None  # `to_dict` writes this placeholder
         if name in json_fields and isinstance(value, str) and value.startswith("{"):
             value = _from_json(name, value)
 
-        # What the field itself declares.
+        # Fields of a subclass declare nothing more.
         argument = ARGUMENTS.get(name)
-        if argument is not None:
-            try:
-                value = argument.convert(name, value)
-            except json.JSONDecodeError:
-                raise
-            except (TypeError, ValueError, NotImplementedError) as error:
-                errors[name] = error
-                value = argument.convert(name, argument.default)
-        values[name] = value
+        if argument is None:
+            values[name] = value
+            continue
+
+        try:
+            values[name] = argument.convert(name, cast("object", value))
+        except json.JSONDecodeError:
+            raise
+        except (TypeError, ValueError, NotImplementedError) as error:
+            errors[name] = error
+            values[name] = argument.convert(name, argument.default)
     return values, errors
 
 
@@ -65,20 +66,22 @@ def _from_json(name: str, text: str) -> Any:
     try:
         return typed(json.loads(text))
     except json.JSONDecodeError as error:
-        wrong = f"{name}={text!r} is not JSON ({error.msg}), keys and texts need double quotes"
-        raise json.JSONDecodeError(wrong, error.doc, error.pos) from None
+        message = f"{name}={text!r} is not JSON ({error.msg}); keys and texts need double quotes"
+        raise json.JSONDecodeError(message, error.doc, error.pos) from None
 
 
 def typed(value: Any) -> Any:
-    """Parse numbers and truth values that are text in JSON of a command line, and in environment
-    variables.
-    """
+    """Parse numbers and truth values that are text, in JSON and in environment variables."""
     if isinstance(value, Mapping):
-        return {key: typed(item) for key, item in value.items()}
+        settings = cast("Mapping[str, Any]", value)
+        return {key: typed(item) for key, item in settings.items()}
     if not isinstance(value, str):
-        return value
+        return cast("object", value)
+
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     if value.isdigit():
         return int(value)
-    return float(value) if value.replace(".", "", 1).isdigit() else value
+    if value.replace(".", "", 1).isdigit():
+        return float(value)
+    return value

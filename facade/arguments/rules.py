@@ -17,7 +17,7 @@ from . import hardware
 from .accelerator import AcceleratorConfig
 from .deepspeed_config import fill_from_arguments, load_deepspeed, value_at
 from .enums import SchedulerType
-from .fields import ARGUMENTS, ArgumentFields, GenerationArguments
+from .fields import ARGUMENTS, ArgumentFields
 from .fsdp_config import FSDP_DEFAULTS, FSDPSettings, read_fsdp, shown_fsdp, without_effect
 from .launch_variables import refusals
 from .parallelism import ParallelismConfig
@@ -25,27 +25,25 @@ from .reading import read_fields
 
 logger = logging.getLogger(__name__)
 
+# Type checkers know the names and types that rules read.
 if TYPE_CHECKING:
-    from .process_view import ProcessView
-
-    class _AllFields(GenerationArguments, ProcessView):
-        """All fields, so that type checkers know the names and types that rules read."""
+    from .. import Seq2SeqTrainingArguments, TrainingArguments
 else:
-    _AllFields = object
+    Seq2SeqTrainingArguments = object
 
 
 class UnreadableError(Exception):
     """A rule reads a field that has an error of its own, or that is not to be checked."""
 
 
-class ReadableArguments(_AllFields):
+class ReadableArguments(Seq2SeqTrainingArguments):
     """The training arguments as rules read them.
 
     It has the fields without errors, and the values below, which stand for one field or several. A
     rule that reads anything else is skipped.
     """
 
-    complete: ProcessView
+    complete: TrainingArguments
     """The arguments themselves; only if all fields are readable."""
     accelerator: AcceleratorConfig
     """The argument `accelerator_config`."""
@@ -71,7 +69,7 @@ class ReadableArguments(_AllFields):
         """
         vars(self).update(values)
         if len(values) == len(fields(args)):
-            self.complete = cast("ProcessView", args)
+            self.complete = cast("TrainingArguments", args)
 
         accelerator_config = values.get("accelerator_config")
         if accelerator_config:
@@ -224,7 +222,7 @@ def _fsdp_in_groups(settings: FSDPSettings, groups: ParallelismConfig) -> Iterat
         )
 
 
-def _deepspeed_contradictions(config: dict[str, Any], args: ProcessView) -> list[str]:
+def _deepspeed_contradictions(config: dict[str, Any], args: TrainingArguments) -> list[str]:
     """Return a sentence about values of the configuration that differ from the arguments."""
     contradictions = fill_from_arguments(config, args, launched_world_size())
     if not contradictions:

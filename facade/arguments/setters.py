@@ -1,6 +1,7 @@
 """Methods that set several related arguments."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ...lightning_modules.common.redaction import secret
@@ -13,13 +14,12 @@ Self = TypeVar("Self", bound="Setters")
 
 
 class Setters(ArgumentFields):
-    """The `set_*` methods of `transformers.TrainingArguments`, but what is given is checked as in
-    the constructor.
+    """The `set_*` methods of `transformers.TrainingArguments`; values are checked.
 
-    Each takes arguments under shorter names, resets to its default what is not given, and returns
-    the object itself. On an error the object stays as it was: ValueError and TypeError for what
-    cannot be, NotImplementedError for what is not there yet. Only the fields that are set are
-    looked at, so that methods can be called in any order.
+    Each accepts arguments under shorter names, resets the others of its kind to their defaults, and
+    returns the object itself. On an error the object does not change: ValueError and TypeError for
+    invalid values, NotImplementedError for unsupported ones. Only the fields that are set are
+    checked, so that the methods can be called in any order.
     """
 
     def set_training(
@@ -34,16 +34,11 @@ class Setters(ArgumentFields):
         gradient_checkpointing: bool = False,
         activation_checkpointing: bool = False,
     ) -> Self:
-        """As the method of that name in the reference: the arguments of training; turns
-        `do_train` on.
-        """
-        do_train = True
-        gradient_checkpointing = activation_checkpointing = (
-            gradient_checkpointing or activation_checkpointing
-        )
-        return _assign(
-            self, locals(), batch_size="per_device_train_batch_size", num_epochs="num_train_epochs"
-        )
+        """Set the arguments of training, and `do_train`."""
+        activation_checkpointing = gradient_checkpointing or activation_checkpointing
+        gradient_checkpointing = activation_checkpointing
+        renamed = {"batch_size": "per_device_train_batch_size", "num_epochs": "num_train_epochs"}
+        return _assign(self, locals(), renamed=renamed, do_train=True)
 
     def set_evaluate(
         self: Self,
@@ -54,24 +49,20 @@ class Setters(ArgumentFields):
         delay: float | None = None,
         loss_only: bool = False,
     ) -> Self:
-        """As the method of that name in the reference, but no delay is 0, where the reference then
-        fails in training.
+        """Set the arguments of evaluation, and `do_eval` if there is a strategy.
 
-        Sets `do_eval` to whether there is a strategy.
+        A delay of None becomes 0; with transformers the training would then fail.
         """
         strategy = IntervalStrategy(strategy)
         delay = delay or 0
-        do_eval = strategy != IntervalStrategy.NO
         renamed = {"batch_size": "per_device_eval_batch_size", "loss_only": "prediction_loss_only"}
-        return _assign(self, locals(), "eval_", **renamed)
+        do_eval = strategy != IntervalStrategy.NO
+        return _assign(self, locals(), prefix="eval_", renamed=renamed, do_eval=do_eval)
 
     def set_testing(self: Self, batch_size: int = 8, loss_only: bool = False) -> Self:
-        """As the method of that name in the reference: the arguments of prediction; turns
-        `do_predict` on.
-        """
-        do_predict = True
+        """Set the arguments of prediction, and `do_predict`."""
         renamed = {"batch_size": "per_device_eval_batch_size", "loss_only": "prediction_loss_only"}
-        return _assign(self, locals(), **renamed)
+        return _assign(self, locals(), renamed=renamed, do_predict=True)
 
     def set_save(
         self: Self,
@@ -80,16 +71,14 @@ class Setters(ArgumentFields):
         total_limit: int | None = None,
         on_each_node: bool = False,
     ) -> Self:
-        """As the method of that name in the reference: sets when and how checkpoints are
-        written.
-        """
+        """Set when and how checkpoints are written."""
         strategy = SaveStrategy(strategy)
         if strategy == SaveStrategy.STEPS and steps == 0:
             raise ValueError(
                 "set_save(strategy='steps', steps=0): pass a number of steps above 0, or "
                 "strategy='no'."
             )
-        return _assign(self, locals(), "save_")
+        return _assign(self, locals(), prefix="save_")
 
     def set_logging(
         self: Self,
@@ -102,9 +91,7 @@ class Setters(ArgumentFields):
         on_each_node: bool = False,
         replica_level: str = "passive",
     ) -> Self:
-        """As the method of that name in the reference, but `report_to` becomes a list as in the
-        constructor.
-        """
+        """Set when, what and where to log; `report_to` becomes a list as in the constructor."""
         strategy = IntervalStrategy(strategy)
         report_to = read_trackers("report_to", report_to)
         renamed = {
@@ -112,7 +99,7 @@ class Setters(ArgumentFields):
             "on_each_node": "log_on_each_node",
             "replica_level": "log_level_replica",
         }
-        return _assign(self, locals(), "logging_", **renamed)
+        return _assign(self, locals(), prefix="logging_", renamed=renamed)
 
     def set_push_to_hub(
         self: Self,
@@ -123,13 +110,10 @@ class Setters(ArgumentFields):
         always_push: bool = False,
         revision: str | None = None,
     ) -> Self:
-        """As the method of that name in the reference: turns `push_to_hub` on, and sets target
-        and strategy.
-        """
+        """Set the repository and the strategy of uploads, and `push_to_hub`."""
         token = secret(token)
         strategy = HubStrategy(strategy)
-        push_to_hub = True
-        return _assign(self, locals(), "hub_")
+        return _assign(self, locals(), prefix="hub_", push_to_hub=True)
 
     def set_optimizer(
         self: Self,
@@ -141,9 +125,11 @@ class Setters(ArgumentFields):
         epsilon: float = 1e-8,
         args: str | None = None,
     ) -> Self:
-        """As the method of that name in the reference: the optimizer and its settings."""
-        name = name if "." in name else OptimizerNames(name)
-        return _assign(self, locals(), "adam_", name="optim", args="optim_args")
+        """Set the optimizer and its settings."""
+        if "." not in name:
+            name = OptimizerNames(name)
+        renamed = {"name": "optim", "args": "optim_args"}
+        return _assign(self, locals(), prefix="adam_", renamed=renamed)
 
     def set_lr_scheduler(
         self: Self,
@@ -153,14 +139,13 @@ class Setters(ArgumentFields):
         warmup_steps: float = 0,
         warmup_ratio: float | None = None,
     ) -> Self:
-        """As the method of that name in the reference; the deprecated `warmup_ratio` goes into
-        `warmup_steps`.
-        """
-        name = SchedulerType(name)
+        """Set the schedule; the deprecated `warmup_ratio` sets `warmup_steps`."""
         if warmup_ratio is not None:
-            warmup_steps = warmup_ratio
+            return self.set_lr_scheduler(name, num_epochs, max_steps, warmup_steps=warmup_ratio)
         del warmup_ratio
-        return _assign(self, locals(), name="lr_scheduler_type", num_epochs="num_train_epochs")
+        name = SchedulerType(name)
+        renamed = {"name": "lr_scheduler_type", "num_epochs": "num_train_epochs"}
+        return _assign(self, locals(), renamed=renamed)
 
     def set_dataloader(
         self: Self,
@@ -177,36 +162,46 @@ class Setters(ArgumentFields):
         multiprocessing_context: str | None = None,
         in_order: bool = True,
     ) -> Self:
-        """As the method of that name in the reference: sets the loading of data."""
-        train = "per_device_train_batch_size"
-        evaluation = "per_device_eval_batch_size"
+        """Set the loading of data."""
         renamed = {
-            "train_batch_size": train,
-            "eval_batch_size": evaluation,
+            "train_batch_size": "per_device_train_batch_size",
+            "eval_batch_size": "per_device_eval_batch_size",
             "sampler_seed": "data_seed",
         }
-        return _assign(self, locals(), "dataloader_", **renamed)
+        return _assign(self, locals(), prefix="dataloader_", renamed=renamed)
 
 
-def _assign(args: Self, given: dict[str, Any], prefix: str = "", /, **renamed: str) -> Self:
-    """Set fields once they have been found good on a copy.
+def _assign(
+    args: Self,
+    parameters: Mapping[str, Any],
+    *,
+    prefix: str = "",
+    renamed: Mapping[str, str] | None = None,
+    **values: Any,
+) -> Self:
+    """Set fields after they have been checked on a copy.
 
     Args:
-        args: the object.
-        given: values by parameter, and other local variables, which are left out.
-        prefix: of the fields, where one is called by it and the parameter.
-        **renamed: fields by parameter, where they are called otherwise.
+        args: The training arguments.
+        parameters: Local variables of a `set_*` method; those that are not fields are ignored.
+        prefix: Many fields are called by it and the parameter.
+        renamed: Other fields by parameter.
+        **values: More fields by name.
     """
-    known = args.__dataclass_fields__
-    names = {
-        one: f"{prefix}{one}" if f"{prefix}{one}" in known else renamed.get(one, one)
-        for one in given
-    }
-    values = {name: given[one] for one, name in names.items() if name in known}
+    field_names = args.__dataclass_fields__
+    renamed = renamed or {}
+    for parameter, value in parameters.items():
+        name = f"{prefix}{parameter}"
+        if name not in field_names:
+            name = renamed.get(parameter, parameter)
+        if name in field_names:
+            values[name] = value
+
     trial = copy.copy(args)
-    for target, check in ((trial, True), (args, False)):
-        for name, value in values.items():
-            setattr(target, name, value)
-        if check:
-            raise_for_problems(trial, values)
+    for name, value in values.items():
+        setattr(trial, name, value)
+    raise_for_problems(trial, values)
+
+    for name, value in values.items():
+        setattr(args, name, value)
     return args

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .accelerator import AcceleratorConfig, read_accelerator_config
-from .argument import anything, argument, number, whole_number
+from .argument import SettingsDict, anything, argument, number, whole_number
 from .deepspeed_config import read_deepspeed
 from .enums import DebugOption, FSDPOption
 from .fsdp_config import FSDP_DEFAULTS, read_fsdp_config, read_fsdp_words
@@ -35,7 +35,7 @@ class PlatformArguments:
     use_cpu: bool = argument(
         False, "Compute on the CPU even beside an accelerator.", "`Trainer(accelerator='cpu')`"
     )
-    accelerator_config: dict | str | None = argument(
+    accelerator_config: SettingsDict | str | None = argument(
         None,
         "How batches are distributed over processes: a dict, or the path of a JSON file.",
         "how samplers and loaders distribute batches. Not possible: a class in place of an object",
@@ -199,7 +199,7 @@ class DistributedArguments:
         read=read_fsdp_config,
         unset=FSDP_DEFAULTS.copy,
     )
-    deepspeed: dict | str | None = argument(
+    deepspeed: SettingsDict | str | None = argument(
         None,
         "Settings of DeepSpeed: a dict, or the path of a JSON file.",
         "`Trainer(strategy=)`: `DeepSpeedStrategy`",

@@ -1,7 +1,6 @@
-"""`TrainingArguments` and `Seq2SeqTrainingArguments`: fields, validation and export joined in
-one class.
-"""
+"""`TrainingArguments` and `Seq2SeqTrainingArguments`: fields, validation and export together."""
 
+import inspect
 import json
 import logging
 import math
@@ -9,7 +8,7 @@ import os
 import sys
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from ...lightning_modules.common.local_paths import address_of
 from ..distributed.process import join_others
@@ -34,40 +33,49 @@ class Serialization(ArgumentFields):
     """The serialization methods of `transformers.TrainingArguments`; tokens are masked."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As the method of that name in the reference, but what is nested is copied, never changed
-        in place.
+        """Return all fields by name; nested values are copied.
 
         Returns:
-            All fields by name: members of enumerations as text, configurations as dicts, tokens as
-            a placeholder; `output_dir` as the address, if it is the folder of one.
+            Members of enumerations as text, configurations as dicts, tokens as placeholders;
+            `output_dir` as the address if it is the local folder of one.
         """
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+        values: dict[str, Any] = {}
+        for item in fields(self):
+            if item.init:
+                values[item.name] = _masked(item.name, _plain(getattr(self, item.name)))
         values["output_dir"] = address_of(values["output_dir"]) or values["output_dir"]
-        return {name: _masked(name, _plain(value)) for name, value in values.items()}
+        return values
 
     def to_json_string(self) -> str:
         """`to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=2)
 
     def to_sanitized_dict(self) -> dict[str, Any]:
-        """`to_dict` and the batch sizes, with everything a tracker cannot take turned into text."""
+        """`to_dict` and the batch sizes; values that trackers do not accept become text."""
+        accepted_types: list[type] = [bool, int, float, str]
         torch = sys.modules.get("torch")
-        kept = (bool, int, float, str, *([torch.Tensor] if torch else []))
+        if torch is not None:
+            accepted_types.append(torch.Tensor)
+
         values = self.to_dict()
-        values |= {name: getattr(self, name) for name in ("train_batch_size", "eval_batch_size")}
-        return {
-            name: value if type(value) in kept else str(value) for name, value in values.items()
-        }
+        for name in ("train_batch_size", "eval_batch_size"):
+            values[name] = getattr(self, name)
+        for name, value in values.items():
+            if type(value) not in accepted_types:
+                values[name] = str(value)
+        return values
 
     def __str__(self) -> str:
-        named = {item.name: getattr(self, item.name) for item in fields(self)}
-        lines = [f"{name}={_masked(name, named[name])},\n" for name in sorted(named)]
+        lines: list[str] = []
+        for name in sorted(item.name for item in fields(self)):
+            value = _masked(name, getattr(self, name))
+            lines.append(f"{name}={value},\n")
         return f"{type(self).__name__}(\n{''.join(lines)})"
 
     __repr__ = __str__
 
 
-def _masked(name: str, value: Any) -> Any:
+def _masked(name: str, value: object) -> object:
     return f"<{name.upper()}>" if name.endswith("_token") else value
 
 
@@ -78,90 +86,101 @@ def _plain(value: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.dtype):
         return _dtype_name(value)
+
     if isinstance(value, dict):
-        return {
-            key: _dtype_name(item) if key == "dtype" else _plain(item)
-            for key, item in value.items()
-        }
+        plain: dict[Any, Any] = {}
+        for key, item in cast("dict[Any, Any]", value).items():
+            plain[key] = _dtype_name(item) if key == "dtype" else _plain(item)
+        return plain
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_plain(item) for item in cast("list[Any]", value)]
+
+    # Configurations of other libraries; a class has no values.
     for method in ("to_dict", "to_json"):
         if hasattr(value, method) and not isinstance(value, type):
             return _plain(getattr(value, method)())
     return value
 
 
-def _dtype_name(value: Any) -> Any:
+def _dtype_name(value: object) -> str | None:
     """Return the name of a dtype, such as "float16"."""
-    return value if value is None or isinstance(value, str) else str(value).rpartition(".")[2]
+    if value is None or isinstance(value, str):
+        return value
+    return str(value).rpartition(".")[2]
+
+
+def _describe_arguments(cls: type[ArgumentFields]) -> None:
+    """Add a section with all arguments to the docstring of a class, for `help()` and notebooks."""
+    if cls.__doc__ is None:  # python -OO
+        return
+    lines = ["Args:"]
+    for item in fields(cls):
+        lines.append(f"    {item.name}: {item.metadata['help']}")
+    description, raises, errors = inspect.cleandoc(cls.__doc__).partition("Raises:\n")
+    arguments = "\n".join(lines)
+    cls.__doc__ = f"{description}{arguments}\n\n{raises}{errors}"
 
 
 @understand_old_names
 @dataclass(repr=False)
 class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
-    """As `transformers.TrainingArguments`: the same fields, in the same order, with the same
-    defaults.
+    """As `transformers.TrainingArguments`: the same fields, in the same order, same defaults.
 
-    Each field is described in the modules of this folder and in
-    `dataclasses.fields(...)[i].metadata`. Arguments are converted and checked together, before
-    anything is written. Fields may be changed later; their readers then check again
-    (`rules.raise_for_problems`). A subclass that is a dataclass may add fields and change defaults;
-    one with a `__post_init__` of its own must call this one.
+    Arguments are converted and checked before anything is written. Unknown names are reported
+    first, all in one error; then all invalid values and combinations, again in one error. Fields
+    may be changed later; their readers then check again (`rules.raise_for_problems`). A subclass
+    that is a dataclass may add fields and change defaults; its `__post_init__` must call this one.
 
     If a launcher such as torchrun started several processes, this one joins their process group
     here, so that scripts can use torch.distributed and `main_process_first` from then on.
 
     Raises:
-        TypeError: Arguments that do not exist, all in one message and before any value is looked
-            at; or values of the wrong type, and no other mistakes.
-        ValueError: Invalid values; all in one message.
-        NotImplementedError: Unsupported arguments, each with what to do instead.
+        TypeError: Arguments do not exist, or have values of a wrong type and nothing else is wrong.
+        ValueError: Invalid values and combinations.
+        NotImplementedError: Unsupported values, each with an alternative.
         FileNotFoundError: The JSON file of `accelerator_config` or `fsdp_config` does not exist.
     """
 
     _VALID_DICT_FIELDS = [
-        *("accelerator_config", "fsdp_config", "deepspeed"),
-        *(
-            "gradient_checkpointing_kwargs",
-            "activation_checkpointing_kwargs",
-            "lr_scheduler_kwargs",
-            "parameter_rules",
-        ),
+        "accelerator_config",
+        "fsdp_config",
+        "deepspeed",
+        "gradient_checkpointing_kwargs",
+        "activation_checkpointing_kwargs",
+        "lr_scheduler_kwargs",
+        "parameter_rules",
     ]
-    # Set by `derive`.
-    _checkpointing = None
-    # Read by scripts of the reference. There is no such plugin here.
+    # Scripts for `transformers` read these; lightrainer has no such plugins.
     deepspeed_plugin = None
-    hf_deepspeed_config = None  # that of `deepspeed`, where that is given
     fsdp_plugin_args = None
 
     def __post_init__(self) -> None:
-        # Values: those of a trial, then those of the script, and those of the launcher where the
-        # script has none.
+        # The values of a trial override those of the script; the launcher sets what is left.
         apply_trial(self)
         values, errors = read_fields(self)
         vars(self).update(values)
         apply_launcher(self)
-        if self._from_launcher:
-            values, more_errors = read_fields(self, self._from_launcher)
+        if self.set_by_launcher:
+            values, launcher_errors = read_fields(self, self.set_by_launcher)
             vars(self).update(values)
-            errors |= more_errors
+            errors |= launcher_errors
         derive(self)
-        for warning in report(
-            self, {item.name: getattr(self, item.name) for item in fields(self)}, errors
-        ):
+
+        # One error for all fields and rules.
+        derived_values = {item.name: getattr(self, item.name) for item in fields(self)}
+        for warning in report(self, derived_values, errors):
             logger.warning(warning)
 
-        # Effects on the process.
-        join_others(*self._asked_of_process)
+        # Join the process group, and tell other libraries.
+        join_others(*self._process_options)
         if old_names.accepted():
             export_process(self)
-        settings = settings_of(self) if self.fsdp else None
-        export_loaders(None if settings is None else settings.cpu_ram_efficient_loading)
+        fsdp_settings = settings_of(self)
+        export_loaders(fsdp_settings and fsdp_settings.cpu_ram_efficient_loading)
         if self.deepspeed or f"{__package__}.hf_deepspeed" in sys.modules:
             self._export_deepspeed()
-        # As in the reference a compiled model uses TF32 unless `tf32` says otherwise: its products
-        # take the most time.
+
+        # As in transformers a compiled model uses TF32 unless `tf32` is set.
         tf32 = self.tf32
         if tf32 is None and self.torch_compile and (self.bf16 or not self.fp16):
             tf32 = True
@@ -189,9 +208,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
         return self.per_device_eval_batch_size
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
-        """As the method of that name in the reference: optimizer steps of warm-up in a run of so
-        many steps.
-        """
+        """Return the optimizer steps of warm-up in a run of `num_training_steps` steps."""
         if self.warmup_steps >= 1:
             return int(self.warmup_steps)
         return math.ceil(num_training_steps * self.warmup_steps)
@@ -204,12 +221,11 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
 class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
     """As `transformers.Seq2SeqTrainingArguments`, but `sortish_sampler` has an effect.
 
-    The reference accepts `sortish_sampler` and never reads it. Here it does what its documentation
-    says, for the training data of any kind that has a length: batches of samples of similar length,
-    as with `train_sampling_strategy="group_by_length"`. Evaluation and prediction keep the order of
-    their data.
+    transformers accepts `sortish_sampler` and never reads it. Here training batches contain samples
+    of similar length, as with `train_sampling_strategy="group_by_length"`, if the data has a
+    length. Evaluation and prediction keep the order of their data.
 
-    `generation_max_length`, `generation_num_beams` and `generation_config` are read where
+    `generation_max_length`, `generation_num_beams` and `generation_config` are read if
     `predict_with_generate` is True. A `generation_config` may be an object such as
     `transformers.GenerationConfig`, a dict, a JSON file, the folder of a `generation_config.json`,
     or, for models that load theirs from the Hub, a name on the Hub; on a command line JSON text is
@@ -222,16 +238,15 @@ class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "generation_config"]
 
     def to_dict(self) -> dict[str, Any]:
-        """As `transformers.Seq2SeqTrainingArguments.to_dict`, but a path is text, and so always fit
-        for JSON.
-
-        Returns:
-            All fields by name; `generation_config` as a dict where it is an object.
-        """
+        """Return all fields by name; `generation_config` as a dict or as text."""
         values = super().to_dict()
         config = values["generation_config"]
         if isinstance(config, os.PathLike):
-            values["generation_config"] = os.fspath(config)
+            values["generation_config"] = os.fspath(cast("os.PathLike[str]", config))
         elif hasattr(config, "__dict__"):
-            values["generation_config"] = dict(vars(config))
+            values["generation_config"] = dict(vars(cast("object", config)))
         return values
+
+
+_describe_arguments(TrainingArguments)
+_describe_arguments(Seq2SeqTrainingArguments)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .argument import anything, argument, number, whole_number
+from .argument import SettingsDict, anything, argument, number, whole_number
 from .enums import OptimizerNames, SchedulerType
 from .readers import (
     read_cache_steps,
@@ -53,7 +53,7 @@ class OptimizationArguments:
         "Shape of the learning rate over time, a value of SchedulerType.",
         "`get_scheduler(name)`",
     )
-    lr_scheduler_kwargs: dict | str | None = argument(
+    lr_scheduler_kwargs: SettingsDict | str | None = argument(
         None,
         "Further settings of the schedule, such as {'num_cycles': 2}; as a dict or as JSON.",
         "`get_scheduler(scheduler_specific_kwargs=)`",

@@ -1,6 +1,4 @@
-"""The options of a script that is a trial of `lightrainer sweep`: its argparse parser gives them
-the trial's values.
-"""
+"""Give the options of a script that is a trial of `lightrainer sweep` the trial's values."""
 
 from __future__ import annotations
 
@@ -10,27 +8,26 @@ from collections.abc import Callable, Sequence
 
 from .sweep_trial import this_trial
 
-Parsed = tuple[argparse.Namespace, list[str]]
-Parse = Callable[..., Parsed]
+ParsedWords = tuple[argparse.Namespace, list[str]]
 
 
 def parse_with_trial(
-    parse: Parse,
+    parse: Callable[..., ParsedWords],
     parser: argparse.ArgumentParser,
     args: Sequence[str] | None,
     namespace: argparse.Namespace | None,
-) -> Parsed:
+) -> ParsedWords:
     """Parse the command line of a script with the values of its trial.
 
-    An option gets its value even where a training argument has the same name, and null as None.
-    Words of the sweep that the parser does not know are left out: another parser, or training
-    arguments, may read them, and otherwise the training reports them.
+    An option gets its value even if a training argument has the same name, and null as None. Words
+    of the sweep that the parser does not know are removed: another parser, or training arguments,
+    may read them, and otherwise the training reports them.
 
     Args:
         parse: `argparse.ArgumentParser.parse_known_args`.
-        parser: of the script.
-        args: its parameters.
-        namespace: its parameters.
+        parser: The parser of the script.
+        args: See `parse`.
+        namespace: See `parse`.
     """
     trial = this_trial()
     if trial is None:
@@ -40,9 +37,11 @@ def parse_with_trial(
         trial.read.update(trial.options)
         return parse(parser, args, namespace)
 
-    given = sys.argv[1:] if args is None else args
-    words = [word for word in given if word not in trial.words.values()]
-    nulls = []
+    # Replace the words of the sweep by the spelling of the script's options.
+    if args is None:
+        args = sys.argv[1:]
+    words = [word for word in args if word not in trial.words.values()]
+    null_options: list[str] = []
     trial.is_parsed = True
     for name, value in {**trial.values, **trial.options}.items():
         option = _option(parser, name)
@@ -50,19 +49,18 @@ def parse_with_trial(
             continue
         trial.read.add(name)
         if value is None:
-            nulls.append(option.dest)
+            null_options.append(option.dest)
         elif name in trial.words:
             words.append(option.option_strings[0] + trial.words[name].removeprefix(f"--{name}"))
 
-    parsed, rest = parse(parser, words, namespace)
-    for name in nulls:  # no words of a command line mean None
+    # No words of a command line mean None.
+    parsed, unknown_words = parse(parser, words, namespace)
+    for name in null_options:
         setattr(parsed, name, None)
-    return parsed, rest
+    return parsed, unknown_words
 
 
 def _option(parser: argparse.ArgumentParser, name: str) -> argparse.Action | None:
-    """Return the option of a parser that has this name, with underscores or with dashes; None if
-    it has none.
-    """
-    declared = parser._option_string_actions
-    return declared.get(f"--{name}") or declared.get(f"--{name.replace('_', '-')}")
+    """Return the option with this name, with underscores or dashes; None without one."""
+    options = parser._option_string_actions
+    return options.get(f"--{name}") or options.get(f"--{name.replace('_', '-')}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import typing
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, get_args
+from types import NoneType
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from .fields import ARGUMENTS, ArgumentFields
@@ -24,125 +24,152 @@ _IN_OTHER_FORMS = {
     "parallelism_config",
     "report_to",
 }
-"""Arguments that may be written in ways that only their construction understands."""
-_TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+"""Arguments with forms that only construction converts."""
+_TRUE_WORDS = {"true", "yes", "on", "1"}
+_FALSE_WORDS = {"false", "no", "off", "0"}
 
 
-def apply(args: Any, values: Any) -> list[str]:
-    """Set the values of a trial, each cast to what its field is declared to hold.
+def apply(args: object, values: object) -> list[str]:
+    """Set the values of a trial, each cast to the type that its field is declared with.
 
-    A name that the arguments do not have is skipped with a warning: `model_init` may use it.
+    A name that is not an argument is skipped with a warning: `model_init` may use it.
 
     Args:
-        args: the training arguments, changed in place; left as they are where something cannot be.
-        values: by name.
+        args: The training arguments, changed in place; not changed if there is an error.
+        values: The values by name.
 
     Returns:
         The names that were set.
 
     Raises:
-        TypeError: `values` is no mapping.
-        ValueError: a name is nested, or a value cannot be cast.
+        TypeError: `values` is not a mapping.
+        ValueError: A name is nested, or a value cannot be cast.
     """
     if not isinstance(values, Mapping):
         raise TypeError(
             f"hp_space returned {values!r:.80}. It has to return a dict of training arguments."
         )
-    declared, cast_values = declared_types(args), {}
-    for name, value in values.items():
-        if _is_known(args, name):
-            cast_values[name] = cast(name, value, declared.get(name), getattr(args, name, None))
+
+    # Cast all values before any is set.
+    declared = declared_types(args)
+    cast_values: dict[str, Any] = {}
+    for name, value in cast("Mapping[str, Any]", values).items():
+        if _is_argument(args, name):
+            present_value = getattr(args, name, None)
+            cast_values[name] = cast_to_field(name, value, declared.get(name), present_value)
     for name, value in cast_values.items():
         setattr(args, name, value)
+
+    # Errors of these are reported when the training begins.
     if _IN_OTHER_FORMS & set(cast_values) and isinstance(args, ArgumentFields):
-        read, errors = read_fields(args, cast_values)
-        for name in read.keys() - errors.keys():  # errors are reported when the training begins
-            setattr(args, name, read[name])
+        converted_values, errors = read_fields(args, cast_values)
+        for name, value in converted_values.items():
+            if name not in errors:
+                setattr(args, name, value)
     return list(cast_values)
 
 
-def cast(name: str, value: Any, declared: Any, present: Any) -> Any:
+def cast_to_field(name: str, value: Any, declared: Any, present_value: object) -> Any:
     """Cast a value to the type of a field, such as text to a truth value.
 
     Args:
-        name: the field.
-        value: of the trial.
-        declared: the field's type, None if not known.
-        present: the current value, whose type counts if none is declared.
+        name: The field.
+        value: The value of the trial.
+        declared: The field's type, None if unknown.
+        present_value: The current value, whose type counts if none is declared.
 
     Raises:
-        ValueError: it cannot be cast.
+        ValueError: It cannot be cast.
     """
-    value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+    # Numbers of NumPy and torch.
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        value = value.item()
     if value is None:
         return None
+
     try:
-        if isinstance(present, Enum) and name not in ARGUMENTS:
-            return type(present)(value)
-        kinds = set(get_args(declared)) or {
-            declared if isinstance(declared, type) else type(present)
-        }
-        kinds = {typing.get_origin(kind) or kind for kind in kinds} - {type(None)}
-        classes = {kind for kind in kinds if isinstance(kind, type)}
-        if name in ARGUMENTS and any(issubclass(kind, Enum) for kind in classes):
+        if isinstance(present_value, Enum) and name not in ARGUMENTS:
+            return type(present_value)(value)
+        types = _types_of(declared, present_value)
+        if name in ARGUMENTS and any(issubclass(kind, Enum) for kind in types):
             return ARGUMENTS[name].read(name, value)
-        return _cast(value, classes)
+        return _cast_to_type(value, types)
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"The search has {name}={value!r}, which the training argument cannot hold: {error}"
         ) from None
 
 
-def _cast(value: Any, kinds: set[type]) -> Any:
-    if dict in kinds and isinstance(value, str) and value.startswith("{"):
+def _types_of(declared: Any, present_value: object) -> set[type]:
+    """Return the classes of an annotation, without NoneType and type parameters."""
+    annotations = get_args(declared)
+    if not annotations:
+        annotations = (declared if isinstance(declared, type) else type(present_value),)
+    types: set[type] = set()
+    for annotation in annotations:
+        kind = get_origin(annotation) or annotation
+        if isinstance(kind, type) and kind is not NoneType:
+            types.add(cast("type", kind))
+    return types
+
+
+def _cast_to_type(value: Any, types: set[type]) -> Any:
+    if dict in types and isinstance(value, str) and value.startswith("{"):
         return json.loads(value)
-    numbers = kinds & {bool, int, float}
-    if (
-        not numbers
-        or (type(value) in kinds and type(value) is not str)
-        or (str in kinds and isinstance(value, str))
-    ):
+
+    # Values of a declared type stay as they are; text is a number unless text is declared.
+    number_types = types & {bool, int, float}
+    if not number_types:
         return value
-    if numbers == {bool}:
-        return _truth(value)
-    if isinstance(value, (str, bool, int, float)):
-        # Ray samples integers as floats
-        return float(value) if float in numbers else int(float(value))
-    return value
+    if isinstance(value, str):
+        if str in types:
+            return value
+    elif type(value) in types:
+        return value
+
+    if number_types == {bool}:
+        return _truth_value(value)
+    if not isinstance(value, (str, bool, int, float)):
+        return value
+    number = float(value)  # Ray samples integers as floats
+    return number if float in number_types else int(number)
 
 
-def _truth(value: Any) -> bool:
+def _truth_value(value: object) -> bool:
     word = str(value).lower()
-    if word in _TRUE | _FALSE:
-        return word in _TRUE
+    if word in _TRUE_WORDS:
+        return True
+    if word in _FALSE_WORDS:
+        return False
     if isinstance(value, (int, float)) and value in (0, 1):
         return bool(value)
-    raise ValueError("it takes True or False.")
+    raise ValueError("it must be True or False.")
 
 
-def _is_known(args: Any, name: Any) -> bool:
+def _is_argument(args: object, name: str) -> bool:
     if hasattr(args, name):
         return True
     if "." in name:
         raise ValueError(
             f"hp_space has the nested name {name!r}: return the whole argument, which is a dict."
         )
-    near = did_you_mean(
-        name, [item.name for item in fields(args)] if is_dataclass(args) else vars(args)
-    )
+    names = list(vars(args))
+    if is_dataclass(args):
+        names = [item.name for item in fields(args)]
     logger.warning(
-        "The search has %r, which is no training argument.%s model_init may read trial.params.",
+        "The search has %r, which is not a training argument.%s model_init may read trial.params.",
         name,
-        near,
+        did_you_mean(name, names),
     )
     return False
 
 
-def declared_types(args: Any) -> dict[str, Any]:
+def declared_types(args: object) -> dict[str, Any]:
     """Return the types of the fields of training arguments, or of their class, by name."""
     if not is_dataclass(args):
         return {}
+    cls = args if isinstance(args, type) else type(args)
     try:
-        return typing.get_type_hints(args if isinstance(args, type) else type(args))
-    except Exception:  # names that only type checkers see
+        return get_type_hints(cls)
+    except Exception:  # names that only type checkers know
         return {item.name: item.type for item in fields(args)}

@@ -1,6 +1,4 @@
-"""Refuse unknown arguments with advice, and understand those of transformers 4 where they are
-accepted.
-"""
+"""Refuse unknown arguments with advice, and convert those of transformers 4 if accepted."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections.abc import Collection, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...lightning_modules.common.redaction import secret_values
-from .old_names import OLD_NAMES, OldAttribute, accepted, advice, modernised
+from .old_names import OLD_NAMES, OldAttribute, accepted, advice, with_current_names
 
 if TYPE_CHECKING:
     from typing import Self
@@ -27,9 +25,9 @@ class NamesItsArguments:
         """As `object.__new__`, but unknown keywords are refused with advice.
 
         Raises:
-            TypeError: see `refuse_unknown`.
+            TypeError: See `refuse_unknown`.
         """
-        kwargs = dict.fromkeys(kwargs)  # keep tokens out of tracebacks
+        kwargs = dict.fromkeys(kwargs)  # tracebacks show local variables: keep no tokens
         refuse_unknown(cls, kwargs)
         return super().__new__(cls)
 
@@ -41,14 +39,13 @@ class NamesItsArguments:
     def _old_names(cls) -> Set[str]:
         return OLD_NAMES.keys() - getattr(cls, "__dataclass_fields__", {}).keys()
 
-    def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
-        old = self._old_names()
-        current = modernised(given, old)
-        # What no argument takes the place of can still be read.
-        vars(self).update(
-            (name, given[name]) for name in old if name in given and not OLD_NAMES[name].to
-        )
-        return current
+    def _with_current_names(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        old_names = self._old_names()
+        # Arguments without a successor can still be read.
+        for name in old_names:
+            if name in kwargs and not OLD_NAMES[name].to:
+                vars(self)[name] = kwargs[name]
+        return with_current_names(kwargs, old_names)
 
 
 for _name in OLD_NAMES:
@@ -56,64 +53,65 @@ for _name in OLD_NAMES:
 
 
 def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
-    """Refuse keywords that the constructor of a class does not take.
+    """Refuse keywords that the constructor of a class does not accept.
 
     Args:
-        cls: the class, which has the methods of `NamesItsArguments`.
-        kwargs: the keywords.
+        cls: The class, which has the methods of `NamesItsArguments`.
+        kwargs: The keywords.
 
     Raises:
-        TypeError: Names each unknown keyword and a remedy, without its value: a misspelt one may
-            have a secret.
+        TypeError: Names each unknown keyword and a remedy, without its value, which may be a
+            secret.
     """
     code = getattr(inspect.unwrap(cls.__init__), "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
         return
-    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    unknown = [name for name in kwargs if name not in known]
-    is_old = accepted() and not cls._old_names().isdisjoint(unknown)
-    # The constructor of a subclass; those of this package are decorated.
-    if (is_old or "hub_token" in known) and not hasattr(cls.__init__, "understands"):
+    parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    unknown = [name for name in kwargs if name not in parameters]
+    has_old_names = accepted() and not cls._old_names().isdisjoint(unknown)
+
+    # Constructors of subclasses are decorated here; those of this package are already.
+    is_decorated = hasattr(cls.__init__, "understands_old_names")
+    if (has_old_names or "hub_token" in parameters) and not is_decorated:
         understand_old_names(cls)
-    if is_old:
+    if has_old_names:
         unknown = [name for name in unknown if name not in cls._old_names()]
+
     if unknown:
-        said = [f"{name}: {cls._advice(name, known)}" for name in unknown]
-        several = (
-            f"{len(said)} arguments that {cls.__name__} does not have:\n" if len(said) > 1 else ""
-        )
-        raise TypeError(several + "\n".join(said))
+        lines = [f"{name}: {cls._advice(name, parameters)}" for name in unknown]
+        if len(lines) > 1:
+            lines.insert(0, f"{len(lines)} arguments of {cls.__name__} do not exist:")
+        raise TypeError("\n".join(lines))
 
 
 class SignatureOfInit:
-    """Descriptor that gives a class with a generic `__new__` the signature of its `__init__`."""
+    """Gives a class with a generic `__new__` the signature of its `__init__`."""
 
-    def __get__(self, instance: object, owner: Any) -> inspect.Signature:
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
         """Return the signature without `self`."""
         signature = inspect.signature(owner.__init__)
-        return signature.replace(parameters=list(signature.parameters.values())[1:])
+        parameters = list(signature.parameters.values())
+        return signature.replace(parameters=parameters[1:])
 
 
 T = TypeVar("T", bound=type)
 
 
 def understand_old_names(cls: T) -> T:
-    """Decorate a class so that its constructor takes keywords of transformers 4, where these are
-    accepted.
+    """Decorate a class whose constructor then converts keywords of transformers 4, if accepted.
 
     Tokens among the keywords are masked before the constructor runs, so that tracebacks do not show
     them.
     """
-    plain: Any = cls.__init__
+    constructor = cls.__init__
 
-    @functools.wraps(plain)
-    def understanding(self: Any, *args: Any, **kwargs: Any) -> None:
+    @functools.wraps(constructor)
+    def with_old_names(self: Any, *args: Any, **kwargs: Any) -> None:
         kwargs = secret_values(kwargs)
         if accepted() and not self._old_names().isdisjoint(kwargs):
-            kwargs = self._modernise(kwargs)
-        plain(self, *args, **kwargs)
+            kwargs = self._with_current_names(kwargs)
+        constructor(self, *args, **kwargs)
 
-    marked: Any = understanding
-    marked.understands = True
-    cls.__init__ = marked
+    vars(with_old_names)["understands_old_names"] = True
+    cls.__init__ = with_old_names
     return cls

@@ -175,8 +175,8 @@ def _further(args: TrainingArguments) -> list[Row]:
     schedule, and trackers.
     """
     rows: list[Row] = []
-    if args._from_launcher:
-        rows.append(("launcher", "taken from its variables", ", ".join(args._from_launcher)))
+    if args.set_by_launcher:
+        rows.append(("launcher", "taken from its variables", ", ".join(args.set_by_launcher)))
     if args.torch_compile:
         compiled = {
             "backend": args.torch_compile_backend,

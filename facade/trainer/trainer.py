@@ -306,7 +306,7 @@ class Trainer:
     def _old_names(cls) -> Set[str]:
         return {"tokenizer"}
 
-    def _modernise(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _with_current_names(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         return checks.without_tokenizer(kwargs)
 
     @classmethod

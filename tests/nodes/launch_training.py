@@ -58,7 +58,7 @@ def main(folder: Path, given: dict) -> None:
             {key: entry.get(key) for key in ("loss", "grad_norm")}
             for entry in trainer.state.log_history[:-1]
         ]
-        taken = trainer.args._from_launcher
+        taken = trainer.args.set_by_launcher
         (folder / "seen.json").write_text(
             json.dumps([logs, trainer.plan.strategy.name, args.world_size, taken])
         )

@@ -111,12 +111,20 @@ def for_type_checkers(path):
     return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
 
 
+TYPES = (
+    "Trainer",
+    "TrainerModule",
+    "TrainingRun",
+    "TrainingArguments",
+    "Seq2SeqTrainingArguments",
+)
+"""Classes that all rooms of the facade may name for type checkers."""
+
+
 def names_the_trainer(path, node):
-    """Return whether a statement imports the Trainer, or the module of its training, as a type."""
+    """Return whether a statement imports the Trainer or its arguments, as types."""
     found = resolved(path, node)
-    known = {
-        ("lightrainer", "facade", name) for name in ("Trainer", "TrainerModule", "TrainingRun")
-    }
+    known = {("lightrainer", "facade", name) for name in TYPES}
     return node in for_type_checkers(path) and set(found) <= known
 
 
@@ -124,7 +132,7 @@ def names_the_trainer(path, node):
 def imports(path):
     """Everything that a module imports, also by `import_module` and `__import__` with a text.
 
-    All rooms of the facade may name the Trainer for type checkers.
+    All rooms of the facade may name the Trainer and its arguments for type checkers.
     """
     found = []
     for node in ast.walk(tree(path)):

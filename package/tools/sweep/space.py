@@ -23,7 +23,7 @@ from optuna.distributions import (
 )
 from optuna.trial import create_trial
 
-from ...facade.arguments.trial_values import cast
+from ...facade.arguments.trial_values import cast_to_field
 from ...lightning_modules.common.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -382,7 +382,7 @@ def _require_fitting_values(name: str, distribution: Distribution, argument_type
             )
     accepts_none = argument_type is Any or type(None) in typing.get_args(argument_type)
     for value in values:
-        if cast(name, value, argument_type, None) is None and not accepts_none:
+        if cast_to_field(name, value, argument_type, None) is None and not accepts_none:
             raise ValueError("the training argument does not accept null. Remove it.")
 
 

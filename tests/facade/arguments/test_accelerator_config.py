@@ -43,7 +43,9 @@ def test_a_class_is_refused_as_in_the_reference():
     for kind in (AcceleratorConfig, ReferenceAcceleratorConfig, int):
         with pytest.raises(NotImplementedError):
             Reference(accelerator_config=kind)
-        with pytest.raises(NotImplementedError, match=rf"{kind.__name__}, a class: pass an object"):
+        with pytest.raises(
+            NotImplementedError, match=rf"{kind.__name__} is a class: pass an object"
+        ):
             make(kind)
 
 
@@ -72,7 +74,7 @@ def test_accumulation_steps_are_given_once():
     assert replace(args) == args
     with pytest.raises(
         ValueError,
-        match=r"num_steps=4, but gradient_accumulation_steps=2\. Give the one or the other",
+        match=r"num_steps=4, but gradient_accumulation_steps=2\. Pass one of the two",
     ):
         make(config, gradient_accumulation_steps=2)
     args.gradient_accumulation_steps = 8

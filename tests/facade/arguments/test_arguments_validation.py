@@ -75,7 +75,11 @@ WRONG_TYPES |= {
     "activation_checkpointing_kwargs": ["offload"],
 }
 WRONG_TYPES |= {"trackio_static_space_id": [True]}
+# Python counts True as the number 1.
+WRONG_TYPES |= {name: [True] for name in ("max_steps", "warmup_steps", "save_total_limit")}
 WRONG_VALUES = [
+    ({"torch_empty_cache_steps": True}, "torch_empty_cache_steps=True"),
+    ({"deepspeed": {"zero_optimization": {"stage": True}}}, "stage=True must be 0, 1, 2 or 3"),
     ({"adam_epsilon": -1}, "adam_epsilon=-1"),
     (
         {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 0},
@@ -111,6 +115,24 @@ def test_a_wrong_type_is_named(name, value):
 def test_a_wrong_value_is_named(kwargs, message):
     with pytest.raises(ValueError, match=message):
         TrainingArguments(use_cpu=True, **kwargs)
+
+
+def test_unknown_names_are_reported_before_bad_values_each_kind_in_one_error():
+    with pytest.raises(TypeError) as error:
+        TrainingArguments(learning_rte=1, no_such_name=2, seed=-1)
+    assert "learning_rte" in str(error.value)
+    assert "no_such_name" in str(error.value)
+    assert "seed" not in str(error.value)
+    with pytest.raises(ValueError, match="seed=-1") as error:
+        TrainingArguments(seed=-1, max_steps=True)
+    assert "max_steps=True" in str(error.value)
+
+
+@pytest.mark.parametrize("cls", [TrainingArguments, Seq2SeqTrainingArguments])
+def test_docstring_lists_all_arguments_with_their_help(cls):
+    lines = inspect.getdoc(cls).partition("Args:\n")[2].splitlines()
+    for field in dataclasses.fields(cls):
+        assert f"    {field.name}: {field.metadata['help']}" in lines
 
 
 def test_numbers_of_numpy_are_numbers():

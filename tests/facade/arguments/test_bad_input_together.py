@@ -35,7 +35,7 @@ def two_processes(monkeypatch):
 ZERO = {"zero_optimization": {"stage": 2}}
 IMPOSSIBLE = [
     ({"fsdp": "full_shard", "deepspeed": ZERO}, "fsdp='full_shard' and deepspeed "),
-    ({"parallelism_config": {"tp_size": 4}}, "tp_size=4 makes 4 processes, but there are 2"),
+    ({"parallelism_config": {"tp_size": 4}}, "tp_size=4 needs 4 processes, but there are 2"),
     ({"fsdp": "full_shard", "fsdp_config": "{broken"}, "fsdp_config=.* is not JSON"),
     ({"deepspeed": "{broken"}, "deepspeed=.* is not JSON"),
     ({"fsdp": "full_shard", "fsdp_config": {"no_such_key": 1}}, "no_such_key"),

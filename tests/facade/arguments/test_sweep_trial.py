@@ -66,9 +66,7 @@ def test_null_flags_and_negative_numbers_reach_options(trial):
 def test_options_that_a_second_parser_reads(trial, tmp_path):
     about = trial(options={"width": 3}, words={"width": "--width=3"})
     _, rest = parser().parse_known_args()
-    assert about.problem(arguments(tmp_path / "out")).startswith(
-        "Nothing in the script has read width"
-    )
+    assert about.problem(arguments(tmp_path / "out")).startswith("The script does not read width")
     assert parser(width={"type": int}).parse_args(rest).width == 3
     assert about.problem(arguments(tmp_path / "out")) is None
 
@@ -91,7 +89,7 @@ def test_a_fraction_for_a_whole_number_of_a_subclass_is_refused(trial, tmp_path)
         width: int = 8
 
     trial(options={"width": 2.7})
-    with pytest.raises(ValueError, match=r"width is a whole number, and the space has 2\.7"):
+    with pytest.raises(ValueError, match=r"width is a whole number, but the space has 2\.7"):
         Own(tmp_path / "out")
 
 

@@ -108,7 +108,7 @@ def test_several_problems_are_reported_together(tmp_path):
 
 def test_unknown_arguments_are_reported_together():
     with pytest.raises(
-        TypeError, match=r"^2 arguments that TrainingArguments does not have:\n"
+        TypeError, match=r"^2 arguments of TrainingArguments do not exist:\n"
     ) as error:
         lightrainer.TrainingArguments(evaluation_strategy="steps", learning_rte=1)
     assert [line.partition(": ")[0] for line in str(error.value).splitlines()[1:]] == [

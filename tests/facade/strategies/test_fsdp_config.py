@@ -151,13 +151,13 @@ REFUSALS = [
     ),
     ("full_shard", {"xla_fsdp_settings": "x"}, "a dict of options of XlaFullyShardedDataParallel"),
     ("full_shard", {"reshard_after_forward": True}, "pass fsdp_config['version']=2"),
-    ("full_shard", {"reshard_after_forward": "hybrid_shard"}, "fsdp says 'full_shard'"),
+    ("full_shard", {"reshard_after_forward": "hybrid_shard"}, "fsdp='full_shard' and fsdp_config"),
     (
         "auto_wrap",
         {"version": 2, "reshard_after_forward": "full_shard"},
         "must be True or False in version 2",
     ),
-    ("no_shard", {"version": 2}, "leave fsdp out, the processes then train with DDP"),
+    ("no_shard", {"version": 2}, "remove fsdp; the ranks then train with DDP"),
     ("full_shard", {"auto_wrap_policy": "SIZE_BASED_WRAP"}, "needs min_num_params above 0"),
     ("full_shard", {"activation_checkpointing": True}, "add 'auto_wrap' to fsdp"),
     (

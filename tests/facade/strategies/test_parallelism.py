@@ -38,10 +38,10 @@ def test_it_survives_copies_and_dicts(tmp_path):
 
 
 REFUSED = [
-    ({"tp_sizes": 2}, "'tp_sizes', which is not known. Did you mean 'tp_size'"),
+    ({"tp_sizes": 2}, "'tp_sizes' is not a known key. Did you mean 'tp_size'"),
     ({"tp_size": 0}, "tp_size=0 must be a whole number, at least 1"),
     ({"cp_backend": "ring"}, "cp_backend='ring' is not known. Choose from: torch"),
-    ({"cp_size": 2, "sp_size": 2}, "cp_size=2 and sp_size=2 both split sequences. Keep one"),
+    ({"cp_size": 2, "sp_size": 2}, "cp_size=2 and sp_size=2 cannot be combined"),
     (
         {"dp_replicate_size": 2, "tp_size": 2},
         "set dp_shard_size above 1 and dp_replicate_size to 1",
@@ -68,7 +68,7 @@ def test_sizes_are_compared_with_what_the_launcher_started(tmp_path, monkeypatch
     assert (said == []) is fits
     if not fits:
         assert (
-            f"dp_shard_size=2 * tp_size=2 makes 4 processes, but there are {processes}" in said[0]
+            f"dp_shard_size=2 * tp_size=2 needs 4 processes, but there are {processes}" in said[0]
         )
 
 

@@ -63,7 +63,7 @@ REFUSED = [
     ({"ray_scope": "all"}, "hyperparameter_search(scope=...)"),
     (
         {"evaluation_strategy": "epoch", "eval_strategy": "steps"},
-        "eval_strategy='steps' is given too",
+        "eval_strategy='steps' is passed too",
     ),
     ({"per_gpu_train_batch_size": -1}, "per_device_train_batch_size"),
     ({"push_to_hub_token": "hf_secret", "hub_token": "other"}, "hub_token=..."),
