@@ -76,7 +76,7 @@ class DeepSpeed(Strategy):
         Raises:
             ValueError: the configuration contradicts what is known by now.
         """
-        config = load_deepspeed(args.deepspeed)
+        config = load_deepspeed(args.deepspeed or {})
         if steps is None and args.max_steps > 0:
             steps = args.max_steps
 

@@ -7,7 +7,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
@@ -37,6 +37,7 @@ from ..evaluation.results import TrainingLength
 from .checks import require_dataset
 
 if TYPE_CHECKING:
+    from ..arguments import AcceleratorConfig
     from .. import Trainer
     from ..arguments import TrainingArguments
 
@@ -90,7 +91,11 @@ class DataLoading:
             collate_fn=collator,
             sampler=sampler,
             drop_last=args.dataloader_drop_last and not is_stream,
-            **ways_of_sharing(args, args.accelerator_config, trainer.accelerator.even_batches),
+            **ways_of_sharing(
+                args,
+                cast("AcceleratorConfig", args.accelerator_config),
+                trainer.accelerator.even_batches,
+            ),
             **self._worker_options(is_training and not is_stream),
         )
 

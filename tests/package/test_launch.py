@@ -213,7 +213,7 @@ def test_the_file_of_accelerate_config_is_the_default(started, tmp_path):
 REFUSED = [
     ("plain", {}, ["--num_proceses", "2"], "--num_proceses. Did you mean '--num_processes'"),
     ("plain", {}, ["--mixed_precision", "fp8"], "error: --mixed_precision fp8: set it to"),
-    ("plain", {}, ["--use_megatron_lm"], "error: --use_megatron_lm: there is no Megatron-LM"),
+    ("plain", {}, ["--use_megatron_lm"], "error: --use_megatron_lm: Megatron-LM is not supported"),
     ("plain", {"mixed_precision": "fp8"}, [], "launch.yaml: mixed_precision='fp8': set it to"),
     (
         "plain",

@@ -96,7 +96,7 @@ REFUSED = [
     (
         {"sp_handler": {"sp_attn_implementation": "flash_attention_2"}},
         {},
-        "'flash_attention_2' is not split",
+        "sp_attn_implementation='flash_attention_2'",
     ),
     ({"sp_handler": 3}, {}, "sp_handler=3 must be a dict"),
     (
