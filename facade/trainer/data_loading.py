@@ -37,9 +37,8 @@ from ..evaluation.results import TrainingLength
 from .checks import require_dataset
 
 if TYPE_CHECKING:
-    from ..arguments import AcceleratorConfig
     from .. import Trainer
-    from ..arguments import TrainingArguments
+    from ..arguments import AcceleratorConfig, TrainingArguments
 
 
 class DataLoading:
