@@ -293,7 +293,10 @@ def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):
         return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {name: True}}
 
     refused(
-        tmp_path, train, r"gradient_checkpointing_kwargs has 'foo'.*use_reentrant", **wrong("foo")
+        tmp_path,
+        train,
+        r"gradient_checkpointing_kwargs has no option 'foo'.*use_reentrant",
+        **wrong("foo"),
     )
     trainer(tmp_path, **wrong("preserve_rng_state")).train()
 
