@@ -9,7 +9,7 @@ from tiny import At, told
 
 from lightrainer.facade.search import retries
 from lightrainer.facade.search.report import table
-from lightrainer.facade.search.storages import open_storage
+from lightrainer.facade.search.storages import disconnect, open_storage
 
 
 def stop_at(step, error):
@@ -130,3 +130,12 @@ def test_a_database_has_a_heartbeat_and_retries(tmp_path):
         retries.fail_and_retry(study, number, max_retry=1)
     # The retry was given up too, and that was enough.
     assert [trial.state.name for trial in study.trials] == ["FAIL", "FAIL"]
+
+
+def test_the_connections_of_a_study_are_closed(tmp_path):
+    """A study wraps its database in a cache of optuna, whose private `_backend` it is."""
+    study = optuna.create_study(storage=open_storage(f"sqlite:///{tmp_path / 's.db'}"))
+    engine = study._storage._backend.engine
+    pool = engine.pool
+    disconnect(study._storage)
+    assert engine.pool is not pool
