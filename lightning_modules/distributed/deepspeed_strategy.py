@@ -1,9 +1,8 @@
-"""Lightning strategy that wraps a user's model, not the LightningModule, in DeepSpeed, on GPUs and
-on the CPU.
+"""Lightning strategy that wraps a user's model in DeepSpeed, on GPUs and on the CPU.
 
-Under manual optimization the backward pass runs inside of Lightning's `training_step`. If that were
-the forward pass of the engine, as in Lightning, stage 3 would treat it as one long pass, and could
-not distinguish accumulation from a step.
+Lightning wraps the LightningModule. Under manual optimization the backward pass runs inside of
+Lightning's `training_step`. If that were the forward pass of the engine, as in Lightning, stage 3
+would treat it as one long pass, and could not distinguish accumulation from a step.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ from ..internals.lightning_import import DeepSpeedPrecision, DeepSpeedStrategy, 
 from ..internals.precision import ForwardCasting
 from .deepspeed_engine import is_engine, make_ready, release
 
-_FOR_TRAINING = ("optimizer", "scheduler")
+_TRAINING_SECTIONS = ("optimizer", "scheduler")
+"""Sections of the configuration that an engine for evaluation does not have."""
 
 
 class ModelDeepSpeedStrategy(DeepSpeedStrategy):
-    """As Lightning's `DeepSpeedStrategy`, but `train` and `shard` make the engine, around a model
-    of the user.
+    """As Lightning's `DeepSpeedStrategy`, but `train` and `shard` make the engine of a user's
+    model.
 
     So it is made once the optimizer exists, and Lightning's hooks run outside of it. The
     configuration is DeepSpeed's own and complete.
@@ -47,12 +47,11 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         if self.world_size == 1:
             make_ready(self.root_device.type)
         super(DeepSpeedStrategy, self).setup_distributed()
-        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # read by DeepSpeed
+        # DeepSpeed reads this variable.
+        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))
 
     def setup(self, trainer: Trainer) -> None:
-        """Make optimizer and schedule, and with them the engine; Lightning would wrap the
-        LightningModule.
-        """
+        """Make optimizer and schedule, and with them the engine."""
         assert self.accelerator is not None
         self.accelerator.setup(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
@@ -83,9 +82,10 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         Returns:
             The engine. The caller steps its schedule, if the configuration has one.
         """
-        made = self.use_engine(self._engine(model, dict(self._config), optimizer))
+        engine = self._make_engine(model, dict(self._config), optimizer)
+        self.use_engine(engine)
         lightning_engine.configure_activation_checkpointing(self)
-        return made
+        return engine
 
     def shard(self, model: nn.Module) -> Any:
         """Make an engine that shards the parameters of a model and only evaluates.
@@ -93,8 +93,11 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         Args:
             model: the user's.
         """
-        config = {key: value for key, value in self._config.items() if key not in _FOR_TRAINING}
-        return self.use_engine(self._engine(model, config, None))
+        config = dict(self._config)
+        for section in _TRAINING_SECTIONS:
+            config.pop(section, None)
+        engine = self._make_engine(model, config, None)
+        return self.use_engine(engine)
 
     def use_engine(self, engine: Any) -> Any:
         """Use an engine, which may be that of an earlier run."""
@@ -108,30 +111,28 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         assert isinstance(self.config, dict)
         return self.config
 
-    def _engine(
+    def _make_engine(
         self, model: nn.Module, config: dict[str, Any], optimizer: torch.optim.Optimizer | None
     ) -> Any:
         deepspeed = import_module("deepspeed")
         if is_engine(model):
             release(model)
             model = cast(nn.Module, model.module)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         with host_rng_untouched():
-            made, _, _, _ = deepspeed.initialize(
+            engine, _, _, _ = deepspeed.initialize(
                 args=argparse.Namespace(device_rank=self.root_device.index or 0),
                 config=config,
                 model=model,
-                model_parameters=[
-                    parameter for parameter in model.parameters() if parameter.requires_grad
-                ],
+                model_parameters=trained,
                 optimizer=optimizer,
                 dist_init_required=False,
             )
-        return made
+        return engine
 
 
 class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
-    """As Lightning's `DeepSpeedPrecision`, but for the engine of `ModelDeepSpeedStrategy`, which
-    casts by itself.
+    """As Lightning's `DeepSpeedPrecision`, but for an engine that casts itself.
 
     Args:
         precision: `32-true`, `bf16-mixed` or `16-mixed`.
@@ -144,20 +145,17 @@ class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
         self.model_is_cast = False
 
     def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context of forward passes: empty, except for a model evaluated before there
-        is an engine.
-        """
-        return (
-            contextlib.nullcontext() if self.model_is_cast else super().autocast_context_manager()
-        )
+        """Return the context of forward passes; it casts only before the engine is made."""
+        if self.model_is_cast:
+            return contextlib.nullcontext()
+        return super().autocast_context_manager()
 
     def backward(
         self, tensor: torch.Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Run the engine's backward pass; the loss is already scaled for accumulation."""
-        model.trainer.strategy.deepspeed_engine.backward(
-            tensor, *args, scale_wrt_gas=False, **kwargs
-        )
+        engine = model.trainer.strategy.deepspeed_engine
+        engine.backward(tensor, *args, scale_wrt_gas=False, **kwargs)
 
     def optimizer_step(
         self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any

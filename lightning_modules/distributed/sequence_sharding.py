@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from ..models.inspection import base_of_adapter, is_pretrained
 
 IGNORED = -100
-"""Label of positions that are no targets."""
+"""Label of positions that are not targets."""
 
 
 def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
@@ -96,7 +96,7 @@ def ready_to_split(
     """Return the inputs of a model ready to be sharded; the given ones are not changed.
 
     Labels are shifted, positions numbered, and sequences padded on the right to a multiple of twice
-    `size`, with positions that are no targets; attention is causal, so that no token sees the
+    `size`, with positions that are not targets; attention is causal, so that no token sees the
     padding.
 
     Args:
@@ -109,7 +109,7 @@ def ready_to_split(
         New inputs; tensors that can be resized are those of `split_names`.
 
     Raises:
-        ValueError: names the input that is missing, or cannot be split, and says why.
+        ValueError: an input is missing or cannot be split; names it and the reason.
     """
     ready = dict(inputs)
     shape = _shape(ready)
@@ -125,26 +125,27 @@ def ready_to_split(
     ready["shift_labels"] = labels
     ready["position_ids"] = _positions(ready, shown, shape)
 
-    # Resizing in the block needs tensors of our own.
+    # Copies, because the tensors are resized in the block.
     missing = -length % (2 * size)
     for name, tensor in ready.items():
         if not _is_split(tensor, length):
             continue
-        if missing:
-            padding = [0, 0] * (tensor.ndim - 2) + [0, missing]
-            ready[name] = pad(
-                tensor, padding, value=IGNORED if name in ("labels", "shift_labels") else 0
-            )
-        else:
+        if missing == 0:
             ready[name] = tensor.clone()
+            continue
+        padding = [0, 0] * (tensor.ndim - 2) + [0, missing]
+        is_label = name in ("labels", "shift_labels")
+        ready[name] = pad(tensor, padding, value=IGNORED if is_label else 0)
     if whole_mask:
         ready["attention_mask"] = torch.ones_like(ready["position_ids"])
     return ready
 
 
 def split_names(inputs: Mapping[str, Any]) -> list[str]:
-    """Return the names of inputs whose second dimension is the positions, after
-    `ready_to_split`.
+    """Return the names of inputs whose second dimension is the positions.
+
+    Args:
+        inputs: as `ready_to_split` returns them.
     """
     length = inputs["shift_labels"].shape[1]
     return [name for name, tensor in inputs.items() if _is_split(tensor, length)]
@@ -160,15 +161,14 @@ def _shape(inputs: Mapping[str, Any]) -> tuple[int, int]:
         tensor = inputs.get(name)
         if isinstance(tensor, torch.Tensor) and tensor.ndim >= 2:
             return tensor.shape[0], tensor.shape[1]
-    raise _refusal(
-        "the batch needs input_ids of shape (batch, positions), and has: "
-        f"{', '.join(inputs) or 'nothing'}"
-    )
+    present = ", ".join(inputs) or "nothing"
+    raise _refusal(f"the batch needs input_ids of shape (batch, positions), but has: {present}")
 
 
 def _right_padding(mask: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor | None:
-    """Return the mask, True for tokens, if it hides only padding on the right, which no token
-    sees.
+    """Return the mask, True for tokens, if it hides only padding on the right.
+
+    No token sees that padding.
     """
     if mask is None:
         return None
@@ -188,14 +188,14 @@ def _shifted_labels(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.
     labels = inputs.get("labels")
     if shifted is None and labels is None:
         raise _refusal(
-            "the batch needs labels, or shift_labels; it is causal language models that are "
-            "trained in parts"
+            "the batch needs labels or shift_labels, as only causal language models are trained on "
+            "parts of sequences"
         )
 
     name = "labels" if shifted is None else "shift_labels"
     if tuple(inputs[name].shape) != shape:
-        found = tuple(inputs[name].shape)
-        raise _refusal(f"{name} of shape {found} should have the shape of the input, {shape}")
+        label_shape = tuple(inputs[name].shape)
+        raise _refusal(f"{name} of shape {label_shape} should have the shape of the input, {shape}")
     if shifted is None:
         return pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
     return shifted
@@ -220,7 +220,7 @@ def _positions(
     if shown is not None:
         jumps &= shown[:, 1:]
     if bool(jumps.any()):
-        raise _refusal("position_ids begin anew, or skip some. Give each sequence a row of its own")
+        raise _refusal("position_ids restart or skip numbers. Give each sequence a separate row")
     return positions
 
 

@@ -1,6 +1,4 @@
-"""What rings and the exchange of heads have in common: the replaced function of torch, and the
-groups of processes.
-"""
+"""Common parts of ring and Ulysses attention: the replaced function of torch, process groups."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ from .device_meshes import ModelParallelStrategy, cached_device_mesh
 
 @dataclass
 class AttentionCalls:
-    """Number of calls of attention while sequences were sharded; zero if the model uses another
-    attention.
+    """Number of calls of attention while sequences were sharded.
+
+    It is zero if the model uses another function for attention.
     """
 
     count: int = 0
@@ -29,8 +28,7 @@ class AttentionCalls:
 def replaced_attention(
     argument: str, attend: Callable[..., torch.Tensor]
 ) -> Iterator[AttentionCalls]:
-    """Replace `torch.nn.functional.scaled_dot_product_attention` in the block by attention over
-    sharded sequences.
+    """Replace torch's `scaled_dot_product_attention` in the block by one over sharded sequences.
 
     Args:
         argument: of the user, for errors, such as `cp_size`.
@@ -38,7 +36,7 @@ def replaced_attention(
             `enable_gqa`.
 
     Raises:
-        ValueError: in the block, attention is called in a way that shards of sequences do not have.
+        ValueError: attention is called in a way that sharded sequences do not support.
     """
     of_torch = functional.scaled_dot_product_attention
     calls = AttentionCalls()
@@ -77,7 +75,7 @@ def _fault(
     dropout: float,
     is_causal: bool,
 ) -> str | None:
-    """Return what sharded sequences do not have; None if there is nothing."""
+    """Return the part of a call that sharded sequences do not support, or None."""
     if mask is not None:
         return (
             "an attn_mask: sharded sequences have the causal mask only; leave masks out, and pad "
@@ -93,7 +91,7 @@ def _fault(
     if query.ndim != 4 or query.shape[2:3] != key.shape[2:3]:
         return (
             f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have "
-            "to be (batch, heads, positions, features) with as many positions"
+            "to be (batch, heads, positions, features) with the same number of positions"
         )
     return None
 
@@ -107,8 +105,9 @@ def repeated_heads(
 
 
 class SharedSequencesStrategy(ModelParallelStrategy):
-    """As Lightning's `ModelParallelStrategy`, but neighbouring processes of the sharding group
-    share sequences.
+    """As Lightning's `ModelParallelStrategy`, but neighbouring processes share sequences.
+
+    They belong to one sharding group.
 
     Args:
         context_parallel_size: processes that share a sequence; divides `data_parallel_size`, which
@@ -142,8 +141,9 @@ class SharedSequencesStrategy(ModelParallelStrategy):
     def split_sequences(
         self, buffers: Sequence[torch.Tensor], dims: Sequence[int], kept: set[torch.Tensor] | None
     ) -> contextlib.AbstractContextManager[AttentionCalls]:
-        """Shard tensors over the processes, in place, for a block in which attention is that of
-        whole sequences.
+        """Shard tensors over the processes, in place, for a block.
+
+        In the block attention is that of whole sequences.
 
         Args:
             buffers: tensors that are resized to the part of this process.

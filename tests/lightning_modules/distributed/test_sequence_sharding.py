@@ -90,12 +90,15 @@ def test_padding_on_the_right_is_seen_by_no_token_and_left_out():
 LEFT = torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 1]])
 REFUSED = [
     ({"input_ids": None}, "the batch needs input_ids"),
-    ({"labels": None}, "the batch needs labels, or shift_labels"),
+    ({"labels": None}, "the batch needs labels or shift_labels"),
     ({"labels": torch.ones(2)}, "labels of shape (2,)"),
     ({"attention_mask": LEFT}, "attention_mask hides positions before others"),
     ({"attention_mask": torch.ones(2, 1, 7, 7)}, "attention_mask of shape (2, 1, 7, 7)"),
     ({"attention_mask": LEFT.flip(1)}, "labels at positions that attention_mask hides"),
-    ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]])}, "position_ids begin anew"),
+    (
+        {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]])},
+        "position_ids restart or skip numbers",
+    ),
     ({"position_ids": torch.arange(7)}, "position_ids of shape (7,)"),
 ]
 
