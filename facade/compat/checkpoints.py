@@ -22,14 +22,13 @@ class _Keys(NamedTuple):
 def load_sharded_checkpoint(
     model: nn.Module, folder: StrPath, strict: bool = True, prefer_safe: bool = True
 ) -> _Keys:
-    """As `transformers.trainer_utils.load_sharded_checkpoint`: load weights from the files of an
-    index.
+    """Load weights from the files that an index lists.
 
     Args:
-        model: loaded in place, one file after the other.
-        folder: holds the index.
-        strict: refuse a checkpoint with more or fewer names than the model has.
-        prefer_safe: with two indexes, take the one of safetensors files.
+        model: Loaded in place, one file after the other.
+        folder: The folder of the index.
+        strict: Refuse a checkpoint with more or fewer names than the model.
+        prefer_safe: With two indexes, use that of safetensors files.
 
     Returns:
         The names that are missing, and those that the model does not have.
@@ -40,33 +39,36 @@ def load_sharded_checkpoint(
         RuntimeError: Names differ, and `strict` is set; nothing was loaded.
     """
     index = _index(Path(folder), prefer_safe)
-    files = {name: file for file, names in read_index(index).shards.items() for name in names}
-    own = model.state_dict().keys()
-    keys = _Keys(
-        [name for name in own if name not in files], [name for name in files if name not in own]
-    )
-    if strict and (keys.missing_keys or keys.unexpected_keys):
-        differs = f"Missing: {keys.missing_keys}. Not in the model: {keys.unexpected_keys}"
+    shards = read_index(index).shards
+    saved_names: dict[str, str] = {}
+    for file, names in shards.items():
+        saved_names |= dict.fromkeys(names, file)
+
+    # Compare the names before anything is loaded.
+    model_names = model.state_dict().keys()
+    missing = [name for name in model_names if name not in saved_names]
+    unexpected = [name for name in saved_names if name not in model_names]
+    if strict and (missing or unexpected):
         raise RuntimeError(
-            f"The checkpoint {folder} does not fit {type(model).__name__}. {differs}."
+            f"The checkpoint {folder} does not fit {type(model).__name__}. Missing: {missing}. Not "
+            f"in the model: {unexpected}."
         )
-    for name in dict.fromkeys(files.values()):
-        model.load_state_dict(_read(index.parent / name), strict=False)
-    return keys
+
+    for file in shards:
+        model.load_state_dict(_read(index.parent / file), strict=False)
+    return _Keys(missing, unexpected)
 
 
 def _index(folder: Path, prefer_safe: bool) -> Path:
     names = [SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME]
-    found = [
-        folder / name
-        for name in (names if prefer_safe else names[::-1])
-        if (folder / name).is_file()
-    ]
-    if not found:
-        raise ValueError(
-            f"There is no index of a checkpoint in several files in {folder}: {' or '.join(names)}."
-        )
-    return found[0]
+    if not prefer_safe:
+        names.reverse()
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise ValueError(
+        f"{folder} has no index of a checkpoint in several files: {' or '.join(names)}."
+    )
 
 
 def _read(file: Path) -> dict[str, torch.Tensor]:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch.distributed as dist
 
 
 def is_main_process(local_rank: int) -> bool:
-    """As `transformers.trainer_utils.is_main_process`: True for rank 0, and for -1, a single
-    process.
-    """
+    """Return True for rank 0, and for -1, which stands for a single process."""
     return local_rank in (-1, 0)
 
 
 @contextlib.contextmanager
-def torch_distributed_zero_first(local_rank: int) -> Iterator[None]:
-    """As `transformers.trainer_pt_utils.torch_distributed_zero_first`: rank 0 goes first, the
-    others wait for it.
-    """
+def torch_distributed_zero_first(local_rank: int) -> Generator[None]:
+    """Run the block on rank 0 first; the other ranks wait until it has left it."""
     if not is_main_process(local_rank):
         dist.barrier()
     yield
