@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 def check_parameters(model: Any, args: Any) -> None:
-    """Look at what a `TFTrainer` is made of.
+    """Check the arguments of a `TFTrainer`.
 
     Raises:
-        TypeError: there is no model, or the arguments are others.
+        TypeError: `model` is not a Keras model, or `args` has another type.
     """
     if not isinstance(args, TFTrainingArguments):
         found = f"{type(args).__name__} ({args!r:.60})"
@@ -40,15 +40,15 @@ def check_parameters(model: Any, args: Any) -> None:
 
 
 def check_dataset(data: Any, name: str, args: TFTrainingArguments) -> None:
-    """Look at data, and at its first sample.
+    """Check a dataset, and its first sample.
 
     Args:
         data: None is fine.
-        name: what it was given as.
+        name: of the argument, for messages.
         args: of the trainer.
 
     Raises:
-        TypeError: it is no data, or its samples are no pairs of numbers.
+        TypeError: it is not a dataset, or its samples are not pairs of numbers.
         ValueError: it is empty, its length is unknown, or it is unknown which columns are labels.
         NotImplementedError: arguments that do not go with it.
     """
@@ -77,7 +77,7 @@ def check_dataset(data: Any, name: str, args: TFTrainingArguments) -> None:
 
 
 def check_steps(trainer: Any, original: type) -> None:
-    """Look at the overrides of a `TFTrainer` that is about to train.
+    """Check the overrides of a `TFTrainer` that is about to train.
 
     Args:
         trainer: of a subclass.
@@ -145,5 +145,6 @@ def build(module: KerasModule, datasets: Iterable[Any], collator: PairCollator) 
         features, labels = sample_like(data)
     else:
         batch = collator([first_sample(data)])
-        features, labels = batch["features"], batch["labels"]
+        features = batch["features"]
+        labels = batch["labels"]
     module.build(features, labels)

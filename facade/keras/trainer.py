@@ -133,17 +133,16 @@ class TFTrainer:
     # --- data
 
     def get_train_tfdataset(self) -> Any:
-        """As the original: repeated, shuffled over all samples with the seed, in batches of a whole
-        step.
+        """As the original: repeated, shuffled over all samples with the seed, in batches.
 
         Returns:
-            A `tf.data.Dataset` of batches, each of `total_train_batch_size` samples, of all
-            replicas. An override may return any iterable of batches that begins anew each time. Of
-            other data a loader of the engine, of micro-batches, in the order that the Trainer gives
-            them.
+            For a `tf.data.Dataset` a dataset of batches of `total_train_batch_size` samples, those
+            of a whole step and of all replicas. For other data a loader of the engine, of
+            micro-batches in the order of the Trainer. An override may return any iterable of
+            batches that starts from the beginning at each iteration.
 
         Raises:
-            ValueError: there is no training data, or its length is unknown.
+            ValueError: the training data is missing, or its length is unknown.
         """
         data = self.train_dataset
         args = self.args

@@ -163,7 +163,9 @@ class DataModule(LightningDataModule):
         self.group_by_length = group_by_length
         self.length_column = length_column
         self.input_column = input_column
-        self.columns = None if columns is None else list(columns)
+        self.columns = columns
+        if columns is not None:
+            self.columns = list(columns)
         self.seed = seed
         self.drop_last = drop_last
         self.num_workers = num_workers

@@ -163,7 +163,7 @@ class OptimizerModule(ModelModule):
         if optimizer is not None:
             optimizer.fused_backward(loss, optimizer.param_groups[0]["lr"])
             self.window.count_current()
-            # The optimizer has used up the gradients, so there are none to scale.
+            # The optimizer has used up the gradients, so nothing is left to scale.
             self.window.finish([], divisor=1)
             return
 
