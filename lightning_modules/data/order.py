@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,8 @@ def random_order(count: int, generator: torch.Generator | None) -> NDArray[Any]:
 
 
 def in_sequence(order: NDArray[Any]) -> Iterator[int]:
-    """Yield the indices of an order as Python numbers."""
-    for start in range(0, len(order), _CHUNK):
-        yield from order[start : start + _CHUNK].tolist()
+    """Return an iterator over the indices of an order, as Python numbers."""
+    starts = range(0, len(order), _CHUNK)
+    chunks = (order[start : start + _CHUNK].tolist() for start in starts)
+    # Without a Python frame for each index.
+    return itertools.chain.from_iterable(chunks)

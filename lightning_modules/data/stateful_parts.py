@@ -179,10 +179,12 @@ def states_of(owners: list[StateOwner]) -> list[dict[str, Any]]:
     for root, path, owner, has_state_dict in owners:
         attributes: dict[str, Any] = getattr(owner, "__dict__", {})
         for name, value in attributes.items():
-            kind = _kind_of_generator(value)
-            if kind is not None:
-                state = _GENERATOR_KINDS[kind].get_state(value)
-                states.append({"root": root, "path": [*path, name], "kind": kind, "state": state})
+            kind = _KIND_OF_TYPE.get(cast("type[object]", type(value)))
+            # The generators of the process are saved for themselves.
+            if kind is None or any(value is generator for generator in _GLOBAL_GENERATORS):
+                continue
+            state = _GENERATOR_KINDS[kind].get_state(value)
+            states.append({"root": root, "path": [*path, name], "kind": kind, "state": state})
 
         if has_state_dict:
             state = _state_dict_of(owner)
@@ -192,14 +194,6 @@ def states_of(owners: list[StateOwner]) -> list[dict[str, Any]]:
                     {"root": root, "path": path_of_state, "kind": "state_dict", "state": state}
                 )
     return states
-
-
-def _kind_of_generator(value: object) -> str | None:
-    """Return the kind of a generator; None for other values and for the global generators."""
-    kind = _KIND_OF_TYPE.get(type(value))
-    if kind is None or any(value is generator for generator in _GLOBAL_GENERATORS):
-        return None
-    return kind
 
 
 def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:

@@ -1,8 +1,8 @@
 """Turn the predictions and labels of a batch into the two arguments of a torchmetrics `update`.
 
 - The first tensor of the predictions counts: the logits.
-- Classes are in the last dimension, or in the second one as images have them. All other dimensions
-  are joined, and what has the label -100 is left out.
+- Classes are in the last dimension, or in the second one as for images. All other dimensions are
+  flattened, and positions with the label -100 are left out.
 - Where predictions have the labels' shape they are values, class numbers, or one logit for each
   label.
 - Metrics of `torchmetrics.classification` get probabilities: torchmetrics would take logits for
@@ -21,9 +21,8 @@ from torch import Tensor
 
 IGNORED = -100
 OWN_FUNCTION = (
-    "Say how predictions and labels become the arguments of `update`: BatchMetrics(metrics, "
-    "prepare=function), with function(predictions, labels) -> a tuple of arguments, or a dict of "
-    "them."
+    "Pass a function that makes the arguments of `update`: BatchMetrics(metrics, "
+    "prepare=function), with function(predictions, labels) -> a tuple or a dict of arguments."
 )
 _NEED_OWN_FUNCTION = {
     "aggregation",
@@ -39,26 +38,28 @@ _FAMILIES = ("Binary", "Multiclass", "Multilabel")
 
 
 class InputKind(NamedTuple):
-    """Form of the inputs of a metric; metrics of one kind get the same tensors."""
+    """Form of the inputs of a metric; metrics of one kind get the same tensors.
+
+    Attributes:
+        family: `Binary`, `Multiclass` or `Multilabel` for the metrics of
+            `torchmetrics.classification`, else empty.
+        by_sample: the metric compares whole samples: dimensions are not flattened, and its
+            `ignore_index` decides what counts.
+    """
 
     family: str = ""
-    """`Binary`, `Multiclass` or `Multilabel` for the metrics of `torchmetrics.classification`,
-    else empty.
-    """
     by_sample: bool = False
-    """The metric compares whole samples: dimensions are not joined, and its `ignore_index`
-    decides what counts.
-    """
 
 
 def input_kind(metric: torch.nn.Module) -> InputKind:
-    """Return the form of inputs that this metric takes; of a wrapper or a sum, that of the metrics
-    in it.
+    """Return the form of inputs that this metric takes.
+
+    That of a wrapper or a sum is that of the metrics in it.
 
     Raises:
         ValueError: it takes no logits and labels.
     """
-    packages = set()
+    packages: set[str] = set()
     family = ""
     by_sample = False
     for part in metric.modules():
@@ -68,18 +69,22 @@ def input_kind(metric: torch.nn.Module) -> InputKind:
             if library != "torchmetrics":
                 continue
             packages.add(path[0])
-            if path[0] == "classification":
-                by_sample = by_sample or "ExactMatch" in cls.__name__
-                family = next(filter(cls.__name__.startswith, _FAMILIES), family)
+            if path[0] != "classification":
+                continue
+            by_sample = by_sample or "ExactMatch" in cls.__name__
+            for name in _FAMILIES:
+                if cls.__name__.startswith(name):
+                    family = name
 
     if not family and not packages.isdisjoint(_NEED_OWN_FUNCTION):
-        raise ValueError(f"{type(metric).__name__} takes no logits and labels. {OWN_FUNCTION}")
+        raise ValueError(f"{type(metric).__name__} does not take logits and labels. {OWN_FUNCTION}")
     return InputKind(family, by_sample)
 
 
 def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Return predictions and labels as the metrics of this kind want them; no rows if no label
-    counts.
+    """Return predictions and labels as the metrics of this kind expect them.
+
+    They have no rows if no label counts.
 
     Args:
         kind: see `input_kind`.
@@ -88,7 +93,7 @@ def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tenso
             labels.
 
     Raises:
-        ValueError: the shapes do not go together.
+        ValueError: the shapes do not match.
     """
     predictions = _logits(predictions)
     labels = _only_labels(labels)
@@ -97,6 +102,8 @@ def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tenso
     if kind.family and labels.is_floating_point():
         labels = labels.long()
 
+    # Without a dimension of classes, predictions are values, class numbers or one logit for each
+    # label.
     classes = _class_dimension(predictions, labels)
     if classes is None:
         keeps_shape = kind.by_sample or kind.family == "Multilabel" or labels.is_floating_point()
@@ -108,23 +115,24 @@ def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tenso
             return predictions, labels
         return _counted(predictions.flatten(), labels.flatten())
 
+    # Logits of classes: for whole samples, or one row for each label that counts.
     if kind.by_sample:
         return _probabilities(kind, predictions.movedim(classes, 1), 1), labels
-    predictions, labels = _counted(
-        predictions.movedim(classes, -1).flatten(0, -2), labels.flatten()
-    )
-    return _probabilities(kind, predictions, 1), labels
+    rows = predictions.movedim(classes, -1).flatten(0, -2)
+    rows, labels = _counted(rows, labels.flatten())
+    return _probabilities(kind, rows, 1), labels
 
 
 def shifted(predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Return predictions at each position, and the label at the next one: for models whose
-    labels are their inputs.
+    """Return predictions at each position, and the label at the next one.
+
+    This is for models whose labels are their inputs.
     """
     return _logits(predictions)[:, :-1], _only_labels(labels)[:, 1:]
 
 
 def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Leave out what has the label -100; the host waits for the device."""
+    """Leave out rows with the label -100; the host waits for the device."""
     if labels.is_floating_point():
         return predictions, labels
     rows = (labels != IGNORED).nonzero().squeeze(1)
@@ -134,8 +142,9 @@ def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _probabilities(kind: InputKind, logits: Tensor, classes: int) -> Tensor:
-    """Return the probabilities of the classes in a dimension; for binary metrics that of the
-    second class alone.
+    """Return the probabilities of the classes in a dimension.
+
+    Binary metrics get that of the second class alone.
     """
     if not kind.family or not logits.is_floating_point():
         return logits
@@ -150,9 +159,7 @@ def _probabilities(kind: InputKind, logits: Tensor, classes: int) -> Tensor:
 
 
 def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:
-    """Return which dimension the predictions have and the labels have not; None if they have the
-    same ones.
-    """
+    """Return which dimension only the predictions have; None if both have the same ones."""
     if predictions.shape == labels.shape:
         return None
     if predictions.shape[:-1] == labels.shape:
@@ -181,10 +188,10 @@ def _only_labels(labels: Any) -> Tensor:
     if isinstance(labels, (tuple, list)) and len(labels) == 1:
         labels = labels[0]
     if not isinstance(labels, Tensor):
-        many = f" of {len(labels)}" if isinstance(labels, (tuple, list, Mapping)) else ""
-        raise ValueError(
-            f"The labels are a {type(labels).__name__}{many}, not one tensor. {OWN_FUNCTION}"
-        )
+        description = f"a {type(labels).__name__}"
+        if isinstance(labels, (tuple, list, Mapping)):
+            description += f" of {len(labels)}"
+        raise ValueError(f"The labels are {description}, not one tensor. {OWN_FUNCTION}")
     return _in_single_precision(labels)
 
 

@@ -1,6 +1,4 @@
-"""Arrays that grow batch by batch in one place, so that joining many of them takes no second
-copy of all.
-"""
+"""Arrays that grow batch by batch in place, so that joining many takes no second copy."""
 
 from __future__ import annotations
 
@@ -11,22 +9,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 PADDING = -100
-# what a growing array may be too large by; the memory is moved by the system, not copied
 GROWTH = 1.125
-CHUNK = 2**20  # bytes that are moved at a time
-APART = "Set `eval_do_concat_batches=False` to get them batch by batch."
+"""Factor by which a full array grows; the system moves its memory, and does not copy it."""
+CHUNK = 2**20
+"""Bytes that are moved at a time."""
+BATCHWISE_ADVICE = "Set `eval_do_concat_batches=False` to get them batch by batch."
 
 
 class PreallocatedArray:
-    """As `nested_concat` over arrays, but in one piece of memory, which is never there twice.
+    """As `nested_concat` over arrays, but in one piece of memory that is never held twice.
 
-    Rows lie one after the other, as long as the longest batch so far. Where a longer one comes, the
+    Rows lie one after the other, as long as the longest batch so far. If a longer one is added, the
     rows before it stay as they are, and are spread out at the end, the last ones first. So each
-    value is written twice at most, and memory is no larger than the result, but for what it may be
-    too large by while it grows.
+    value is written twice at most, and memory is no larger than the result, except for the reserve
+    (`GROWTH`) while it grows.
 
     Args:
-        rows: how many rows are expected; None if that is unknown. More and fewer are fine.
+        rows: number of rows expected; None if unknown. More and fewer are accepted.
         padding: fills up shorter rows of the second dimension, on the right.
     """
 
@@ -37,19 +36,23 @@ class PreallocatedArray:
 
     def _begin(self) -> None:
         self._flat: np.ndarray | None = None
+        """The memory, as an array of one dimension."""
         self._shape: tuple[int, ...] = ()
-        """Of one row; its first dimension is that of the longest one."""
+        """Shape of one row; its first dimension is that of the longest one."""
         self._rows = 0
+        """Rows written so far."""
         self._used = 0
+        """Values written so far."""
         self._pieces: list[_Piece] = []
         """Rows of one length each; the last one has the length of `_shape`."""
 
     def add(self, batch: Any) -> None:
-        """Write a batch: shape (samples,) or (samples, length, ...); the length may differ from
-        batch to batch.
+        """Write a batch of shape (samples,) or (samples, length, ...).
+
+        The length may differ from batch to batch.
 
         Raises:
-            TypeError: it is no array, or an array where structures were before.
+            TypeError: it is not an array.
             ValueError: its shape cannot be joined with those before it.
         """
         if not isinstance(batch, np.ndarray):
@@ -62,14 +65,16 @@ class PreallocatedArray:
         shape = (len(batch), *self._shape)
         used = self._used + math.prod(shape)
         if used > len(flat):
-            flat = self._flat = _resized(flat, max(used, int(GROWTH * len(flat))))
+            length = max(used, int(GROWTH * len(flat)))
+            flat = _resized(flat, length)
+            self._flat = flat
         self._write(flat[self._used : used].reshape(shape), batch)
         self._rows += len(batch)
         self._used = used
 
     def result(self) -> np.ndarray:
-        """Return all rows, handed over: the next batch begins a new array."""
-        assert self._flat is not None, "a growing array begins with a batch"
+        """Return all rows, and forget them: the next batch starts a new array."""
+        assert self._flat is not None, "a growing array starts with a batch"
         shape = (self._rows, *self._shape)
         flat = _resized(self._flat, max(self._used, math.prod(shape)))
         if len(self._pieces) > 1:
@@ -79,13 +84,16 @@ class PreallocatedArray:
         return flat.reshape(shape)
 
     def _make_ready_for(self, batch: np.ndarray) -> np.ndarray:
-        """Return what it is written to."""
+        """Prepare the memory for a batch of another shape or dtype, and return it."""
         shape = batch.shape[1:]
         if self._flat is None:
+            rows = max(self.expected, len(batch))
             self._shape = shape
-            self._flat = np.empty(max(self.expected, len(batch)) * math.prod(shape), batch.dtype)
+            self._flat = np.empty(rows * math.prod(shape), batch.dtype)
             self._pieces = [_Piece(0, 0, shape)]
             return self._flat
+
+        # Another dtype converts what is there; a longer row starts a new piece.
         _require_joinable(self._shape, shape)
         dtype = np.promote_types(self._flat.dtype, batch.dtype)
         if shape == self._shape and dtype != self._flat.dtype:
@@ -96,24 +104,25 @@ class PreallocatedArray:
         return self._flat
 
     def _spread_out(self, flat: np.ndarray) -> None:
-        """Bring all rows to the length of the longest one, where they are: from the last to the
-        first.
-        """
-        row = math.prod(self._shape)
+        """Bring all rows to the length of the longest one, in place: from the last to the first."""
+        values_in_row = math.prod(self._shape)
+        rows_at_a_time = max(1, CHUNK // max(1, values_in_row * flat.itemsize))
         end = self._rows
         for piece in reversed(self._pieces):
-            length = math.prod(piece.shape)
-            step = max(1, CHUNK // max(1, row * flat.itemsize))
-            for last in range(end, piece.row, -step):
-                first = max(piece.row, last - step)
-                start = piece.start + (first - piece.row) * length
-                stop = piece.start + (last - piece.row) * length
-                # numpy sees that these may overlap, and then goes by way of a copy of the few rows.
-                rows = flat[first * row : last * row].reshape(last - first, *self._shape)
-                self._write(rows, flat[start:stop].reshape(last - first, *piece.shape))
+            values_before = math.prod(piece.shape)
+            for last in range(end, piece.row, -rows_at_a_time):
+                first = max(piece.row, last - rows_at_a_time)
+                start = piece.start + (first - piece.row) * values_before
+                stop = piece.start + (last - piece.row) * values_before
+
+                # These may overlap. numpy notices that, and copies the few rows first.
+                source = flat[start:stop].reshape(last - first, *piece.shape)
+                target = flat[first * values_in_row : last * values_in_row]
+                self._write(target.reshape(last - first, *self._shape), source)
             end = piece.row
 
     def _write(self, rows: np.ndarray, batch: np.ndarray) -> None:
+        """Write a batch into rows that may be longer, which are then padded."""
         if batch.shape == rows.shape:
             rows[...] = batch
             return
@@ -123,7 +132,13 @@ class PreallocatedArray:
 
 
 class _Piece(NamedTuple):
-    """Rows of one length, by the number of the first one, and where it begins."""
+    """Rows of one length.
+
+    Attributes:
+        row: number of the first one.
+        start: index of its first value in the memory.
+        shape: of one row.
+    """
 
     row: int
     start: int
@@ -135,13 +150,15 @@ class PreallocatedTree:
 
     Args:
         first: the first batch, whose structure the others must have; it is written too.
-        rows: how many rows are expected.
+        rows: number of rows expected.
         padding: see `PreallocatedArray`.
     """
 
     def __init__(self, first: Any, rows: int | None = None, padding: float = PADDING) -> None:
         self.kind: Any = type(first)
-        self.parts = {key: growing(first[key], rows, padding) for key in _keys_of(first)}
+        self.parts: dict[Any, PreallocatedArray | PreallocatedTree] = {}
+        for key in _keys_of(first):
+            self.parts[key] = growing(first[key], rows, padding)
 
     def add(self, batch: Any) -> None:
         """Write a batch.
@@ -153,7 +170,7 @@ class PreallocatedTree:
         if type(batch) is not self.kind or keys != set(self.parts):
             raise TypeError(
                 f"Predictions cannot be joined: {self.kind.__name__} of {set(self.parts)} and "
-                f"{type(batch).__name__} of {keys}. {APART}"
+                f"{type(batch).__name__} of {keys}. {BATCHWISE_ADVICE}"
             )
         for key, part in self.parts.items():
             part.add(batch[key])
@@ -170,18 +187,20 @@ class PreallocatedTree:
 
 
 def _keys_of(batch: Any) -> Iterable[Any]:
-    """Return the keys of a mapping, or the places in a list or tuple."""
-    return list(batch) if isinstance(batch, Mapping) else range(len(batch))
+    """Return the keys of a mapping, or the indices of a list or tuple."""
+    if isinstance(batch, Mapping):
+        return list(batch)
+    return range(len(batch))
 
 
 def growing(
     first: Any, rows: int | None = None, padding: float = PADDING
 ) -> PreallocatedArray | PreallocatedTree:
-    """Return what all batches are written to that are like the first, which is written already.
+    """Return a growing array or tree for batches of the form of the first, which it contains.
 
     Args:
         first: an array, or nested lists, tuples and mappings of arrays.
-        rows: how many rows are expected, None if that is unknown.
+        rows: number of rows expected, None if unknown.
         padding: fills up shorter rows of the second dimension, on the right.
     """
     if _is_nested(first):
@@ -192,7 +211,7 @@ def growing(
 
 
 def _resized(flat: np.ndarray, length: int) -> np.ndarray:
-    """Return the array with that length; it is not copied where the system can move memory."""
+    """Return the array with that length; it is not copied if the system can move memory."""
     if length != len(flat):
         flat.resize(length, refcheck=False)
     return flat
@@ -202,7 +221,7 @@ def _require_joinable(before: tuple[int, ...], shape: tuple[int, ...]) -> None:
     if len(shape) != len(before) or shape[1:] != before[1:]:
         raise ValueError(
             f"Predictions cannot be joined: their shapes are {('samples', *before)} and "
-            f"{('samples', *shape)}. {APART}"
+            f"{('samples', *shape)}. {BATCHWISE_ADVICE}"
         )
 
 
@@ -214,5 +233,5 @@ def _not_an_array(batch: Any) -> str:
     return (
         f"Predictions of type {type(batch).__name__} cannot be joined: expected tensors, or nested "
         "lists, tuples or dicts of tensors, alike in all batches. Leave them out with "
-        f"`ignore_keys`. {APART}"
+        f"`ignore_keys`. {BATCHWISE_ADVICE}"
     )

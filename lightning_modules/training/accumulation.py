@@ -185,7 +185,7 @@ class WindowLoader:
 
     def __iter__(self) -> Iterator[Window]:
         batches = self._begin_epoch()
-        while not (self.is_at_end or self._stopped):
+        while self.windows_done < self.windows_per_epoch and not self._stopped:
             # A user's override of `get_batch_samples` may raise StopIteration, which would end this
             # generator silently.
             try:

@@ -287,7 +287,12 @@ def test_the_loss_for_each_token_of_a_language_model(tmp_path):
 
 METRICS_AND_ARGUMENTS = [
     ([], {}, TypeError, "compute_metrics .*list"),
-    (torchmetrics.MeanMetric(), {}, ValueError, "MeanMetric takes no logits and labels.*prepare"),
+    (
+        torchmetrics.MeanMetric(),
+        {},
+        ValueError,
+        "MeanMetric does not take logits and labels.*prepare",
+    ),
     (
         MulticlassAccuracy(3),
         {"include_for_metrics": ["loss"]},

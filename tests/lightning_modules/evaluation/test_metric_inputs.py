@@ -159,7 +159,8 @@ def test_the_first_of_several_predictions():
 def test_metrics_without_a_rule(metric):
     """Those metrics would misread logits, or fail without a remedy."""
     with pytest.raises(
-        ValueError, match=rf"{type(metric).__name__} takes no logits and labels.*prepare=function"
+        ValueError,
+        match=rf"{type(metric).__name__} does not take logits.*prepare=function",
     ):
         input_kind(metric)
 
