@@ -48,6 +48,7 @@ class BestMetric:
         value = self.value(metrics)
         better = np.greater if args.greater_is_better else np.less
         if state.best_metric is None:
+            # Any number is better than this.
             state.best_metric = float("-inf") if args.greater_is_better else float("inf")
         if not better(value, state.best_metric):
             self._warn_of_nan(value)
@@ -58,8 +59,9 @@ class BestMetric:
         return True
 
     def value(self, metrics: Mapping[str, Any]) -> float:
-        """Return the metric from those of an evaluation; the loss if `metric_for_best_model` is
-        unset.
+        """Return the metric from those of an evaluation.
+
+        It is the loss if `metric_for_best_model` is unset.
 
         Raises:
             MissingMetricError: the metric is missing.
@@ -119,7 +121,7 @@ def missing_metric(
         metrics: the metrics of the evaluation.
         columns: keys of the evaluated batches.
     """
-    if any(known.endswith("_loss") for known in metrics):
+    if any(metric.endswith("_loss") for metric in metrics):
         why = _why_no_metric(trainer, name)
     else:
         why = why_no_labels(trainer, columns)
@@ -132,13 +134,13 @@ def missing_metric(
 def why_no_labels(trainer: Trainer, columns: Sequence[str] | None) -> str:
     """Explain why no labels were found in batches with these columns, and what to set."""
     model = base_of_adapter(trainer.model)
+    parameters = _listed(inspect.signature(model.forward).parameters)
     return (
-        f"The batches have no labels, so there is no loss and no metric. {type(model).__name__} "
-        f"takes: {_listed(inspect.signature(model.forward).parameters)}. A batch has: "
-        f"{_listed(columns)}. label_names={trainer.label_names}: set it to the columns that hold "
-        "labels. Columns that forward does not take are left out "
-        f"(remove_unused_columns={trainer.args.remove_unused_columns}): call its argument as the "
-        "column is called."
+        "The batches have no labels, so the evaluation has neither a loss nor metrics. "
+        f"{type(model).__name__} takes: {parameters}. A batch has: {_listed(columns)}. "
+        f"label_names={trainer.label_names}: set it to the columns that hold labels. Columns that "
+        f"forward does not take are dropped (remove_unused_columns="
+        f"{trainer.args.remove_unused_columns}): name its argument as the column."
     )
 
 

@@ -1,6 +1,4 @@
-"""What the loss of a micro-batch counts in its optimizer step, so that every item of the step
-counts the same.
-"""
+"""The weight of a micro-batch's loss in its optimizer step: every item counts the same."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ def count_labels(labels: object, *, shifted: bool) -> Tensor | None:
 
 
 def shifts_labels(model: object) -> bool:
-    """Return whether a model that computes a mean loss itself leaves out the first label of each
-    row.
-    """
+    """Return whether a model that computes a mean loss leaves out the first label of each row."""
     return predicts_next_token(base_of_adapter(model))
 
 
@@ -69,11 +65,12 @@ def divide_mean(loss: Tensor, divisor: Divisor) -> Tensor:
 
 
 class MicroBatchLoss:
-    """Weighs the loss of one micro-batch, so that the losses of a step add up to the mean over all
-    of its items.
+    """Weighs the loss of one micro-batch.
+
+    The losses of a step then add up to the mean over all of its items.
 
     The decision is taken after the forward pass. A loss that was computed from `num_items_in_batch`
-    has been divided by the items of the whole step; any other loss is a mean over its own
+    has been divided by the items of the whole step. Any other loss is a mean over its own
     micro-batch, and is divided by the items that the step has for each one of the micro-batch. Only
     the first of `weigh_in_step` and `weigh` divides a loss.
 
@@ -111,7 +108,7 @@ class MicroBatchLoss:
         self._may_be_divided = may_be_divided
         self._result: Tensor | None = None
         """The loss that was weighed last."""
-        self._given: Tensor | None = None
+        self._unweighed: Tensor | None = None
         """The loss of the first backward pass of an override, before it was weighed."""
         self._is_returned_weighed = False
         self.is_weighed_by_trainer = False
@@ -138,8 +135,8 @@ class MicroBatchLoss:
         """
         if loss is self._result:
             return loss
-        if self._given is None:
-            self._given = loss.detach()
+        if self._unweighed is None:
+            self._unweighed = loss.detach()
         if self._may_be_divided and _is_divided_by(loss, self._parts):
             self._is_returned_weighed = True
             self._result = loss
@@ -150,17 +147,18 @@ class MicroBatchLoss:
         return self._result
 
     def to_log(self, loss: Tensor) -> Tensor:
-        """Return the loss that `Trainer.training_step`, or an override of it, returned, as it
-        counts in the step.
+        """Return the loss that `Trainer.training_step` returned as it counts in the step.
 
         An override returns the loss of its backward pass, before it was weighed here; or divided by
         the number of micro-batches, which is then left as it is.
         """
-        if self._is_returned_weighed or self._given is None or not self.is_mean:
+        if self._is_returned_weighed or self._unweighed is None or not self.is_mean:
             return loss
-        given = self._given.to(loss)
-        is_given = torch.isclose(loss, given, equal_nan=True)
-        is_divided = torch.isclose(loss * self._parts, given, equal_nan=True) & ~is_given
+
+        # Compared on the device, which nothing waits for.
+        unweighed = self._unweighed.to(loss)
+        is_unchanged = torch.isclose(loss, unweighed, equal_nan=True)
+        is_divided = torch.isclose(loss * self._parts, unweighed, equal_nan=True) & ~is_unchanged
         return torch.where(is_divided, loss, divide_mean(loss, self.divisor))
 
 
@@ -196,9 +194,7 @@ class WeighsBackward(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Any = None,
     ) -> Any:
-        """Call the function; `Tensor.backward` with the weighed loss, unless the accelerator has
-        weighed it.
-        """
+        """Call the function; `Tensor.backward` gets the weighed loss, unless that was weighed."""
         if func is Tensor.backward and not self.micro_batch.is_weighed_by_trainer:
             loss, *others = args
             args = (self.micro_batch.weigh(loss), *others)

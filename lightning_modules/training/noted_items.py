@@ -1,6 +1,4 @@
-"""The number of items of an optimizer step, as a tensor that notes whether a computation reads
-it.
-"""
+"""The number of items of an optimizer step, as a tensor that notes whether it is read."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from torch import Tensor
 _READS_THE_NUMBER = frozenset(
     {"item", "tolist", "numpy", "__array__", "__int__", "__float__", "__index__"}
 )
-"""Methods that hand the number to Python, where what becomes of it cannot be followed any more."""
+"""Methods that return the number to Python, where its use cannot be followed any more."""
 
 
 class Use:
@@ -100,8 +98,9 @@ class _Operands:
         self.other_tensors = False
 
     def unwrap(self, argument: Any) -> Any:
-        """Return an argument with the plain number in place of a `NotedItems`, also in lists and
-        tuples.
+        """Return an argument with the plain number instead of a `NotedItems`.
+
+        Those in lists and tuples are replaced, too.
         """
         if isinstance(argument, NotedItems):
             self.use = argument.use
