@@ -27,7 +27,7 @@ _SHARDING_STRATEGIES = (
     "DeepSpeedStrategy",
     "XLAFSDPStrategy",
 )
-"""Strategies of Lightning that write parts of the model in a format of their own."""
+"""Strategies of Lightning that write parts of the model in a separate format."""
 
 
 class FolderCheckpoint(ModelCheckpoint):

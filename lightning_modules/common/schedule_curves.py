@@ -191,7 +191,7 @@ def polynomial(
     """
     if step < warmup:
         return _ramp(step, warmup)
-    # Without steps after the warm-up there is no slope; the reference divides by zero here.
+    # Without steps after the warm-up the slope is undefined; the reference divides by zero here.
     if step > total or total == warmup:
         return lr_end / lr_start
     remaining = 1 - (step - warmup) / (total - warmup)

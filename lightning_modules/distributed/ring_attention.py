@@ -78,9 +78,7 @@ def ring_attention(
         NotImplementedError: this version of torch is not supported.
     """
     if not buffers:
-        raise ValueError(
-            "Context parallel: there is no tensor to split. Pass buffers and buffer_seq_dims."
-        )
+        raise ValueError("Context parallel: no tensors to split. Pass buffers and buffer_seq_dims.")
     module = _torch_module()
     shards = module.context_parallel(
         mesh, buffers=list(buffers), buffer_seq_dims=list(dims), no_restore_buffers=kept or set()

@@ -102,8 +102,8 @@ def ready_to_split(
     Args:
         inputs: keyword arguments of a causal language model, of shape (batch, positions, ...).
         size: how many processes share a sequence.
-        whole_mask: give an attention mask that hides nothing: models of transformers guess one if
-            there is none.
+        whole_mask: add an attention mask that hides nothing; without one, models of transformers
+            guess it.
 
     Returns:
         New inputs; tensors that can be resized are those of `split_names`.

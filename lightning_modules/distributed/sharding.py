@@ -101,7 +101,7 @@ def shard_fully(
             the model as a whole.
         reshard_after_forward: free the gathered parameters of a layer between its forward and its
             backward pass.
-        offload: keep parameters in host memory, where they are not there anyway.
+        offload: keep parameters in host memory, unless they are there anyway.
         dtype: gather parameters and reduce gradients in this format.
         checkpointing: compute the activations of the layers again in the backward pass.
         forward_prefetch: gather the next layer while this one computes.

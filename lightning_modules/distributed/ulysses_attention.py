@@ -52,7 +52,7 @@ def ulysses_attention(
     """
     if not buffers:
         raise ValueError(
-            "Sequence parallel: there is no tensor to split. Pass buffers and buffer_seq_dims."
+            "Sequence parallel: no tensors to split. Pass buffers and buffer_seq_dims."
         )
 
     whole = [buffer.clone() for buffer in buffers]
