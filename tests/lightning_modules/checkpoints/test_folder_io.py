@@ -79,8 +79,8 @@ def test_everything_of_a_module_comes_back(tmp_path, caplog):
     module = WithMore(Net())
     with caplog.at_level(logging.WARNING):
         fit(module).save_checkpoint(tmp_path / "checkpoint-4")
-    assert caplog.text.count("cannot be written safely") == 1
-    assert "'place', as it holds what cannot be written safely" in caplog.text
+    assert caplog.text.count("cannot be saved safely") == 1
+    assert "'place', as it holds what cannot be saved safely" in caplog.text
     folder = tmp_path / "checkpoint-4"
     assert set(read_weights(folder)) == set(module.model.state_dict())
     fresh = WithMore(Net())
