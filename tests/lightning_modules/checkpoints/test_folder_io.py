@@ -80,7 +80,7 @@ def test_everything_of_a_module_comes_back(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         fit(module).save_checkpoint(tmp_path / "checkpoint-4")
     assert caplog.text.count("cannot be saved safely") == 1
-    assert "'place', as it holds what cannot be saved safely" in caplog.text
+    assert "without 'place', whose value cannot be saved safely" in caplog.text
     folder = tmp_path / "checkpoint-4"
     assert set(read_weights(folder)) == set(module.model.state_dict())
     fresh = WithMore(Net())
