@@ -62,16 +62,19 @@ class DataPosition:
             run: the training.
             loaders: evaluation loaders with persistent workers, by name.
         """
+        # Random numbers of an evaluation in which it is saved are drawn again.
         epoch, done = run.next_position
         with run.interrupted_evaluation.generators_before():
             state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
             state["evaluation"] = part_states(self.trainer.eval_data_collator)
+
+        worker_states: dict[str, Any] = {}
+        for key, loader in loaders.items():
+            worker_states[key] = getattr(loader, "worker_states", None)
         state |= {
             **self.elastic.state(),
             "windows": run.windows.windows_per_epoch,
-            "evaluated": {
-                key: getattr(loader, "worker_states", None) for key, loader in loaders.items()
-            },
+            "evaluated": worker_states,
             "ended": run.epoch_is_over,
             "progress": run.progress(),
             "in_evaluation": run.interrupted_evaluation.state(),
@@ -87,8 +90,7 @@ class DataPosition:
         read: WindowReader,
         on_positioned: Any,
     ) -> tuple[WindowLoader, TrainingLength]:
-        """Return the loader of windows from the position to resume at, and the adjusted length of
-        the training.
+        """Return the loader of windows at the position to resume at, and the adjusted length.
 
         Args:
             dataloader: all of the data.
@@ -154,15 +156,12 @@ class DataPosition:
             run.apply_progress(progress)
 
     def save_rng(self, folder: str, files: CheckpointFiles, run: TrainingRun | None) -> None:
-        """Write the random generators; during an evaluation those from before it, as it will be
-        repeated.
-        """
-        before = (
-            contextlib.nullcontext()
-            if run is None
-            else run.interrupted_evaluation.generators_before()
-        )
-        with before:
+        """Write the random generators; during an evaluation those from before it."""
+        # The resumed training repeats the evaluation.
+        generators: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if run is not None:
+            generators = run.interrupted_evaluation.generators_before()
+        with generators:
             state = capture_rng_state(self._is_distributed)
         files.write_bytes(torch_bytes(state), self._rng_path(folder))
 
@@ -182,7 +181,9 @@ class DataPosition:
 
     def _rng_path(self, folder: str) -> str:
         """Return the file of the generators of this process."""
-        rank = self.trainer.args.process_index if self._is_distributed else None
+        rank = None
+        if self._is_distributed:
+            rank = self.trainer.args.process_index
         return os.path.join(folder, rng_state_name(rank))
 
     def _find(
@@ -213,8 +214,9 @@ class DataPosition:
 
 
 def _as_plain(state: dict[str, Any]) -> Any:
-    """Convert to plain values; drop a loader state that cannot be: the loader then skips batches
-    by reading them.
+    """Convert to plain values, without a loader state that cannot be converted.
+
+    The loader then skips batches by reading them.
     """
     try:
         return to_plain(state)

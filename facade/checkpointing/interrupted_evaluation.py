@@ -20,8 +20,8 @@ class Before(NamedTuple):
     """State before an evaluation, as far as an evaluation changes it."""
 
     generators: dict[str, Any]
-    own: list[dict[str, Any]]
-    """States of collator and data."""
+    data_states: list[dict[str, Any]]
+    """Of the collator and the data."""
     logs: int
 
 
@@ -38,15 +38,14 @@ class InterruptedEvaluation:
         self.run = run
         self.before: Before | None = None
         self.owed: dict[str, Any] | None = None
-        """The `state` of the checkpoint that the training resumes from, if it was saved in an
-        evaluation.
-        """
+        """The `state` of the checkpoint to resume from, if it was saved in an evaluation."""
 
     @contextlib.contextmanager
     def during_evaluation(self) -> Iterator[None]:
         """Capture the state before an evaluation, for checkpoints saved during it."""
         logs = len(self.run.trainer.state.log_history)
-        self.before = Before(capture_rng_state(self._several), part_states(*self._draws), logs)
+        generators = capture_rng_state(self._is_distributed)
+        self.before = Before(generators, part_states(*self._drawing_parts), logs)
         try:
             yield
         finally:
@@ -54,21 +53,19 @@ class InterruptedEvaluation:
 
     @contextlib.contextmanager
     def generators_before(self) -> Iterator[None]:
-        """Restore, within the block, the random generators to their states before the current
-        evaluation.
-        """
+        """Give generators their states before the current evaluation, in the block."""
         if self.before is None:
             yield
             return
-        present = capture_rng_state(self._several)
-        own = part_states(*self._draws)
-        restore_rng_state(self.before.generators, self._several)
-        restore_parts(self.before.own, *self._draws)
+        generators = capture_rng_state(self._is_distributed)
+        data_states = part_states(*self._drawing_parts)
+        restore_rng_state(self.before.generators, self._is_distributed)
+        restore_parts(self.before.data_states, *self._drawing_parts)
         try:
             yield
         finally:
-            restore_rng_state(present, self._several)
-            restore_parts(own, *self._draws)
+            restore_rng_state(generators, self._is_distributed)
+            restore_parts(data_states, *self._drawing_parts)
 
     def state(self) -> dict[str, Any] | None:
         """Return what `repeat` needs, or None outside of an evaluation.
@@ -77,9 +74,10 @@ class InterruptedEvaluation:
         """
         if self.before is None or self.run.epoch.is_over:
             return None
+
+        # Every process has its own running statistics.
         buffers: dict[str, torch.Tensor] = {}
-        # every process has running statistics
-        if self._several and self.run.strategy.sharded_model is None:
+        if self._is_distributed and self.run.strategy.sharded_model is None:
             buffers = {name: buffer.cpu() for name, buffer in self._buffers()}
         return {"logs": self.before.logs, "buffers": buffers}
 
@@ -105,11 +103,12 @@ class InterruptedEvaluation:
             run.stop_before_step()
 
     @property
-    def _draws(self) -> tuple[Any, ...]:
+    def _drawing_parts(self) -> tuple[Any, ...]:
+        """Data and collators that may draw random numbers."""
         return *drawing_parts(self.run.windows.loader), self.run.trainer.eval_data_collator
 
     @property
-    def _several(self) -> bool:
+    def _is_distributed(self) -> bool:
         return self.run.trainer.args.world_size > 1
 
     def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:

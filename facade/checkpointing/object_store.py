@@ -63,15 +63,18 @@ class StoreFolder:
 
         self.folder = Path(folder)
         self.address = str(address_of(folder))
-        options = {"auto_mkdir": True} if self.address.startswith("file:") else {}
+        options = {}
+        if self.address.startswith("file:"):
+            options["auto_mkdir"] = True
         storage, root = fsspec.url_to_fs(self.address, **options)
         self._files: Any = fsspec.filesystem("dir", path=root, fs=storage)
-        # files outside of checkpoints: time of change and size
         self._sent: dict[str, tuple[int, int]] = {}
+        """Files outside of checkpoints, with their time of change and size."""
 
     def send(self, name: str) -> None:
-        """Upload a checkpoint, replacing an older one; its time of change is 0 from then on,
-        until it changes.
+        """Upload a checkpoint, replacing an older one.
+
+        The time of change of its folder is 0 from then on, until it changes.
         """
         folder = self.folder / name
         begun = folder.stat()
@@ -80,6 +83,7 @@ class StoreFolder:
             if path.is_file():
                 self._put(path)
         self._files.rm_file(f"{name}/{INCOMPLETE}")
+
         # One that was written again meanwhile is sent again.
         if folder.stat().st_mtime_ns == begun.st_mtime_ns:
             os.utime(folder, (0, 0))
@@ -105,28 +109,30 @@ class StoreFolder:
         return [folder.name for folder in checkpoints.list_checkpoints(self.folder)]
 
     def unsent(self) -> list[str]:
-        """Return the checkpoints on this machine that are not in the store as they are now, by
-        step.
-        """
-        return [
-            folder.name
-            for folder in checkpoints.list_checkpoints(self.folder)
-            if folder.stat().st_mtime
-        ]
+        """Return the checkpoints on this machine by step that the store lacks as they are now."""
+        names: list[str] = []
+        for folder in checkpoints.list_checkpoints(self.folder):
+            if folder.stat().st_mtime:
+                names.append(folder.name)
+        return names
 
     def there(self, *, complete: bool = True) -> list[str]:
         """Return the checkpoints in the store by step: the complete ones, or the others."""
         files = set(self._find(""))
         names: set[str] = set()
         for file in files:
-            found = _CHECKPOINT.match(file)
-            if found is not None and (f"{found[0]}/{INCOMPLETE}" not in files) == complete:
-                names.add(found[0])
+            match = _CHECKPOINT.match(file)
+            if match is None:
+                continue
+            is_complete = f"{match[0]}/{INCOMPLETE}" not in files
+            if is_complete == complete:
+                names.add(match[0])
         return sorted(names, key=lambda name: int(name.partition("-")[2]))
 
     def fetch(self, name: str) -> None:
-        """Download a checkpoint if the store has all of it, unless the local copy is the same
-        and intact.
+        """Download a checkpoint, unless the local copy is the same and intact.
+
+        Nothing happens if the store does not have all of it.
         """
         folder = self.folder / name
         files = self._find(name)
@@ -139,8 +145,10 @@ class StoreFolder:
             is_same = self._files.cat_file(manifest) == own_manifest.read_bytes()
         if is_same and not checkpoints.problems(folder, weights=False):
             return
+
         with checkpoints.staged_folder(folder) as staging:
-            self._files.get(files, [str(staging / os.path.relpath(file, name)) for file in files])
+            targets = [str(staging / os.path.relpath(file, name)) for file in files]
+            self._files.get(files, targets)
         os.utime(folder, (0, 0))
 
     def _find(self, name: str) -> list[str]:
@@ -156,7 +164,9 @@ class StoreFolder:
         empty = self.folder / ".empty"
         self.folder.mkdir(parents=True, exist_ok=True)
         empty.touch()
-        self._files.put_file(str(empty), mark)  # makes folders where the storage has such
+
+        # That makes folders where the storage has some.
+        self._files.put_file(str(empty), mark)
         for file in self._find(name):
             if file != mark:
                 self._files.rm_file(file)
@@ -165,12 +175,15 @@ class StoreFolder:
 @cache
 def _opened(folder: str) -> StoreFolder | None:
     """Return the store of a folder that has an address, else None."""
-    return StoreFolder(folder) if address_of(folder) else None
+    if not address_of(folder):
+        return None
+    return StoreFolder(folder)
 
 
 class ObjectStore:
-    """Keep the address of `output_dir` up to date with the local folder; does nothing for other
-    folders.
+    """Keep the address of `output_dir` up to date with the local folder.
+
+    Does nothing for an `output_dir` that is a folder.
 
     Args:
         trainer: the Trainer.
@@ -181,29 +194,30 @@ class ObjectStore:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self._rotation: Callable[[], Callable[[int], None] | None] = lambda: None
-        self._run_dir = ""  # folder of checkpoints
+        self._run_dir = ""
+        """The folder of checkpoints."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-upload")
         self._job: Future[None] | None = None
-        self._problem = ""  # of the last upload
+        self._problem = ""
+        """What went wrong in the last upload."""
         self._deadline = math.inf  # of attempts that are waited for
         self._is_waited_for = threading.Event()
 
     def rotate_by(self, rotate: Callable[[int], None]) -> None:
-        """Let a method, whose object is not kept alive, remove checkpoints that are sent, beyond
-        a number of them.
-        """
+        """Let a method remove sent checkpoints beyond a number; its object is not kept alive."""
         self._rotation = weakref.WeakMethod(rotate)
 
     @property
     def is_open(self) -> bool:
-        """Return whether `output_dir` is an address."""
+        """Whether `output_dir` is an address."""
         return _opened(str(self.trainer.args.output_dir)) is not None
 
     # --- uploads
 
     def begin_training(self, run_dir: str) -> None:
-        """Check that the store can be written to, and finish what an earlier run has left there or
-        here; collective.
+        """Check that the store can be written to, and finish what an earlier run has left.
+
+        It is collective.
 
         Args:
             run_dir: the folder of checkpoints, below `output_dir` in a trial of a search.
@@ -218,8 +232,9 @@ class ObjectStore:
     def submit(self) -> None:
         """Send what is new, in a thread of the first process."""
         if self.trainer.args.process_index == 0 and self.is_open:
+            # One that has not begun would send the same.
             if self._job is not None:
-                self._job.cancel()  # it has not begun
+                self._job.cancel()
             self._job = self._thread.submit(self._send_until_there)
 
     def finish(self) -> None:
@@ -318,9 +333,13 @@ class ObjectStore:
     def _prepare(self) -> None:
         store = _opened(self._run_dir)
         assert store is not None
-        store.discard(".probe")  # what may not be written, listed or deleted raises now
+
+        # What may not be written, listed or deleted raises now.
+        store.discard(".probe")
         self._send(0)
-        for name in store.there(complete=False):  # of a machine that was terminated
+
+        # Uploads of a machine that was terminated.
+        for name in store.there(complete=False):
             store.discard(name)
         there = store.there()
         for name in store.here():
@@ -335,8 +354,7 @@ class ObjectStore:
     # --- downloads
 
     def fetch(self, path: str | os.PathLike[str]) -> str:
-        """Return a checkpoint with a folder of this machine instead of an address, after its
-        download; collective.
+        """Download a checkpoint if it is an address, and return its folder; collective.
 
         Raises:
             ValueError: it is an address that cannot be used.
@@ -347,7 +365,9 @@ class ObjectStore:
         if store is None:
             return os.fspath(path)
         self._together(partial(store.fetch, name), runs=self.trainer.args.local_process_index == 0)
-        return local if os.path.isdir(local) else os.fspath(path)
+        if os.path.isdir(local):
+            return local
+        return os.fspath(path)
 
     def fetch_newest(self, *, weights: bool = True) -> None:
         """Download the newest intact checkpoint of `output_dir` to each machine; collective.
@@ -379,12 +399,15 @@ class ObjectStore:
             job: reads or writes the store.
             runs: whether this process runs it.
         """
-        self._raise_in_all(self._attempt(job) if runs else "")
+        problem = ""
+        if runs:
+            problem = self._attempt(job)
+        self._raise_in_all(problem)
 
     def _raise_in_all(self, problem: str) -> None:
-        for found in gather_objects(problem):
-            if found:
-                raise ConnectionError(found)
+        for problem_of_rank in gather_objects(problem):
+            if problem_of_rank:
+                raise ConnectionError(problem_of_rank)
 
     def _attempt(self, job: Callable[[], None]) -> str:
         """Run a job, and return its error with a remedy; an empty text without one."""

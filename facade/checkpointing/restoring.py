@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Wanted = str | bool | None
+ResumeFrom = str | bool | None
 """See `resume_from_checkpoint` of `Trainer.train`."""
 
 
@@ -57,7 +57,7 @@ class CheckpointRestorer:
     # --- choice of the checkpoint
 
     def find_checkpoint(
-        self, wanted: Wanted, *, strategy: Strategy, is_trial: bool, own_weights: bool
+        self, resume_from: ResumeFrom, *, strategy: Strategy, is_trial: bool, own_weights: bool
     ) -> str | None:
         """Return the checkpoint to resume from, see `Trainer.train`; None to start from scratch.
 
@@ -66,66 +66,74 @@ class CheckpointRestorer:
         in the same folder do not. All processes get the same answer.
 
         Args:
-            wanted: the choice of the script.
+            resume_from: the choice of the script.
             strategy: has to be able to read it.
             is_trial: the training is a trial of a search, which has its own resumption.
             own_weights: `_load_from_checkpoint` is not overridden; an override may read weights in
                 any form.
 
         Raises:
-            CheckpointNotFoundError: there is no such checkpoint.
+            CheckpointNotFoundError: the checkpoint does not exist.
             ValueError: it is damaged, or belongs to an incompatible training.
         """
         launcher = owners.current_job()
         if launcher is None or is_trial:
-            return self._find(wanted, strategy, own_weights)
+            return self._find(resume_from, strategy, own_weights)
 
-        owners.begin_training(gather_objects(launcher) if self._on_several_machines else [launcher])
+        # The newest checkpoint that this job has written before it was restarted.
+        launchers = [launcher]
+        if self._on_several_machines:
+            launchers = gather_objects(launcher)
+        owners.begin_training(launchers)
         if owners.restarts():
             self.store.fetch_newest()
-        own = self._newest(choose=owners.is_of_this_training)
+        checkpoint = self._newest(choose=owners.is_of_this_training)
         if not self._on_several_machines:
-            own = broadcast_from_rank_zero(own, self.trainer.args.world_size)
-        if wanted is False:
+            checkpoint = broadcast_from_rank_zero(checkpoint, self.trainer.args.world_size)
+        if resume_from is False:
             return None
-        if own is not None:
-            logger.warning("The job was restarted; resuming from %s.", own)
-            return self._find(own, strategy, own_weights)
+        if checkpoint is not None:
+            logger.warning("The job was restarted; resuming from %s.", checkpoint)
+            return self._find(checkpoint, strategy, own_weights)
         if not owners.restarts():
-            return self._find(wanted, strategy, own_weights)
+            return self._find(resume_from, strategy, own_weights)
 
         # The script may ask for the newest checkpoint of a folder in which the killed job has
         # written none.
-        found = None
-        if wanted is not True or self._newest() is not None:
-            found = self._find(wanted, strategy, own_weights)
-        begins = "from scratch" if found is None else f"from {found}, as before"
+        checkpoint = None
+        begins = "from scratch"
+        if resume_from is not True or self._newest() is not None:
+            checkpoint = self._find(resume_from, strategy, own_weights)
+        if checkpoint is not None:
+            begins = f"from {checkpoint}, as before"
         logger.warning(
             "The job was restarted before it had written a checkpoint; the training begins %s.",
             begins,
         )
-        return found
+        return checkpoint
 
-    def _find(self, wanted: Wanted, strategy: Strategy, own_weights: bool) -> str | None:
-        """Return the checkpoint that `wanted` names, after validation."""
-        if wanted is None or wanted is False:
+    def _find(self, resume_from: ResumeFrom, strategy: Strategy, own_weights: bool) -> str | None:
+        """Return the checkpoint that `resume_from` names, after validation."""
+        if resume_from is None or resume_from is False:
             return None
-        if wanted is True:
-            found = self._require_newest(weights=own_weights and strategy.states.gathers_on_save)
+        if resume_from is True:
+            weights = own_weights and strategy.states.gathers_on_save
+            checkpoint = self._require_newest(weights=weights)
         else:
-            found = self.store.fetch(wanted)
-            if not os.path.isdir(found):
-                found = self.hub.find_checkpoint(found) or found
-            if not os.path.isdir(found):
+            # A folder, an address, or the name of one in the repository.
+            checkpoint = self.store.fetch(resume_from)
+            if not os.path.isdir(checkpoint):
+                checkpoint = self.hub.find_checkpoint(checkpoint) or checkpoint
+            if not os.path.isdir(checkpoint):
                 raise checkpoints.CheckpointNotFoundError(
-                    f"Can't find a valid checkpoint at {found!r}: the folder does not exist. Set "
-                    "resume_from_checkpoint to another, or to True for the newest one in "
+                    f"Can't find a valid checkpoint at {checkpoint!r}: the folder does not exist. "
+                    "Set resume_from_checkpoint to another, or to True for the newest one in "
                     "output_dir."
                 )
-            weights = own_weights and not strategy.states.weights_are_in_parts(found)
-            checkpoints.require_intact(found, weights=weights)
-        strategy.states.require_fitting(found)
-        return found
+            weights = own_weights and not strategy.states.weights_are_in_parts(checkpoint)
+            checkpoints.require_intact(checkpoint, weights=weights)
+        strategy.states.require_fitting(checkpoint)
+        return checkpoint
 
     def _require_newest(self, *, weights: bool) -> str:
         self.store.fetch_newest(weights=weights)
@@ -133,23 +141,27 @@ class CheckpointRestorer:
         if newest is not None:
             return newest
 
+        # Every checkpoint of the folder is damaged.
         folder = str(self.trainer.args.output_dir)
         damaged: list[str] = []
-        for found in checkpoints.list_checkpoints(folder) if os.path.isdir(folder) else []:
-            damaged.append(
-                f"{found.name} ({'; '.join(checkpoints.problems(found, weights=weights))})"
-            )
-        skipped = f" Skipped damaged checkpoints: {', '.join(damaged)}." if damaged else ""
+        if os.path.isdir(folder):
+            for checkpoint in checkpoints.list_checkpoints(folder):
+                problems = checkpoints.problems(checkpoint, weights=weights)
+                damaged.append(f"{checkpoint.name} ({'; '.join(problems)})")
+        skipped = ""
+        if damaged:
+            skipped = f" Skipped damaged checkpoints: {', '.join(damaged)}."
         raise checkpoints.CheckpointNotFoundError(
-            f"No valid checkpoint found in output_dir {folder!r}.{skipped} Leave out "
+            f"No valid checkpoint found in output_dir {folder!r}.{skipped} Remove "
             "resume_from_checkpoint=True to start from scratch."
         )
 
     def _newest(
         self, *, choose: Callable[[Path], bool] = os.path.isdir, weights: bool = True
     ) -> str | None:
-        """Return the newest intact checkpoint; of several machines (collective) the newest that all
-        have.
+        """Return the newest intact checkpoint.
+
+        With several machines (collective) it is the newest that all of them have.
 
         Args:
             choose: whether a checkpoint may be taken.
@@ -165,20 +177,23 @@ class CheckpointRestorer:
             return _step_of(path) <= newest_step and choose(path)
 
         while True:
-            found = None
+            checkpoint = None
             if os.path.isdir(folder):
-                found = checkpoints.last_intact_checkpoint(
+                checkpoint = checkpoints.last_intact_checkpoint(
                     folder, is_candidate=may_be_taken, weights=weights
                 )
             if not self._on_several_machines:
-                return found
+                return checkpoint
 
             # The newest of one machine may be missing or damaged on another: then all look for an
-            # older one.
-            steps = gather_objects((socket.gethostname(), -1 if found is None else _step_of(found)))
+            # older one. A machine without a checkpoint has step -1.
+            step = -1
+            if checkpoint is not None:
+                step = _step_of(checkpoint)
+            steps = gather_objects((socket.gethostname(), step))
             oldest = min(step for _, step in steps)
             if all(step == oldest for _, step in steps):
-                return found
+                return checkpoint
             if oldest < 0:
                 raise checkpoints.CheckpointNotFoundError(self._differing_machines(steps))
             newest_step = oldest
@@ -188,8 +203,8 @@ class CheckpointRestorer:
         lacks = sorted({host for host, step in steps if step < 0})
         return (
             f"output_dir {str(self.trainer.args.output_dir)!r} differs between the machines: the "
-            f"newest checkpoint is {', '.join(has)}, and there is none on {', '.join(lacks)}. "
-            "Copy the folder there and set save_on_each_node=True, or use a disk that all see."
+            f"newest checkpoint is {', '.join(has)}, and {', '.join(lacks)} has no checkpoint. "
+            "Copy the folder there and set save_on_each_node=True, or use a shared disk."
         )
 
     def go_back(
@@ -217,6 +232,8 @@ class CheckpointRestorer:
         step = trainer.state.global_step
         trainer.control.should_go_back = False
         checkpoint = self.saver.newest() or run.checkpoint
+
+        # What makes it impossible.
         if replaces_weights:
             logger.warning(
                 "Cannot roll back at step %s (a Lightning callback averages the weights); "
@@ -230,13 +247,14 @@ class CheckpointRestorer:
         if not all(gather_objects(os.path.isdir(checkpoint))):
             raise checkpoints.CheckpointNotFoundError(
                 f"{checkpoint} is not on all machines, so the training cannot roll back to it. Use "
-                "a disk that all see."
+                "a shared disk."
             )
         if trainer.state.is_world_process_zero:
             logger.warning(
                 "Step %s rolls back to the weights and the optimizer of %s.", step, checkpoint
             )
 
+        # The learning rates stay, as the schedule does.
         rates = [group["lr"] for group in trainer.optimizer.param_groups]
         strategy.states.load_weights(trainer.model, checkpoint)
         strategy.states.load_optimizer(checkpoint)
@@ -251,23 +269,26 @@ class CheckpointRestorer:
     # --- its state
 
     def read_state(self, checkpoint: str) -> TrainerState:
-        """Return the state of a checkpoint; intervals missing in one of Lightning are those of
-        the arguments.
-        """
+        """Return the state of a checkpoint."""
         path = os.path.join(checkpoint, TRAINER_STATE_NAME)
-        stored = TrainerState.load_from_json(path)
-        written = json.loads(Path(path).read_text(encoding="utf-8"))
+        state = TrainerState.load_from_json(path)
+
+        # Intervals that a checkpoint of Lightning lacks are those of the arguments.
+        entries = json.loads(Path(path).read_text(encoding="utf-8"))
         for name in ("logging_steps", "eval_steps", "save_steps", "train_batch_size"):
-            if name not in written:
-                setattr(stored, name, getattr(self.trainer.state, name))
+            if name not in entries:
+                setattr(state, name, getattr(self.trainer.state, name))
+
         # Set by the current search, if any.
-        stored.trial_name = None
-        stored.trial_params = None
-        best = stored.best_model_checkpoint
+        state.trial_name = None
+        state.trial_params = None
+
+        # The best checkpoint, which may have moved.
+        best = state.best_model_checkpoint
         if isinstance(best, str):
             self.store.fetch(os.path.join(os.path.dirname(checkpoint), os.path.basename(best)))
-        stored.best_model_checkpoint = self._best_of_this_run(best, checkpoint)
-        return stored
+        state.best_model_checkpoint = self._best_of_this_run(best, checkpoint)
+        return state
 
     def _best_of_this_run(self, best: Any, checkpoint: str) -> str | None:
         """Return the best checkpoint if it belongs to this run or the resumed one, else None.
@@ -281,6 +302,8 @@ class CheckpointRestorer:
             os.path.realpath(self.trainer.args.output_dir or "."),
             os.path.dirname(os.path.realpath(checkpoint)),
         ]
+
+        # In one of the two folders, as it should be.
         name = ""
         if isinstance(best, str):
             parents = Path(os.path.realpath(best)).parents
@@ -293,28 +316,29 @@ class CheckpointRestorer:
                 return None
             name = os.path.basename(os.path.normpath(best))
 
+        # A run that was moved has a checkpoint of that name.
         if re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+", name):
             for run in runs:
-                found = os.path.join(run, name)
-                if os.path.isdir(found):
+                moved = os.path.join(run, name)
+                if os.path.isdir(moved):
                     logger.warning(
                         "The best checkpoint was %s; the run has been moved, and it is %s now.",
                         best,
-                        found,
+                        moved,
                     )
-                    return found
+                    return moved
         logger.warning("The best checkpoint, %r, is outside %s and %s; ignoring it.", best, *runs)
         return None
 
     # --- the best one
 
     def has_best(self) -> bool:
-        """Return whether there is a best checkpoint; warn if it is not that of the best
-        evaluation.
-        """
+        """Return whether a best checkpoint exists; warn if it is not of the best evaluation."""
         state = self.trainer.state
         best = state.best_model_checkpoint
         step = state.best_global_step
+
+        # No evaluation was good, or none was run.
         if best is None and not step:
             why = (
                 f"{self.trainer.args.metric_for_best_model} was nan, or infinitely bad, in every "
@@ -323,17 +347,18 @@ class CheckpointRestorer:
             if state.best_metric is None:
                 why = f"there was no evaluation in {state.global_step} steps"
             logger.warning("load_best_model_at_end=True, but %s: the last model is kept.", why)
-        elif step and Path(best or "").name != f"{PREFIX_CHECKPOINT_DIR}-{step}":
-            instead = (
-                "the last model is kept"
-                if best is None
-                else f"{best}, the best of those before it, is loaded"
-            )
+            return False
+
+        # No checkpoint was written after the best one.
+        if step and Path(best or "").name != f"{PREFIX_CHECKPOINT_DIR}-{step}":
+            consequence = "the last model is kept"
+            if best is not None:
+                consequence = f"{best}, the best of those before it, is loaded"
             logger.warning(
-                "The best evaluation was at step %s, of which there is no checkpoint: %s. Set "
+                "The best evaluation was at step %s, which has no checkpoint: %s. Set "
                 "save_strategy='best'.",
                 step,
-                instead,
+                consequence,
             )
         return best is not None
 
@@ -351,7 +376,7 @@ class CheckpointRestorer:
             return
         logger.warning(
             "The best checkpoint %s is missing or damaged, so the last model is kept. With several "
-            "machines set save_on_each_node=True, or use a disk that all see.",
+            "machines set save_on_each_node=True, or use a shared disk.",
             best,
         )
 

@@ -1,6 +1,4 @@
-"""Saving of models and checkpoints. `CheckpointSaver.save` is the main way, from the first check
-to the new name.
-"""
+"""Saving of models and checkpoints; begin to read at `CheckpointSaver.save`."""
 
 from __future__ import annotations
 
@@ -88,24 +86,31 @@ class CheckpointSaver:
 
         # The checkpoint being written.
         self._files = CheckpointFiles()
-        self._staging: str | None = None  # its folder
-        # its name, or the name of the one before, which a thread may still write
+        self._staging: str | None = None
+        """Its folder."""
         self._newest: Path | None = None
+        """Its name, or that of the one before, which a thread may still write."""
 
         # The checkpoints that are written.
         self._written: Written | None = None
         self._deleting = threading.Lock()
-        self._bests: list[str] = []  # best checkpoints of this run so far, oldest first
-        self._flushed: Path | str | None = None  # newest checkpoint that outlives a power failure
+        self._best_checkpoints: list[str] = []
+        """Of this run so far, the oldest first."""
+        self._flushed: Path | str | None = None
+        """The newest one that outlives a power failure."""
         self._flushed_at = 0.0
-        # whether `_flushed` is beyond `save_total_limit`, until a newer one is flushed
         self._has_spared = False
+        """Whether `_flushed` is beyond `save_total_limit`, until a newer one is flushed."""
 
-        self._owner: str | None = None  # the process that saves
-        self._origin = ""  # working folder at the beginning of the training
-        # the model whose first save was compared with it
+        # The training.
+        self._owner: str | None = None
+        """The process that saves."""
+        self._origin = ""
+        """The working folder at its beginning."""
+
+        # The first save of a model is compared with it.
         self._compared: weakref.ref[nn.Module] | None = None
-        self._expected: checkpoints.ExpectedWeights | None = None  # until that save is written
+        self._expected: checkpoints.ExpectedWeights | None = None
 
     # --- a checkpoint
 
@@ -118,8 +123,7 @@ class CheckpointSaver:
         run: TrainingRun | None,
         at_once: bool,
     ) -> None:
-        """Write `checkpoint-{step}` to a staging folder and rename it, so that no partial
-        checkpoint is visible.
+        """Write `checkpoint-{step}` to a staging folder, and rename it once it is complete.
 
         Collective: all processes go through the same steps, as parts of the training state are
         exchanged or written by each of them.
@@ -137,9 +141,10 @@ class CheckpointSaver:
         trainer = self.trainer
         args = trainer.args
         saves = args.should_save
+
         # A thread may write there after a change of the working folder.
-        place = os.path.join(self._origin, run_dir)
-        final = Path(place) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
+        parent = os.path.join(self._origin, run_dir)
+        final = Path(parent) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         owner = self._owner or broadcast_from_rank_zero(
             checkpoints.process_token(), args.world_size
         )
@@ -165,7 +170,7 @@ class CheckpointSaver:
             self.lightning.collect(run)
             size = self.bytes_to_save(strategy)
             needed = self.background.bytes_waiting + size + checkpoints.MARGIN
-            is_tight = saves and checkpoints.free_space(place) < 2 * needed
+            is_tight = saves and checkpoints.free_space(parent) < 2 * needed
             if is_tight:
                 self.wait_until_flushed()
             if saves:
@@ -175,14 +180,18 @@ class CheckpointSaver:
             # writes its states.
             has_other_machines = args.world_size > args.local_world_size
             sends_states = has_other_machines and not args.save_on_each_node
+            copies = None
+            if later and saves:
+                copies = self.background.copies()
+            process_parts = None
+            if has_parts:
+                process_parts = self.background.begin_parts()
             self._files = CheckpointFiles(
-                self.background.copies() if later and saves else None,
-                self.background.begin_parts() if has_parts else None,
-                sends_contents=sends_states and not saves,
+                copies, process_parts, sends_contents=sends_states and not saves
             )
             begin: list[Callable[[], object]] = []
             if is_tight:
-                begin.append(partial(self._make_space, place, size))
+                begin.append(partial(self._make_space, parent, size))
             if saves:
                 begin.append(partial(checkpoints.begin, final, owner))
             checkpoints.run_on_all_ranks(begin, final, args.world_size)
@@ -191,7 +200,7 @@ class CheckpointSaver:
 
             # The files. Overrides of the methods of the Trainer are called like our own.
             self._staging = str(folder)
-            self._expect_weights(is_spread=strategy.sharded_model is not None)
+            self._expect_weights(is_sharded=strategy.sharded_model is not None)
             writes: list[Callable[[], object]] = [
                 partial(trainer.save_model, str(folder), _internal_call=True)
             ]
@@ -201,11 +210,16 @@ class CheckpointSaver:
             checkpoints.run_on_all_ranks(writes, final, args.world_size)
 
             # The list of all files, and the name: now, or in the thread.
-            sent = gather_objects(self._files.contents_to_send) if sends_states else []
-            end = partial(self._end, folder, final, place, sent, size if later else None)
-            checkpoints.run_on_all_ranks(
-                [end] if saves or has_parts else [], final, args.world_size
-            )
+            sent_contents: list[dict[str, bytes]] = []
+            if sends_states:
+                sent_contents = gather_objects(self._files.contents_to_send)
+            size_of_copies = None
+            if later:
+                size_of_copies = size
+            end: list[Callable[[], object]] = []
+            if saves or has_parts:
+                end.append(partial(self._end, folder, final, parent, sent_contents, size_of_copies))
+            checkpoints.run_on_all_ranks(end, final, args.world_size)
         except BaseException:
             if saves:
                 checkpoints.abort(folder)
@@ -226,13 +240,14 @@ class CheckpointSaver:
             folder: the staging folder.
             name: of the checkpoint, as the Trainer state has it.
         """
+        # The best checkpoint may be this one.
         state = self.trainer.state
         if state.best_global_step:
             best = name.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
             if (best == name or best.exists()) and state.best_model_checkpoint != str(best):
                 if state.best_model_checkpoint is not None:
-                    self._bests.append(state.best_model_checkpoint)
-                self._bests.append(str(best))
+                    self._best_checkpoints.append(state.best_model_checkpoint)
+                self._best_checkpoints.append(str(best))
                 state.best_model_checkpoint = str(best)
 
         if not self.trainer.args.should_save:
@@ -250,43 +265,45 @@ class CheckpointSaver:
         folder: Path,
         final: Path,
         run_dir: str,
-        sent: list[dict[str, bytes]],
+        sent_contents: list[dict[str, bytes]],
         size_of_copies: int | None,
     ) -> None:
-        """Let the thread write the copies and commit the checkpoint; commit it at once if there are
-        no copies.
+        """Commit the checkpoint: at once, or in the thread after it has written the copies.
 
         Args:
             folder: the staging folder.
             final: the name of the checkpoint.
             run_dir: the folder of checkpoints.
-            sent: for each process the contents of files that it has left to this one.
+            sent_contents: for each process the contents of files that it has left to this one.
             size_of_copies: None without copies.
         """
         files = self._files
+
+        # Another process commits; this one writes its parts.
         if not self.trainer.args.should_save:
-            # Another process commits; this one writes its parts.
-            self.background.start(
-                files, size_of_copies or 0, commit=lambda: None, undo=lambda: None
-            )
+            size = size_of_copies or 0
+            self.background.start(files, size, commit=lambda: None, undo=lambda: None)
             return
-        for contents in sent:
+
+        for contents in sent_contents:
             for name, content in contents.items():
                 files.write_bytes(content, folder / name)
+
         written = Written(final, run_dir, self.trainer.state.best_model_checkpoint)
         commit = partial(self._commit, folder, written)
+        undo = partial(checkpoints.abort, folder)
         if size_of_copies is None:
             commit()
         else:
-            self.background.start(
-                files, size_of_copies, commit=commit, undo=partial(checkpoints.abort, folder)
-            )
+            self.background.start(files, size_of_copies, commit=commit, undo=undo)
 
     def _commit(self, folder: Path, written: Written) -> None:
         """List all files, and give the checkpoint its name; then older ones may go."""
         self._compare_weights(folder)
         checkpoints.write_manifest(folder)
-        with self._deleting:  # a rotation now would take the new name for one of an earlier run
+
+        # A rotation now would take the new name for one of an earlier run.
+        with self._deleting:
             checkpoints.commit(folder, written.folder, flush=False)
             self._written = written
         if self.store.is_open:
@@ -295,32 +312,38 @@ class CheckpointSaver:
             self.rotate(self.trainer.args.save_total_limit)
 
     def rotate(self, limit: int | None) -> None:
-        """Remove checkpoints beyond a number of them, counted from the newest, if this training
-        has written one.
+        """Remove the oldest checkpoints beyond a number of them.
+
+        Nothing is removed before this training has written a checkpoint.
         """
         with self._deleting:
-            if self._written is None:
+            written = self._written
+            if written is None:
                 return
-            newest, run_dir, best = self._written
-            if best is not None:
-                best = os.path.join(self._origin, best)
-                if self._written.best in self._bests and not os.path.exists(best):
-                    return  # it could not be written, and the one before is still needed
+
+            # A best checkpoint that could not be written: the one before is still needed.
+            best = None
+            if written.best is not None:
+                best = os.path.join(self._origin, written.best)
+                if written.best in self._best_checkpoints and not os.path.exists(best):
+                    return
+
             self._has_spared = checkpoints.rotate_checkpoints(
-                run_dir, limit, best_model_checkpoint=best, newest=newest, spare=self._flushed
+                written.run_dir,
+                limit,
+                best_model_checkpoint=best,
+                newest=written.folder,
+                spare=self._flushed,
             )
 
     def accept_changes(self) -> None:
-        """Take changes that overrides and callbacks have made to the newest checkpoint into its
-        manifest.
+        """Enter changes by overrides and callbacks of the newest checkpoint into its manifest.
 
-        In `on_save` they are on purpose; later they could not be told from damage.
+        In `on_save` they are on purpose; later they could not be distinguished from damage.
         """
-        if (
-            self._newest is None
-            or not self.trainer.args.should_save
-            or self.background.bytes_waiting
-        ):
+        if not self.trainer.args.should_save:
+            return
+        if self._newest is None or self.background.bytes_waiting:
             return
         if checkpoints.refresh_manifest(self._newest) and self.store.is_open:
             self.store.submit()
@@ -329,7 +352,7 @@ class CheckpointSaver:
 
     @property
     def saves_training_state(self) -> bool:
-        """Return whether checkpoints hold the training state; always for interrupted trainings."""
+        """Whether checkpoints hold the training state; always those of interrupted trainings."""
         return not self.trainer.args.save_only_model or self.signals.is_interrupted
 
     def is_checkpoint(self, folder: str) -> bool:
@@ -337,39 +360,38 @@ class CheckpointSaver:
         return folder == self._staging
 
     def files_of(self, folder: str) -> CheckpointFiles:
-        """Return what writes the files of a folder: with the others of the checkpoint being
-        written, or at once.
+        """Return what writes the files of a folder.
 
-        A signal handler or a thread may save a model while a checkpoint is being written.
+        Those of the checkpoint being written are written with it, others at once: a signal handler
+        or a thread may save a model in the meantime.
         """
-        return self._files if folder == self._staging else CheckpointFiles()
+        if folder == self._staging:
+            return self._files
+        return CheckpointFiles()
 
     def bytes_to_save(self, strategy: Strategy) -> int:
         """Return the estimated size of a checkpoint in bytes."""
-        states: list[Any] = []
+        optimizer_states: list[Any] = []
         if self.saves_training_state:
-            states = list(getattr(self.trainer.optimizer, "state", {}).values())
-        further = [self.callbacks.tensors(), self.lightning.checkpoint]
+            optimizer_states = list(getattr(self.trainer.optimizer, "state", {}).values())
+        callback_states = [self.callbacks.tensors(), self.lightning.checkpoint]
         return strategy.states.bytes_to_save(
-            states, further, processes=self.trainer.args.world_size
+            optimizer_states, callback_states, processes=self.trainer.args.world_size
         )
 
     def _may_write_later(self, strategy: Strategy) -> bool:
-        """Return whether to write copies in a thread: nothing reads the files, and training
-        continues meanwhile.
-        """
+        """Return whether a thread may write copies of the files while training continues."""
         trainer = self.trainer
-        if (
-            trainer.background_checkpoints is None
-            or trainer.control.should_training_stop
-            or strategy.states.engine_writes
-        ):
+        if trainer.background_checkpoints is None or trainer.control.should_training_stop:
             return False
-        if trainer.args.push_to_hub:  # each checkpoint is uploaded
+        if strategy.states.engine_writes:
             return False
-        return not any(
-            reads_checkpoints(callback) for callback in trainer.callback_handler.callbacks
-        )
+
+        # An upload, or a callback, reads the files at once.
+        if trainer.args.push_to_hub:
+            return False
+        callbacks = trainer.callback_handler.callbacks
+        return not any(reads_checkpoints(callback) for callback in callbacks)
 
     def _wait_for_writes(self, size: int = 0, limit: int = -1) -> None:
         """Wait until the thread has written checkpoints; a full disk only warns.
@@ -407,9 +429,8 @@ class CheckpointSaver:
     def _require_one_disk(self, strategy: Strategy, folder: Path, final: Path) -> None:
         """Refuse parts of processes on several disks, which no process could read together."""
         args = self.trainer.args
-        has_parts = self.saves_training_state and (
-            strategy.states.saves_parts(checkpoint=True) or strategy.states.engine_writes
-        )
+        saves_parts = strategy.states.saves_parts(checkpoint=True) or strategy.states.engine_writes
+        has_parts = self.saves_training_state and saves_parts
         if has_parts and args.local_process_index == 0 and not args.should_save:
             checkpoints.require_visible(folder, final)
 
@@ -437,9 +458,10 @@ class CheckpointSaver:
         trainer = self.trainer
         saves = trainer.args.should_save
         in_checkpoint = internal and self.is_checkpoint(folder)
+
+        # Parts. The collective write comes first: a rank that failed on the other files would
+        # leave the others waiting.
         if strategy.states.saves_parts(checkpoint=in_checkpoint):
-            # The collective write first: a rank that failed on the other files would leave the
-            # others waiting.
             follow = internal and self.saves_training_state
             strategy.states.save_weights(
                 folder,
@@ -451,9 +473,12 @@ class CheckpointSaver:
                 write(folder, state_dict={})
             return
 
-        is_spread = strategy.sharded_model is not None
-        weights = strategy.states.whole_weights(trainer.model, keep=saves) if is_spread else None
-        self._expect_weights(weights, is_spread=is_spread)
+        # Whole weights: gathered, replaced by a callback, or those of the model.
+        is_sharded = strategy.sharded_model is not None
+        weights = None
+        if is_sharded:
+            weights = strategy.states.whole_weights(trainer.model, keep=saves)
+        self._expect_weights(weights, is_sharded=is_sharded)
         if weights is None:
             weights = self.lightning.weights(run)
         if saves and weights is None:
@@ -471,39 +496,44 @@ class CheckpointSaver:
             state_dict: weights in place of those of the model; empty if they are written elsewhere.
         """
         os.makedirs(folder, exist_ok=True)
-        logger.info(
-            "Saving the model to %s", self._newest if self.is_checkpoint(folder) else folder
-        )
+        final_folder: str | Path | None = folder
+        if self.is_checkpoint(folder):
+            final_folder = self._newest
+        logger.info("Saving the model to %s", final_folder)
+
+        # Weights and configuration.
         trainer = self.trainer
         model = inspection.unwrap_model(trainer.model)
         files = self.files_of(folder)
         if state_dict is None or state_dict:
             files.write_weights(model, folder, state_dict=state_dict)
-        elif checkpoints.saves_itself(model) and hasattr(
-            getattr(model, "config", None), "save_pretrained"
-        ):
-            model.config.save_pretrained(folder)
-        processing = trainer.processing_class
-        if processing is None:
-            processing = getattr(trainer.data_collator, "tokenizer", None)
-        if processing is not None and hasattr(processing, "save_pretrained"):
-            processing.save_pretrained(folder)
-        files.write_bytes(
-            torch_bytes(_without_tokens(trainer.args)), os.path.join(folder, TRAINING_ARGS_NAME)
-        )
+        elif checkpoints.saves_itself(model):
+            config: Any = getattr(model, "config", None)
+            if hasattr(config, "save_pretrained"):
+                config.save_pretrained(folder)
 
-    def _expect_weights(self, gathered: dict[str, Any] | None = None, *, is_spread: bool) -> None:
+        # Processing class.
+        processing_class = trainer.processing_class
+        if processing_class is None:
+            processing_class = getattr(trainer.data_collator, "tokenizer", None)
+        if processing_class is not None and hasattr(processing_class, "save_pretrained"):
+            processing_class.save_pretrained(folder)
+
+        # Arguments.
+        content = torch_bytes(_without_tokens(trainer.args))
+        files.write_bytes(content, os.path.join(folder, TRAINING_ARGS_NAME))
+
+    def _expect_weights(self, gathered: dict[str, Any] | None = None, *, is_sharded: bool) -> None:
         """Note the weights that the first save of a model should hold.
 
         Args:
-            gathered: the weights of a model that is spread over processes; without them there is
-                nothing to note.
-            is_spread: whether it is.
+            gathered: the whole weights of a sharded model; without them nothing is noted.
+            is_sharded: the model is sharded.
         """
         model = inspection.unwrap_model(self.trainer.model)
         if self._compared is not None and self._compared() is model:
             return
-        if not self.trainer.args.should_save or (is_spread and gathered is None):
+        if not self.trainer.args.should_save or (is_sharded and gathered is None):
             return
         self._compared = weakref.ref(model)
         self._expected = checkpoints.expected_weights(model, gathered)
@@ -520,7 +550,9 @@ class CheckpointSaver:
     def newest(self) -> str | None:
         """Return the newest checkpoint of this training, on all processes, once it is written."""
         self.finish_writing()
-        newest = None if self._written is None else str(self._written.folder)
+        newest = None
+        if self._written is not None:
+            newest = str(self._written.folder)
         return broadcast_from_rank_zero(newest, self.trainer.args.world_size)
 
     def finish_writing(self, *, flushed: bool = False) -> None:
@@ -533,17 +565,20 @@ class CheckpointSaver:
         if flushed:
             self.wait_until_flushed()
         self.trainer.accelerator.wait_for_everyone()
+
+        # The best one that could be written, unless the best one is of another run.
         state = self.trainer.state
-        if state.best_model_checkpoint in self._bests:  # else it is of another run
-            written = [
-                best for best in self._bests if os.path.exists(os.path.join(self._origin, best))
-            ]
-            if written:
-                state.best_model_checkpoint = written[-1]
+        if state.best_model_checkpoint in self._best_checkpoints:
+            for best in reversed(self._best_checkpoints):
+                if os.path.exists(os.path.join(self._origin, best)):
+                    state.best_model_checkpoint = best
+                    break
 
     def finish_training(self) -> None:
-        """As `finish_writing`; wait for the disk if a checkpoint is deleted or sent then, or
-        this machine may stop.
+        """As `finish_writing`, and wait for the disk if it matters.
+
+        It does if another checkpoint is deleted then, if this one is sent to a store, or if the
+        machine may stop.
         """
         self.finish_writing()
         is_sent = self._written is not None and self.store.is_open
@@ -562,11 +597,9 @@ class CheckpointSaver:
     def _flush(self) -> None:
         """Flush the newest checkpoint that has its name; then the one before may go."""
         written = self._written
-        if (
-            written is not None
-            and written.folder != self._flushed
-            and checkpoints.try_to_flush(written.folder)
-        ):
+        if written is None or written.folder == self._flushed:
+            return
+        if checkpoints.try_to_flush(written.folder):
             self._flushed = written.folder
             if not self.store.is_open:
                 self.rotate(self.trainer.args.save_total_limit)
@@ -574,64 +607,70 @@ class CheckpointSaver:
     # --- a training
 
     def anchored(self, folder: str) -> str:
-        """Return a folder where it was when the training began; unchanged while the working
-        folder is the same.
+        """Return a folder as it was named when the training began.
+
+        It differs from `folder` after a change of the working folder.
         """
-        state = self.trainer.state
-        if (
-            os.path.isabs(folder)
-            or not self._origin
-            or os.getcwd() == self._origin
-            or not self.trainer.is_in_train
-        ):
+        if os.path.isabs(folder) or not self.trainer.is_in_train:
             return folder
+        if not self._origin or os.getcwd() == self._origin:
+            return folder
+
+        state = self.trainer.state
         if state.best_model_checkpoint is not None:
             state.best_model_checkpoint = os.path.join(self._origin, state.best_model_checkpoint)
         return os.path.join(self._origin, folder)
 
     def begin_training(self) -> None:
-        """Forget the checkpoints of earlier trainings, and raise if `output_dir` cannot hold
-        some; collective.
+        """Forget the checkpoints of earlier trainings, and check `output_dir`; collective.
+
+        Raises:
+            NotADirectoryError, PermissionError: it cannot hold checkpoints.
         """
         args = self.trainer.args
         self._written = None
-        self._bests = []
+        self._best_checkpoints = []
         self._has_spared = False
         self._flushed_at = time.monotonic()
         self._owner = broadcast_from_rank_zero(checkpoints.process_token(), args.world_size)
-        with contextlib.suppress(FileNotFoundError):  # it may have been deleted
+
+        # The working folder may have been deleted.
+        with contextlib.suppress(FileNotFoundError):
             self._origin = os.getcwd()
+
+        # The folder, or the one in which it is to be made.
         if not args.should_save or args.save_strategy == "no":
             return
-        place = Path(str(args.output_dir)).absolute()
-        while not place.exists():
-            place = place.parent
-        what = f"output_dir={str(args.output_dir)!r} cannot hold checkpoints: {place}"
-        if not place.is_dir():
+        folder = Path(str(args.output_dir)).absolute()
+        while not folder.exists():
+            folder = folder.parent
+        problem = f"output_dir={str(args.output_dir)!r} cannot hold checkpoints: {folder}"
+        if not folder.is_dir():
             raise NotADirectoryError(
-                f"{what} is a file. Pass another output_dir, or set save_strategy='no'."
+                f"{problem} is a file. Pass another output_dir, or set save_strategy='no'."
             )
-        if not os.access(place, os.W_OK | os.X_OK):
+        if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(
-                f"{what} is not writable for this process. Make it so, pass another output_dir, or "
-                "set save_strategy='no'."
+                f"{problem} is not writable for this process. Change its permissions, pass another "
+                "output_dir, or set save_strategy='no'."
             )
 
     @contextlib.contextmanager
     def writing_to(self, run_dir: str) -> Iterator[None]:
-        """Reserve the folder for this run and remove what a killed one left; wait for the
-        background write at the end.
+        """Reserve the folder for this run in the block, and wait for the last write at its end.
 
-        An error of that write is logged, so that it does not replace an exception of the block.
+        What a killed run has left there is removed. An error of the last write is logged, so that
+        it does not replace an exception of the block.
 
         Raises:
             FolderInUseError: another process trains with the folder.
         """
         args = self.trainer.args
-        saves = args.process_index == 0 and args.save_strategy != "no"
-        with (
-            checkpoints.reserve_folder(run_dir) if saves else contextlib.nullcontext(False)
-        ) as is_reserved:
+        reservation: contextlib.AbstractContextManager[bool] = contextlib.nullcontext(False)
+        if args.process_index == 0 and args.save_strategy != "no":
+            reservation = checkpoints.reserve_folder(run_dir)
+
+        with reservation as is_reserved:
             if args.should_save and os.path.isdir(run_dir):
                 checkpoints.remove_leftovers(run_dir, is_reserved=is_reserved)
                 self._flushed = checkpoints.get_last_checkpoint(run_dir)
@@ -647,18 +686,13 @@ class CheckpointSaver:
                 self.background.release()
 
     def keep_only_best(self, run_dir: str) -> None:
-        """Remove all checkpoints but the best one at the end of a training if `save_total_limit`
-        is 1.
-        """
+        """Remove all checkpoints except the best one, if `save_total_limit` is 1."""
+        args = self.trainer.args
         best = self.trainer.state.best_model_checkpoint
-        if (
-            not self.trainer.args.should_save
-            or best is None
-            or self.trainer.args.save_total_limit != 1
-        ):
+        if not args.should_save or args.save_total_limit != 1 or best is None:
             return
         if Path(os.path.realpath(best)).parent != Path(os.path.realpath(run_dir)):
-            logger.info("All checkpoints stay, as the best one, %s, is of another run.", best)
+            logger.info("Keeping all checkpoints: the best one (%s) belongs to another run.", best)
             return
         checkpoints.sync_tree(Path(best))
         for folder in checkpoints.list_checkpoints(run_dir):
@@ -671,5 +705,7 @@ def _without_tokens(args: TrainingArguments) -> TrainingArguments:
     """Return a copy of the arguments without tokens, as saved files are shared."""
     copied = object.__new__(type(args))
     for name, value in vars(args).items():
-        vars(copied)[name] = None if name.endswith("_token") else value
+        if name.endswith("_token"):
+            value = None
+        vars(copied)[name] = value
     return copied

@@ -1,6 +1,4 @@
-"""Early ends of a training: signals (`checkpoint_on_signals`, `enable_jit_checkpoint`) and time
-limits.
-"""
+"""Early ends of a training: signals and time limits."""
 
 from __future__ import annotations
 
@@ -35,16 +33,19 @@ class SignalListening:
         self.trainer = trainer
         self.newest_checkpoint: str | None = None
         """The last checkpoint of this training."""
-        # The default listener; not in the list of callbacks, which scripts compare with their own.
         self._listener: JITCheckpointCallback | None = None
+        """The default listener; not among the callbacks, which scripts compare with theirs."""
 
     @property
     def handled(self) -> tuple[int, ...]:
-        """Return the signals that end a training with a checkpoint."""
-        args, given = self.trainer.args, tuple(self.trainer.checkpoint_on_signals)
+        """The signals that end a training with a checkpoint."""
+        args = self.trainer.args
+        signals = tuple(self.trainer.checkpoint_on_signals)
         if args.enable_jit_checkpoint:
-            return tuple(dict.fromkeys((signal.SIGTERM, *given)))
-        return () if args.save_strategy == "no" else given
+            return tuple(dict.fromkeys((signal.SIGTERM, *signals)))
+        if args.save_strategy == "no":
+            return ()
+        return signals
 
     @cached_property
     def shared_flag(self) -> torch.Tensor:
@@ -53,61 +54,64 @@ class SignalListening:
 
     @property
     def is_leaving(self) -> bool:
-        """Return whether a signal stops the training, so that a resumed training has to finish
-        it.
-        """
+        """Whether a signal stops the training, so that a resumed training has to finish it."""
         return any(callback.is_stopping for callback in self.listeners())
 
     @property
     def time_is_up(self) -> bool:
-        """Return whether a time limit stops the training with a checkpoint to resume from."""
-        limits = [
-            one
-            for one in self.trainer.callback_handler.callbacks
-            if isinstance(one, TimeLimitCallback)
-        ]
-        return any(one.stopped and one.save for one in limits)
+        """Whether a time limit stops the training with a checkpoint to resume from."""
+        for callback in self.trainer.callback_handler.callbacks:
+            if isinstance(callback, TimeLimitCallback) and callback.stopped and callback.save:
+                return True
+        return False
 
     @property
     def is_interrupted(self) -> bool:
-        """Return whether the training stops early with a checkpoint to resume from."""
+        """Whether the training stops early with a checkpoint to resume from."""
         return self.is_leaving or self.time_is_up
 
     def listeners(self) -> list[JITCheckpointCallback]:
         """Return all callbacks that listen to signals, also those of the user."""
-        unlisted = [] if self._listener is None else [self._listener]
-        listed = self.trainer.callback_handler.callbacks
-        return [one for one in listed if isinstance(one, JITCheckpointCallback)] + unlisted
+        listeners: list[JITCheckpointCallback] = []
+        for callback in self.trainer.callback_handler.callbacks:
+            if isinstance(callback, JITCheckpointCallback):
+                listeners.append(callback)
+        if self._listener is not None:
+            listeners.append(self._listener)
+        return listeners
 
     def own(self) -> list[JITCheckpointCallback]:
         """Return the listeners that were made here."""
-        return [
-            callback for callback in self.listeners() if callback.on_change == self._tell_workers
-        ]
+        return [listener for listener in self.listeners() if self._has_made(listener)]
+
+    def _has_made(self, listener: JITCheckpointCallback) -> bool:
+        return listener.on_change == self._tell_workers
 
     @contextlib.contextmanager
     def until_the_end(self) -> Iterator[None]:
-        """Stop listening at the end of the block, and re-raise a signal that stopped the
-        training.
-        """
+        """Stop listening at the end of the block, and re-raise a signal that was received."""
         self.newest_checkpoint = None
         try:
             yield
         finally:
-            listeners, self._listener = self.listeners(), None
+            listeners = self.listeners()
+            self._listener = None
             self.trainer.callback_handler.final_listeners = {}
-            for callback in listeners:
-                callback.stop_listening()
-            if self.newest_checkpoint is not None and any(
-                callback.has_announced_stop for callback in listeners
-            ):
+            for listener in listeners:
+                listener.stop_listening()
+
+            # Where the training has got to, if the user was told that it stops.
+            has_announced_stop = any(listener.has_announced_stop for listener in listeners)
+            if has_announced_stop and self.newest_checkpoint is not None:
                 logger.warning(
-                    "The checkpoint is %s. To go on from it: "
+                    "The checkpoint is %s. To resume from it: "
                     "trainer.train(resume_from_checkpoint=True)",
                     self.newest_checkpoint,
                 )
-        for callback in listeners:
-            callback.raise_received_signal()
+
+        # Not after an error of the training, which takes precedence.
+        for listener in listeners:
+            listener.raise_received_signal()
 
     def begin_training(self, save: Callable[[], None]) -> None:
         """Install or remove listeners according to arguments and attributes.
@@ -115,26 +119,38 @@ class SignalListening:
         Args:
             save: writes a checkpoint immediately, outside of the regular events.
         """
-        trainer, wanted = self.trainer, self.trainer.args.enable_jit_checkpoint
-        own = self.own()
-        for callback in own[1:] if wanted else own:
-            trainer.remove_callback(callback)
-        taken = {number for one in self.listeners() if one not in own for number in one.signals}
-        signals = tuple(number for number in self.handled if number not in taken)
-        if wanted:
-            listener = own[0] if own else self.add_listener()
-            listener.signals, listener.save = signals, save
-        else:
-            quiet = JITCheckpointCallback(
-                signals, save=save, required_signals=(), on_change=self._tell_workers
+        trainer = self.trainer
+        handler = trainer.callback_handler
+
+        # Signals that no listener of the user takes.
+        signals = list(self.handled)
+        for listener in self.listeners():
+            if not self._has_made(listener):
+                signals = [number for number in signals if number not in listener.signals]
+
+        # One listed listener for `enable_jit_checkpoint`, else none.
+        listed = self.own()
+        if trainer.args.enable_jit_checkpoint:
+            for listener in listed[1:]:
+                trainer.remove_callback(listener)
+            listener = listed[0] if listed else self.add_listener()
+            listener.signals = tuple(signals)
+            listener.save = save
+            return
+        for listener in listed:
+            trainer.remove_callback(listener)
+
+        # By default an unlisted one.
+        self._listener = None
+        handler.final_listeners = {}
+        if signals:
+            self._listener = JITCheckpointCallback(
+                tuple(signals), save=save, required_signals=(), on_change=self._tell_workers
             )
-            self._listener = quiet if signals else None
-            trainer.callback_handler.final_listeners = _events(quiet) if signals else {}
+            handler.final_listeners = _events(self._listener)
 
     def add_listener(self) -> JITCheckpointCallback:
-        """Add the callback of `enable_jit_checkpoint`, whose manager scripts set up before a
-        training.
-        """
+        """Add the callback of `enable_jit_checkpoint`, whose manager scripts may set up."""
         listener = JITCheckpointCallback(on_change=self._tell_workers)
         listener.set_trainer(self.trainer)
         self.trainer.add_callback(listener)
@@ -145,13 +161,12 @@ class SignalListening:
 
 
 def _events(listener: JITCheckpointCallback) -> dict[str, Callable[..., object]]:
-    """Return the methods of an unlisted listener by event, without those that only serve
-    resource managers.
-    """
-    cls = type(listener)
-    return {
-        event: getattr(listener, event)
-        for event in EVENTS
-        if event not in ("on_step_begin", "on_pre_optimizer_step")
-        and getattr(cls, event) is not getattr(TrainerCallback, event)
-    }
+    """Return the methods of an unlisted listener by event."""
+    methods: dict[str, Callable[..., object]] = {}
+    for event in EVENTS:
+        # These two only serve resource managers.
+        if event in ("on_step_begin", "on_pre_optimizer_step"):
+            continue
+        if getattr(type(listener), event) is not getattr(TrainerCallback, event):
+            methods[event] = getattr(listener, event)
+    return methods

@@ -26,8 +26,10 @@ logger = logging.getLogger(__name__)
 LIGHTNING_CALLBACKS_NAME = "lightning_callbacks.pt"
 """File of a checkpoint with the states of Lightning callbacks; not in the reference."""
 
-_OWN = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
-_NOT_INCLUDED = "%s has states of callbacks that are not included here, and ignored: %s"
+_OF_LIGHTNING = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
+"""Entries of a checkpoint of Lightning that callbacks have not added."""
+
+_NOT_INCLUDED = "%s has states of callbacks that were not passed to the Trainer; ignoring them: %s"
 
 
 def load_optimizer_and_schedule(strategy: Strategy, schedule: Any, checkpoint: str) -> None:
@@ -42,7 +44,7 @@ def load_optimizer_and_schedule(strategy: Strategy, schedule: Any, checkpoint: s
         return
     state = strategy.states.read_schedule(checkpoint)
     if state is None:
-        logger.warning("%s has no schedule: training goes on with a new one.", checkpoint)
+        logger.warning("%s has no schedule; training continues with a new one.", checkpoint)
         return
     with loading_schedule(schedule, state, os.path.join(checkpoint, SCHEDULER_NAME)):
         schedule.load_state_dict(state)
@@ -55,12 +57,15 @@ def load_scaler(scaler: Any, checkpoint: str) -> None:
     if os.path.isfile(path):
         scaler.load_state_dict(checkpoints.load_torch(path))
     else:
-        logger.warning("%s has no %s: fp16 goes on with a new loss scale.", checkpoint, SCALER_NAME)
+        logger.warning(
+            "%s has no %s; fp16 continues with a new loss scale.", checkpoint, SCALER_NAME
+        )
 
 
 class CallbackStates:
-    """Save and restore TrainerCallbacks: small states in `trainer_state.json`, tensors in a
-    separate file.
+    """Save and restore TrainerCallbacks.
+
+    Small states are in `trainer_state.json`, tensors in a file of callbacks.
 
     Args:
         trainer: the Trainer.
@@ -83,14 +88,15 @@ class CallbackStates:
     def restore_exported(self) -> None:
         """Recreate callbacks from the states of their classes in `trainer.state`."""
         missing: list[str] = []
-        for name, stored in self.trainer.state.stateful_callbacks.items():
-            states = stored if isinstance(stored, list) else [stored]
-            present = [
+        for name, states in self.trainer.state.stateful_callbacks.items():
+            if not isinstance(states, list):
+                states = [states]
+            callbacks = [
                 callback for callback in self.exportable() if type(callback).__name__ == name
             ]
-            if not present:
+            if not callbacks:
                 missing.append(name)
-            for callback, state in zip(present, states, strict=False):
+            for callback, state in zip(callbacks, states, strict=False):
                 self._replace(callback, type(callback).from_state(state))
         if missing:
             logger.warning(_NOT_INCLUDED, "The checkpoint", ", ".join(missing))
@@ -104,19 +110,19 @@ class CallbackStates:
         path = os.path.join(checkpoint, CALLBACK_STATES_NAME)
         if not os.path.isfile(path):
             return
-        left = load_state_dicts(
-            self.trainer.callback_handler.callbacks, checkpoints.load_torch(path)
-        )
-        if left:
-            logger.warning(_NOT_INCLUDED, path, ", ".join(left))
+        callbacks = self.trainer.callback_handler.callbacks
+        not_included = load_state_dicts(callbacks, checkpoints.load_torch(path))
+        if not_included:
+            logger.warning(_NOT_INCLUDED, path, ", ".join(not_included))
 
     def _replace(self, callback: Any, restored: Any) -> None:
         if isinstance(callback, TrainerControl):
-            restored.should_save = False  # asked for the very checkpoint that it comes from
+            # It asked for the very checkpoint that it comes from.
+            restored.should_save = False
             self.trainer.control = restored
         else:
-            present = self.trainer.callback_handler.callbacks
-            present[present.index(callback)] = restored
+            callbacks = self.trainer.callback_handler.callbacks
+            callbacks[callbacks.index(callback)] = restored
 
 
 class LightningCallbackStates:
@@ -140,57 +146,58 @@ class LightningCallbackStates:
         self.checkpoint = self._collected(run)
 
     def weights(self, run: TrainingRun | None) -> dict[str, Any] | None:
-        """Return the weights to save if a callback such as WeightAveraging replaces them, else
-        None.
-        """
+        """Return the weights to save if a callback such as WeightAveraging replaces them."""
         checkpoint = self.checkpoint or self._collected(run)
         if checkpoint is None or "state_dict" not in checkpoint:
             return None
-        return {
-            name.removeprefix("model."): weight for name, weight in checkpoint["state_dict"].items()
-        }
+        weights: dict[str, Any] = {}
+        for name, weight in checkpoint["state_dict"].items():
+            weights[name.removeprefix("model.")] = weight
+        return weights
 
     def save(self, folder: str, files: checkpoints.CheckpointFiles) -> None:
         """Write the states of the callbacks, if any; called on the saving process."""
         if self.checkpoint is None:
             return
         states = self.checkpoint.pop("callbacks")
-        kept = plain_entries({name: _without_function(state) for name, state in states.items()})
-        others = {name: value for name, value in self.checkpoint.items() if name not in _OWN}
-        further = plain_entries(others)
-        if kept or further:
-            files.write_tensors(
-                {"callbacks": kept, "further": further},
-                os.path.join(folder, LIGHTNING_CALLBACKS_NAME),
-            )
+        states = {name: _without_function(state) for name, state in states.items()}
+
+        # What callbacks have added to the checkpoint beside their states.
+        entries: dict[str, Any] = {}
+        for name, value in self.checkpoint.items():
+            if name not in _OF_LIGHTNING:
+                entries[name] = value
+
+        content = {"callbacks": plain_entries(states), "further": plain_entries(entries)}
+        if content["callbacks"] or content["further"]:
+            files.write_tensors(content, os.path.join(folder, LIGHTNING_CALLBACKS_NAME))
 
     def load(self, checkpoint: str, run: TrainingRun) -> None:
         """Restore the callbacks of a run, after the weights of the checkpoint were loaded."""
         path = os.path.join(checkpoint, LIGHTNING_CALLBACKS_NAME)
         if not os.path.isfile(path):
             return
-        stored = checkpoints.load_torch(path)
-        states = {name: from_plain(state) for name, state in stored["callbacks"].items()}
+        content = checkpoints.load_torch(path)
+        states = {name: from_plain(state) for name, state in content["callbacks"].items()}
         states = remove_foreign_paths(
             states, self.callbacks, checkpoint, str(self.trainer.args.output_dir)
         )
-        further = {name: from_plain(value) for name, value in stored["further"].items()}
 
         # As Lightning does: first the whole checkpoint, then the state of each callback.
-        whole = {
-            **further,
-            "callbacks": states,
-            **_lightnings_own(run),
-            "state_dict": _weights_of(run),
+        lightning_checkpoint: dict[str, Any] = {
+            name: from_plain(value) for name, value in content["further"].items()
         }
-        whole["global_step"] = self.trainer.state.global_step
+        lightning_checkpoint["callbacks"] = states
+        lightning_checkpoint |= _entries_of_lightning(run)
+        lightning_checkpoint["state_dict"] = _weights_of(run)
+        lightning_checkpoint["global_step"] = self.trainer.state.global_step
         for callback in self.callbacks:
-            callback.on_load_checkpoint(run.lightning_trainer, run.module, whole)
+            callback.on_load_checkpoint(run.lightning_trainer, run.module, lightning_checkpoint)
         for callback in self.callbacks:
             if callback.state_key not in states:
                 continue
+            # Where Lightning's SpikeDetection looks for it.
             if hasattr(callback, "running_mean"):
-                # where Lightning's SpikeDetection looks for it
                 callback.running = callback.running_mean
             callback.load_state_dict(copy.deepcopy(states.pop(callback.state_key)))
         if states:
@@ -200,14 +207,18 @@ class LightningCallbackStates:
         """Return a Lightning checkpoint filled in by the callbacks; None without callbacks."""
         if run is None or not self.callbacks:
             return None
-        weights = _weights_of(run)
+
+        # The states of the callbacks.
         states: dict[str, Any] = {}
         for callback in self.callbacks:
             state = callback.state_dict()
             if state:
                 states[callback.state_key] = state
+
+        # What they add to a checkpoint, or change in it.
+        weights = _weights_of(run)
         checkpoint: dict[str, Any] = {
-            **_lightnings_own(run),
+            **_entries_of_lightning(run),
             "state_dict": weights,
             "callbacks": states,
         }
@@ -218,7 +229,7 @@ class LightningCallbackStates:
         return checkpoint
 
 
-def _lightnings_own(run: TrainingRun) -> dict[str, Any]:
+def _entries_of_lightning(run: TrainingRun) -> dict[str, Any]:
     trainer = run.lightning_trainer
     return {
         "epoch": trainer.current_epoch,
@@ -229,19 +240,21 @@ def _lightnings_own(run: TrainingRun) -> dict[str, Any]:
 
 def _weights_of(run: TrainingRun) -> dict[str, Any]:
     """Return the weights of the module; empty if sharded, where weight averaging is refused."""
-    return {} if run.strategy.sharded_model is not None else run.module.state_dict()
+    if run.strategy.sharded_model is not None:
+        return {}
+    return run.module.state_dict()
 
 
 def _without_function(state: Any) -> Any:
-    """Drop the annealing function that states of `SWALR` hold before torch 2.10; it is recreated
-    on load.
+    """Drop the annealing function that states of `SWALR` hold before torch 2.10.
+
+    It is made again when the state is loaded.
     """
-    schedule = state.get("scheduler_state") if isinstance(state, dict) else None
+    if not isinstance(state, dict):
+        return state
+    schedule = state.get("scheduler_state")
     if not isinstance(schedule, dict) or "anneal_func" not in schedule:
         return state
-    return {
-        **state,
-        "scheduler_state": {
-            name: value for name, value in schedule.items() if name != "anneal_func"
-        },
-    }
+    schedule = dict(schedule)
+    del schedule["anneal_func"]
+    return {**state, "scheduler_state": schedule}
