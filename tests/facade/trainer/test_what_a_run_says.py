@@ -155,7 +155,9 @@ def test_an_interrupt_names_the_checkpoint(tmp_path, caplog, capsys, number, end
     with pytest.raises(ending) as caught:
         made.train()
     step = made.state.global_step
-    assert f"The checkpoint is {tmp_path / f'checkpoint-{step}'}. To resume from it: " in caplog.text
+    assert (
+        f"The checkpoint is {tmp_path / f'checkpoint-{step}'}. To resume from it: " in caplog.text
+    )
     assert "trainer.train(resume_from_checkpoint=True)" in caplog.text
     assert (tmp_path / f"checkpoint-{step}").is_dir()
     assert "train_runtime" not in capsys.readouterr().out
