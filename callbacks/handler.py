@@ -229,7 +229,7 @@ class CallbackHandler(TrainerCallback):
             self.final_listeners[event](args, state, control)
         return control
 
-    # The events that have no values of their own.
+    # The events without additional values.
     on_init_end: ForwardedEvent = _forwarded("on_init_end")
     on_train_begin: ForwardedEvent = _forwarded("on_train_begin", "should_training_stop")
     on_train_end: ForwardedEvent = _forwarded("on_train_end")

@@ -1,4 +1,4 @@
-"""LightningModules, and what they are built from; for Lightning users too."""
+"""LightningModules and their parts; for Lightning users too."""
 
 import lazy_loader
 

@@ -48,7 +48,7 @@ class AcceleratorConfig:
         """Build one from a JSON file.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
             ValueError: It is not a JSON object, or a key in it is not one of the fields.
         """
         config = read_object(json_file, "accelerator_config", "its fields")

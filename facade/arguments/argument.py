@@ -215,7 +215,7 @@ def read_members(name: str, words: Iterable[object], kind: type[EnumType]) -> li
     """Read several members of an enumeration.
 
     Raises:
-        ValueError: There is no such member; one sentence for each.
+        ValueError: The member does not exist; one sentence for each.
     """
     read = member_of(kind)
     members: list[EnumType] = []
@@ -247,11 +247,11 @@ def existing_file(name: str, path: str) -> str:
     """Return the path of a file.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
     """
     if os.path.isfile(path):
         return path
-    reason = "there is no such file"
+    reason = "the file does not exist"
     if os.path.isdir(path):
         reason = "it is a folder"
     raise FileNotFoundError(f"{name}={path!r}: {reason}. Pass a dict, or the path of a JSON file.")

@@ -67,7 +67,7 @@ def load_deepspeed(source: DeepSpeedSource) -> dict[str, Any]:
     try:
         config: object = json.loads(_text(source))
     except (OSError, ValueError):  # also not UTF-8, not base64
-        reason = "there is no such file, and it is neither JSON nor base64"
+        reason = "the file does not exist, and it is neither JSON nor base64"
         if os.path.isdir(source):
             reason = "it is a folder"
         raise ValueError(

@@ -65,7 +65,7 @@ class OldName:
     """An argument of transformers 4, and its successor."""
 
     to: str = ""
-    """The argument that replaces it; empty if there is none."""
+    """The argument that replaces it; empty without one."""
     key: str = ""
     """The key in the dict `to` that replaces it."""
     value: Any = None
@@ -210,7 +210,9 @@ OLD_NAMES: dict[str, OldName] = {
     ),
     "jit_mode_eval": OldName(instead="`torch_compile=True`", default=False, harmless=(), kind=None),
     "mp_parameters": OldName(
-        instead="nothing: there is no SageMaker model parallelism", default="", harmless=()
+        instead="nothing: SageMaker model parallelism does not exist any more",
+        default="",
+        harmless=(),
     ),
     "no_cuda": OldName(to="use_cpu", kind=None),
     "overwrite_output_dir": OldName(

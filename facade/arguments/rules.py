@@ -33,7 +33,7 @@ else:
 
 
 class UnreadableError(Exception):
-    """A rule reads a field that has an error of its own, or that is not to be checked."""
+    """A rule reads a field that already has an error, or that is not to be checked."""
 
 
 class ReadableArguments(Seq2SeqTrainingArguments):

@@ -216,7 +216,7 @@ class ExecutionArguments:
     )
     torch_empty_cache_steps: int | None = argument(
         None,
-        "Empty the accelerator's cache every so many steps; unset never.",
+        "Empty the accelerator's cache every n steps; unset never.",
         "`torch.cuda.empty_cache()`",
         read=read_cache_steps,
     )

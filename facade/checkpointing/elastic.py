@@ -85,7 +85,7 @@ class StoredPositions:
         Args:
             checkpoint: the folder.
             rank: data-parallel rank; by default that of this process or, as each machine may only
-                hold the files of its own processes, the first with a file.
+                hold the files of this machine's processes, the first with a file.
         """
         if checkpoint is None:
             return None
@@ -317,7 +317,7 @@ class ElasticResumption:
 
         state = self._of_rank_0(stored, checkpoint)["loader"]
         if _is_foreign(state):
-            # It counts batches of its own process, so these have to be the same.
+            # It counts the batches of this process, so these have to be the same.
             has_same_batches = {**before, "accumulation": now["accumulation"]} == now
             if has_same_batches and rest == 0:
                 return stored["epoch"], done, stored["loader"]
@@ -523,7 +523,7 @@ class ElasticResumption:
             )
             if rest:
                 effect += f", the last {rest} of which are seen again"
-        logger.warning("The training goes on with %s: %s.", _changes(before, now), effect)
+        logger.warning("Training continues with %s: %s.", _changes(before, now), effect)
 
 
 def _changes(before: dict[str, int], now: dict[str, int]) -> str:

@@ -34,7 +34,7 @@ def load_sharded_checkpoint(
         The names that are missing, and those that the model does not have.
 
     Raises:
-        ValueError: There is no index, it is damaged, it names a path outside the folder, or a file
+        ValueError: The index is missing or damaged, it names a path outside the folder, or a file
             holds more than tensors.
         RuntimeError: Names differ, and `strict` is set; nothing was loaded.
     """

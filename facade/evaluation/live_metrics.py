@@ -99,8 +99,8 @@ class LiveMetrics:
         Args:
             loss: of its batch.
             batch: from the loader.
-            logits: its predictions, None if there are none.
-            labels: its labels, None if there are none.
+            logits: its predictions, or None.
+            labels: its labels, or None.
         """
         if logits is None or (labels is None and self.metrics.prepare is None):
             return

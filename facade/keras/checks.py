@@ -133,12 +133,12 @@ def build(module: KerasModule, datasets: Iterable[Any], collator: PairCollator) 
     """Make the weights of a model, from the first dataset that is not None.
 
     Raises:
-        ValueError: there is no data.
+        ValueError: no data was passed.
     """
     data = next((dataset for dataset in datasets if dataset is not None), None)
     if data is None:
         raise ValueError(
-            f"The model ({module.model.name}) has no weights yet, and there is no data to build it "
+            f"The model ({module.model.name}) has no weights yet, and no data to build it "
             "from. Call it once on a batch, or set the input shape of its first layer."
         )
     if is_tensorflow_dataset(data):

@@ -172,7 +172,7 @@ class TFTrainer:
             Batches of all replicas, how many, and the number of samples; -1 for what is unknown.
 
         Raises:
-            ValueError: there is no data, or its length is unknown.
+            ValueError: no data was passed, or its length is unknown.
         """
         if eval_dataset is None:
             eval_dataset = self.eval_dataset
@@ -367,7 +367,7 @@ class TFTrainer:
             Steps taken, mean training loss, and metrics.
 
         Raises:
-            ValueError: there is no data, the model cannot be built, or a checkpoint is not of this
+            ValueError: no data, the model cannot be built, or a checkpoint is not of this
                 model.
             NotImplementedError: arguments, or overrides, cannot be combined.
         """

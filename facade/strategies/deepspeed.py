@@ -276,7 +276,7 @@ class DeepSpeed(Strategy):
     def clip_grad_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
         """See `Strategy.clip_grad_values`."""
         raise NotImplementedError(
-            "clip_grad_value_ is not there with DeepSpeed. Set max_grad_norm instead."
+            "clip_grad_value_ is not supported with DeepSpeed. Set max_grad_norm instead."
         )
 
     def last_grad_norm(self) -> torch.Tensor | float:

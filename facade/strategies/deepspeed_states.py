@@ -1,4 +1,4 @@
-"""Write and read the states of DeepSpeed, whose engine has files of its own form."""
+"""Write and read the states of DeepSpeed, whose engine has its own file format."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ class Strategy:
         self.check_optimizer(trainer.args, description, names)
 
     optimizer_holds_parameters: Any = True
-    """Whether the optimizer steps the parameters of the model, not copies of its own."""
+    """Whether the optimizer steps the parameters of the model, not its own copies."""
 
     def step_context(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
         """Return the context of an optimizer step, which partly sharded parameters need."""

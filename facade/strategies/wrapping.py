@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BY_MODEL = "named by the model"
-"""Stands for the layers where there is no model yet to ask."""
+"""Stands for the layers where the model is not known yet."""
 
 
 def check_processes(args: TrainingArguments) -> None:
@@ -112,7 +112,7 @@ def check_sharding(
         layers: see `wrap_option`.
 
     Raises:
-        ValueError: there is no launcher, or no module of a class that is named.
+        ValueError: no launcher has started the processes, or no module has a named class.
     """
     check_processes(args)
     if args.world_size == 1 and args.fsdp and find_launch() is None:
@@ -195,7 +195,7 @@ def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str
         )
     present = sorted({type(module).__name__ for module in model.modules()})
     return [
-        f"fsdp_config: transformer_layer_cls_to_wrap={name!r} is no module of "
+        f"fsdp_config: transformer_layer_cls_to_wrap={name!r} is not a module of "
         f"{kind}.{did_you_mean(name, present)} It has: {', '.join(present)}."
         for name in names
         if name not in present

@@ -312,7 +312,7 @@ def chosen_dataset(eval_dataset: Any, datasets_of_trainer: Any) -> Any:
         datasets_of_trainer: the `eval_dataset` of the Trainer.
 
     Raises:
-        ValueError: there is no such dataset.
+        ValueError: the dataset does not exist.
         TypeError: it is not a dataset.
     """
     if isinstance(eval_dataset, str):

@@ -133,7 +133,7 @@ class Seq2SeqTrainer(Trainer):
         Returns:
             The metrics.
         """
-        # Of several datasets each is evaluated by a call of its own; those of the Trainer by name.
+        # Of several datasets each is evaluated by a separate call; those of the Trainer by name.
         datasets = eval_dataset
         if eval_dataset is None and isinstance(self.eval_dataset, dict):
             datasets = {name: name for name in self.eval_dataset}

@@ -73,7 +73,7 @@ class LossWeights:
 
     def _divisors(self, batches: list[Any], items: Any) -> Sequence[Divisor]:
         """Return what the mean over each micro-batch is divided by: the items of the step for each
-        one of its own.
+        a separate one.
 
         Items are the labels that count, or the rows where there are no class numbers among the
         labels. With `average_tokens_across_devices` those of all processes count, otherwise those

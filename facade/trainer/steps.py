@@ -101,7 +101,7 @@ def require_batch(trainer: Trainer, inputs: Any) -> None:
 
 
 def wrong_batch(trainer: Trainer, inputs: Any) -> TypeError:
-    """Return the error for a batch that is no mapping."""
+    """Return the error for a batch that is not a mapping."""
     model = inspection.base_of_adapter(trainer.model)
     names = inspection.signature_columns(model, [])
     return TypeError(
@@ -113,7 +113,7 @@ def wrong_batch(trainer: Trainer, inputs: Any) -> TypeError:
 
 
 def wrong_loss(source: str, loss: Any) -> TypeError:
-    """Return the error for a loss that is no tensor.
+    """Return the error for a loss that is not a tensor.
 
     Args:
         source: the function of the user that returned it.

@@ -459,7 +459,7 @@ class Trainer:
                 `eval_dataset`.
 
         Raises:
-            ValueError: there is no dataset, or no dataset of this name.
+            ValueError: the dataset is missing, or has another name.
         """
         # Loaders with persistent workers are kept.
         key = "eval"

@@ -189,7 +189,7 @@ class TrainerModule(EvaluationModule):
     def training_step(self, batch: Window, batch_idx: int) -> torch.Tensor | None:
         """Take an optimizer step over a window of micro-batches; return the loss of the last one.
 
-        There is no step if a callback ends the epoch between two micro-batches.
+        No step is taken if a callback ends the epoch between two micro-batches.
         """
         run = self.run
         trainer = run.trainer

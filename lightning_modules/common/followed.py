@@ -49,7 +49,7 @@ class Followed:
     generator, so that it does not change the training.
     """
     forgets_missing_best: bool = _since("5.17.0")
-    """A best checkpoint that is missing when a training resumes is no longer the best one."""
+    """A best checkpoint that is missing when a training resumes is forgotten."""
     keeps_single_end_token: bool = _since("5.18.0")
     """The one end token of a generation config stays a number; before, a training with a tokenizer
     puts it into a list.

@@ -388,7 +388,7 @@ class EpochLoader(DataLoader[Any]):
             self._batches_to_skip = 0
             position.unread = self._open(position, skipped, is_whole=skipped == 0)
             self._prefetch(position)
-            if not position.prefetched:  # there is no data
+            if not position.prefetched:  # without data
                 return
 
         while position.prefetched:
@@ -480,7 +480,7 @@ class EpochLoader(DataLoader[Any]):
             self._prefetch(position)
 
         # Without such generators the next batch is read as it comes. At the end of an epoch this
-        # reads that there is no further batch.
+        # reads that the data has ended.
         if state["ended"] or not state["before"]:
             self._prefetch(position)
 

@@ -113,7 +113,7 @@ def skip_items(batches: Iterator[Any], count: int) -> Iterator[Any]:
 class RereadLoader:
     """A loader without a state: an interrupted epoch is read again from its start.
 
-    The generators are restored to what they were at that start.
+    The generators get their states at that start back.
 
     Args:
         loader: any iterable.

@@ -99,7 +99,7 @@ class IterableShard(IterableDataset[Any]):
 
     Attributes:
         last_round: samples in the round before its filling, also where a worker process reads; -1
-            before the first, and with several workers, each of which has a last round of its own.
+            before the first, and with several workers, each of which has a separate last round.
     """
 
     def __init__(

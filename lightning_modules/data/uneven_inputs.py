@@ -53,7 +53,7 @@ class UnevenInputs:
     """Yield batches for as long as every process has one.
 
     In every round the processes exchange whether they have a batch, and its size: a few bytes over
-    gloo, so that there is no synchronisation with an accelerator. All have to read together.
+    gloo, so that nothing waits for an accelerator. All have to read together.
 
     Args:
         description: name of the data, for messages.

@@ -74,7 +74,7 @@ class BatchMetrics(nn.Module):
             for causal language models.
 
     Raises:
-        TypeError: something is no metric and no function.
+        TypeError: something is neither a metric nor a function.
         ValueError: no rule says how logits and labels reach a metric, and there is no `prepare`.
     """
 
@@ -112,7 +112,7 @@ class BatchMetrics(nn.Module):
 
         Args:
             predictions: what the model returned beside the loss.
-            labels: the labels, None if there are none.
+            labels: the labels, or None.
             inputs: the batch, for a `prepare` that takes it.
             loss: the loss of the batch, for a `prepare` that takes it.
             shift: whether the model is a causal one, where `self.shift` does not say.
@@ -133,7 +133,7 @@ class BatchMetrics(nn.Module):
     def update_without_counting(self, predictions: Any, labels: Any, **further: Any) -> None:
         """Show metrics what batches look like, see `update` for the arguments.
 
-        For a process without a sample of its own: synchronisation needs states of the same shapes
+        For a process that has seen no sample: synchronisation needs states of the same shapes
         everywhere.
         """
         for metric, given in self._arguments(predictions, labels, **further):
@@ -459,7 +459,7 @@ class FunctionMetric(torchmetrics.Metric):
         super().sync(*args, **kwargs)
 
     def compute(self) -> Any:
-        """Return what the function returns; NaN, without calling it, if there is no sample."""
+        """Return what the function returns; NaN, without calling it, if no sample was seen."""
         preds = _joined(self.preds)
         if len(preds) == 0:
             return float("nan")

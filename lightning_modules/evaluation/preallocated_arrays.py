@@ -21,7 +21,7 @@ class PreallocatedArray:
 
     Rows lie one after the other, as long as the longest batch so far. If a longer one is added, the
     rows before it stay as they are, and are spread out at the end, the last ones first. So each
-    value is written twice at most, and memory is no larger than the result, except for the reserve
+    value is written twice at most, and memory is not larger than the result, except for the reserve
     (`GROWTH`) while it grows.
 
     Args:

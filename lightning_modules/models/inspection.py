@@ -286,7 +286,7 @@ def loss_shifts_labels(model: Any) -> bool:
 def shifts_smoothed_labels(model: Any) -> bool:
     """Return whether label smoothing shifts the labels of a model.
 
-    As in the reference only the name of its own class decides: the labels of a subclass with
+    As in the reference only the name of the class itself decides: the labels of a subclass with
     another name are not shifted.
 
     Args:

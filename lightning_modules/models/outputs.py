@@ -116,7 +116,7 @@ def predictions_in(outputs: Any, ignore_keys: Sequence[str]) -> Any:
 
 
 def find_loss(outputs: Any) -> Any:
-    """Return the value in the position of the loss; None if there is no such position."""
+    """Return the value in the position of the loss; None without such a position."""
     if isinstance(outputs, (dict, Mapping)):
         return outputs.get("loss")
     if isinstance(outputs, torch.Tensor):

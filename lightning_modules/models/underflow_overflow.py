@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Frame:
-    """One forward pass of one module: the ranges of its own weights, its inputs and its outputs.
+    """One forward pass of one module: the ranges of its direct weights, its inputs and its outputs.
 
     Attributes:
         batch: number of the batch, from 0.

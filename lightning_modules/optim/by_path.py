@@ -36,7 +36,7 @@ def optimizer_by_path(
             keep their defaults.
 
     Raises:
-        ValueError: there is no such class or function, or it does not accept the arguments.
+        ValueError: the class or function does not exist, or does not accept the arguments.
     """
     optimizer_class = resolve(path, "optim")
     is_class = isinstance(optimizer_class, type)

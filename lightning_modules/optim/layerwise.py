@@ -118,7 +118,7 @@ class LayerwiseSchedule(LRScheduler):
 def _load_inner_states(
     inner: Sequence[Optimizer | LRScheduler], state_dict: Mapping[str, Any]
 ) -> None:
-    """Load the states of inner optimizers or schedules; warn if there are none to load."""
+    """Load the states of inner optimizers or schedules; warn if they are missing."""
     states = state_dict.get(_LAYERS_KEY)
     if states is None:
         logger.warning(

@@ -121,7 +121,7 @@ class Channel:
         keys = [f"{self._trials}/{rank}" for rank in range(dist.get_world_size())]
         self._store.set(keys[dist.get_rank()], json.dumps(outcome))
 
-        # After a failure the other ranks usually wait for this one: there is no need to wait long.
+        # After a failure the other ranks usually wait for this one: so the wait is short.
         has_failed = outcome.kind == "failed"
         timeout = self._timeout_to_fail if has_failed else self._timeout
         try:

@@ -59,7 +59,7 @@ class Chat(Calls):
             a `BatchEncoding`, ids, or text; for several chats lists.
 
         Raises:
-            ValueError: there is no template; options that contradict each other.
+            ValueError: the template is missing; options that contradict each other.
             NotImplementedError: `continue_final_message`, or a tool that is not a JSON schema.
             jinja2.TemplateError: the template raises, or does what its sandbox forbids.
         """

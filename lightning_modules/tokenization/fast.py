@@ -77,7 +77,7 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
                 stored in `init_kwargs`.
 
         Raises:
-            ValueError: there is no tokenizer, or a side is unknown.
+            ValueError: the tokenizer is missing, or a side is unknown.
             TypeError: a special token is not a string, or an argument may be a token of the Hub.
         """
         kwargs = secret_values(kwargs)

@@ -159,7 +159,7 @@ class Padding(Backend):
             verbose: warn of a `max_length` without effect.
 
         Raises:
-            ValueError: "input_ids" are missing, columns differ in length, or there is no pad token.
+            ValueError: "input_ids" are missing, columns differ in length, or no pad token.
         """
         columns = _to_columns(encoded_inputs)
         name = self.model_input_names[0]

@@ -59,7 +59,7 @@ class Saving(Backend):
         too.
 
         Args:
-            save_directory: is made if it is not there.
+            save_directory: is made if it is missing.
             push_to_hub: not supported.
             kwargs: other arguments of transformers; not supported.
 
@@ -100,7 +100,7 @@ class Saving(Backend):
             path = default if name == "default" else more / f"{name}.jinja"
             if path != default and path.resolve().parent != more.resolve():
                 raise ValueError(
-                    f"The chat template {name!r} cannot be written: its name is no file name."
+                    f"The chat template {name!r} cannot be written: it is not a valid file name."
                 )
             path.parent.mkdir(exist_ok=True)
             paths.append(self._write(path, template))

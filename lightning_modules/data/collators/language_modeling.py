@@ -112,7 +112,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
 
     def create_rng(self, return_tensors: str | None = None) -> None:
         """Make the generator, see `get_generator`; a data worker adds its number to the seed."""
-        assert self.seed is not None, "there is no generator without a seed"
+        assert self.seed is not None, "a generator needs a seed"
         seed = self.seed
         torch_data: Any = sys.modules.get("torch.utils.data")
         if torch_data is not None:

@@ -63,7 +63,7 @@ class DataCollatorWithPacking(DataCollatorMixin):
             return_tensors: "pt" or "np" in place of the attribute.
 
         Raises:
-            ValueError: a document is longer than `max_length`, or an id is no whole number.
+            ValueError: a document is longer than `max_length`, or an id is not a whole number.
         """
         kind = self.return_tensors if return_tensors is None else return_tensors
         check_kind(kind)

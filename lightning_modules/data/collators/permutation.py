@@ -56,7 +56,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             "labels", -100 where nothing is hidden.
 
         Raises:
-            ValueError: the number of tokens is odd, or there is no mask token.
+            ValueError: the number of tokens is odd, or the mask token is missing.
         """
         return _named(self.torch_mask_tokens(torch_collate_batch(_ids(examples), self.tokenizer)))
 

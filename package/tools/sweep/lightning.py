@@ -19,7 +19,7 @@ _LOADERS_MODULE = f"{_PACKAGE}.lightning_modules.data.loaders"
 def callbacks() -> list[Callback]:
     """Return the callbacks for a new `lightning.Trainer`.
 
-    There are none unless its script uses this library, or is a trial of a sweep.
+    It is empty unless its script uses this library, or is a trial of a sweep.
     """
     return [*_resuming_callbacks(), *_sweep_callbacks()]
 

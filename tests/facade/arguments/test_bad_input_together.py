@@ -50,7 +50,7 @@ def test_impossible_combinations(tmp_path, changes, message):
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(
-        FileNotFoundError, match=r"fsdp_config='/nowhere\.json': there is no such file"
+        FileNotFoundError, match=r"fsdp_config='/nowhere\.json': the file does not exist"
     ):
         TrainingArguments(str(tmp_path), fsdp="full_shard", fsdp_config="/nowhere.json")
 

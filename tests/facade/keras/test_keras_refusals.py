@@ -139,7 +139,7 @@ def test_models_that_cannot_be_trained_are_refused(tmp_path):
     nothing = keras.Sequential([keras.layers.Activation("relu")])
     nothing.compile(loss="mse")
     refused(RuntimeError, "does not require grad", folder=tmp_path, model=nothing, train=True)
-    with pytest.raises(ValueError, match="no weights yet, and there is no data"):
+    with pytest.raises(ValueError, match="no weights yet, and no data"):
         trainer(tmp_path, model=Subclassed(), train_dataset=None).prediction_loop(
             [], 0, 0, "Evaluation"
         )

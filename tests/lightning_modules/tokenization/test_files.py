@@ -206,7 +206,7 @@ def test_chat_templates_in_files_and_in_the_settings(tmp_path):
                 "rag": "b",
             }
     mine.chat_template = {"../../outside": "c"}
-    with pytest.raises(ValueError, match="its name is no file name"):
+    with pytest.raises(ValueError, match="not a valid file name"):
         mine.save_pretrained(tmp_path / "files")
 
 
