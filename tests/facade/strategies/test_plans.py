@@ -213,7 +213,9 @@ def test_what_cannot_run_can_be_planned_and_is_refused_by_name(tmp_path, changes
 def test_layers_that_the_model_does_not_have_are_refused(tmp_path, version):
     config = {"version": version, "transformer_layer_cls_to_wrap": ["Linaer"]}
     args, model = of_four(tmp_path, fsdp="full_shard", fsdp_config=config), Tiny()
-    with pytest.raises(ValueError, match=r"'Linaer' is not a module of Tiny\. Did you mean 'Linear'"):
+    with pytest.raises(
+        ValueError, match=r"'Linaer' is not a module of Tiny\. Did you mean 'Linear'"
+    ):
         translate(args, model=model).strategy.check(args, model)
 
 
