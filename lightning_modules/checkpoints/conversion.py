@@ -337,7 +337,7 @@ def _without_numpy(leaf: object) -> object:
     if isinstance(leaf, np.generic):
         return cast("object", leaf.item())
     if isinstance(leaf, np.ndarray):
-        return torch.tensor(leaf)
+        return torch.tensor(leaf, device="cpu")
     return leaf
 
 

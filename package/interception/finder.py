@@ -96,10 +96,10 @@ def spec_of_others(
 ) -> ModuleSpec | None:
     """Return the spec that the other finders have for a module; None if they have none."""
     for finder in list(sys.meta_path):
-        find_spec = getattr(finder, "find_spec", None)
-        if find_spec is None or getattr(finder, "is_of_lightrainer", False):
+        find_module = getattr(finder, "find_spec", None)
+        if find_module is None or getattr(finder, "is_of_lightrainer", False):
             continue
-        spec = find_spec(name, path, target)
+        spec = find_module(name, path, target)
         if spec is not None:
             return spec
     return None

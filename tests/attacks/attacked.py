@@ -190,8 +190,8 @@ def _ema(checkpoint: Path) -> None:
     callback = next(
         one for one in made.callback_handler.callbacks if isinstance(one, lightrainer.EMACallback)
     )
-    callback._fill = lambda averages: None  # it is not in a training
-    callback._take_best(made.args, made.state)
+    callback._load_averages = lambda averages: None  # it is not in a training
+    callback._load_best_average(made.args, made.state)
 
 
 def lightning_trainer(**changes: Any) -> Any:

@@ -54,4 +54,4 @@ def test_an_intel_gpu_that_is_not_used_is_named(tmp_path, monkeypatch, caplog):
 def test_batches_of_a_data_module_are_page_locked_where_a_device_reads_such_memory(kind, expected):
     data = DataModule([1, 2])
     data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(kind)))
-    assert data._workers()["pin_memory"] is expected
+    assert data._worker_options()["pin_memory"] is expected

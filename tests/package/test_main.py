@@ -52,8 +52,8 @@ def test_a_plan_for_a_gpu_that_is_elsewhere(capsys, monkeypatch):
     assert main(["plan", "--bf16"]) == 0
     printed = capsys.readouterr()
     assert "bf16-mixed" in printed.out
-    assert "It cannot run on this machine: bf16=True, but no GPU here" in printed.err
-    with pytest.raises(ValueError, match="bf16=True, but no GPU here"):
+    assert "It cannot run on this machine: bf16=True, but no GPU of this machine" in printed.err
+    with pytest.raises(ValueError, match="bf16=True, but no GPU of this machine"):
         lightrainer.TrainingArguments(bf16=True)
 
 

@@ -539,13 +539,13 @@ WORDS_AND_PASSEDS = [
         [],
         "metric_for_best_model='f1'",
         "maximize f1",
-        "metric_for_best_model='f1', and no greater_is_better.",
+        "metric_for_best_model='f1' without greater_is_better.",
     ),
     (
         [],
         "metric_for_best_model='wer'",
         "minimize wer",
-        "metric_for_best_model='wer', and no greater_is_better.",
+        "metric_for_best_model='wer' without greater_is_better.",
     ),
     (
         [],

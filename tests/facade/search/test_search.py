@@ -306,6 +306,6 @@ def test_the_default_space_and_names_that_are_no_arguments(tmp_path, caplog):
     ]
     made.hyperparameter_search(lambda trial: {"lerning_rate": 1.0}, n_trials=1)
     assert (
-        "'lerning_rate', which is no training argument. Did you mean 'learning_rate'?"
+        "'lerning_rate', which is not a training argument. Did you mean 'learning_rate'?"
         in caplog.text
     )

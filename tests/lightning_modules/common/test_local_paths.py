@@ -58,7 +58,8 @@ def test_an_output_dir_that_is_set_later_is_refused(tmp_path, monkeypatch):
     found = trainer()
     found.args.output_dir = "s3://bucket/x"
     with pytest.raises(
-        ValueError, match=r"output_dir='s3://bucket/x' is set too late: .*TrainingArguments"
+        ValueError,
+        match=r"output_dir='s3://bucket/x' is an address that was set after construction.*TrainingArguments",
     ):
         found.train()
 
