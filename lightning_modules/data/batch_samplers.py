@@ -36,16 +36,12 @@ def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Generat
         samplers: those without such an attribute are left alone.
         even_batches: the value.
     """
-    changed: list[tuple[Any, bool]] = []
-    for sampler in samplers:
-        if hasattr(sampler, "even_batches"):
-            changed.append((sampler, sampler.even_batches))
-            sampler.even_batches = even_batches
-    try:
+    with contextlib.ExitStack() as restoring:
+        for sampler in samplers:
+            if hasattr(sampler, "even_batches"):
+                restoring.callback(setattr, sampler, "even_batches", sampler.even_batches)
+                sampler.even_batches = even_batches
         yield
-    finally:
-        for sampler, value_before in changed:
-            sampler.even_batches = value_before
 
 
 class ShardedBatchSampler(BatchSampler):

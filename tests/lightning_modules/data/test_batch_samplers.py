@@ -13,7 +13,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler
+from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler, rounds_filled
 from lightrainer.lightning_modules.data.loaders import EpochLoader, rebuild_loader
 
 
@@ -197,3 +197,11 @@ def test_a_position_is_found_again(name, seen):
     assert expected
     assert state["handed_out"] == seen
     assert not state["ended"]
+
+
+@pytest.mark.parametrize("loaders", [1, 2])
+def test_rounds_filled_restores_a_sampler_that_several_loaders_have(loaders):
+    sampler = ShardedBatchSampler(range(5), 2, False, rank=0, world_size=2)
+    with rounds_filled([sampler] * loaders, even_batches=False):
+        assert not sampler.even_batches
+    assert sampler.even_batches
