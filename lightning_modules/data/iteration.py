@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol, cast
 
@@ -29,8 +29,8 @@ class TorchLoader(Protocol):
     generator: torch.Generator | None
 
 
-_TORCH_ITER: Callable[[Any], Iterator[Any]] = vars(DataLoader)["__iter__"]
-"""`DataLoader.__iter__`, whose type torch leaves open."""
+_TORCH_METHODS: Mapping[str, Callable[..., Any]] = vars(DataLoader)
+"""The methods of `DataLoader`, whose types torch leaves open, also those that a script patches."""
 
 
 class SurfacingCollate:
@@ -68,7 +68,7 @@ def iterate(loader: Any) -> Iterator[Any]:
 def iterates_as_torch(loader: object) -> bool:
     """Return whether a loader is a `DataLoader` whose iteration is not overridden."""
     iter_method = getattr(type(loader), "__iter__", None)
-    return isinstance(loader, DataLoader) and iter_method is _TORCH_ITER
+    return isinstance(loader, DataLoader) and iter_method is _TORCH_METHODS["__iter__"]
 
 
 def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> Iterator[Any]:
@@ -99,7 +99,7 @@ def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> 
     # while it is made.
     loader.collate_fn = collate
     try:
-        batches = _TORCH_ITER(loader)
+        batches = _TORCH_METHODS["__iter__"](loader)
     finally:
         loader.collate_fn = original
     return _until_end(batches)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
+from lightrainer.lightning_modules.data.batch_samplers import can_be_rebuilt
 from lightrainer.lightning_modules.data.iteration import iterate
 from lightrainer.lightning_modules.data.loaders import EpochLoader, build_loader
 
@@ -304,6 +305,17 @@ class LoaderOfPairs(DataLoader):
 def test_an_own_iteration_of_a_loader_is_that_of_the_loader():
     batches = list(iterate(LoaderOfPairs(list(range(4)))))
     assert [[batch.tolist() for batch in pair] for pair in batches] == [[[0], [1]], [[2], [3]]]
+
+
+@pytest.mark.parametrize("patch", ["class", "subclass"])
+def test_only_a_patch_of_torch_leaves_loaders_to_be_rebuilt(monkeypatch, patch):
+    """Tools that measure programs patch the methods of `DataLoader` itself."""
+    original = DataLoader.__iter__
+    patched = DataLoader if patch == "class" else LoaderOfPairs
+    monkeypatch.setattr(patched, "__iter__", lambda loader: original(loader))
+
+    assert can_be_rebuilt(DataLoader(list(range(4))))
+    assert not can_be_rebuilt(LoaderOfPairs(list(range(4))))
 
 
 @pytest.mark.skipif(
