@@ -137,9 +137,9 @@ def _column_error(name: str, samples: Sequence[Mapping[str, Any]], error: Except
 
 
 def _shape(value: Any) -> str:
-    if hasattr(value, "shape"):
-        return str(tuple(value.shape))
     try:
+        if hasattr(value, "shape"):
+            return str(tuple(value.shape))
         return str(np.asarray(value).shape)
     except (ValueError, TypeError, RuntimeError):
         return "ragged"

@@ -100,6 +100,13 @@ def test_sizes_that_differ_are_named(one, other, shapes, kind):
         ours.default_data_collator([{"input_ids": one}, {"input_ids": other}], kind)
 
 
+class Shaped:
+    """Has a method of the name that arrays have as an attribute."""
+
+    def shape(self):
+        return (2,)
+
+
 WRONG = [
     *(
         ([feature], TypeError, f"Sample 0 .* {type(feature).__name__}")
@@ -107,6 +114,7 @@ WRONG = [
     ),
     ([{"x": {"a": 1}}], ValueError, "'x' .* type dict"),
     ([{"x": [1]}, {"x": None}], ValueError, "'x' .* type list, NoneType"),
+    ([{"x": Shaped()}], ValueError, "'x' .* type Shaped and shape ragged"),
     ([{"label_ids": []}], ValueError, "'label_ids' .* type list"),
     (
         [{"x": 1, "y": 2}, {"x": 1}],
