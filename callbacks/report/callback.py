@@ -111,7 +111,9 @@ class LossCurveCallback(_DrawingCallback):
         picture = draw_loss_curve(state.log_history)
         if picture is None:
             return {}
-        path = Path(self.path or Path(args.output_dir) / "loss_curve.png")
+        path = Path(args.output_dir) / "loss_curve.png"
+        if self.path is not None:
+            path = Path(self.path)
         return {path: picture}
 
 
@@ -238,7 +240,8 @@ class RunReportCallback(_DrawingCallback):
 
     def _draw(self, args: EventArguments, state: TrainerState) -> dict[Path, bytes]:
         output_dir = args.output_dir
-        folder = Path(trial_folder(self.folder or output_dir, state))
+        chosen_folder = output_dir if self.folder is None else self.folder
+        folder = Path(trial_folder(chosen_folder, state))
         name = getattr(args, "run_name", None) or os.path.basename(os.path.abspath(output_dir))
 
         # Without any steps to do, there was no training but an evaluation.

@@ -143,3 +143,13 @@ def test_callbacks_without_matplotlib_name_what_to_install(monkeypatch, kind):
 def test_picture_false_leaves_the_png_out(tmp_path):
     RunReportCallback(picture=False).on_train_end(arguments(tmp_path), state(), CONTROL)
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_an_empty_folder_is_the_current_one(tmp_path, monkeypatch):
+    current_folder = tmp_path / "current"
+    current_folder.mkdir()
+    monkeypatch.chdir(current_folder)
+    output_dir = tmp_path / "output"
+    RunReportCallback("").on_train_end(arguments(output_dir), state(), CONTROL)
+    assert {path.name for path in current_folder.iterdir()} == {"report.html", "report.png"}
+    assert not output_dir.exists()
