@@ -59,7 +59,7 @@ class ModelModule(HookedModule):
         self._config_without_cache: Any = None
         if isinstance(model, nn.Module):
             self.model = model
-        elif (isinstance(model, dict) and is_description(model)) or callable(model):
+        elif is_description(model) or callable(model):
             self.model_source = model
         else:
             _require_configure_model(self, model)

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from collections import UserDict
 from types import SimpleNamespace
 
 import pytest
@@ -33,7 +34,10 @@ def saved(module, folder, **options):
 
 
 class TestForms:
-    @pytest.mark.parametrize("source", [DESCRIBED, lambda: Net(5), functools.partial(Net, width=5)])
+    @pytest.mark.parametrize(
+        "source",
+        [DESCRIBED, UserDict(DESCRIBED), lambda: Net(5), functools.partial(Net, width=5)],
+    )
     def test_made_when_it_is_needed(self, source, tmp_path):
         module = LossModule(source, optimizer={"learning_rate": 0.1})
         assert module.model is None
