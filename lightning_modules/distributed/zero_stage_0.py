@@ -69,14 +69,16 @@ class ReplicatedStates:
         unnamed = [name for name in weights if name not in self.tied]
         named: dict[str, torch.Tensor] = {}
         for copy in copies:
-            matching = [name for name in unnamed if _rounds_to(copy, weights[name])]
-            if not matching:
+            # Copies lie in the order of the weights, so that the first of the shape mostly matches.
+            matching = (name for name in unnamed if _rounds_to(copy, weights[name]))
+            name = next(matching, None)
+            if name is None:
                 raise ValueError(
                     f"{self.folder} is damaged: a copy of {list(copy.shape)} in float32 belongs to "
                     "no weight."
                 )
-            unnamed.remove(matching[0])
-            named[matching[0]] = copy
+            unnamed.remove(name)
+            named[name] = copy
         return named
 
     def whole_optimizer(self) -> dict[str, Any]:

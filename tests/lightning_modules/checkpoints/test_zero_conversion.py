@@ -13,6 +13,7 @@ from zero_files import BUFFER, FROZEN, SHAPES, number, written
 
 from lightrainer.lightning_modules.checkpoints import load_torch, problems, read_weights
 from lightrainer.lightning_modules.checkpoints.conversion import convert
+from lightrainer.lightning_modules.distributed.zero_stage_0 import ReplicatedStates
 from lightrainer.tools.convert import convert as command
 
 STATE = {"global_step": 7, "epoch": 1.0}
@@ -200,3 +201,21 @@ def test_stage_0_whose_copies_cannot_be_named_is_refused(tmp_path, changes, mess
     with pytest.raises(ValueError, match=message):
         convert(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_stage_0_compares_each_copy_with_one_weight(tmp_path, monkeypatch):
+    """As copies lie in the order of the weights: a model has many layers of the same shape."""
+    copies = [torch.full((2, 2), float(index)) for index in range(8)]
+    weights = {str(index): copy.half() for index, copy in enumerate(copies)}
+    folder = tmp_path / "global_step1"
+    folder.mkdir()
+    content = {"module": weights, "optimizer": {"fp32_groups": [copies]}}
+    torch.save(content, folder / "mp_rank_00_model_states.pt")
+
+    compared = []
+    equal = torch.equal
+    monkeypatch.setattr(torch, "equal", lambda *tensors: compared.append(1) or equal(*tensors))
+    states = ReplicatedStates(tmp_path)
+
+    assert len(compared) == len(copies)
+    assert all(equal(states.weights[name], copies[int(name)]) for name in weights)
