@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from ..common.file_names import SAFE_WEIGHTS_NAME
 from ..common.local_paths import StrPath, require_local
 from ..common.parameter_rules import plain_name
+from ..common.seeding import host_rng_untouched
 from ..common.torch_files import load_torch, on_host, state_on_host
 from ..distributed.sharding import KeyDifferences, WholeModel
 from ..internals.torch_names import renames_what_it_loads
@@ -494,8 +494,7 @@ def _load_through_class(
     module = _module_of(model)
     pretrained_class: Any = class_of(module)
     # Building a model draws random numbers.
-    generator_state = torch.get_rng_state()
-    try:
+    with host_rng_untouched():
         second_model, loading_info = pretrained_class.from_pretrained(
             folder,
             config=module.config,
@@ -503,8 +502,6 @@ def _load_through_class(
             output_loading_info=True,
             local_files_only=True,
         )
-    finally:
-        torch.set_rng_state(generator_state)
 
     missing_keys: set[str] = set(loading_info["missing_keys"])
     missing = required_missing(model, [name for name in model.state_dict() if name in missing_keys])
