@@ -54,8 +54,8 @@ REFUSED: dict[str, str] = {
     "tensor_parallel_rank": _GRID,
     "data_parallel_rank": _GRID,
     "data_parallel_shard_rank": _GRID,
-    "pipeline_parallel_rank": "pipelines are not here, nor in the reference",
-    "context_parallel_rank": "the reference has none. It is process_index // tp_size % cp_size",
+    "pipeline_parallel_rank": "pipelines are not supported, as in transformers",
+    "context_parallel_rank": "not in transformers either. Use process_index // tp_size % cp_size",
 }
 """Reasons by member. `hasattr` is False for these members, and they cannot be set."""
 

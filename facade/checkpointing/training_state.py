@@ -29,7 +29,9 @@ LIGHTNING_CALLBACKS_NAME = "lightning_callbacks.pt"
 _OF_LIGHTNING = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
 """Entries of a checkpoint of Lightning that callbacks have not added."""
 
-_NOT_INCLUDED = "%s has states of callbacks that were not passed to the Trainer; ignoring them: %s"
+_NOT_INCLUDED = (
+    "%s has states of callbacks that are not included in this Trainer; ignoring them: %s"
+)
 
 
 def load_optimizer_and_schedule(strategy: Strategy, schedule: Any, checkpoint: str) -> None:

@@ -239,9 +239,7 @@ def get_optimizer_group(self: Any, param: str | nn.Parameter | None = None) -> A
 
 def _required(optimizer: Any) -> Optimizer:
     if optimizer is None:
-        raise ValueError(
-            "The optimizer does not exist yet: train() makes it, or create_optimizer()."
-        )
+        raise ValueError("The Trainer has no optimizer yet. Call train(), or create_optimizer().")
     return optimizer
 
 

@@ -196,7 +196,7 @@ def run(
     ]
     assert all(rank["weights"] == ranks[0]["weights"] for rank in ranks)
     steps = {step: in_order([rank["steps"][step] for rank in ranks]) for step in ranks[0]["steps"]}
-    warned = [line for line in ended.said.splitlines() if "goes on with" in line]
+    warned = [line for line in ended.said.splitlines() if "Training continues with" in line]
     return {**ranks[0], "steps": steps, "warned": warned}
 
 

@@ -227,7 +227,7 @@ BESIDE = [
 BAD = [
     *[({**ZERO, **keys}, {}, message) for keys, message in KEYS],
     *[({"zero_optimization": {"stage": 3}}, changes, message) for changes, message in BESIDE],
-    ("no/such/file.json", {}, "deepspeed='no/such/file.json': there is no such file"),
+    ("no/such/file.json", {}, "deepspeed='no/such/file.json': the file does not exist"),
     ({"train_batch_size": 8}, {}, "no section zero_optimization"),
     ({"zero_optimization": {"stage": 4}}, {}, "zero_optimization.stage=4 must be 0, 1, 2 or 3"),
     (
