@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler
 
+from .order import random_order
+
 
 class BatchRebalanceSampler(BatchSampler):
     """As `transformers.trainer_pt_utils.BatchRebalanceSampler` (5.17 and later): the same batches.
@@ -115,8 +117,7 @@ class BatchRebalanceSampler(BatchSampler):
         if not self.shuffle:
             return np.arange(count, dtype=np.int32)
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        order = torch.randperm(count, generator=generator, dtype=torch.int32, device="cpu")
-        return order.numpy()
+        return random_order(count, generator)
 
     def _micro_batches_of_rank(self, samples: np.ndarray) -> Iterator[list[int]]:
         """Yield the micro-batches of this process in a step of these samples."""

@@ -10,6 +10,7 @@ from torch.utils.data import BatchSampler
 
 from .length_grouping import grouped_order
 from .lengths import length_array
+from .order import random_order
 
 
 class TokenBudgetSampler(BatchSampler):
@@ -82,7 +83,7 @@ class TokenBudgetSampler(BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        order = torch.randperm(len(self._batch_ends), generator=generator, device="cpu").numpy()
+        order = random_order(len(self._batch_ends), generator)
 
         # The last round of batches is filled up from the start of the order, or cut off.
         whole_rounds = np.resize(order, len(self) * self.world_size)

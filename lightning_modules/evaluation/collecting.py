@@ -12,7 +12,7 @@ import torch
 
 from ..common.device_copies import to_host
 from ..common.nested import leaves, mapping_like, nested_numpify, sequence_like, to_numpy
-from .preallocated_arrays import PreallocatedArray, PreallocatedTree, growing
+from .preallocated_arrays import PADDING, PreallocatedArray, PreallocatedTree, growing
 
 
 def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
@@ -186,9 +186,6 @@ def _is_on_host(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.is_cpu
     return all(leaf.is_cpu for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
-
-
-PADDING = -100
 
 
 def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
