@@ -240,9 +240,9 @@ def warmup_stable_decay(
     if step < warmup + stable:
         return 1.0
 
-    decay_step = step - warmup - stable
-    if decay_step < decay:
-        done = float(decay_step) / float(max(1, decay))
+    # Compared with the sum, as transformers does: fractions of steps are rounded otherwise.
+    if step < warmup + stable + decay:
+        done = float(step - warmup - stable) / float(max(1, decay))
         factor = _fall(fall, done, float(cycles))
         return max(0.0, _lift(factor, floor))
     return floor

@@ -46,6 +46,7 @@ CASES = [
     ("warmup_stable_decay", 7, 53, {"num_decay_steps": 20}),
     ("warmup_stable_decay", 7, None, {"num_decay_steps": 20, "num_stable_steps": 5}),
     ("warmup_stable_decay", 7, 20, {"num_decay_steps": 20, "min_lr_ratio": 0.1}),
+    ("warmup_stable_decay", 0, None, {"num_decay_steps": 0.3, "num_stable_steps": 2.7}),
     *(
         ("warmup_stable_decay", 7, 53, {**WSD, "warmup_type": up, "decay_type": down})
         for up, down in (("cosine", "linear"), ("1-sqrt", "1-sqrt"), ("linear", "cosine"))
