@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, dataclass, field
 from enum import Enum
 from numbers import Real
 from types import NoneType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin
 
 from ...lightning_modules.common.redaction import is_secret_name, secret
 from ...lightning_modules.common.suggestions import did_you_mean
@@ -151,7 +151,7 @@ def whole_number(low: float = -math.inf, high: float = math.inf, remedy: str = "
     def read_whole_number(name: str, value: Any) -> Any:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
             hint = _number_hint(value, whole=True)
             raise wrong_type(name, value, f"a whole number{hint}")
         return read_number(name, value)
