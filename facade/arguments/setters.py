@@ -141,11 +141,14 @@ class Setters(ArgumentFields):
     ) -> Self:
         """Set the schedule; the deprecated `warmup_ratio` sets `warmup_steps`."""
         if warmup_ratio is not None:
-            return self.set_lr_scheduler(name, num_epochs, max_steps, warmup_steps=warmup_ratio)
-        del warmup_ratio
-        name = SchedulerType(name)
-        renamed = {"name": "lr_scheduler_type", "num_epochs": "num_train_epochs"}
-        return _assign(self, locals(), renamed=renamed)
+            warmup_steps = warmup_ratio
+        values = {
+            "lr_scheduler_type": SchedulerType(name),
+            "num_train_epochs": num_epochs,
+            "max_steps": max_steps,
+            "warmup_steps": warmup_steps,
+        }
+        return _assign(self, values)
 
     def set_dataloader(
         self: Self,

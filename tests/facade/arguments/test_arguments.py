@@ -113,6 +113,19 @@ def test_a_setter_that_fails_changes_nothing():
     assert args == before
 
 
+def test_an_override_of_a_setter_runs_once():
+    calls = []
+
+    class Counted(TrainingArguments):
+        def set_lr_scheduler(self, *args, **kwargs):
+            calls.append(kwargs)
+            return super().set_lr_scheduler(*args, **kwargs)
+
+    args = Counted().set_lr_scheduler(warmup_ratio=0.05)
+    assert calls == [{"warmup_ratio": 0.05}]
+    assert args.warmup_steps == 0.05
+
+
 def test_token_counting_from_a_command_line():
     forms = {True: "all", False: "no", "true": "all", "False": "no", "non_padding": "non_padding"}
     assert {
