@@ -71,6 +71,16 @@ def test_a_closed_pipe_ends_quietly(words, monkeypatch, capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("command", ["launch", "sweep", "compare", "lr-find"])
+def test_an_example_is_one_command_of_a_shell(command, capsys):
+    with contextlib.suppress(SystemExit):
+        main([command, "--help"])
+    example = capsys.readouterr().out.partition("Example: ")[2].partition("\n\n")[0]
+    lines = example.strip().splitlines()
+    assert lines[0].startswith(f"lightrainer {command} ")
+    assert all(line.endswith("\\") for line in lines[:-1])
+
+
 def test_a_broken_connection_is_an_error(monkeypatch):
     """Negative control: another pipe than that of the output is broken."""
     monkeypatch.setattr(lightrainer.__main__, "_run", broken_connection)
