@@ -128,6 +128,7 @@ def test_the_share_is_never_above_one(tmp_path, caplog):
     assert not any("mfu" in entry for entry in logs)
     assert all("flops_per_second" in entry for entry in logs)
     assert caplog.text.count("mfu is not logged") == 1
+    assert "Set peak_flops of ThroughputCallback, which is 1.0" in caplog.text
 
 
 def test_the_share_is_that_of_the_given_peak(tmp_path):

@@ -366,5 +366,7 @@ def test_addresses_that_cannot_be(address, folder, tmp_path):
 
 
 def test_save_on_each_node_is_refused(folder):
-    with pytest.raises(ValueError, match=r"save_on_each_node=True has no use.*Remove"):
+    with pytest.raises(
+        ValueError, match=r"save_on_each_node=True has no use with an address.*Remove save_on"
+    ):
         TrainingArguments(folder, save_on_each_node=True)

@@ -128,7 +128,12 @@ def test_models_that_cannot_be_trained_are_refused(tmp_path):
         folder=tmp_path,
         model=torch.nn.Linear(4, 3),
     )
-    refused(NotImplementedError, "xla=True.*the model computes in torch", folder=tmp_path, xla=True)
+    refused(
+        NotImplementedError,
+        "xla=True is not supported: the model computes in torch.*Remove it",
+        folder=tmp_path,
+        xla=True,
+    )
     model = network()
     model.loss = None
     refused(ValueError, r"has no loss.*compile\(loss", folder=tmp_path, model=model, train=True)
@@ -139,7 +144,9 @@ def test_models_that_cannot_be_trained_are_refused(tmp_path):
     nothing = keras.Sequential([keras.layers.Activation("relu")])
     nothing.compile(loss="mse")
     refused(RuntimeError, "does not require grad", folder=tmp_path, model=nothing, train=True)
-    with pytest.raises(ValueError, match="no weights yet, and no data"):
+    with pytest.raises(
+        ValueError, match=r"has no weights yet, and no data to build it from\. Call it once"
+    ):
         trainer(tmp_path, model=Subclassed(), train_dataset=None).prediction_loop(
             [], 0, 0, "Evaluation"
         )
@@ -174,7 +181,10 @@ def test_fp16_and_gradients_of_ones_own_do_not_go_together(tmp_path):
         def training_step(self, *args):
             return super().training_step(*args)
 
-    with pytest.raises(NotImplementedError, match=r"fp16=True.*training_step"):
+    with pytest.raises(
+        NotImplementedError,
+        match=r"fp16=True is not supported with an override of training_step.*Set bf16=True",
+    ):
         trainer(tmp_path, cls=Own, fp16=True).train()
     trainer(tmp_path, cls=Own, bf16=True, max_steps=1).train()
 

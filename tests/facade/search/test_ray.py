@@ -50,9 +50,15 @@ def test_the_trainer_holds_the_best_model_and_its_arguments(seen):
 
 
 OPTIONS = [
-    ({"direction": ["minimize", "maximize"]}, "direction=.*one objective"),
-    ({"enqueue": [{"seed": 1}]}, "enqueue.*search_alg"),
-    ({"report": True}, "report=True.*optuna"),
+    (
+        {"direction": ["minimize", "maximize"]},
+        "direction=.*Ray supports one objective. Pass one direction",
+    ),
+    (
+        {"enqueue": [{"seed": 1}]},
+        "enqueue and begin_with are options of optuna. Pass points_to_evaluate",
+    ),
+    ({"report": True}, "report=True needs a study of optuna. Leave it out"),
 ]
 
 

@@ -102,7 +102,8 @@ REFUSED = [
     (
         {"sp_size": 2},
         {"deepspeed": {"zero_optimization": {"stage": 3}}},
-        "For sp_size remove deepspeed",
+        "deepspeed and parallelism_config cannot be combined: DeepSpeed forms its own groups. "
+        "Use one. For sp_size remove deepspeed",
     ),
     (
         {"sp_size": 2, "dp_replicate_size": 2},
@@ -118,7 +119,7 @@ REFUSED = [
     (
         {},
         {"torch_compile": True},
-        "torch_compile=True and parallelism_config with cp_size=2, sp_size=1",
+        "torch_compile=True and parallelism_config with cp_size=2, sp_size=1 cannot be combined",
     ),
 ]
 

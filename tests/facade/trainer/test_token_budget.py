@@ -140,12 +140,15 @@ class Endless(IterableDataset):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"max_tokens_per_batch": 22}, "max_tokens_per_batch=22 .* sample 6 has 23 tokens"),
+        (
+            {"max_tokens_per_batch": 22},
+            "max_tokens_per_batch=22 is too small for .* sample 6 has 23 tokens.*Raise it",
+        ),
         (
             {"train_dataset": Endless(), "max_steps": 3},
-            r"train_dataset \(Endless\) is a stream",
+            r"train_dataset \(Endless\) is a stream, but .*'token_budget' needs all lengths",
         ),
-        ({"auto_find_batch_size": True}, "auto_find_batch_size=True"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size=True and .* cannot be combined"),
         (
             {"train_sampling_strategy": "random"},
             "'random' with max_tokens_per_batch=48: .*both or neither",

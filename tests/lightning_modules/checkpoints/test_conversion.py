@@ -63,7 +63,9 @@ def test_nothing_is_overwritten_unless_asked_for(file, folder, tmp_path):
     (folder / "mine.txt").touch()
     for source, target in ((file, folder), (folder, file)):
         before = target.stat().st_mtime_ns
-        with pytest.raises(FileExistsError, match=r"exists; pass --force"):
+        with pytest.raises(
+            FileExistsError, match=r"exists; pass --force \(force=True\) to replace it"
+        ):
             convert(source, target)
         assert target.stat().st_mtime_ns == before
     convert(file, folder, force=True)

@@ -97,7 +97,7 @@ def test_what_cannot_be_is_refused(tmp_path):
     checkpoint = FolderCheckpoint(tmp_path)
     trainer = make_trainer()
     trainer.strategy.__class__ = type("FSDPStrategy", (type(trainer.strategy),), {})
-    with pytest.raises(ValueError, match="does not support FSDPStrategy"):
+    with pytest.raises(ValueError, match="FolderCheckpoint does not support FSDPStrategy; use"):
         checkpoint.setup(trainer, LossModule(Net()), "fit")
 
 

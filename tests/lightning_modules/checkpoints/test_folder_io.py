@@ -174,7 +174,9 @@ def test_a_damaged_folder_is_an_error_before_anything_is_loaded(tmp_path):
 
 def test_what_cannot_be():
     module = LossModule(Net())
-    with pytest.raises(TypeError, match=r"attribute=.net.: LossModule\.net is a NoneType"):
+    with pytest.raises(
+        TypeError, match=r"attribute=.net.: LossModule\.net is a NoneType, not .*Pass the name"
+    ):
         FolderCheckpointIO(module, attribute="net")
     with pytest.raises(ValueError, match="path='s3://bucket/checkpoint-1' is an address"):
         FolderCheckpointIO(module).load_checkpoint("s3://bucket/checkpoint-1")

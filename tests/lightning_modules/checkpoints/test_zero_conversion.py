@@ -112,7 +112,9 @@ def test_the_scale_of_losses_goes_on(tmp_path, monkeypatch, steps, tracker):
 
 def test_what_cannot_be_converted_leaves_nothing(tmp_path, capsys):
     source, out = checkpoint(tmp_path / "in", 2), tmp_path / "out"
-    with pytest.raises(ValueError, match=r"again\.ckpt.: convert .* into a folder first"):
+    with pytest.raises(
+        ValueError, match=r"target=.*again\.ckpt.: convert .* into a folder first, then that"
+    ):
         convert(source, tmp_path / "again.ckpt")
     next((source / "global_step7").glob("*rank_1*optim*")).unlink()
     with pytest.raises(SystemExit) as ended:
@@ -125,7 +127,7 @@ def test_what_cannot_be_converted_leaves_nothing(tmp_path, capsys):
 def test_nothing_is_overwritten_unless_asked_for(tmp_path):
     source = checkpoint(tmp_path / "in", 2)
     convert(source, tmp_path / "out")
-    with pytest.raises(FileExistsError, match="exists; pass --force"):
+    with pytest.raises(FileExistsError, match=r"exists; pass --force \(force=True\) to replace it"):
         convert(source, tmp_path / "out")
     assert command([str(source), str(tmp_path / "out"), "--force", "--dtype", "float16"]) == 0
     assert read_weights(tmp_path / "out" / "checkpoint-7")["norm"].dtype == torch.float16

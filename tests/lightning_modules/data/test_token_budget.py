@@ -69,6 +69,6 @@ def test_an_epoch_can_begin_in_the_middle_once(skipped):
 
 
 def test_samples_that_do_not_fit_are_named():
-    message = r"max_tokens_per_batch=8 is too small for 2 of 4 samples: sample 1 has 9 tokens"
+    message = r"max_tokens_per_batch=8 is too small for 2 of 4 samples: sample 1 has 9 tokens, the longest has 30"
     with pytest.raises(ValueError, match=message):
         TokenBudgetSampler([8, 9, 30, 1], 8)
