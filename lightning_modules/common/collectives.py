@@ -16,7 +16,7 @@ def broadcast_from_rank_zero(value: torch.Tensor) -> torch.Tensor:
     Args:
         value: of the same shape and dtype everywhere; not changed.
     """
-    if not _has_other_processes():
+    if not has_other_processes():
         return value
     shared = value.to(transport_device(), copy=True)
     dist.broadcast(shared, src=0)
@@ -28,7 +28,7 @@ def gather_objects(value: Any) -> list[Any]:
 
     Without a process group, the list holds this process's own alone.
     """
-    if not _has_other_processes():
+    if not has_other_processes():
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
@@ -55,7 +55,8 @@ def transport_device() -> torch.device:
     return torch.device("cpu")
 
 
-def _has_other_processes() -> bool:
+def has_other_processes() -> bool:
+    """Return whether the process group has more than this process; without a group, False."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 

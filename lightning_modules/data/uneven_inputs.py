@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
+from ..common.collectives import gloo_group, has_other_processes
 from ..common.nested import find_batch_size, map_nested
 from .dispatch import DispatchLoader
 
@@ -38,7 +39,7 @@ class _RankStatus(NamedTuple):
 
 def may_be_uneven(loader: Any) -> bool:
     """Return whether processes may have different numbers of batches."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if not has_other_processes():
         return False
     # Process 0 reads for all.
     if isinstance(loader, DispatchLoader):
@@ -167,7 +168,7 @@ def _gloo_group() -> Generator[Any]:
     if str(dist.get_backend()) == "gloo":
         yield None
         return
-    group: Any = dist.new_group(backend="gloo")  # pyright: ignore[reportUnknownMemberType] - untyped in torch
+    group = gloo_group()
     try:
         yield group
     finally:
