@@ -379,7 +379,7 @@ class Sweep:
             print(f"  {kind}: {path}")
         for name, parameter in trial.params.items():
             print(f"  {name} = {parameter}")
-        print(f"  train it again: {command}")
+        print(f"  once more: {command}")
 
 
 def _warn_of_equal_values(trials: list[FrozenTrial]) -> None:
