@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
+    from sqlalchemy import Connection, Engine
 
     from .heartbeat_journal import HeartbeatJournal, StaleTrialCallback
 
@@ -131,12 +132,35 @@ def _open_database(address: str, heartbeat: float, max_retry: int) -> RDBStorage
         parameter = "failed_trial_callback"
     options[parameter] = retry_callback(max_retry)
 
-    if address.startswith("sqlite"):
-        # Workers that write to one file wait for each other.
-        options["engine_kwargs"] = {"connect_args": {"timeout": 60}}
+    is_sqlite = address.startswith("sqlite")
+    if is_sqlite:
+        # Workers that write to one file wait for each other. The driver begins no transactions by
+        # itself, see `_lock_before_reading`.
+        connection_options = {"timeout": 60, "isolation_level": None}
+        options["engine_kwargs"] = {"connect_args": connection_options}
     else:
         options["engine_kwargs"] = {"pool_pre_ping": True}
-    return retry_while_locked(lambda: RDBStorage(address, **options))
+    storage = retry_while_locked(lambda: RDBStorage(address, **options))
+    if is_sqlite:
+        _lock_before_reading(storage.engine)
+    return storage
+
+
+def _lock_before_reading(engine: Engine) -> None:
+    """Let each transaction of an SQLite database lock the file before it reads.
+
+    Python's driver would begin a transaction at the first write only. Optuna reads that a queued
+    trial waits, and then writes that it runs, so that two workers could start the same trial.
+
+    Args:
+        engine: of the database; its driver begins no transactions.
+    """
+    from sqlalchemy import event
+
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    event.listen(engine, "begin", begin)
 
 
 def retry_while_locked(create: Callable[[], Created]) -> Created:

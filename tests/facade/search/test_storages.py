@@ -1,0 +1,48 @@
+"""The storages of searches: what optuna's own do not give."""
+
+import threading
+
+import optuna
+import pytest
+from optuna.storages._rdb.models import TrialModel
+from optuna.trial import TrialState
+
+from lightrainer.facade.search.storages import open_storage
+
+TRIALS = 3
+
+
+def start_two_trials(monkeypatch, storage):
+    """Start a trial while another thread is between reading and writing the state of one; return
+    the numbers of both trials.
+    """
+    study = optuna.create_study(storage=storage)
+    for number in range(TRIALS):
+        study.enqueue_trial({"width": number})
+    numbers = []
+    other = threading.Thread(target=lambda: numbers.append(study.ask().number))
+    read = TrialModel.find_or_raise_by_id
+
+    def read_and_let_the_other_go_first(*arguments, **options):
+        trial = read(*arguments, **options)
+        if trial.state is TrialState.WAITING and other.ident is None:
+            other.start()
+            # The other thread waits for the lock, so this ends without it.
+            other.join(timeout=0.5)
+        return trial
+
+    monkeypatch.setattr(TrialModel, "find_or_raise_by_id", read_and_let_the_other_go_first)
+    numbers.append(study.ask().number)
+    other.join()
+    return sorted(numbers)
+
+
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage")
+def test_queued_trial_is_started_once(monkeypatch, tmp_path):
+    storage = open_storage(f"sqlite:///{tmp_path}/study.db")
+    assert start_two_trials(monkeypatch, storage) == [0, 1]
+
+
+def test_queued_trial_is_started_twice_in_a_storage_without_the_lock(monkeypatch, tmp_path):
+    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/study.db")
+    assert start_two_trials(monkeypatch, storage) == [0, 0]
