@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from .cases import Outcome, Setting
 from .models import SMALL, TINY
-from .training import Trained, Training
+from .training import PRECISIONS, Trained, Training
 
 TOLERANCES = {"fp32": 1e-4, "tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
 """Kernels of a GPU add in an order of their own, and lower precisions round at each operation."""
@@ -27,7 +27,7 @@ VARIANTS = {
 def cases(setting: Setting) -> dict[str, Callable[[], Outcome]]:
     """Return a case for each precision and variant; a rehearsal has one precision."""
     shape, steps = (TINY, 3) if setting.small else (SMALL, 12)
-    precisions = ["bf16"] if setting.small else list(TOLERANCES)
+    precisions = ["bf16"] if setting.small else list(PRECISIONS)
     return {
         f"{precision}, {variant}": functools.partial(
             compare, Training(shape, steps, precision=precision, **options), setting
