@@ -1,4 +1,6 @@
-"""Shortened tracebacks for errors below `trainer.train()` and `trainer.evaluate()`."""
+"""Readable errors below `trainer.train()` and `trainer.evaluate()`: short tracebacks, and the
+usual causes of an error that names none.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,19 @@ _STEPS = {
     "save_model",
 }
 """Overridable methods, which stay visible."""
+_DEVICE_ASSERT = "device-side assert triggered"
+_CAUSES_OF_DEVICE_ASSERT = (
+    "A kernel on the GPU met an index out of range. Usually a label is not below the number of "
+    "classes, or a token id is not below the number of embeddings. CUDA does not say which, and "
+    "often reports it at a later line: run a few steps with use_cpu=True, where the error names "
+    "the index and the line. This process cannot use the GPU any more."
+)
 _OF_MODULES = {"_wrapped_call_impl", "_call_impl"}
 
 
 class ShortTraceback:
-    """Remove the frames of loops and hooks from the traceback of an error.
+    """Remove the frames of loops and hooks from the traceback of an error, and add a note to a
+    failed assertion of CUDA.
 
     What stays is the code of users and of other libraries, the overridable methods that lead there,
     and the line that raised the error. The causes of the error are shortened, too.
@@ -37,7 +47,11 @@ class ShortTraceback:
         self, kind: Any, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Shorten the traceback in place; the error propagates."""
-        if error is None or os.environ.get(FULL_TRACEBACK) == "full":
+        if error is None:
+            return
+        if _DEVICE_ASSERT in str(error):
+            error.add_note(_CAUSES_OF_DEVICE_ASSERT)
+        if os.environ.get(FULL_TRACEBACK) == "full":
             return
 
         left_out = sum(_shorten(one) for one in _with_causes(error))

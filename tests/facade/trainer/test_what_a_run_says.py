@@ -143,6 +143,22 @@ def test_a_traceback_is_whole_where_it_is_asked_for(tmp_path, monkeypatch):
     assert [frame for frame in frames_of(caught.value) if "/lightning/" in frame.filename]
 
 
+@pytest.mark.parametrize("tracebacks", ["short", "full"])
+def test_an_assert_of_cuda_names_its_usual_causes(tmp_path, monkeypatch, tracebacks):
+    monkeypatch.setenv("LIGHTRAINER_TRACEBACK", tracebacks)
+
+    class Asserting(Tiny):
+        def forward(self, x, labels=None):
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    with pytest.raises(RuntimeError, match="device-side assert") as caught:
+        trainer(tmp_path, model=Asserting()).train()
+    note = caught.value.__notes__[0]
+    assert "label" in note
+    assert "token id" in note
+    assert "use_cpu=True" in note
+
+
 @pytest.mark.parametrize(
     ("number", "ending"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
 )
