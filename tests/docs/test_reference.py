@@ -1,0 +1,109 @@
+"""What guides import is public where they import it from, and is described in the reference."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from page_runner import blocks
+
+import lightrainer
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+GUIDES = [
+    ROOT / "README.md",
+    *(page for folder in ("start", "user") for page in sorted((DOCS / folder).glob("*.md"))),
+]
+
+
+def imported_names(code):
+    """Yield module and name of each import of lightrainer in Python code."""
+    for node in ast.walk(ast.parse(code)):
+        if not isinstance(node, ast.ImportFrom) or node.level > 0:
+            continue
+        if (node.module or "").partition(".")[0] == "lightrainer":
+            for alias in node.names:
+                yield node.module, alias.name
+
+
+def names_of_guides():
+    """Return the imports of all guides, each once, with a page that has it."""
+    pages = {}
+    for page in GUIDES:
+        for block in blocks(page):
+            if block.language == "python":
+                for found in imported_names(block.code):
+                    pages.setdefault(found, page.name)
+    return pages
+
+
+def entries():
+    """Return the names that the pages of the reference describe, with their modules."""
+    text = "".join(
+        page.read_text(encoding="utf-8") for page in sorted((DOCS / "reference").glob("*.md"))
+    )
+    return re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
+
+
+def is_described(module, name, described):
+    """Whether the reference has a name, in this module or in a package around it."""
+    value = getattr(importlib.import_module(module), name)
+    while module:
+        if f"{module}.{name}" in described:
+            return getattr(importlib.import_module(module), name) is value
+        module = module.rpartition(".")[0]
+    return False
+
+
+def test_guides_import_names_that_are_public_there():
+    found = names_of_guides()
+    private = [
+        f"{page}: from {module} import {name}"
+        for (module, name), page in found.items()
+        if name not in getattr(importlib.import_module(module), "__all__", ())
+    ]
+    assert len(found) > 40
+    assert private == []
+
+
+def test_the_reference_has_every_public_name_of_what_guides_import_from():
+    described = set(entries())
+    modules = {module for module, _ in names_of_guides()}
+    assert {"lightrainer", "lightrainer.callbacks", "lightrainer.lightning_modules"} <= modules
+    missing = [
+        f"{module}.{name}"
+        for module in sorted(modules)
+        for name in importlib.import_module(module).__all__
+        if not is_described(module, name, described)
+    ]
+    assert missing == []
+
+
+def test_the_reference_has_each_name_once():
+    found = entries()
+    assert len(found) > 150
+    assert sorted(found) == sorted(set(found))
+
+
+@pytest.mark.parametrize("entry", [one for one in entries() if one.count(".") > 1])
+def test_an_entry_of_a_subpackage_is_public_there(entry):
+    module, _, name = entry.rpartition(".")
+    assert name in importlib.import_module(module).__all__
+    assert name not in lightrainer.__all__
+
+
+def test_an_import_is_found_in_every_form():
+    """Negative control."""
+    code = (
+        "if True:\n    from lightrainer.a import (\n        b as c,\n        d,\n    )\nimport os\n"
+    )
+    assert list(imported_names(code)) == [("lightrainer.a", "b"), ("lightrainer.a", "d")]
+
+
+def test_a_name_that_the_reference_lacks_is_found():
+    """Negative control."""
+    assert is_described("lightrainer.facade", "Trainer", {"lightrainer.Trainer"})
+    assert not is_described("lightrainer.facade", "Trainer", {"lightrainer.Seq2SeqTrainer"})
+    assert not is_described("lightrainer.callbacks", "rewrite_logs", {"lightrainer.Trainer"})
