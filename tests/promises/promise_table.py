@@ -127,7 +127,7 @@ PROMISES: dict[str, Promise] = {
         {"own module": OBJECTS + "test_every_object_is_called_as_in_the_reference"},
         others="The calls are those of the Trainer, whatever it trains.",
     ),
-    "`num_parameters` of a model of transformers": Promise(
+    "`num_parameters` of a transformers model": Promise(
         {"head of transformers": OBJECTS + "test_every_object_is_called_as_in_the_reference"},
         others="Other models have no such method.",
     ),
@@ -255,7 +255,7 @@ PROMISES: dict[str, Promise] = {
         },
         others="Heads and adapters tie and save by themselves.",
     ),
-    "resuming gives other numbers once": Promise(
+    "resuming gives other numbers if": Promise(
         SAME_NUMBERS, others="Arguments of `forward` do not reach a checkpoint."
     ),
     "resuming changes the numbers if": Promise(
@@ -273,7 +273,7 @@ PROMISES: dict[str, Promise] = {
     "an adapter that `model.add_adapter` put": Promise(
         {"adapter": ADAPTERS + "test_resumed"}, others="Adapters only."
     ),
-    "weights that a checkpoint of an overridden `_save`": Promise(
+    "weights that an overridden `_save` leaves out": Promise(
         {
             "override": (
                 SAVED + "test_trained_weights_left_out_are_warned_of_and_an_error_when_loaded"
@@ -398,7 +398,7 @@ PROMISES: dict[str, Promise] = {
         {"own module": LOADERS + "test_a_batch_that_a_worker_cannot_send_is_an_error"},
         others="An error before the batch reaches a model.",
     ),
-    "`control.should_save = True` in one process only": Promise(
+    "`control.should_save = True` or another flag": Promise(
         {"two processes": FAILED + "test_a_decision_of_one_process_names_switch_and_callback"},
         others="One process decides for itself.",
     ),

@@ -12,21 +12,23 @@ from promise_table import KINDS, PROMISES
 ROOT = Path(__file__).parents[2]
 PAGES = {
     "README.md": "## What is better than in transformers",
-    "docs/user/differences.md": "# What is better",
+    "docs/user/differences.md": "# What is better than in transformers",
 }
-"""Pages, and the heading above the table of each."""
+"""Pages, and the heading above the tables of each."""
 
 
 def rows(page: str) -> list[str]:
-    """Return the left cells of the table under the heading of a page."""
-    text = (ROOT / page).read_text()
-    lines = text[text.index(PAGES[page]) :].splitlines()[1:]
-    start = next(index for index, line in enumerate(lines) if line.startswith("|"))
+    """Return the left cells of the tables under the heading of a page."""
+    heading = PAGES[page]
+    level = heading.partition(" ")[0]
+    section = (ROOT / page).read_text().partition(f"{heading}\n")[2]
+    lines = section.partition(f"\n{level} ")[0].splitlines()
+
     cells = []
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        cells.append(line.split("|")[1].strip())
+    for number, line in enumerate(lines):
+        is_header = lines[number + 1 : number + 2] == ["|---|---|"]
+        if line.startswith("| ") and not is_header:
+            cells.append(line.split("|")[1].strip())
     return cells
 
 
