@@ -14,12 +14,12 @@ BEGIN, END = "<!-- table of old names: begin -->\n", "<!-- table of old names: e
 
 
 def tables() -> str:
-    """Training arguments, then names that are imported."""
+    """Return the table of training arguments, then that of imported names."""
     lines = ["| training argument | now |", "|---|---|"]
     for name, old in OLD_NAMES.items():
         refused = "; a value that asks for more is refused" if old.refuses(object()) else ""
         lines.append(f"| `{name}` | {old.now}{refused} |")
-    lines += ["", "| name that is imported | taken in its place |", "|---|---|"]
+    lines += ["", "| imported name | replacement |", "|---|---|"]
     lines += [
         f"| `{module}.{name}` | `{dotted(to)}` |"
         for module, names in RENAMED.items()

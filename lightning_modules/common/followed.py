@@ -20,7 +20,7 @@ class Followed:
     """Behaviour of one version of `transformers`, as far as results depend on the version.
 
     Additions of later versions that change no result (arguments, methods, schedules), and fixes
-    made here, exist in any case; see docs/user/migrate.md.
+    made here, exist in any case; see docs/develop/followed.md.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""Behaviour that libraries with subclasses of the Trainer rely on; `docs/user/libraries.md` names
+"""Behaviour that libraries with subclasses of the Trainer rely on; `docs/develop/promises.md` names
 the libraries.
 
 Each test does what one of them does, and looks at what becomes of it. The trainings of the
@@ -53,7 +53,7 @@ def test_everything_they_reach_into_is_there(tmp_path):
 
 
 def test_the_page_names_them():
-    page = (Path(__file__).resolve().parents[3] / "docs" / "user" / "libraries.md").read_text(
+    page = (Path(__file__).resolve().parents[3] / "docs" / "develop" / "promises.md").read_text(
         encoding="utf-8"
     )
     assert [name for name in (*HOOKS, *ATTRIBUTES, *ACCELERATOR) if f"`{name}" not in page] == []
