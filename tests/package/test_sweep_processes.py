@@ -14,8 +14,9 @@ import pytest
 
 from lightrainer.__main__ import main
 from lightrainer.facade.search import retries
+from lightrainer.facade.search.search_run import enqueue
 from lightrainer.facade.search.storages import open_storage
-from lightrainer.tools.sweep import keeper
+from lightrainer.tools.sweep import keeper, workers
 
 SECONDS = 120
 SPACE = "width: {low: 1, high: 1000000000}"
@@ -237,7 +238,7 @@ def test_retry_killed_trials_queues_a_trial_that_no_process_has_claimed_in_time(
 
 def test_sweep_with_a_seed_draws_the_same_values_for_any_number_of_workers(tmp_path, monkeypatch):
     values = []
-    for workers in ("1", "2"):
+    for count in ("1", "2"):
         words = [
             "--sampler",
             "random",
@@ -246,14 +247,12 @@ def test_sweep_with_a_seed_draws_the_same_values_for_any_number_of_workers(tmp_p
             "--n-trials",
             "4",
             "--workers",
-            workers,
+            count,
             "--study-name",
-            workers,
+            count,
         ]
         assert sweep(tmp_path, monkeypatch, EVALUATES, *words) == 0
-        study = optuna.load_study(
-            study_name=workers, storage=f"sqlite:///sweeps/{workers}/study.db"
-        )
+        study = optuna.load_study(study_name=count, storage=f"sqlite:///sweeps/{count}/study.db")
         values.append({trial.params["width"] for trial in study.trials})
     assert values[0] == values[1]
     assert len(values[0]) == 4
@@ -274,6 +273,27 @@ def test_sweep_over_a_grid_tries_each_point_where_another_sweep_has_queued_one_t
     assert [(trial.params["width"], trial.state.name) for trial in study_of(tmp_path).trials] == [
         (width, "COMPLETE") for width in (1, 1, 2, 3)
     ]
+
+
+LOCKS = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+
+
+def test_sweep_lets_no_other_process_queue_points_while_it_does(tmp_path, monkeypatch):
+    def is_locked():
+        words = [sys.executable, "-S", "-c", LOCKS, "sweeps/script/queue.lock"]
+        return subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode != 0
+
+    locked_while_queueing = []
+
+    def observed_enqueue(study, points):
+        locked_while_queueing.append(is_locked())
+        enqueue(study, points)
+
+    monkeypatch.setattr(workers, "enqueue", observed_enqueue)
+    monkeypatch.setattr(sys.modules[__name__], "SPACE", "width: [1, 2]")
+    assert sweep(tmp_path, monkeypatch, EVALUATES, "--sampler", "grid") == 0
+    assert locked_while_queueing == [True]
+    assert not is_locked()
 
 
 def test_two_studies_have_folders_of_their_own(tmp_path, monkeypatch):

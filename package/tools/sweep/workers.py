@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -29,6 +29,11 @@ from ...lightning_modules.search.channel import FAILURE
 from ...lightning_modules.search.taken_trials import TrialTakenError, discard_if_taken
 from .plan import SweepError, SweepPlan
 from .trial_script import ScriptFailed, ScriptKilled, ScriptRun, Unusable
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -108,7 +113,9 @@ class Sweep:
         self.study = self._open_study()
         plan.space.require_compatible(self.study)
         plan.folder.mkdir(parents=True, exist_ok=True)
-        self._fill_study()
+        # Sweeps that start at the same time would each queue the same points.
+        with _one_process_at_a_time(plan.folder / "queue.lock"):
+            self._fill_study()
 
         # The trials.
         with signals_handled_by(self.stop):
@@ -318,7 +325,7 @@ class Sweep:
         if not self.plan.points:
             return trials_left
 
-        # All queued points of a whole grid are run: two sweeps that started at the same time may
+        # All queued points of a whole grid are run: where files cannot be locked, two sweeps may
         # have queued a point twice.
         is_whole_grid = self.plan.n_trials == len(self.plan.points)
         return waiting if is_whole_grid else min(trials_left, waiting)
@@ -380,6 +387,21 @@ class Sweep:
         for name, parameter in trial.params.items():
             print(f"  {name} = {parameter}")
         print(f"  once more: {command}")
+
+
+@contextmanager
+def _one_process_at_a_time(path: Path) -> Iterator[None]:
+    """Let one process at a time run the block, where files can be locked.
+
+    Args:
+        path: the file that is locked. The lock of a process that is killed is released.
+    """
+    with path.open("a", encoding="utf-8") as file:
+        if fcntl is not None:
+            # Some network file systems have no locks.
+            with suppress(OSError):
+                fcntl.lockf(file, fcntl.LOCK_EX)
+        yield
 
 
 def _warn_of_equal_values(trials: list[FrozenTrial]) -> None:
