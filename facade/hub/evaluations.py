@@ -8,7 +8,7 @@ from typing import Any
 from ...callbacks._log_values import number_of, split_history
 
 _PREFIX = "eval_"
-_ABOUT_SPEED = (
+_SPEED_SUFFIXES = (
     "runtime",
     "samples_per_second",
     "steps_per_second",
@@ -26,7 +26,7 @@ class Evaluation:
     training_loss: float | None
     """The last one logged before."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """By name without `eval_`; without speed and memory."""
+    """By name without `eval_`; speed and memory are left out."""
     after_training: bool = False
     """Measured after the end of the training, possibly on the best model or another one."""
 
@@ -38,60 +38,60 @@ def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
         log_history: of a `TrainerState`.
 
     Returns:
-        one entry per evaluated step, in order, with the later of two values; then one entry per
+        One entry per evaluated step, in order, with the later of two values; then one entry per
         evaluation after the end of the training.
     """
-    training, after = split_history(log_history)
+    training_entries, later_entries = split_history(log_history)
     by_step: dict[int, Evaluation] = {}
-    loss = None
-    for entry in training:
+    training_loss = None
+    for entry in training_entries:
         step = entry.get("step", 0)
         if number_of(step) is None:
             continue
-        loss = entry.get("loss", loss)
+
+        # The entry of an evaluation has no loss of the training, so the last one is kept.
+        training_loss = entry.get("loss", training_loss)
         metrics = _metrics(entry)
         if metrics:
-            evaluation = by_step.setdefault(step, Evaluation(step, entry.get("epoch"), loss))
-            evaluation.metrics.update(metrics)
-    return [*by_step.values(), *_later(after)]
+            new_evaluation = Evaluation(step, entry.get("epoch"), training_loss)
+            by_step.setdefault(step, new_evaluation).metrics.update(metrics)
+    return [*by_step.values(), *_evaluations_after_training(later_entries)]
 
 
-def _later(entries: list[dict[str, Any]]) -> list[Evaluation]:
+def _evaluations_after_training(entries: list[dict[str, Any]]) -> list[Evaluation]:
     """Return the evaluations after the training; consecutive ones on several sets are merged."""
-    found: list[Evaluation] = []
+    merged: list[Evaluation] = []
     for entry in entries:
         metrics = _metrics(entry)
         if not metrics:
             continue
-        if not found or found[-1].metrics.keys() & metrics.keys():
-            found.append(
-                Evaluation(entry.get("step", 0), entry.get("epoch"), None, after_training=True)
-            )
-        found[-1].metrics.update(metrics)
-    return found
+
+        # A metric that the last one has already is that of another evaluation.
+        if not merged or merged[-1].metrics.keys() & metrics.keys():
+            step = entry.get("step", 0)
+            merged.append(Evaluation(step, entry.get("epoch"), None, after_training=True))
+        merged[-1].metrics.update(metrics)
+    return merged
 
 
 def _metrics(entry: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics of an evaluation by name, without the prefix; without speed, memory and
-    what is no number.
+    """Return the metrics of an evaluation by name, without the prefix.
+
+    Speed, memory, and values that are not numbers are left out.
     """
-    metrics = {}
+    metrics: dict[str, float] = {}
     for key, value in entry.items():
         name = str(key).removeprefix(_PREFIX)
-        if (
-            name == key
-            or name.endswith(_ABOUT_SPEED)
-            or "mem_" in name
-            or name == "num_input_tokens_seen"
-        ):
+        is_metric = name != key and name != "num_input_tokens_seen"
+        if not is_metric or name.endswith(_SPEED_SUFFIXES) or "mem_" in name:
             continue
-        number = _plain(value)
+        number = _plain_number(value)
         if number is not None:
             metrics[name] = number
     return metrics
 
 
-def _plain(value: Any) -> float | None:
+def _plain_number(value: Any) -> float | None:
     """Convert NumPy numbers to Python numbers, as YAML has no others; None for other values."""
     if hasattr(value, "item") and getattr(value, "size", 2) == 1:
         value = value.item()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields, replace
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast
 
 import torch
 
@@ -16,8 +17,19 @@ from ...lightning_modules.models import inspection
 from ..arguments.parallelism import data_ranks
 from .repository import is_repository_name
 
-_ON_THE_HUB = re.compile(r"^hf://datasets/(?P<name>.+?)@")
-_BUILDERS = {
+if TYPE_CHECKING:
+    from collections.abc import Sized
+
+    from torch import nn
+
+    from ...callbacks.state import TrainerState
+    from .. import Trainer
+    from ..arguments import TrainingArguments
+
+OWN_TAGS = ("generated_from_trainer", "lightrainer")
+
+_HUB_FILES = re.compile(r"^hf://datasets/(?P<name>.+?)@")
+_GENERIC_BUILDERS = {
     "arrow",
     "audiofolder",
     "csv",
@@ -33,7 +45,34 @@ _BUILDERS = {
     "webdataset",
     "xml",
 }
-"""Generic builders of `datasets`, which do not name a dataset."""
+"""Builders of `datasets` whose names say nothing about the data."""
+
+
+class CardOptions(TypedDict, total=False):
+    """Parameters of `Trainer.create_model_card`; None, or a missing one, is derived."""
+
+    language: str | list[str] | None
+    license: str | None
+    tags: str | list[str] | None
+    model_name: str | None
+    finetuned_from: str | None
+    tasks: str | list[str] | None
+    dataset_tags: str | list[str] | None
+    dataset: str | list[str] | None
+    dataset_args: str | list[str] | None
+
+
+class LibraryDatasetInfo(Protocol):
+    """The attributes of `datasets.DatasetInfo` that every version has."""
+
+    config_name: str | None
+
+
+class LibraryDataset(Protocol):
+    """The attributes of `datasets.Dataset` and `IterableDataset` that describe it."""
+
+    info: LibraryDatasetInfo
+    split: object
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +89,6 @@ class DataSource:
     """Further arguments of its loading."""
     prefix: str = ""
     """Prefix of its metrics, `name_`, if several sets are evaluated."""
-
-
-OWN_TAGS = ("generated_from_trainer", "lightrainer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,56 +123,73 @@ class CardFacts:
     """Optimizer steps taken."""
 
 
-def facts_of(trainer: Any, size: tuple[int, int], **given: Any) -> CardFacts:
+def facts_of(trainer: Trainer, size: tuple[int, int], **options: Unpack[CardOptions]) -> CardFacts:
     """Collect the facts of a Trainer, without access to the Hub.
 
     Args:
         trainer: the Trainer, during or after a training.
         size: number of parameters, and of trained ones; a sharded model does not show them.
-        given: parameters of `Trainer.create_model_card`, which take precedence.
+        options: parameters of `Trainer.create_model_card`, which take precedence.
     """
     args = trainer.args
     state = trainer.state
+
+    # Model.
     model = inspection.unwrap_model(trainer.model)
-    base = inspection.base_of_adapter(model)
+    base_model = inspection.base_of_adapter(model)
     library = "lightrainer"
-    if base is not model:
+    if base_model is not model:
         library = "peft"
     elif inspection.is_pretrained(model):
         library = "transformers"
+    parameters, trainable = size
 
-    # What the user gives goes before what is found.
+    # Data: the names of the user, or else the sources of the datasets.
+    evaluated_on = trainer.eval_dataset
+    if evaluated_on is None:
+        evaluated_on = trainer.train_dataset
     named = named_sources(
-        as_list(given.get("dataset")),
-        as_list(given.get("dataset_tags")),
-        as_list(given.get("dataset_args")),
+        as_list(options.get("dataset")),
+        as_list(options.get("dataset_tags")),
+        as_list(options.get("dataset_args")),
     )
-    evaluated_on = trainer.train_dataset if trainer.eval_dataset is None else trainer.eval_dataset
-    tasks = as_list(given.get("tasks")) or as_list(task_of(base))
+    sources = named or sources_of(evaluated_on)
+    training_sources = named or sources_of(trainer.train_dataset)
+
+    # Name, tags and task.
+    output_name = os.path.basename(os.path.abspath(str(args.output_dir)))
+    tags = dict.fromkeys([*as_list(options.get("tags")), *OWN_TAGS])
+    tasks = as_list(options.get("tasks")) or as_list(task_of(base_model))
+
+    # The card may be written by a thread while the training continues, so entries are copied.
+    log_history: list[dict[str, Any]] = []
+    for entry in state.log_history:
+        if isinstance(entry, dict):
+            log_history.append(dict(entry))
+
     return CardFacts(
-        model_name=given.get("model_name")
-        or os.path.basename(os.path.abspath(str(args.output_dir))),
-        model_class=_class_name(base),
+        model_name=options.get("model_name") or output_name,
+        model_class=_class_name(base_model),
         library=library,
-        parameters=size[0],
-        trainable=size[1],
-        base_model=given.get("finetuned_from") or _origin(base),
-        language=tuple(as_list(given.get("language"))),
-        license=given.get("license"),
-        tags=tuple(dict.fromkeys([*as_list(given.get("tags")), *OWN_TAGS])),
+        parameters=parameters,
+        trainable=trainable,
+        base_model=options.get("finetuned_from") or _repository_of(base_model),
+        language=tuple(as_list(options.get("language"))),
+        license=options.get("license"),
+        tags=tuple(tags),
         tasks=tuple(tasks),
-        sources=named or sources_of(evaluated_on),
-        training_sources=named or sources_of(trainer.train_dataset),
+        sources=sources,
+        training_sources=training_sources,
         train_samples=samples_in(trainer.train_dataset),
         eval_samples=samples_in(trainer.eval_dataset),
         settings=settings_of(args),
-        log_history=tuple(dict(entry) for entry in state.log_history if isinstance(entry, dict)),
+        log_history=tuple(log_history),
         chosen_step=_chosen_step(args, state),
         steps=state.global_step,
     )
 
 
-def as_list(value: Any) -> list[Any]:
+def as_list(value: str | Iterable[str] | None) -> list[str]:
     """Return one value, several, or None as a list."""
     if value is None:
         return []
@@ -145,43 +198,50 @@ def as_list(value: Any) -> list[Any]:
     return list(value)
 
 
-def size_of(model: Any) -> tuple[int, int]:
+def size_of(model: nn.Module) -> tuple[int, int]:
     """Return the number of parameters of a model, and of trainable ones."""
     parameters = list(model.parameters())
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     return sum(map(torch.numel, parameters)), sum(map(torch.numel, trainable))
 
 
-def _class_name(model: Any) -> str:
+def _class_name(model: nn.Module) -> str:
     """Return the name of the user's class, from which FSDP derives another."""
-    return next(cls.__name__ for cls in type(model).__mro__ if not cls.__name__.startswith("FSDP"))
+    names = [model_class.__name__ for model_class in type(model).__mro__]
+    return next(name for name in names if not name.startswith("FSDP"))
 
 
-def _origin(model: Any) -> str | None:
-    """Return the repository that a model of `transformers` was loaded from."""
-    name = getattr(getattr(model, "config", None), "_name_or_path", None)
+def _repository_of(model: nn.Module) -> str | None:
+    """Return the repository that a model of `transformers` was loaded from, or None."""
+    config = getattr(model, "config", None)
+    name = getattr(config, "_name_or_path", None)
     if not isinstance(name, str) or not name or os.path.isdir(name):
         return None
-    return name if is_repository_name(name) else None
+    if not is_repository_name(name):
+        return None
+    return name
 
 
-def _chosen_step(args: Any, state: Any) -> int | None:
+def _chosen_step(args: TrainingArguments, state: TrainerState) -> int | None:
     """Return the step of the best model if it was loaded at the end."""
     if not args.load_best_model_at_end or state.best_model_checkpoint is None:
         return None
-    has_ended = any(
-        isinstance(entry, dict) and "train_runtime" in entry for entry in state.log_history
-    )
-    return state.best_global_step if has_ended else None
+    for entry in state.log_history:
+        # The summary of a training that has ended.
+        if isinstance(entry, dict) and "train_runtime" in entry:
+            return state.best_global_step
+    return None
 
 
-def sources_of(dataset: Any) -> tuple[DataSource, ...]:
+def sources_of(dataset: object) -> tuple[DataSource, ...]:
     """Return the known sources of a dataset, or of a dict of datasets."""
     if not isinstance(dataset, dict):
         source = source_of(dataset)
-        return () if source is None else (source,)
+        if source is None:
+            return ()
+        return (source,)
 
-    sources = []
+    sources: list[DataSource] = []
     for name, dataset_of_set in dataset.items():
         source = source_of(dataset_of_set)
         if source is not None:
@@ -189,37 +249,38 @@ def sources_of(dataset: Any) -> tuple[DataSource, ...]:
     return tuple(sources)
 
 
-def named_sources(names: list[str], tags: list[str], args: list[Any]) -> tuple[DataSource, ...]:
+def named_sources(names: list[str], tags: list[str], args: list[str]) -> tuple[DataSource, ...]:
     """Build sources from the parallel lists of the user, some of which may be shorter or empty.
 
     As in the reference, tags are identifiers on the Hub, and also names where none are given.
     """
     longest = max(len(names), len(tags))
-    padded = zip_longest(names or tags, tags, args[:longest])
-    return tuple(DataSource(name=name or tag, tag=tag, args=more) for name, tag, more in padded)
+    sources: list[DataSource] = []
+    for name, tag, loading_args in zip_longest(names or tags, tags, args[:longest]):
+        sources.append(DataSource(name=name or tag, tag=tag, args=loading_args))
+    return tuple(sources)
 
 
-def source_of(dataset: Any) -> DataSource | None:
-    """Return the source of a dataset; None if it is not of `datasets`, or was made from local
-    files.
+def source_of(dataset: object) -> DataSource | None:
+    """Return the source of a dataset.
 
-    Args:
-        dataset: of any kind.
+    None if it is not of `datasets`, or was made from local files.
     """
     if not is_instance(dataset, "datasets", "Dataset", "IterableDataset"):
         return None
-    name = _name(dataset.info)
+
+    library_dataset = cast("LibraryDataset", dataset)
+    info = library_dataset.info
+    name = _name_of(info)
     if name is None:
         return None
-    return DataSource(
-        name=name,
-        tag=name,
-        config=dataset.info.config_name,
-        split=None if dataset.split is None else str(dataset.split),
-    )
+    split = library_dataset.split
+    if split is not None:
+        split = str(split)
+    return DataSource(name=name, tag=name, config=info.config_name, split=split)
 
 
-def samples_in(dataset: Any) -> int | None:
+def samples_in(dataset: object) -> int | None:
     """Return the number of samples, or None if unknown."""
     if isinstance(dataset, dict):
         total = 0
@@ -229,21 +290,27 @@ def samples_in(dataset: Any) -> int | None:
                 return None
             total += count
         return total
-    return len(dataset) if has_length(dataset) else None
+    if not has_length(dataset):
+        return None
+    return len(cast("Sized", dataset))
 
 
-def _name(info: Any) -> str | None:
+def _name_of(info: LibraryDatasetInfo) -> str | None:
     """Return the repository of the files, or else the name of the builder."""
-    for address in getattr(info, "download_checksums", None) or {}:
-        if found := _ON_THE_HUB.match(str(address)):
-            return found["name"]
-    for name in (getattr(info, "dataset_name", None), getattr(info, "builder_name", None)):
-        if name and name not in _BUILDERS:
+    addresses = getattr(info, "download_checksums", None) or {}
+    for address in addresses:
+        match = _HUB_FILES.match(str(address))
+        if match is not None:
+            return match["name"]
+
+    for attribute in ("dataset_name", "builder_name"):
+        name = getattr(info, attribute, None)
+        if name and name not in _GENERIC_BUILDERS:
             return name
     return None
 
 
-_IF_NOT_DEFAULT = (
+_SHOWN_IF_CHANGED = (
     "lr_scheduler_kwargs",
     "optim_args",
     "optim_target_modules",
@@ -264,21 +331,19 @@ _IF_NOT_DEFAULT = (
 _PRECISIONS = {"no": "float32", "bf16": "mixed, bfloat16", "fp16": "mixed, float16"}
 
 
-def settings_of(args: Any) -> dict[str, str]:
-    """Return names and values of arguments: the main ones, and others that differ from their
-    defaults.
+def settings_of(args: TrainingArguments) -> dict[str, str]:
+    """Return names and values of the main arguments, and of others that are not at their default.
 
     Args:
-        args: `TrainingArguments`.
+        args: the arguments of the training.
     """
-    settings: dict[str, Any] = {
+    samples_a_step = args.train_batch_size * args.gradient_accumulation_steps * data_ranks(args)
+    settings: dict[str, object] = {
         "learning_rate": args.learning_rate,
         "per_device_train_batch_size": args.per_device_train_batch_size,
         "gradient_accumulation_steps": args.gradient_accumulation_steps,
         "processes": args.world_size,
-        "total batch size": (
-            args.train_batch_size * args.gradient_accumulation_steps * data_ranks(args)
-        ),
+        "total batch size": samples_a_step,
         "per_device_eval_batch_size": args.per_device_eval_batch_size,
         "seed": args.seed,
         "optim": _optimizer(args),
@@ -289,26 +354,38 @@ def settings_of(args: Any) -> dict[str, str]:
         settings["max_steps"] = args.max_steps
     else:
         settings["num_train_epochs"] = args.num_train_epochs
+
+    # Precision and sharding.
     settings["precision"] = _PRECISIONS[args.mixed_precision]
     if args.deepspeed:
         settings["sharding"] = "DeepSpeed"
     elif args.fsdp:
         settings["sharding"] = "FSDP"
 
-    defaults = {item.name: item.default for item in fields(args) if item.default is not MISSING}
-    for name in _IF_NOT_DEFAULT:
+    # Arguments that a reader expects at their default.
+    defaults: dict[str, object] = {}
+    for field in fields(args):
+        if field.default is not MISSING:
+            defaults[field.name] = field.default
+    for name in _SHOWN_IF_CHANGED:
         value = getattr(args, name)
         if value != defaults.get(name):
             settings[name] = value
-    return {
-        name: str(getattr(value, "value", value))
-        for name, value in settings.items()
-        if value not in (None, "")
-    }
+
+    texts: dict[str, str] = {}
+    for name, value in settings.items():
+        if value not in (None, ""):
+            texts[name] = _text_of(value)
+    return texts
 
 
-def _optimizer(args: Any) -> str:
-    name = str(getattr(args.optim, "value", args.optim))
+def _text_of(value: object) -> str:
+    """Return the text of a value; members of enumerations as on the command line."""
+    return str(getattr(value, "value", value))
+
+
+def _optimizer(args: TrainingArguments) -> str:
+    name = _text_of(args.optim)
     if "adam" not in name:
         return name
     return (
@@ -316,54 +393,68 @@ def _optimizer(args: Any) -> str:
     )
 
 
-_NAMED_AS_WRITTEN = """
-    audio-classification automatic-speech-recognition image-classification image-segmentation
-    multiple-choice object-detection question-answering table-question-answering text-classification
-    token-classification
-"""
-TASK_NAMES = {task: task.replace("-", " ").title() for task in _NAMED_AS_WRITTEN.split()} | {
+TASK_NAMES = {
+    "audio-classification": "Audio Classification",
+    "automatic-speech-recognition": "Automatic Speech Recognition",
     "fill-mask": "Masked Language Modeling",
+    "image-classification": "Image Classification",
+    "image-segmentation": "Image Segmentation",
     "image-text-to-text": "Image-Text-to-Text",
+    "multiple-choice": "Multiple Choice",
+    "object-detection": "Object Detection",
+    "question-answering": "Question Answering",
+    "table-question-answering": "Table Question Answering",
+    "text-classification": "Text Classification",
     "text-generation": "Causal Language Modeling",
     "text2text-generation": "Sequence-to-Sequence Language Modeling",
+    "token-classification": "Token Classification",
     "zero-shot-image-classification": "Zero-Shot Image Classification",
 }
 """Names of tasks on a card."""
 
-_ENDINGS_OF_TASKS = {
-    "text-generation": "ForCausalLM LMHeadModel WithLMHead",
-    "fill-mask": "ForMaskedLM WithLMHeadModel",
-    "text-classification": "ForSequenceClassification",
-    "token-classification": "ForTokenClassification",
-    "question-answering": "ForQuestionAnswering ForQuestionAnsweringSimple",
-    "multiple-choice": "ForMultipleChoice",
-    "text2text-generation": "ForConditionalGeneration MTModel ForTextToText EncoderDecoderModel",
-    "image-classification": "ForImageClassification ForImageClassificationWithTeacher",
-    "image-segmentation": (
-        "ForImageSegmentation ForSegmentation ForSemanticSegmentation ForUniversalSegmentation"
-    ),
-    "object-detection": "ForObjectDetection",
-    "audio-classification": "ForAudioClassification",
-    "automatic-speech-recognition": (
-        "ForCTC ForSpeechSeq2Seq ForSpeechToText SpeechEncoderDecoderModel"
-    ),
-    "image-text-to-text": "VisionEncoderDecoderModel",
+_TASKS_BY_ENDING = {
+    "EncoderDecoderModel": "text2text-generation",
+    "ForAudioClassification": "audio-classification",
+    "ForCTC": "automatic-speech-recognition",
+    "ForCausalLM": "text-generation",
+    "ForConditionalGeneration": "text2text-generation",
+    "ForImageClassification": "image-classification",
+    "ForImageClassificationWithTeacher": "image-classification",
+    "ForImageSegmentation": "image-segmentation",
+    "ForMaskedLM": "fill-mask",
+    "ForMultipleChoice": "multiple-choice",
+    "ForObjectDetection": "object-detection",
+    "ForQuestionAnswering": "question-answering",
+    "ForQuestionAnsweringSimple": "question-answering",
+    "ForSegmentation": "image-segmentation",
+    "ForSemanticSegmentation": "image-segmentation",
+    "ForSequenceClassification": "text-classification",
+    "ForSpeechSeq2Seq": "automatic-speech-recognition",
+    "ForSpeechToText": "automatic-speech-recognition",
+    "ForTextToText": "text2text-generation",
+    "ForTokenClassification": "token-classification",
+    "ForUniversalSegmentation": "image-segmentation",
+    "LMHeadModel": "text-generation",
+    "MTModel": "text2text-generation",
+    "SpeechEncoderDecoderModel": "automatic-speech-recognition",
+    "VisionEncoderDecoderModel": "image-text-to-text",
+    "WithLMHead": "text-generation",
+    "WithLMHeadModel": "fill-mask",
 }
-_ENDINGS = {
-    ending: task for task, endings in _ENDINGS_OF_TASKS.items() for ending in endings.split()
-}
-_OF_IMAGES = {
+"""Tasks by the ending of the name of a class of `transformers`."""
+
+_TASKS_WITH_IMAGES = {
     "text-generation": "image-text-to-text",
     "text2text-generation": "image-text-to-text",
 }
-_OF_SOUND = {
+_TASKS_WITH_AUDIO = {
     "text-classification": "audio-classification",
     "text2text-generation": "automatic-speech-recognition",
 }
-_SOUND_INPUTS = ("input_values", "input_features")
+_AUDIO_INPUTS = ("input_values", "input_features")
 
 
-def task_of(model: Any) -> str | None:
+def task_of(model: nn.Module) -> str | None:
     """Return the task of a model from the ending of its class name, or None.
 
     Ambiguous endings are resolved by the modality of the inputs: text, sound or images.
@@ -374,15 +465,18 @@ def task_of(model: Any) -> str | None:
     name = type(model).__name__
     if name == "TapasForQuestionAnswering":
         return "table-question-answering"
-    endings = [ending for ending in _ENDINGS if name.endswith(ending)]
+
+    # The longest ending, as one may be the end of another.
+    endings = [ending for ending in _TASKS_BY_ENDING if name.endswith(ending)]
     if not endings:
         return None
-    task = _ENDINGS[max(endings, key=len)]  # one may be the end of another
+    task = _TASKS_BY_ENDING[max(endings, key=len)]
 
+    # The same ending names a task of text, images or sound.
     config = getattr(model, "config", None)
     main_input = getattr(model, "main_input_name", "")
     if main_input == "pixel_values" or hasattr(config, "vision_config"):
-        return _OF_IMAGES.get(task, task)
-    if main_input in _SOUND_INPUTS or hasattr(config, "audio_config"):
-        return _OF_SOUND.get(task, task)
+        return _TASKS_WITH_IMAGES.get(task, task)
+    if main_input in _AUDIO_INPUTS or hasattr(config, "audio_config"):
+        return _TASKS_WITH_AUDIO.get(task, task)
     return task

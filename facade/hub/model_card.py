@@ -31,20 +31,40 @@ MARKER = "<!-- Drafted by lightrainer."
 """Begins the comment of a draft in the template."""
 
 _TEMPLATE = Path(__file__).with_name("model_card_template.md")
-_METRICS_OF_THE_HUB = """
-    accuracy bleu cer chrf exact_match f1 mae matthews_correlation mean_iou mse pearsonr perplexity
-    precision r_squared recall rouge sacrebleu seqeval spearmanr squad ter wer
-"""
+_HUB_METRICS = {
+    "accuracy",
+    "bleu",
+    "cer",
+    "chrf",
+    "exact_match",
+    "f1",
+    "mae",
+    "matthews_correlation",
+    "mean_iou",
+    "mse",
+    "pearsonr",
+    "perplexity",
+    "precision",
+    "r_squared",
+    "recall",
+    "rouge",
+    "sacrebleu",
+    "seqeval",
+    "spearmanr",
+    "squad",
+    "ter",
+    "wer",
+}
+"""Metrics that the Hub has a page for."""
 _ROUGE = re.compile(r"rouge(1|2|l|lsum)")
-_SHOWN_ELSEWHERE = "text2text-generation"
-"""Task with results on the Hub, but without a page."""
+_TASK_WITHOUT_PAGE = "text2text-generation"
+"""The Hub shows results of this task, but has no page for it."""
 _PACKAGES = ("lightrainer", "torch", "lightning")
 _OPTIONAL_PACKAGES = ("transformers", "peft", "datasets", "tokenizers")
 
 
 class ModelCard:
-    """As `transformers.modelcard.TrainingSummary`, with the losses as a picture and all evaluations
-    as a table.
+    """As `transformers.modelcard.TrainingSummary`, with a loss curve and a table of evaluations.
 
     Args:
         facts: facts of the training.
@@ -59,19 +79,25 @@ class ModelCard:
 
         Args:
             folder: created if missing. Tags of a card in it are kept.
-            find_license: returns the license of the base model, if none is given.
+            find_license: returns the license of the base model; called if no license is set.
         """
         folder.mkdir(parents=True, exist_ok=True)
+
+        # The license of the base model applies to what was made of it.
         facts = self.facts
         if facts.license is None and facts.base_model is not None and find_license is not None:
             facts = replace(facts, license=find_license(facts.base_model))
 
+        # Tags of an older card may be the user's.
         path = folder / CARD_NAME
         tags = dict.fromkeys([*facts.tags, *_tags_of(path)])
         card = ModelCard(replace(facts, tags=tuple(tags)))
 
-        picture = PICTURE_NAME if _draw(facts, folder) else None
-        _write(path, card.text(picture).encode())
+        picture = None
+        if _draw_losses(facts, folder):
+            picture = PICTURE_NAME
+        text = card.text(picture)
+        _replace_file(path, text.encode())
 
     def text(self, picture: str | None = None) -> str:
         """Return the whole card.
@@ -81,10 +107,12 @@ class ModelCard:
         """
         from huggingface_hub import ModelCard as HubCard
 
+        # A dict keeps the order in which the names appear.
         facts = self.facts
-        metric_names = dict.fromkeys(
-            name for evaluation in self.evaluations for name in evaluation.metrics
-        )
+        metric_names: dict[str, None] = {}
+        for evaluation in self.evaluations:
+            metric_names.update(dict.fromkeys(evaluation.metrics))
+
         card = HubCard.from_template(
             self.metadata(),
             template_path=str(_TEMPLATE),
@@ -101,29 +129,40 @@ class ModelCard:
             # Functions that the template calls.
             cell=_cell,
             count=_count,
+            heading=_heading,
             linked=_linked,
             listed=_listed,
-            many=_many,
             number=_number,
-            pretty=_pretty,
+            short_count=_short_count,
         )
         return str(card)
 
     def metadata(self) -> ModelCardData:
-        """Return the metadata; `model-index` needs a task, a dataset and a metric, else the Hub
-        refuses it.
+        """Return the metadata of the Hub.
+
+        `model-index` needs a task, a dataset and a metric; without them the Hub refuses it.
         """
         from huggingface_hub import ModelCardData
 
         facts = self.facts
         results = list(self._eval_results())
+        model_name = None
+        if results:
+            model_name = facts.model_name
 
+        # Only metrics that the Hub knows.
         metrics = {result.metric_type for result in results}
         if self.result is not None:
             metrics.update(map(_metric_type, self.result.metrics))
-        metrics.intersection_update(_METRICS_OF_THE_HUB.split())
+        metrics &= _HUB_METRICS
 
-        pages = [task for task in facts.tasks if task in TASK_NAMES and task != _SHOWN_ELSEWHERE]
+        # The task whose page shows the model.
+        pipeline_tag = None
+        for task in facts.tasks:
+            if task in TASK_NAMES and task != _TASK_WITHOUT_PAGE:
+                pipeline_tag = task
+                break
+
         sources = [*facts.training_sources, *facts.sources]
         datasets = dict.fromkeys(source.tag for source in sources if source.tag is not None)
         return ModelCardData(
@@ -132,10 +171,10 @@ class ModelCard:
             license=facts.license,
             base_model=facts.base_model,
             tags=list(facts.tags),
-            pipeline_tag=pages[0] if pages else None,
+            pipeline_tag=pipeline_tag,
             datasets=list(datasets) or None,
             metrics=sorted(metrics) or None,
-            model_name=facts.model_name if results else None,
+            model_name=model_name,
             eval_results=results or None,
         )
 
@@ -145,77 +184,94 @@ class ModelCard:
 
         Without one at that step, an evaluation after the training; else the last one.
         """
-        step = self.facts.chosen_step
-        if step is None:
-            step = self.facts.steps
-        trained = [each for each in self.evaluations if not each.after_training]
-        later = [each for each in self.evaluations if each.after_training]
-        at_step = [each for each in trained if each.step == step]
-        candidates = at_step or later or trained
-        return candidates[-1] if candidates else None
+        saved_step = self.facts.chosen_step
+        if saved_step is None:
+            saved_step = self.facts.steps
+
+        during_training: list[Evaluation] = []
+        after_training: list[Evaluation] = []
+        at_saved_step: list[Evaluation] = []
+        for evaluation in self.evaluations:
+            if evaluation.after_training:
+                after_training.append(evaluation)
+                continue
+            during_training.append(evaluation)
+            if evaluation.step == saved_step:
+                at_saved_step.append(evaluation)
+
+        candidates = at_saved_step or after_training or during_training
+        if not candidates:
+            return None
+        return candidates[-1]
 
     def _eval_results(self) -> Iterator[EvalResult]:
         """Yield a result for each task, dataset and metric."""
-        from huggingface_hub import EvalResult
-
         if self.result is None:
             return
         for task in self.facts.tasks:
             for source in self.facts.sources:
-                for name, value in self.result.metrics.items():
-                    if (
-                        source.tag is None
-                        or not name.startswith(source.prefix)
-                        or not math.isfinite(value)
-                    ):
-                        continue
-                    name_in_set = name.removeprefix(source.prefix)
-                    yield EvalResult(
-                        task_type=task,
-                        task_name=TASK_NAMES.get(task, _pretty(task.replace("-", "_"))),
-                        dataset_type=source.tag,
-                        dataset_name=source.name,
-                        dataset_config=source.config,
-                        dataset_split=source.split,
-                        dataset_args=source.args,
-                        metric_type=_metric_type(name_in_set),
-                        metric_name=_pretty(name_in_set),
-                        metric_value=value,
-                    )
+                yield from _results_on(task, source, self.result.metrics)
+
+
+def _results_on(task: str, source: DataSource, metrics: dict[str, float]) -> Iterator[EvalResult]:
+    """Yield a result of a task for each finite metric of a dataset that has a tag."""
+    from huggingface_hub import EvalResult
+
+    if source.tag is None:
+        return
+    for name, value in metrics.items():
+        if not name.startswith(source.prefix) or not math.isfinite(value):
+            continue
+        name_in_set = name.removeprefix(source.prefix)
+        yield EvalResult(
+            task_type=task,
+            task_name=TASK_NAMES.get(task, _heading(task.replace("-", "_"))),
+            dataset_type=source.tag,
+            dataset_name=source.name,
+            dataset_config=source.config,
+            dataset_split=source.split,
+            dataset_args=source.args,
+            metric_type=_metric_type(name_in_set),
+            metric_name=_heading(name_in_set),
+            metric_value=value,
+        )
 
 
 def _metric_type(name: str) -> str:
-    lowered = name.lower().replace(" ", "_")
-    if _ROUGE.fullmatch(lowered):
+    """Return the identifier of a metric on the Hub, which has one for all variants of ROUGE."""
+    identifier = name.lower().replace(" ", "_")
+    if _ROUGE.fullmatch(identifier):
         return "rouge"
-    return lowered
+    return identifier
 
 
-def _draw(facts: CardFacts, folder: Path) -> bool:
-    """Draw the losses; returns whether there is a picture."""
+def _draw_losses(facts: CardFacts, folder: Path) -> bool:
+    """Draw the loss curve; return whether there is a picture."""
     try:
         picture = draw_loss_curve(facts.log_history, "svg")
         if picture is not None:
-            _write(folder / PICTURE_NAME, picture)
-    except Exception as error:  # the card says the same in numbers
-        _warn_once(f"The model card has no picture of the losses: {type(error).__name__}: {error}")
+            _replace_file(folder / PICTURE_NAME, picture)
+    except Exception as error:
+        # The card has the same losses as numbers.
+        _warn_once(f"The model card has no loss curve: {type(error).__name__}: {error}")
         return False
     return picture is not None
 
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    """Log a warning unless an earlier card had the same: uploads during a training write many
-    cards.
+    """Log a warning unless an earlier card had the same one.
+
+    Uploads during a training write many cards.
     """
     logger.warning(message)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _replace_file(path: Path, content: bytes) -> None:
     """Replace a file instead of writing into it: it may be a hard link to one of a checkpoint."""
-    neighbour = path.with_name(f"_{path.name}")
-    neighbour.write_bytes(content)
-    os.replace(neighbour, path)
+    temporary = path.with_name(f"_{path.name}")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
 
 
 def _tags_of(card: Path) -> list[Any]:
@@ -225,10 +281,14 @@ def _tags_of(card: Path) -> list[Any]:
     if not card.is_file():
         return []
     try:
-        return list(HubCard.load(card, ignore_metadata_errors=True).data.get("tags") or [])
-    except Exception as error:  # edited by hand, in any form
+        metadata_of_card = HubCard.load(card, ignore_metadata_errors=True).data
+        return list(metadata_of_card.get("tags") or [])
+    except Exception as error:
+        # Users edit cards, so their metadata may have any form.
         logger.warning(
-            "The tags of %s are not kept, as its metadata cannot be read (%s).", card, error
+            "The tags of %s are lost in the new card: its metadata cannot be read (%s).",
+            card,
+            error,
         )
         return []
 
@@ -239,11 +299,15 @@ def _versions() -> Iterator[tuple[str, str]]:
     for name in (*_PACKAGES, *filter(loaded, _OPTIONAL_PACKAGES)):
         try:
             yield name, metadata.version(name)
-        except metadata.PackageNotFoundError:  # run from a folder of sources
+        except metadata.PackageNotFoundError:
+            # It runs from a folder of sources.
             continue
 
 
-def _pretty(name: str) -> str:
+# Formats of the template.
+
+
+def _heading(name: str) -> str:
     """Return a name such as `f1_macro` as a heading."""
     words = name.replace("_", " ").strip()
     return words[:1].upper() + words[1:]
@@ -262,11 +326,13 @@ def _number(value: float | None) -> str:
 
 def _count(count: int | None) -> str:
     """Format a count with commas; None is empty."""
-    return "" if count is None else f"{count:,}"
+    if count is None:
+        return ""
+    return f"{count:,}"
 
 
-def _many(count: int) -> str:
-    """Format a number of parameters."""
+def _short_count(count: int) -> str:
+    """Format a number of parameters, such as `1.5B`."""
     if count >= 10**9:
         return f"{count / 10**9:.3g}B"
     if count >= 10**6:
@@ -276,11 +342,16 @@ def _many(count: int) -> str:
 
 def _listed(sources: Iterable[DataSource]) -> str:
     """Return links to different datasets, such as `A, B and C`."""
-    links = [
-        _linked(source)
-        for source in {source.tag or source.name: source for source in sources}.values()
-    ]
-    return " and ".join(filter(None, [", ".join(links[:-1]), *links[-1:]]))
+    # One link for each dataset, however many of its splits were used.
+    by_name: dict[str, DataSource] = {}
+    for source in sources:
+        by_name[source.tag or source.name] = source
+
+    links = [_linked(source) for source in by_name.values()]
+    if len(links) < 2:
+        return "".join(links)
+    all_but_last = ", ".join(links[:-1])
+    return f"{all_but_last} and {links[-1]}"
 
 
 def _linked(source: DataSource) -> str:
@@ -290,6 +361,7 @@ def _linked(source: DataSource) -> str:
     return f"[{source.name}](https://huggingface.co/datasets/{source.tag})"
 
 
-def _cell(text: Any) -> str:
+def _cell(text: object) -> str:
     """Return text for a cell of a table in Markdown."""
-    return " ".join(str(text).split()).replace("|", "\\|")
+    one_line = " ".join(str(text).split())
+    return one_line.replace("|", "\\|")

@@ -6,7 +6,7 @@ import pytest
 from tiny import files
 
 from lightrainer.facade.hub import pushing
-from lightrainer.facade.hub.model_card import _write
+from lightrainer.facade.hub.model_card import _replace_file
 from lightrainer.facade.hub.pushing import Stage
 
 CHECKPOINT = {
@@ -78,6 +78,6 @@ def test_a_new_card_does_not_change_that_of_the_checkpoint(out):
     """Both are the same file at first."""
     write(out / "checkpoint-2", {"README.md": b"of the checkpoint"})
     root = Stage(out / "checkpoint-2", out).fill()
-    _write(root / "README.md", b"new")
+    _replace_file(root / "README.md", b"new")
     assert (root / "README.md").read_bytes() == b"new"
     assert (out / "checkpoint-2" / "README.md").read_bytes() == b"of the checkpoint"
