@@ -1,6 +1,4 @@
-"""Errors of the Hub: retries of transient ones, remedies for the others, and redaction of
-tokens.
-"""
+"""Errors of the Hub: retry transient ones, explain the others, and redact tokens."""
 
 from __future__ import annotations
 
@@ -15,105 +13,128 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-PAUSES = (2.0, 8.0)
-"""Seconds before the second and third attempt, in addition to the retries of `huggingface_hub`."""
+RETRY_PAUSES = (2.0, 8.0)
+"""Seconds before the second and the third attempt, besides the retries of `huggingface_hub`."""
 
-SECONDS_OF_RETRIES = 20.0
-"""No attempt begins later than this after the first failure: `huggingface_hub` repeats some
-requests for 23 s by itself.
+MAX_RETRY_SECONDS = 20.0
+"""Seconds after the first failure in which another attempt may begin.
+
+`huggingface_hub` retries some requests by itself, for 23 s in all; no setting changes that.
 """
 
-_PASSING = (408, 429, 500, 502, 503, 504)
-_TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
+_TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
+_TRANSPORT_LIBRARIES = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 _REMEDIES = {
-    401: "The Hub does not know the token. Pass hub_token=..., or run `hf auth login`.",
+    401: (
+        "The Hub did not accept the token. Pass a valid token as hub_token, or run `hf auth login`."
+    ),
     403: (
-        "The token may not write there. Take one with the role `write`, and see that hub_model_id "
-        "names your owner."
+        "The token has no permission for this. Use a token with the role `write`, and check the "
+        "owner in hub_model_id."
     ),
     404: (
-        "The token sees no such repository or branch. See that hub_model_id and hub_revision are "
-        "spelled right."
+        "Repository or branch not found with this token. Check the spelling of hub_model_id and "
+        "hub_revision."
     ),
-    429: "The Hub takes no more requests for now. Save less often, or wait.",
+    429: "Too many requests in a short time. Save less often, or try again later.",
 }
-_LENGTH = 400
+_MAX_LENGTH = 400
+"""Characters of an error in a log."""
 
 
-def retried(call: Callable[[], Result], token: str | None = None) -> Result:
+def call_with_retries(call: Callable[[], Result], token: str | None = None) -> Result:
     """Call, and retry after a pause on transient errors: a broken connection, an overloaded server.
 
     Args:
-        call: idempotent.
+        call: an idempotent function.
         token: redacted in logs.
     """
     first_failure: float | None = None
-    for pause in PAUSES:
+    for pause in RETRY_PAUSES:
         try:
             return call()
         except Exception as error:
             now = time.monotonic()
             if first_failure is None:
                 first_failure = now
-            if not is_passing(error) or now - first_failure > SECONDS_OF_RETRIES:
+
+            # The client may have retried for a while itself before it raised.
+            is_too_late = now - first_failure > MAX_RETRY_SECONDS
+            if is_too_late or not is_transient(error):
                 raise
-            logger.info("The Hub: %s. Trying again in %g s.", describe(error, token), pause)
+            logger.info(
+                "Request to the Hub failed: %s. Retrying in %g s.", describe(error, token), pause
+            )
             time.sleep(pause)
+
+    # The errors of the last attempt are raised as they are.
     return call()
 
 
-def is_passing(error: BaseException) -> bool:
-    """Return whether an error is transient."""
-    status = status_of(error)
+def is_transient(error: BaseException) -> bool:
+    """Return whether a later attempt may succeed."""
+    status = http_status(error)
     if status is not None:
-        return status in _PASSING
-    return any(_is_transport_error(one) for one in error_chain(error))
+        return status in _TRANSIENT_STATUSES
+    return any(_is_transport_error(cause) for cause in error_chain(error))
 
 
-def status_of(error: BaseException) -> int | None:
+def http_status(error: BaseException) -> int | None:
     """Return the HTTP status of an error or its causes; None if the server did not answer."""
-    statuses = (
-        getattr(getattr(one, "response", None), "status_code", None) for one in error_chain(error)
-    )
-    return next((status for status in statuses if status is not None), None)
+    for cause in error_chain(error):
+        response = getattr(cause, "response", None)
+        status = getattr(response, "status_code", None)
+        if status is not None:
+            return status
+    return None
 
 
-def explained(error: Exception, repository: str, token: str | None = None) -> Exception:
-    """Add repository and remedy to the message of an error, and redact the token.
+def explain(error: Exception, repository: str, token: str | None = None) -> None:
+    """Add the repository and a remedy to the message of an error, and redact the token.
 
-    Tracebacks are removed: tools that show local variables would show the token in the headers of
-    the client.
+    The error keeps its class, so that `except HfHubHTTPError` works. Tracebacks are removed: tools
+    that show local variables would show the token in the headers of the client.
 
     Args:
-        error: of any class, which is kept, so that `except HfHubHTTPError` works.
+        error: is changed.
         repository: name of the repository.
         token: redacted.
     """
-    remedy = _REMEDIES.get(status_of(error) or 0)
-    note = f"\nThis was about the repository {repository!r}. {remedy or ''}".rstrip()
+    note = f"\nThe repository is {repository!r}."
+    status = http_status(error)
+    if status is not None and status in _REMEDIES:
+        note = f"{note} {_REMEDIES[status]}"
+
     strip_token(error, token)
-    first, *rest = error.args or ("",)
-    if not isinstance(first, int) and note not in str(first):  # an int is the errno of an OSError
-        error.args = (f"{first}{note}", *rest)
-    return error
+    message, *other_args = error.args or ("",)
+
+    # The first argument of an OSError is its errno, which has to stay an integer.
+    if not isinstance(message, int) and note not in str(message):
+        error.args = (f"{message}{note}", *other_args)
 
 
 def describe(error: BaseException, token: str | None = None) -> str:
-    """Return an error in one line, for logs."""
-    said = [
-        f"{type(one).__name__}: {' '.join(str(one).split())}"
-        for one in (error, error.__cause__)
-        if one
-    ]
-    texts = [text if len(text) <= _LENGTH else f"{text[:_LENGTH]} ..." for text in said]
-    return replace_token(" From ".join(texts), token)
+    """Return an error and its cause in one line, for logs."""
+    text = _in_one_line(error)
+    if error.__cause__ is not None:
+        text = f"{text}, caused by {_in_one_line(error.__cause__)}"
+    return replace_token(text, token)
+
+
+def _in_one_line(error: BaseException) -> str:
+    message = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {message}"
+    if len(text) <= _MAX_LENGTH:
+        return text
+    return f"{text[:_MAX_LENGTH]} ..."
 
 
 def _is_transport_error(error: BaseException) -> bool:
     """Return whether the connection failed, or a gateway answered with HTML instead of JSON."""
-    cls = type(error)
+    error_class = type(error)
+    library = error_class.__module__.partition(".")[0]
     return (
         isinstance(error, TimeoutError)
-        or cls.__module__.partition(".")[0] in _TRANSPORT
-        or "JSON" in cls.__name__
+        or library in _TRANSPORT_LIBRARIES
+        or "JSON" in error_class.__name__
     )

@@ -1,7 +1,7 @@
-"""Background uploads, one after the other, during a training.
+"""Background uploads during a training, one after the other.
 
-A checkpoint may be deleted, and `output_dir` written to, before an upload ends. So the files of the
-checkpoint are hard linked, and the other files of `output_dir` are copied.
+Before an upload ends, its checkpoint may be deleted, and `output_dir` may be written to. So the
+files of the checkpoint are hard linked, and the other files of `output_dir` are copied.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from concurrent import futures
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR
-from .errors import describe, is_passing
+from .errors import describe, is_transient
 from .repository import Repository
 
 if TYPE_CHECKING:
@@ -28,14 +28,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 LAST_CHECKPOINT = "last-checkpoint"
 """Folder of the newest checkpoint in the repository with `hub_strategy="checkpoint"`."""
 
 CARD_NAME = "README.md"
 
+_UPLOAD_PREFIX = "hub-upload-"
+"""Begins the name of a staging folder, after the dot of all folders being written."""
+
 NOT_UPLOADED = (
     "_*",
-    ".hub-upload-*",
+    f".{_UPLOAD_PREFIX}*",
     ".training.lock",
     f"{LAST_CHECKPOINT}/*",
     f"{PREFIX_CHECKPOINT_DIR}-*",
@@ -44,7 +49,7 @@ NOT_UPLOADED = (
 )
 """Patterns excluded from uploads of `output_dir`: checkpoints, and files being written."""
 
-_ONLY_FOR_RESUMING = (
+_RESUMPTION_FILES = (
     "optimizer.*",
     "scheduler.pt",
     "scaler.pt",
@@ -56,9 +61,18 @@ _ONLY_FOR_RESUMING = (
     "_*",
 )
 _WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*", "adapter_model.*")
-_BYTES_TO_LINK = 64 * 2**20
-_STILL_WRITTEN = ("*tfevents*", "*.log")
-_NUMBERS = itertools.count(1)
+_MIN_BYTES_TO_LINK = 64 * 2**20
+"""Smaller files of `output_dir` are copied, since they may be changed in place."""
+
+_GROWING_FILES = ("*tfevents*", "*.log")
+_CHECKPOINT_FOLDERS = (
+    f"{PREFIX_CHECKPOINT_DIR}-",
+    f".{PREFIX_CHECKPOINT_DIR}-",
+    f".{_UPLOAD_PREFIX}",
+)
+"""Prefixes of checkpoints, and of folders being written."""
+
+_upload_numbers = itertools.count(1)
 
 
 class PushInProgress:
@@ -72,20 +86,27 @@ class PushInProgress:
         self.jobs = list(jobs or [])
 
     def is_done(self) -> bool:
-        """Return whether all have ended."""
+        """Return whether all have finished, failed or were cancelled."""
         return all(job.done() for job in self.jobs)
 
     def wait_until_done(self) -> None:
-        """Wait for all, failed ones too."""
+        """Wait until all are done; failures are not raised."""
         futures.wait(self.jobs)
 
     def cancel(self) -> None:
-        """Cancel those that have not begun, and drop those that are done."""
-        self.jobs = [job for job in self.jobs if not (job.cancel() or job.done())]
+        """Cancel the uploads that have not begun, and forget those that are done."""
+        running: list[futures.Future[Any]] = []
+        for job in self.jobs:
+            was_cancelled = job.cancel()
+            if not was_cancelled and not job.done():
+                running.append(job)
+        self.jobs = running
 
 
-class Stage:
-    """Staging folder of the upload of a checkpoint; linked at once, filled by the uploading thread.
+class StagingFolder:
+    """The files of one upload of a checkpoint, in a hidden folder of `output_dir`.
+
+    The checkpoint is linked at once; the uploading thread adds the rest.
 
     Args:
         checkpoint: a complete checkpoint.
@@ -94,8 +115,8 @@ class Stage:
 
     def __init__(self, checkpoint: Path, output_dir: Path) -> None:
         self.output_dir = output_dir
-        # Removed by the next run if this one is killed.
-        self.folder = checkpoints.begin(output_dir / f"hub-upload-{next(_NUMBERS)}")
+        # If this process is killed, the next run removes the folder.
+        self.folder = checkpoints.begin(output_dir / f"{_UPLOAD_PREFIX}{next(_upload_numbers)}")
         self.checkpoint = self.folder / "checkpoint"
         self.root = self.folder / "root"
         try:
@@ -106,27 +127,35 @@ class Stage:
             raise
 
     def fill(self) -> Path:
-        """Fill and return the folder for the top of the repository: model and other files of
-        `output_dir`.
+        """Fill and return the folder for the top of the repository.
+
+        It gets the model, and the other files of `output_dir`.
         """
         self.root.mkdir(exist_ok=True)
         for name in _files(self.checkpoint):
-            if not _matches(name, _ONLY_FOR_RESUMING):
+            if not _matches(name, _RESUMPTION_FILES):
                 _link(self.checkpoint / name, self.root / name)
+
+        # Weights only from the checkpoint: shards of two saves do not make a model.
+        excluded = (*NOT_UPLOADED, *_WEIGHTS)
         for name in _files(self.output_dir):
-            # Weights only from the checkpoint: a mix of two sets of shards is not a model.
-            if not _matches(name, (*NOT_UPLOADED, *_WEIGHTS)) and not (self.root / name).exists():
-                self._take(name)
+            if _matches(name, excluded):
+                continue
+            if not (self.root / name).exists():
+                self._add_from_output_dir(name)
         return self.root
 
     def remove(self) -> None:
         """Remove the folder."""
         checkpoints.abort(self.folder)
 
-    def _take(self, name: str) -> None:
-        source, target = self.output_dir / name, self.root / name
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-            if source.stat().st_size < _BYTES_TO_LINK or _matches(name, _STILL_WRITTEN):
+    def _add_from_output_dir(self, name: str) -> None:
+        source = self.output_dir / name
+        target = self.root / name
+        # The script may delete a file at any time.
+        with contextlib.suppress(FileNotFoundError):
+            is_small = source.stat().st_size < _MIN_BYTES_TO_LINK
+            if is_small or _matches(name, _GROWING_FILES):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
             else:
@@ -134,33 +163,34 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class CheckpointPush:
-    """Upload of a checkpoint: the model to the top of the repository, optionally all files to a
-    folder.
-    """
+class CheckpointUpload:
+    """Upload a checkpoint: the model to the top of the repository, optionally all to a folder."""
 
     repository: Repository
-    stage: Stage
+    staging: StagingFolder
     message: str
-    subfolder: str | None
-    """Folder for the whole checkpoint, or None."""
+    path_in_repo: str | None
+    """Folder for the whole checkpoint; None uploads only the model."""
     write_card: Callable[[Path], None] | None
     """Writes the model card into a folder; None if `output_dir` has one."""
 
     def __call__(self) -> None:
-        """Upload, and always remove the stage."""
+        """Upload, and remove the staging folder in any case."""
         try:
-            root = self.stage.fill()
+            root = self.staging.fill()
             if self.write_card is not None:
                 self.write_card(root)
             self.repository.upload(root, self.message)
-            if self.subfolder is not None:
-                checkpoint = self.stage.checkpoint
+
+            if self.path_in_repo is not None:
                 self.repository.upload(
-                    checkpoint, f"{self.message}, checkpoint", to=self.subfolder, whole=True
+                    self.staging.checkpoint,
+                    f"{self.message}, checkpoint",
+                    path_in_repo=self.path_in_repo,
+                    delete_missing=True,
                 )
         finally:
-            self.stage.remove()
+            self.staging.remove()
 
 
 class Pusher:
@@ -172,58 +202,61 @@ class Pusher:
         self.failures = 0
         """Uploads that failed since the last `report`."""
         self.newest_failed = False
+        """The last upload failed."""
         self.is_unreachable = False
         """The last upload failed because the Hub did not answer, or not properly."""
         self._api: HfApi | None = None
         """Its one thread runs the uploads of a training in their order."""
 
     def submit(
-        self, job: Callable[[], Any], *, step: int, what: str, to: Repository
-    ) -> futures.Future[Any]:
+        self, upload: Callable[[], Result], *, step: int, label: str, repository: Repository
+    ) -> futures.Future[Result]:
         """Queue an upload.
 
         Args:
-            job: the upload.
+            upload: uploads when it is called.
             step: of the uploaded model.
-            what: name of the uploaded object, for messages.
-            to: target.
+            label: name of the uploaded object, for messages.
+            repository: its target.
         """
         if self._api is None:
             from huggingface_hub import HfApi
 
             self._api = HfApi()
-        return self._api.run_as_future(self._work, job, step, what, to)
+        return self._api.run_as_future(self._upload, upload, step, label, repository)
 
-    def failed(self, error: BaseException, what: str, to: Repository) -> None:
+    def record_failure(self, error: BaseException, label: str, repository: Repository) -> None:
         """Record and log a failed upload."""
         self.failures += 1
         self.newest_failed = True
-        self.is_unreachable = is_passing(error)
-        logger.warning("%s was not uploaded to the Hub: %s", what, describe(error, to.token))
+        self.is_unreachable = is_transient(error)
+        logger.warning(
+            "%s was not uploaded to the Hub: %s", label, describe(error, repository.token)
+        )
 
-    def succeeded(self, step: int) -> None:
+    def record_success(self, step: int) -> None:
         """Record the step of the model on the Hub."""
         self.newest_step = step
         self.newest_failed = False
         self.is_unreachable = False
 
-    def report(self, to: Repository, output_dir: str) -> None:
+    def report(self, repository: Repository, output_dir: str) -> None:
         """Log the failures of a training once, and release the thread.
 
         Args:
-            to: target of the uploads.
+            repository: target of the uploads.
             output_dir: where the checkpoints are.
         """
         if self.failures and self.newest_failed:
-            found = "no model of this training"
+            newest = "no model of this training"
             if self.newest_step is not None:
-                found = f"that of step {self.newest_step}"
+                newest = f"the model of step {self.newest_step}"
             logger.warning(
-                "Failed uploads to the Hub: %d. The model on the Hub is older than this one: %s "
-                "has %s. The checkpoints are in %s, and trainer.push_to_hub() uploads the model.",
+                "Failed uploads to the Hub: %d. The model on the Hub is outdated: %s has %s. "
+                "The checkpoints are in %s; upload the model with trainer.push_to_hub().",
                 self.failures,
-                to.name,
-                found,
+                repository.name,
+                newest,
                 output_dir,
             )
         elif self.failures:
@@ -231,21 +264,32 @@ class Pusher:
                 "Failed uploads to the Hub: %d. A later one succeeded with the newest model.",
                 self.failures,
             )
+
+        # The next training begins without failures, and with another thread.
         self.failures = 0
         self._api = None
 
-    def _work(self, job: Callable[[], Any], step: int, what: str, to: Repository) -> Any:
+    def _upload(
+        self, upload: Callable[[], Result], step: int, label: str, repository: Repository
+    ) -> Result:
         try:
-            result = job()
+            result = upload()
         except BaseException as error:
-            self.failed(error, what, to)
+            self.record_failure(error, label, repository)
             raise
-        self.succeeded(step)
+        self.record_success(step)
         return result
 
 
-def draft_is_wanted(output_dir: Path, marker: str) -> bool:
-    """Return whether to write a draft of the card: `output_dir` has none, or an unedited draft."""
+def needs_draft(output_dir: Path, marker: str) -> bool:
+    """Return whether to write a draft of the model card.
+
+    True if `output_dir` has no card, or a draft that nobody edited.
+
+    Args:
+        output_dir: the folder of the card.
+        marker: text that drafts contain.
+    """
     card = output_dir / CARD_NAME
     try:
         return marker in card.read_text(encoding="utf-8", errors="replace")
@@ -254,21 +298,19 @@ def draft_is_wanted(output_dir: Path, marker: str) -> bool:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield the files below a folder by relative name; git, the cache of `huggingface_hub`,
-    checkpoints are skipped.
+    """Yield the relative paths of the files below a folder.
+
+    Folders of git, of the cache of `huggingface_hub`, and of checkpoints are skipped.
     """
-    for place, folders, names in os.walk(folder):
-        inside = Path(place).relative_to(folder)
-        folders[:] = [
-            name for name in folders if name not in (".git", ".cache") and not _hidden_work(name)
-        ]
-        yield from ((inside / name).as_posix() for name in sorted(names))
+    for path, subfolders, names in os.walk(folder):
+        # `os.walk` enters the folders that are left in its list.
+        for name in list(subfolders):
+            if name in (".git", ".cache") or name.startswith(_CHECKPOINT_FOLDERS):
+                subfolders.remove(name)
 
-
-def _hidden_work(name: str) -> bool:
-    return name.startswith(
-        (f"{PREFIX_CHECKPOINT_DIR}-", f".{PREFIX_CHECKPOINT_DIR}-", ".hub-upload-")
-    )
+        relative = Path(path).relative_to(folder)
+        for name in sorted(names):
+            yield (relative / name).as_posix()
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .errors import explained, retried
+from .errors import call_with_retries, explain
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo, HfApi
@@ -20,17 +20,21 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_FIXED = re.compile(r"[0-9a-f]{40}|refs/.+")
-"""Revisions that cannot be branches: commits, and full names of references."""
-_LICENSE = "license:"
-_PATIENCE = 10.0
-"""Timeout in seconds for optional information."""
+SILENCE_TIMEOUT = 300.0
+"""Seconds without a byte after which a connection counts as broken.
+
+Without it a training could hang.
+"""
+
 TRAINER_MODULES = ("transformers.trainer", f"{__name__.partition('.')[0]}.facade.trainer")
 """Modules in which tests of libraries replace functions of `huggingface_hub`."""
-SILENCE = 300.0
-"""Seconds without a byte after which a connection counts as broken; without it a training could
-hang.
-"""
+
+_NOT_A_BRANCH = re.compile(r"[0-9a-f]{40}|refs/.+")
+"""Revisions that cannot be branches: commits, and full names of references."""
+
+_LICENSE_TAG = "license:"
+_LICENSE_TIMEOUT = 10.0
+"""Seconds to wait for the license of a base model, which a card can do without."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ class Repository:
     revision: str | None = None
     """Branch for uploads and downloads; None for `main`."""
 
-    def created(self, *, private: bool | None = None) -> Repository:
-        """Create repository and branch if missing; returns the repository with its full name.
+    def create(self, *, private: bool | None = None) -> Repository:
+        """Create repository and branch if missing; return the repository with its full name.
 
         Args:
             private: of a new repository; None for the default of the owner.
@@ -58,25 +62,26 @@ class Repository:
             OfflineModeIsEnabled: a ConnectionError; `HF_HUB_OFFLINE` is set.
             HFValidationError: a ValueError; the name is invalid.
         """
-        create = replaced("create_repo")
-        if create is not None:
-            return replace(
-                self,
-                name=create(self.name, token=self.token, private=private, exist_ok=True).repo_id,
-            )
+        create_repo = replacement_of("create_repo")
+        if create_repo is not None:
+            url = create_repo(self.name, token=self.token, private=private, exist_ok=True)
+            return replace(self, name=url.repo_id)
+
         url = self._call(lambda api: api.create_repo(self.name, private=private, exist_ok=True))
-        made = replace(self, name=url.repo_id)
-        made.require_branch()
-        return made
+        repository = replace(self, name=url.repo_id)
+        repository.require_branch()
+        return repository
 
     def require_branch(self) -> None:
         """Create the branch if missing, so that uploads do not fail after hours of training."""
         branch = self.revision
-        if branch in (None, "main") or _FIXED.fullmatch(branch):
+        if branch in (None, "main") or _NOT_A_BRANCH.fullmatch(branch):
             return
+
         refs = self._call(lambda api: api.list_repo_refs(self.name))
-        if branch not in {ref.name for ref in (*refs.branches, *refs.tags)}:
-            logger.info("Making the branch %s of %s", branch, self.name)
+        names = {ref.name for ref in (*refs.branches, *refs.tags)}
+        if branch not in names:
+            logger.info("Creating the branch %s of %s", branch, self.name)
             self._call(lambda api: api.create_branch(self.name, branch=branch, exist_ok=True))
 
     def upload(
@@ -84,82 +89,93 @@ class Repository:
         folder: Path,
         message: str,
         *,
-        to: str | None = None,
+        path_in_repo: str | None = None,
         ignore: Sequence[str] = (),
-        whole: bool = False,
+        delete_missing: bool = False,
     ) -> CommitInfo:
         """Upload a folder as one commit; unchanged files are not sent again.
 
         Args:
-            folder: its contents go to the top of the repository, or into `to`.
+            folder: the local folder.
             message: of the commit.
-            to: folder of the repository.
+            path_in_repo: folder of the repository for the files; None for its top.
             ignore: patterns of excluded files.
-            whole: delete files in `to` that `folder` lacks.
+            delete_missing: delete files of the target that `folder` lacks.
         """
-        upload = replaced("upload_folder")
-        settings: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "repo_id": self.name,
             "revision": self.revision,
             "commit_message": message,
-        }
-        settings |= {
             "folder_path": folder,
-            "path_in_repo": to,
-            "delete_patterns": "*" if whole else None,
+            "path_in_repo": path_in_repo,
+            "delete_patterns": None,
         }
-        if upload is not None:
-            return upload(**settings, token=self.token, ignore_patterns=list(ignore))
+        if delete_missing:
+            arguments["delete_patterns"] = "*"
+
+        upload_folder = replacement_of("upload_folder")
+        if upload_folder is not None:
+            return upload_folder(**arguments, token=self.token, ignore_patterns=list(ignore))
+
         # huggingface_hub appends to the list of patterns, so each attempt gets a copy.
-        return self._call(lambda api: api.upload_folder(**settings, ignore_patterns=list(ignore)))
+        return self._call(lambda api: api.upload_folder(**arguments, ignore_patterns=list(ignore)))
 
     def newest_commit(self) -> str:
         """Return the current commit of the branch."""
-        return str(self._call(lambda api: api.model_info(self.name, revision=self.revision).sha))
+        model_info = self._call(lambda api: api.model_info(self.name, revision=self.revision))
+        return str(model_info.sha)
 
     def download(self, folder: str, commit: str) -> Path:
-        """Download a folder of the repository into the cache.
+        """Download a folder of the repository into the cache of `huggingface_hub`.
 
         Args:
             folder: its name in the repository.
             commit: the revision.
 
         Returns:
-            the folder; it does not exist if the repository lacks it.
+            The local folder; it does not exist if the repository lacks it.
         """
-        path = self._call(
-            lambda api: api.snapshot_download(
-                self.name, revision=commit, allow_patterns=[f"{folder}/*"]
-            )
+        files = [f"{folder}/*"]
+        snapshot = self._call(
+            lambda api: api.snapshot_download(self.name, revision=commit, allow_patterns=files)
         )
-        return Path(path, folder)
+        return Path(snapshot, folder)
 
     def license_of(self, base_model: str) -> str | None:
         """Return the license of a model on the Hub; None if unknown or unreachable."""
         if is_offline():
             return None
         try:
-            tags = self._api().model_info(base_model, timeout=_PATIENCE).tags or []
-        except Exception as error:  # optional for a card
-            logger.info("The license of %s is not known (%s).", base_model, type(error).__name__)
-            return None
-        return next((tag.removeprefix(_LICENSE) for tag in tags if tag.startswith(_LICENSE)), None)
-
-    def _call(self, ask: Callable[[HfApi], Result]) -> Result:
-        try:
-            return retried(lambda: ask(self._api()), self.token)
+            model_info = self._api().model_info(base_model, timeout=_LICENSE_TIMEOUT)
+            tags = model_info.tags or []
         except Exception as error:
-            failed = explained(error, self.name, self.token)
-        raise failed from failed.__cause__
+            # A card without a license is better than an upload that fails.
+            logger.info("Could not read the license of %s (%s).", base_model, type(error).__name__)
+            return None
+
+        for tag in tags:
+            if tag.startswith(_LICENSE_TAG):
+                return tag.removeprefix(_LICENSE_TAG)
+        return None
+
+    def _call(self, request: Callable[[HfApi], Result]) -> Result:
+        try:
+            return call_with_retries(lambda: request(self._api()), self.token)
+        except Exception as error:
+            explain(error, self.name, self.token)
+            explained = error
+
+        # Raised here, so that the frames of the client, which hold the token, stay removed.
+        raise explained from explained.__cause__
 
     def _api(self) -> HfApi:
         from huggingface_hub import HfApi
 
-        _limit_silence()
+        _set_silence_timeout()
         return HfApi(token=self.token, library_name="lightrainer")
 
 
-def _limit_silence() -> None:
+def _set_silence_timeout() -> None:
     """Set a timeout on the connections of the client, unless one is set.
 
     It limits the time without a byte, not that of a request, so that slow uploads are fine.
@@ -167,24 +183,28 @@ def _limit_silence() -> None:
     from huggingface_hub.utils import get_session
 
     session = get_session()
-    if set(session.timeout.as_dict().values()) == {None}:
-        session.timeout = SILENCE
+    timeouts = set(session.timeout.as_dict().values())
+    if timeouts == {None}:
+        session.timeout = SILENCE_TIMEOUT
 
 
-def replaced(name: str) -> Callable[..., Any] | None:
-    """Return the replacement of a function of `huggingface_hub` in the module of the Trainer, if
-    any.
+def replacement_of(name: str) -> Callable[..., Any] | None:
+    """Return the function that replaces one of `huggingface_hub` in the module of the Trainer.
+
+    None if it is not replaced.
 
     Args:
         name: `create_repo` or `upload_folder`.
     """
     import huggingface_hub
 
-    own = getattr(huggingface_hub, name)
-    found = (
-        vars(sys.modules[module]).get(name) for module in TRAINER_MODULES if module in sys.modules
-    )
-    return next((one for one in found if one is not None and one is not own), None)
+    original = getattr(huggingface_hub, name)
+    for module_name in TRAINER_MODULES:
+        if module_name in sys.modules:
+            function = vars(sys.modules[module_name]).get(name)
+            if function is not None and function is not original:
+                return function
+    return None
 
 
 def is_offline() -> bool:
@@ -195,15 +215,17 @@ def is_offline() -> bool:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Hide progress bars of `huggingface_hub` in the block, unless its environment variable
-    enables them.
+def hide_progress_bars() -> Iterator[None]:
+    """Hide progress bars of `huggingface_hub` in the block.
+
+    They stay if its environment variable enables them.
     """
     from huggingface_hub import constants, utils
 
     if utils.are_progress_bars_disabled() or constants.HF_HUB_DISABLE_PROGRESS_BARS is False:
         yield
         return
+
     utils.disable_progress_bars()
     try:
         yield
@@ -211,7 +233,7 @@ def quiet() -> Iterator[None]:
         utils.enable_progress_bars()
 
 
-def is_repository_name(name: Any) -> bool:
+def is_repository_name(name: str) -> bool:
     """Return whether a name is valid for a repository."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 

@@ -1,4 +1,4 @@
-"""Uploads of a Trainer: repository, schedule of checkpoints, model card, reporting."""
+"""The uploads and the model card of one Trainer: what is uploaded when, and what is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ...lightning_modules.checkpoints import CheckpointNotFoundError
 from ...lightning_modules.common.redaction import secret
@@ -19,27 +19,30 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..arguments.enums import HubStrategy
 from ..distributed.collectives import broadcast_from_rank_zero
-from .facts import as_list, facts_of, size_of
+from .facts import CardOptions, as_list, facts_of, size_of
 from .model_card import MARKER, ModelCard
 from .pushing import (
     LAST_CHECKPOINT,
     NOT_UPLOADED,
-    CheckpointPush,
+    CheckpointUpload,
     Pusher,
     PushInProgress,
-    Stage,
-    draft_is_wanted,
+    StagingFolder,
+    needs_draft,
 )
-from .repository import Repository, quiet, replaced
+from .repository import Repository, hide_progress_bars, replacement_of
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
+    from torch import nn
 
     from .. import Trainer
 
 logger = logging.getLogger(__name__)
 
-_CHECKPOINT = re.compile(rf"{LAST_CHECKPOINT}|checkpoint-\d+")
+Result = TypeVar("Result")
+
+_CHECKPOINT_NAME = re.compile(rf"{LAST_CHECKPOINT}|checkpoint-\d+")
 
 
 class HubSession:
@@ -54,84 +57,103 @@ class HubSession:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.pusher = Pusher()
-        self._skipped: str | None = None  # newest checkpoint skipped during another upload
-        # weak reference to the model, its size
-        self._counted: tuple[Any, tuple[int, int]] = (lambda: None, (0, 0))
+        self._skipped_checkpoint: str | None = None
+        """The newest checkpoint that was skipped during another upload."""
+        self._measured_model: weakref.ref[nn.Module] | None = None
+        self._measured_size = (0, 0)
+        """Parameters of `_measured_model`, all and trainable ones."""
 
-    # --- the repository
+    # Repository.
 
     @property
     def output_name(self) -> str:
         """Return the name of the folder `output_dir`, the default name of the repository."""
-        return os.path.basename(os.path.abspath(str(self.trainer.args.output_dir)))
+        output_dir = os.path.abspath(self._output_dir)
+        return os.path.basename(output_dir)
 
     def repository(
         self, name: str | None = None, *, token: str | None = None, revision: str | None = None
     ) -> Repository:
         """Return the repository of the arguments, with overrides."""
         args = self.trainer.args
-        full: str = name or self.trainer.hub_model_id or args.hub_model_id or self.output_name
-        return Repository(full, secret(token or args.hub_token), revision or args.hub_revision)
+        full_name: str = name or self.trainer.hub_model_id or args.hub_model_id or self.output_name
+        return Repository(full_name, secret(token or args.hub_token), revision or args.hub_revision)
 
     def create_repository(self, token: str | None, private: bool | None = None) -> None:
         """Create the repository; see `Trainer.init_hf_repo`."""
         if not self.trainer.is_world_process_zero():
             return
+
         args = self.trainer.args
-        name = args.hub_model_id or self.output_name
-        logger.info(
-            "Uploads go to %r, named by %s",
-            name,
-            "hub_model_id" if args.hub_model_id else "output_dir",
-        )
+        name = args.hub_model_id
+        source = "hub_model_id"
+        if not name:
+            name = self.output_name
+            source = "output_dir"
+        logger.info("Uploading to the repository %r, as named by %s", name, source)
+
         if private is None:
             private = args.hub_private_repo
-        self.trainer.hub_model_id = self.repository(name, token=token).created(private=private).name
+        repository = self.repository(name, token=token).create(private=private)
+        self.trainer.hub_model_id = repository.name
 
-    # --- the card
+    @property
+    def _output_dir(self) -> str:
+        return str(self.trainer.args.output_dir)
 
-    def write_card(self, **given: Any) -> None:
+    # Model card.
+
+    def write_card(self, **options: Unpack[CardOptions]) -> None:
         """Write the card, see `Trainer.create_model_card`."""
-        facts = facts_of(self.trainer, self._model_size(), **given)
-        folder = Path(str(self.trainer.args.output_dir))
-        ModelCard(facts).write(folder, self.repository().license_of)
+        facts = facts_of(self.trainer, self._model_size(), **options)
+        ModelCard(facts).write(Path(self._output_dir), self.repository().license_of)
+
+        # PEFT adds its metadata to the card.
         adapter = inspection.unwrap_model(self.trainer.model)
         if facts.library == "peft" and hasattr(adapter, "create_or_update_model_card"):
-            adapter.create_or_update_model_card(str(folder))
+            adapter.create_or_update_model_card(self._output_dir)
 
-    def card_arguments(self, **given: Any) -> dict[str, Any]:
+    def card_arguments(self, **options: Unpack[CardOptions]) -> dict[str, Any]:
         """Return keywords of `create_model_card` from the caller, the arguments and the model."""
         name = self.trainer.args.hub_model_id or self.output_name
         arguments: dict[str, Any] = {"model_name": name.split("/")[-1]}
-        arguments |= {key: value for key, value in given.items() if value is not None}
+        for key, value in options.items():
+            if value is not None:
+                arguments[key] = value
 
-        tags_of_model = as_list(
-            getattr(inspection.unwrap_model(self.trainer.model), "model_tags", None)
-        )
-        if tags_of_model:
-            arguments["tags"] = list(dict.fromkeys([*as_list(given.get("tags")), *tags_of_model]))
+        model = inspection.unwrap_model(self.trainer.model)
+        model_tags = as_list(getattr(model, "model_tags", None))
+        if model_tags:
+            tags = [*as_list(options.get("tags")), *model_tags]
+            arguments["tags"] = list(dict.fromkeys(tags))
         return arguments
 
-    def _draft(self, own_card: bool) -> Callable[[Path], None] | None:
-        """Return the writer of the card of an upload, or None; an override of
-        `create_model_card` is called now.
+    def _draft_writer(self, *, has_default_card: bool) -> Callable[[Path], None] | None:
+        """Return the function that writes the card of an upload into its folder.
+
+        None if `output_dir` has the card: one of the user, or that of an override of
+        `create_model_card`, which is called now.
         """
-        if not own_card:
-            write = self.trainer.create_model_card
-            write(**inspection.accepted_arguments(write, **self.card_arguments()))
+        if not has_default_card:
+            create_card = self.trainer.create_model_card
+            create_card(**inspection.accepted_arguments(create_card, **self.card_arguments()))
             return None
-        if not draft_is_wanted(Path(str(self.trainer.args.output_dir)), MARKER):
+        if not needs_draft(Path(self._output_dir), MARKER):
             return None
-        card = ModelCard(facts_of(self.trainer, self._model_size(), **self.card_arguments()))
-        return partial(card.write, find_license=self.repository().license_of)
+
+        facts = facts_of(self.trainer, self._model_size(), **self.card_arguments())
+        return partial(ModelCard(facts).write, find_license=self.repository().license_of)
 
     def _model_size(self) -> tuple[int, int]:
-        model, size = self._counted
-        if model() is self.trainer.model:
-            return size
+        """Return the number of parameters, and of trainable ones; while training, as before it."""
+        model = None
+        if self._measured_model is not None:
+            model = self._measured_model()
+        if model is self.trainer.model:
+            return self._measured_size
         return size_of(self.trainer.model)
 
-    # --- uploads
+    # Uploads.
 
     def upload(
         self, message: str, *, blocking: bool, token: str | None, revision: str | None
@@ -139,186 +161,228 @@ class HubSession:
         """Upload `output_dir`, see `Trainer.push_to_hub`."""
         repository = self.repository(token=token, revision=revision)
         step = self.trainer.state.global_step
-        if replaced("upload_folder") is None:
+        if replacement_of("upload_folder") is None:
             repository.require_branch()
-        upload = partial(
-            repository.upload, Path(str(self.trainer.args.output_dir)), message, ignore=NOT_UPLOADED
-        )
+
+        upload = partial(repository.upload, Path(self._output_dir), message, ignore=NOT_UPLOADED)
         if not blocking:
             return self._submit(upload, step, "The model", repository)
-
         commit = upload()
-        self.pusher.succeeded(step)
+        self.pusher.record_success(step)
         return commit
 
-    def push_checkpoint(self, checkpoint: str, *, own_card: bool) -> None:
+    def push_checkpoint(self, checkpoint: str, *, has_default_card: bool) -> None:
         """Start the upload of a complete checkpoint, unless another one is pending.
 
         Args:
             checkpoint: the folder.
-            own_card: `create_model_card` is not overridden.
+            has_default_card: `create_model_card` is not overridden.
         """
         trainer = self.trainer
         if trainer.args.hub_strategy == HubStrategy.END:
             return
         if self._is_busy and not trainer.args.hub_always_push:
-            logger.info("%s is skipped: the previous upload is still running.", checkpoint)
-            self._skipped = checkpoint
+            logger.info("Skipped the upload of %s: the previous one is still running.", checkpoint)
+            self._skipped_checkpoint = checkpoint
             return
-        self._skipped = None
+
+        self._skipped_checkpoint = None
         trainer.control = trainer.callback_handler.on_push_begin(
             trainer.args, trainer.state, trainer.control
         )
-        step = _step_of(checkpoint, trainer.state.global_step)
+        step = _step_of(checkpoint, default=trainer.state.global_step)
         try:
-            push = self._prepared_push(Path(checkpoint), step, own_card)
-        except Exception as error:  # the training matters more
-            self.pusher.failed(error, checkpoint, self.repository())
+            upload = self._prepare_upload(Path(checkpoint), step, has_default_card)
+        except Exception as error:
+            # The training is worth more than the upload, and continues.
+            self.pusher.record_failure(error, checkpoint, self.repository())
             return
-        future = self._submit(push, step, checkpoint, push.repository)
-        future.add_done_callback(lambda done: push.stage.remove() if done.cancelled() else None)
+
+        def remove_cancelled(future: Future[None]) -> None:
+            if future.cancelled():
+                upload.staging.remove()
+
+        # An upload that runs removes its files itself.
+        future = self._submit(upload, step, checkpoint, upload.repository)
+        future.add_done_callback(remove_cancelled)
 
     def wait(self) -> None:
-        """Wait for pending uploads, failed ones too."""
+        """Wait for pending uploads; failures are not raised."""
         if self.trainer.push_in_progress is not None and self._is_busy:
-            logger.info("Waiting for the upload to the Hub that is still running.")
+            logger.info("Waiting for the running upload to the Hub.")
             self.trainer.push_in_progress.wait_until_done()
 
     @property
     def _is_busy(self) -> bool:
-        return (
-            self.trainer.push_in_progress is not None
-            and not self.trainer.push_in_progress.is_done()
-        )
+        uploads = self.trainer.push_in_progress
+        return uploads is not None and not uploads.is_done()
 
-    def _prepared_push(self, checkpoint: Path, step: int, own_card: bool) -> CheckpointPush:
+    def _prepare_upload(
+        self, checkpoint: Path, step: int, has_default_card: bool
+    ) -> CheckpointUpload:
         if self.trainer.hub_model_id is None:
             self.trainer.init_hf_repo()
-        folders = {
-            HubStrategy.CHECKPOINT: LAST_CHECKPOINT,
-            HubStrategy.ALL_CHECKPOINTS: checkpoint.name,
-        }
-        write_card = self._draft(own_card)
-        return CheckpointPush(
+
+        # An override of `create_model_card` writes its card before the files are collected.
+        write_card = self._draft_writer(has_default_card=has_default_card)
+        path_in_repo = None
+        strategy = HubStrategy(self.trainer.args.hub_strategy)
+        if strategy is HubStrategy.CHECKPOINT:
+            path_in_repo = LAST_CHECKPOINT
+        elif strategy is HubStrategy.ALL_CHECKPOINTS:
+            path_in_repo = checkpoint.name
+        return CheckpointUpload(
             repository=self.repository(),
-            stage=Stage(checkpoint, Path(str(self.trainer.args.output_dir))),
+            staging=StagingFolder(checkpoint, Path(self._output_dir)),
             message=f"Training in progress: step {step}",
-            subfolder=folders.get(HubStrategy(self.trainer.args.hub_strategy)),
+            path_in_repo=path_in_repo,
             write_card=write_card,
         )
 
-    def _submit(self, job: Callable[[], Any], step: int, what: str, to: Repository) -> Future[Any]:
-        future = self.pusher.submit(job, step=step, what=what, to=to)
+    def _submit(
+        self, upload: Callable[[], Result], step: int, label: str, repository: Repository
+    ) -> Future[Result]:
+        future = self.pusher.submit(upload, step=step, label=label, repository=repository)
         if self.trainer.push_in_progress is None or self.trainer.push_in_progress.is_done():
             self.trainer.push_in_progress = PushInProgress()
         self.trainer.push_in_progress.jobs.append(future)
         return future
 
-    # --- a training
+    # Training.
 
-    def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context without progress bars of uploads, which would mix with those of the
-        training.
+    def hide_progress_bars(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context without progress bars of uploads.
+
+        They would mix with those of the training.
         """
-        return quiet() if self.trainer.args.push_to_hub else contextlib.nullcontext()
+        if self.trainer.args.push_to_hub:
+            return hide_progress_bars()
+        return contextlib.nullcontext()
 
     def begin_training(self) -> None:
         """Reset the state of uploads, and create the repository if missing."""
-        self._skipped = None
-        self.pusher.newest_step = None  # of another training
-        # before the model is sharded
-        self._counted = (weakref.ref(self.trainer.model), size_of(self.trainer.model))
-        if self.trainer.args.push_to_hub and self.trainer.hub_model_id is None:
-            self.trainer.init_hf_repo()
+        trainer = self.trainer
+        self._skipped_checkpoint = None
+        # The model on the Hub is not of this training.
+        self.pusher.newest_step = None
 
-    def end_training(self, *, last_push: bool) -> None:
-        """Finish the uploads, and report failures. Where the Hub cannot be reached, one upload is
-        tried, and no other after it.
+        # The model is measured before it is sharded.
+        self._measured_model = weakref.ref(trainer.model)
+        self._measured_size = size_of(trainer.model)
+        if trainer.args.push_to_hub and trainer.hub_model_id is None:
+            trainer.init_hf_repo()
+
+    def end_training(
+        self,
+        *,
+        uploads_model: bool,
+        push_checkpoint: Callable[[str], None],
+        finish_push: Callable[[], None],
+    ) -> None:
+        """Finish the uploads, and report failures.
+
+        If the Hub cannot be reached, the pending upload is the last one that is tried.
 
         Args:
-            last_push: upload the final model if the Hub has another one.
+            uploads_model: upload the final model if the Hub has another one.
+            push_checkpoint: `Trainer._push_from_checkpoint`, which may be overridden.
+            finish_push: `Trainer._finish_current_push`, which may be overridden.
         """
         trainer = self.trainer
         if not trainer.args.push_to_hub:
             return
-        was_pending = self._is_busy
-        trainer._finish_current_push()
-        gives_up = was_pending and self.pusher.is_unreachable
-        if not gives_up and self._skipped is not None and os.path.isdir(self._skipped):
-            trainer._push_from_checkpoint(self._skipped)
-            trainer._finish_current_push()
-            gives_up = self.pusher.is_unreachable
-        is_wanted = last_push and trainer.args.hub_strategy != HubStrategy.END
-        if is_wanted and self._is_behind(gives_up=gives_up):
+
+        # The upload that is running.
+        was_busy = self._is_busy
+        finish_push()
+        is_unreachable = was_busy and self.pusher.is_unreachable
+
+        # The checkpoint that was skipped during it, if `save_total_limit` has not deleted it.
+        skipped = self._skipped_checkpoint
+        if not is_unreachable and skipped is not None and os.path.isdir(skipped):
+            push_checkpoint(skipped)
+            finish_push()
+            is_unreachable = self.pusher.is_unreachable
+
+        # The final model.
+        is_due = uploads_model and trainer.args.hub_strategy != HubStrategy.END
+        if is_due and self._is_outdated(is_unreachable=is_unreachable):
             try:
                 trainer.push_to_hub()
-            except Exception as error:  # a finished training must not fail for lack of a network
-                self.pusher.failed(error, "The final model", self.repository())
-        self.pusher.report(self.repository(), str(trainer.args.output_dir))
+            except Exception as error:
+                # A finished training must not fail for lack of a network.
+                self.pusher.record_failure(error, "The final model", self.repository())
+        self.pusher.report(self.repository(), self._output_dir)
 
-    def _is_behind(self, *, gives_up: bool) -> bool:
-        """Return whether the Hub has another model than this Trainer; broadcast from process 0.
+    def _is_outdated(self, *, is_unreachable: bool) -> bool:
+        """Return whether the Hub has another model, and can be reached; the same on all processes.
 
         Args:
-            gives_up: the Hub cannot be reached; of process 0.
-        """
-        state = self.trainer.state
-        step = state.global_step
-        if self.trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
-            step = _step_of(state.best_model_checkpoint, -1)
-        return broadcast_from_rank_zero(
-            self.pusher.newest_step != step and not gives_up, self.trainer.args.world_size
-        )
-
-    # --- checkpoints to go on from
-
-    def find_checkpoint(self, name: str) -> str | None:
-        """Return the folder of a checkpoint in `output_dir` or the repository; None for other
-        names.
-
-        Raises:
-            CheckpointNotFoundError: it is in neither.
+            is_unreachable: the last upload of this process found no Hub; that of process 0 counts.
         """
         args = self.trainer.args
-        if not _CHECKPOINT.fullmatch(name) or not (args.hub_model_id or args.push_to_hub):
+        state = self.trainer.state
+        step = state.global_step
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            step = _step_of(state.best_model_checkpoint, default=-1)
+        is_outdated = self.pusher.newest_step != step and not is_unreachable
+        return broadcast_from_rank_zero(is_outdated, args.world_size)
+
+    # Resuming.
+
+    def find_checkpoint(self, name: str) -> str | None:
+        """Return the folder of a checkpoint in `output_dir` or in the repository.
+
+        None if the name is not that of a checkpoint, or there is no repository.
+
+        Raises:
+            CheckpointNotFoundError: neither has the checkpoint.
+        """
+        args = self.trainer.args
+        if not _CHECKPOINT_NAME.fullmatch(name) or not (args.hub_model_id or args.push_to_hub):
             return None
 
         # All processes use the same commit, even if uploads continue.
-        place: str | tuple[str, str] | None = None
-        problem = None
+        location: str | tuple[str, str] | None = None
+        failure = None
         if self.trainer.is_world_process_zero():
             try:
-                place = self._place_of(name)
+                location = self._locate(name)
             except Exception as error:
-                problem = error
-        place = broadcast_from_rank_zero(place, args.world_size)
-        if problem is not None:
-            raise problem
-        if isinstance(place, tuple):
-            return self._downloaded(name, *place)
-        return place
+                failure = error
 
-    def _place_of(self, name: str) -> str | tuple[str, str]:
-        """Return a folder of `output_dir`, which may be a clone, or else repository and commit."""
-        cloned = os.path.join(str(self.trainer.args.output_dir), name)
-        if os.path.isdir(cloned):
-            return cloned
+        # The others wait for process 0, so it takes part before it raises.
+        location = broadcast_from_rank_zero(location, args.world_size)
+        if failure is not None:
+            raise failure
+        if isinstance(location, tuple):
+            repository, commit = location
+            return self._download(name, repository, commit)
+        return location
+
+    def _locate(self, name: str) -> str | tuple[str, str]:
+        """Return the folder in `output_dir`, a clone perhaps, or else repository and commit."""
+        local_folder = os.path.join(self._output_dir, name)
+        if os.path.isdir(local_folder):
+            return local_folder
         repository = self.repository()
         return repository.name, repository.newest_commit()
 
-    def _downloaded(self, name: str, repository: str, commit: str) -> str:
-        logger.info("Downloading %s of the repository %s, commit %s", name, repository, commit)
+    def _download(self, name: str, repository: str, commit: str) -> str:
+        logger.info("Downloading %s from the repository %s, commit %s", name, repository, commit)
         folder = self.repository(repository).download(name, commit)
         if not folder.is_dir():
             raise CheckpointNotFoundError(
-                f"Can't find a valid checkpoint {name!r}, neither here, nor in output_dir, nor in "
-                f"{repository!r}: hub_strategy='checkpoint' or 'all_checkpoints' uploads them."
+                f"Can't find a valid checkpoint {name!r}: it is neither in the working folder, nor "
+                f"in output_dir, nor in the repository {repository!r}. Checkpoints are uploaded "
+                "with hub_strategy='checkpoint' or 'all_checkpoints'."
             )
         return str(folder)
 
 
-def _step_of(checkpoint: str, otherwise: int) -> int:
+def _step_of(checkpoint: str, default: int) -> int:
+    """Return the step in the name of a checkpoint, or the default."""
     number = Path(checkpoint).name.rpartition("-")[2]
     if number.isdigit():
         return int(number)
-    return otherwise
+    return default

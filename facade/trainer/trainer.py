@@ -625,7 +625,7 @@ class Trainer:
         with (
             ShortTraceback(),
             self._signals.until_the_end(),
-            self._hub.quiet(),
+            self._hub.hide_progress_bars(),
             name_first_error(),
         ):
             self._run = TrainingRun(self, trial, ignore_keys_for_eval)
@@ -1422,7 +1422,9 @@ class Trainer:
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Start the upload of a complete checkpoint, unless another upload is running."""
         if self.is_world_process_zero():
-            self._hub.push_checkpoint(checkpoint_folder, own_card=is_own(self, "create_model_card"))
+            self._hub.push_checkpoint(
+                checkpoint_folder, has_default_card=is_own(self, "create_model_card")
+            )
 
     def _finish_current_push(self) -> None:
         """Wait for running uploads, also for those that fail."""

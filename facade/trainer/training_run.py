@@ -291,7 +291,11 @@ class TrainingRun:
                 trainer._checkpoints.keep_only_best(trainer._get_output_dir(self.trial))
 
         trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
-        trainer._hub.end_training(last_push=self.trial is None and not is_leaving)
+        trainer._hub.end_training(
+            uploads_model=self.trial is None and not is_leaving,
+            push_checkpoint=trainer._push_from_checkpoint,
+            finish_push=trainer._finish_current_push,
+        )
         self.output = TrainOutput(state.global_step, train_loss, metrics)
 
     # Where the training stands, for its checkpoints.

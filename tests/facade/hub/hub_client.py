@@ -31,6 +31,6 @@ def point_at(server: HubServer, monkeypatch: pytest.MonkeyPatch, cache: Path) ->
     # the stand-in speaks the older protocol
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(errors, "PAUSES", (0.0, 0.01))
+    monkeypatch.setattr(errors, "RETRY_PAUSES", (0.0, 0.01))
     # between its attempts
     monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda seconds: None))

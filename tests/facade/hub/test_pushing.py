@@ -64,7 +64,7 @@ def test_the_repository_is_made_with_the_trainer(hub, tmp_path):
 
 
 def test_a_refusal_comes_before_the_training(hub, tmp_path):
-    with pytest.raises(HfHubHTTPError, match="hub_model_id names your owner"):
+    with pytest.raises(HfHubHTTPError, match="the owner in hub_model_id"):
         pushing(tmp_path, hub_model_id="others/model")
     assert not (tmp_path / "out").exists()
 
@@ -350,8 +350,8 @@ def test_uploads_that_all_fail_do_not_end_the_training(hub, tmp_path, caplog, tr
     output = made.train()
     assert output.global_step == 4
     assert (
-        f"The model on the Hub is older than this one: {NAME} has no model of this training. The "
-        f"checkpoints are in {tmp_path / 'out'}, and trainer.push_to_hub() uploads the model."
+        f"The model on the Hub is outdated: {NAME} has no model of this training. The checkpoints "
+        f"are in {tmp_path / 'out'}; upload the model with trainer.push_to_hub()."
         in caplog.records[-1].message
     )
     assert messages(hub) == []

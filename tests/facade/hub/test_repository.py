@@ -32,14 +32,14 @@ def folder(tmp_path):
 @pytest.mark.parametrize("revision", [None, "main", "0" * 40, "refs/pr/1", "v1"])
 def test_no_branch_is_made_of_what_is_none_or_is_there(hub, revision):
     hub.make("me/model").tags.append("v1")
-    Repository("me/model", revision=revision).created()
+    Repository("me/model", revision=revision).create()
     assert hub.asked("POST .*/branch/") == []
 
 
 def test_a_whole_folder_takes_the_place_of_the_older_one(hub, folder):
     old = {"kept.txt": b"1", "last/shard.bin": b"2", "last/config.json": b"3"}
     hub.make("me/model", **old)
-    Repository("me/model").upload(folder, "newer", to="last", whole=True)
+    Repository("me/model").upload(folder, "newer", path_in_repo="last", delete_missing=True)
     names = [
         ".gitattributes",
         "kept.txt",
@@ -51,11 +51,11 @@ def test_a_whole_folder_takes_the_place_of_the_older_one(hub, folder):
 
 
 def test_a_folder_comes_back(hub, folder):
-    made = Repository("me/model").created()
-    made.upload(folder, "first", to="last")
+    made = Repository("me/model").create()
+    made.upload(folder, "first", path_in_repo="last")
     commit = made.newest_commit()
     (folder / "config.json").write_text('{"changed": 1}')
-    made.upload(folder, "second", to="last")
+    made.upload(folder, "second", path_in_repo="last")
     found = made.download("last", commit)
     assert (found / "config.json").read_text() == "{}"
     assert (found / "inner" / "words.txt").read_text() == "a b"
@@ -65,8 +65,8 @@ def test_a_folder_comes_back(hub, folder):
 REMEDIES = {
     401: "hf auth login",
     403: "the role `write`",
-    404: "spelled right",
-    429: "takes no more requests",
+    404: "hub_revision",
+    429: "Save less often",
 }
 
 
@@ -75,15 +75,15 @@ def test_a_refusal_says_what_to_do(hub, status):
     hub.refuse("repos/create", status)
     hub.refuse("GET /api/models", 404)
     with pytest.raises(HfHubHTTPError) as error:
-        Repository("me/model", token=TOKEN).created()
+        Repository("me/model", token=TOKEN).create()
     assert error.value.response.status_code in (status, 404)
     assert "'me/model'" in str(error.value)
     assert REMEDIES[error.value.response.status_code] in str(error.value)
 
 
 def test_a_name_that_cannot_be(hub):
-    with pytest.raises(HFValidationError, match="about the repository 'a/b/c'"):
-        Repository("a/b/c").created()
+    with pytest.raises(HFValidationError, match="repository is 'a/b/c'"):
+        Repository("a/b/c").create()
     names = {
         "gpt2": True,
         "me/model": True,
@@ -107,7 +107,7 @@ STEPS = [
 
 def created_and_uploaded(folder):
     (folder / "README.md").write_text("---\nlicense: mit\n---\n")
-    Repository("me/model").created().upload(folder, "first")
+    Repository("me/model").create().upload(folder, "first")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -123,13 +123,13 @@ def test_a_trouble_that_stays_is_raised_in_the_end(hub, folder):
     hub.refuse("commit/main", 503)
     with pytest.raises(HfHubHTTPError, match="503"):
         created_and_uploaded(folder)
-    assert len(hub.asked("commit/main")) == 1 + len(errors.PAUSES)
+    assert len(hub.asked("commit/main")) == 1 + len(errors.RETRY_PAUSES)
 
 
 def test_a_trouble_that_lasts_is_not_waited_for_twice(hub, folder, monkeypatch):
     """The client has repeated the request for a while when the second attempt fails."""
     hub.refuse("commit/main", 503)
-    clock = itertools.count(step=errors.SECONDS_OF_RETRIES + 1)
+    clock = itertools.count(step=errors.MAX_RETRY_SECONDS + 1)
     monkeypatch.setattr(
         errors, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
     )
@@ -146,17 +146,17 @@ def new_connections():
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_forever(hub, new_connections, monkeypatch):
-    monkeypatch.setattr(repository, "SILENCE", 0.2)
+    monkeypatch.setattr(repository, "SILENCE_TIMEOUT", 0.2)
     with hub.held("repos/create"), pytest.raises(httpx.ReadTimeout) as error:
-        Repository("me/model").created()
-    assert errors.is_passing(error.value)
-    assert len(hub.asked("repos/create")) > len(errors.PAUSES)
+        Repository("me/model").create()
+    assert errors.is_transient(error.value)
+    assert len(hub.asked("repos/create")) > len(errors.RETRY_PAUSES)
 
 
 def test_offline_is_said_before_anything_else(hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(OfflineModeIsEnabled, match="HF_HUB_OFFLINE"):
-        Repository("me/model").created()
+        Repository("me/model").create()
     assert issubclass(OfflineModeIsEnabled, ConnectionError)
     assert Repository("me/model").license_of("gpt2") is None
     assert hub.requests == []

@@ -51,7 +51,7 @@ def test_of_another_branch(hub, tmp_path):
     second.train(resume_from_checkpoint="last-checkpoint")
     assert second.state.global_step == 8
     third = trainer(tmp_path / "third", hub_model_id=NAME)
-    with pytest.raises(FileNotFoundError, match="nor in 'me/model'"):
+    with pytest.raises(FileNotFoundError, match="nor in the repository 'me/model'"):
         third.train(resume_from_checkpoint="last-checkpoint")
 
 

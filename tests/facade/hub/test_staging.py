@@ -7,7 +7,7 @@ from tiny import files
 
 from lightrainer.facade.hub import pushing
 from lightrainer.facade.hub.model_card import _replace_file
-from lightrainer.facade.hub.pushing import Stage
+from lightrainer.facade.hub.pushing import StagingFolder
 
 CHECKPOINT = {
     "model.safetensors": b"weights",
@@ -49,7 +49,7 @@ def out(tmp_path):
 
 
 def test_the_model_of_the_checkpoint_and_the_rest_of_the_folder(out):
-    stage = Stage(out / "checkpoint-2", out)
+    stage = StagingFolder(out / "checkpoint-2", out)
     root = stage.fill()
     assert files(root) == UPLOADED
     assert (root / "model.safetensors").read_bytes() == b"weights"
@@ -59,8 +59,8 @@ def test_the_model_of_the_checkpoint_and_the_rest_of_the_folder(out):
 
 
 def test_nothing_of_the_checkpoint_is_copied_and_nothing_that_grows_is_linked(out, monkeypatch):
-    monkeypatch.setattr(pushing, "_BYTES_TO_LINK", 0)
-    stage = Stage(out / "checkpoint-2", out)
+    monkeypatch.setattr(pushing, "_MIN_BYTES_TO_LINK", 0)
+    stage = StagingFolder(out / "checkpoint-2", out)
     root = stage.fill()
 
     def same_file(name, other):
@@ -70,14 +70,14 @@ def test_nothing_of_the_checkpoint_is_copied_and_nothing_that_grows_is_linked(ou
     assert same_file("notes.txt", out)
     assert not same_file("runs/x.tfevents.1", out)
     monkeypatch.undo()
-    stage = Stage(out / "checkpoint-2", out)
+    stage = StagingFolder(out / "checkpoint-2", out)
     assert not os.path.samefile(stage.fill() / "notes.txt", out / "notes.txt")
 
 
 def test_a_new_card_does_not_change_that_of_the_checkpoint(out):
     """Both are the same file at first."""
     write(out / "checkpoint-2", {"README.md": b"of the checkpoint"})
-    root = Stage(out / "checkpoint-2", out).fill()
+    root = StagingFolder(out / "checkpoint-2", out).fill()
     _replace_file(root / "README.md", b"new")
     assert (root / "README.md").read_bytes() == b"new"
     assert (out / "checkpoint-2" / "README.md").read_bytes() == b"of the checkpoint"

@@ -86,7 +86,7 @@ def test_it_is_in_no_error(hub, tmp_path, everything, at, trouble):
         hub.break_off(at)
     if trouble == "broken" and at == "GET /api/models":
         hub.refuse("repos/create", 403)  # only then it is asked whether the repository is there
-    with pytest.raises(Exception, match="about the repository 'me/model'") as error:
+    with pytest.raises(Exception, match="repository is 'me/model'") as error:
         made.push_to_hub()
     assert any(token == f"Bearer {made.args.hub_token}" for _, token in hub.requests)
     with_locals = traceback.TracebackException.from_exception(error.value, capture_locals=True)
