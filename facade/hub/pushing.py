@@ -284,7 +284,7 @@ class Pusher:
 def needs_draft(output_dir: Path, marker: str) -> bool:
     """Return whether to write a draft of the model card.
 
-    True if `output_dir` has no card, or a draft that nobody edited.
+    True if `output_dir` has no card, or one with the comment of a draft.
 
     Args:
         output_dir: the folder of the card.

@@ -333,7 +333,7 @@ class HubSession:
     def find_checkpoint(self, name: str) -> str | None:
         """Return the folder of a checkpoint in `output_dir` or in the repository.
 
-        None if the name is not that of a checkpoint, or there is no repository.
+        None if the name is not that of a checkpoint, or no repository is set.
 
         Raises:
             CheckpointNotFoundError: neither has the checkpoint.
