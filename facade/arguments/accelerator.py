@@ -19,7 +19,10 @@ def _setting(default: Any, help: str) -> Any:
 
 @dataclass
 class AcceleratorConfig:
-    """As `transformers.trainer_pt_utils.AcceleratorConfig`, but errors suggest the nearest key."""
+    """Say how batches are divided over the processes: the argument `accelerator_config`.
+
+    As `transformers.trainer_pt_utils.AcceleratorConfig`, but errors suggest the nearest key.
+    """
 
     split_batches: bool = _setting(
         False, "Split each batch over all processes, instead of one batch for each."

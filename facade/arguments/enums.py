@@ -8,7 +8,11 @@ from ...lightning_modules.common.suggestions import SchedulerType as SchedulerTy
 
 
 class IntervalStrategy(ExplicitEnum):
-    """As `transformers.IntervalStrategy`: when to log or to evaluate."""
+    """Name when to log or to evaluate: never, at every n-th step, or after each epoch.
+
+    As `transformers.IntervalStrategy`. A member equals its text: `IntervalStrategy.STEPS ==
+    "steps"`.
+    """
 
     NO = "no"
     STEPS = "steps"
@@ -16,8 +20,9 @@ class IntervalStrategy(ExplicitEnum):
 
 
 class SaveStrategy(ExplicitEnum):
-    """As `transformers.trainer_utils.SaveStrategy`: when to write a checkpoint; "best" is on
-    each new best metric.
+    """Name when to write a checkpoint: never, by steps, after each epoch, or on a new best metric.
+
+    As `transformers.trainer_utils.SaveStrategy`.
     """
 
     NO = "no"
@@ -27,7 +32,12 @@ class SaveStrategy(ExplicitEnum):
 
 
 class HubStrategy(ExplicitEnum):
-    """As `transformers.trainer_utils.HubStrategy`: what is uploaded to the Hub, and when."""
+    """Name what is uploaded to the Hub, and when.
+
+    As `transformers.trainer_utils.HubStrategy`. `END` uploads the model at the end; `EVERY_SAVE`
+    also at each checkpoint; `CHECKPOINT` uploads the newest checkpoint beside it, in the folder
+    `last-checkpoint`; `ALL_CHECKPOINTS` uploads all of them.
+    """
 
     END = "end"
     EVERY_SAVE = "every_save"
@@ -36,8 +46,10 @@ class HubStrategy(ExplicitEnum):
 
 
 class ParallelMode(Enum):
-    """As `transformers.training_args.ParallelMode`, of which NOT_PARALLEL, DISTRIBUTED and TPU
-    occur here.
+    """Name how the processes of a training are arranged: the value of `args.parallel_mode`.
+
+    As `transformers.training_args.ParallelMode`, of which `NOT_PARALLEL` (one process),
+    `DISTRIBUTED` (several) and `TPU` occur here.
     """
 
     NOT_PARALLEL = "not_parallel"
@@ -49,14 +61,23 @@ class ParallelMode(Enum):
 
 
 class DebugOption(ExplicitEnum):
-    """As `transformers.debug_utils.DebugOption`: what can be watched while training."""
+    """Name what can be watched while training: the words of the argument `debug`.
+
+    As `transformers.debug_utils.DebugOption`. `UNDERFLOW_OVERFLOW` attaches a
+    `DebugUnderflowOverflow` to the model; `TPU_METRICS_DEBUG` prints the metrics of torch_xla after
+    evaluations.
+    """
 
     UNDERFLOW_OVERFLOW = "underflow_overflow"
     TPU_METRICS_DEBUG = "tpu_metrics_debug"
 
 
 class FSDPOption(ExplicitEnum):
-    """As `transformers.trainer_utils.FSDPOption`: the words that the argument `fsdp` is made of."""
+    """Name the words that the argument `fsdp` is made of.
+
+    As `transformers.trainer_utils.FSDPOption`. The first five say what is sharded, `OFFLOAD` keeps
+    it in host memory, `AUTO_WRAP` shards each layer separately.
+    """
 
     FULL_SHARD = "full_shard"
     SHARD_GRAD_OP = "shard_grad_op"
@@ -68,7 +89,10 @@ class FSDPOption(ExplicitEnum):
 
 
 class HPSearchBackend(ExplicitEnum):
-    """As `transformers.trainer_utils.HPSearchBackend`: who runs a hyperparameter search."""
+    """Name the library that runs a hyperparameter search.
+
+    As `transformers.trainer_utils.HPSearchBackend`. `OPTUNA` and `RAY` are supported.
+    """
 
     OPTUNA = "optuna"
     RAY = "ray"

@@ -30,7 +30,9 @@ def _active() -> HfDeepSpeedConfig | None:
 
 
 class HfDeepSpeedConfig:
-    """As `transformers.integrations.HfDeepSpeedConfig`: active as long as it is referenced.
+    """Hold a DeepSpeed configuration, which is active as long as this object is referenced.
+
+    As `transformers.integrations.HfDeepSpeedConfig`.
 
     While a stage 3 configuration is active, models of `transformers` are loaded sharded.
 
@@ -104,7 +106,14 @@ class HfDeepSpeedConfig:
 
 
 class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
-    """As `transformers.integrations.HfTrainerDeepSpeedConfig`, for training arguments."""
+    """Hold a DeepSpeed configuration, and fill in its values "auto" from training arguments.
+
+    As `transformers.integrations.HfTrainerDeepSpeedConfig`.
+
+    Args:
+        config_file_or_dict: a dict, the path of a JSON file, or another form of the argument
+            `deepspeed`.
+    """
 
     def __init__(self, config_file_or_dict: DeepSpeedSource) -> None:
         super().__init__(config_file_or_dict)
@@ -130,7 +139,7 @@ class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
 
 
 def is_deepspeed_available() -> bool:
-    """As `transformers.integrations.is_deepspeed_available`."""
+    """Return whether DeepSpeed is installed; it is not imported."""
     return is_installed("deepspeed")
 
 

@@ -124,7 +124,10 @@ def _describe_arguments(cls: type[ArgumentFields]) -> None:
 @understand_old_names
 @dataclass(repr=False)
 class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
-    """As `transformers.TrainingArguments`: the same fields, in the same order, same defaults.
+    """Hold all arguments of a training: what is trained, evaluated, logged and saved, and when.
+
+    They have the names, the order and the defaults of `transformers.TrainingArguments`; further
+    ones follow at the end.
 
     Arguments are converted and checked before anything is written. Unknown names are reported
     first, all in one error; then all invalid values and combinations, again in one error. Fields
@@ -208,7 +211,14 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
         return self.per_device_eval_batch_size
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
-        """Return the optimizer steps of warm-up in a run of `num_training_steps` steps."""
+        """Compute how many optimizer steps the learning rate rises.
+
+        Args:
+            num_training_steps: optimizer steps of the whole run, for `warmup_steps` below 1.
+
+        Returns:
+            `warmup_steps`, or that share of the run, rounded up.
+        """
         if self.warmup_steps >= 1:
             return int(self.warmup_steps)
         return math.ceil(num_training_steps * self.warmup_steps)
@@ -219,7 +229,9 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
 @understand_old_names
 @dataclass(repr=False)
 class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
-    """As `transformers.Seq2SeqTrainingArguments`, but `sortish_sampler` has an effect.
+    """Hold the arguments of a `Seq2SeqTrainer`: those of a training, and of generation.
+
+    As `transformers.Seq2SeqTrainingArguments`, but `sortish_sampler` has an effect.
 
     transformers accepts `sortish_sampler` and never reads it. Here training batches contain samples
     of similar length, as with `train_sampling_strategy="group_by_length"`, if the data has a

@@ -27,8 +27,9 @@ def notebook_launcher(
     num_nodes: int = 1,
     max_restarts: int = 0,
 ) -> list[Any]:
-    """As `accelerate.notebook_launcher`, but return the function's results, and use a free port by
-    default.
+    """Run a function in several processes, from a notebook, and return its results.
+
+    As `accelerate.notebook_launcher`, which returns nothing and has a fixed port by default.
 
     The processes are forked, so the function sees the notebook's variables; its changes to them
     stay in its process. Each joins the group when it makes its training arguments. If one fails the

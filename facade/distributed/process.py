@@ -196,10 +196,11 @@ def current_process(
     ddp_timeout: float = 1800,
     configured: bool = False,
 ) -> ProcessEnvironment:
-    """As `transformers.TrainingArguments.distributed_state`: return the place of this process.
+    """Return the place of this process among all: rank, world size and device.
 
-    A process of a launcher joins its process group on the first call, and leaves it when the
-    interpreter ends. An existing process group is used as it is.
+    As `TrainingArguments.distributed_state` of transformers. A process of a launcher joins its
+    process group on the first call, and leaves it when the interpreter ends. An existing process
+    group is used as it is.
 
     Args:
         use_cpu: Compute on the CPU even if there is an accelerator.

@@ -44,15 +44,21 @@ def speed_metrics(
     num_steps: int | None = None,
     num_tokens: int | None = None,
 ) -> dict[str, float]:
-    """As `transformers.trainer_utils.speed_metrics`: seconds since `start_time`, and rates per
-    second.
+    """Measure the seconds since a start, and rates per second.
+
+    As `transformers.trainer_utils.speed_metrics`.
 
     Args:
         split: prefix of the metrics.
-        start_time: from `time.time()`; a `Moment` is robust against changes of the system clock.
+        start_time: from `time.time()`, in seconds; a `Moment` is robust against changes of the
+            system clock.
         num_samples: number of samples; None omits their rate.
         num_steps: number of steps, or None.
         num_tokens: number of tokens, or None.
+
+    Returns:
+        `{split}_runtime` in seconds, and `{split}_samples_per_second`, `_steps_per_second` and
+        `_tokens_per_second` of the numbers that were passed.
     """
     runtime = start_time.seconds_ago if isinstance(start_time, Moment) else time.time() - start_time
     return metrics_of_runtime(
@@ -70,8 +76,15 @@ def metrics_of_runtime(split: str, runtime: float, **counts: float | None) -> di
 
 
 def denumpify_detensorize(metrics: Any) -> Any:
-    """As `transformers.trainer_utils.denumpify_detensorize`: plain Python numbers, so that
-    metrics become JSON.
+    """Convert scalars of NumPy and torch to plain Python numbers, so that metrics become JSON.
+
+    As `transformers.trainer_utils.denumpify_detensorize`.
+
+    Args:
+        metrics: a value, or nested lists, tuples and dicts of them.
+
+    Returns:
+        The same structure. Tensors with one element become numbers; others, and arrays, stay.
     """
     if isinstance(metrics, (list, tuple)):
         return type(metrics)(denumpify_detensorize(part) for part in metrics)
@@ -85,9 +98,7 @@ def denumpify_detensorize(metrics: Any) -> Any:
 
 
 def metrics_format(metrics: dict[str, float]) -> dict[str, Any]:
-    """As `transformers.Trainer.metrics_format`: readable units; memory in MB, times in h:mm:ss,
-    rounded numbers.
-    """
+    """Convert metrics to units that are easy to read, see `Trainer.metrics_format`."""
     return {name: _formatted(name, value) for name, value in metrics.items()}
 
 
@@ -104,11 +115,14 @@ def _formatted(name: str, value: Any) -> Any:
     return value
 
 
-def log_metrics(self: Any, split: str, metrics: dict[str, float]) -> None:
-    """As `transformers.Trainer.log_metrics`: print metrics as a table, on process 0."""
-    if not self.is_world_process_zero():
-        return
-    table = {str(name): str(value) for name, value in self.metrics_format(metrics).items()}
+def print_metrics_table(split: str, metrics: dict[str, Any]) -> None:
+    """Print metrics as a table, sorted by name.
+
+    Args:
+        split: what they are of, for the heading.
+        metrics: values by name, as they are to be shown.
+    """
+    table = {str(name): str(value) for name, value in metrics.items()}
     width_of_names = max(map(len, table), default=0)
     width_of_values = max(map(len, table.values()), default=0)
     print(f"***** {split} metrics *****")
@@ -116,17 +130,15 @@ def log_metrics(self: Any, split: str, metrics: dict[str, float]) -> None:
         print(f"  {name:<{width_of_names}} = {value:>{width_of_values}}")
 
 
-def save_metrics(self: Any, split: str, metrics: dict[str, float], combined: bool = True) -> None:
-    """As `transformers.Trainer.save_metrics`: write `{split}_results.json`, on process 0.
+def write_metrics(folder: str, split: str, metrics: dict[str, float], *, combined: bool) -> None:
+    """Write metrics to `{split}_results.json` in a folder.
 
     Args:
-        split: `train`, `eval`, `test` or `all`.
-        metrics: unformatted.
+        folder: made if needed.
+        split: beginning of the name of the file.
+        metrics: values by name.
         combined: also merge them into `all_results.json`.
     """
-    if not self.is_world_process_zero():
-        return
-    folder = str(self.args.output_dir)
     _write_json(folder, f"{split}_results.json", metrics)
     if combined:
         path = os.path.join(folder, "all_results.json")
@@ -134,15 +146,6 @@ def save_metrics(self: Any, split: str, metrics: dict[str, float], combined: boo
         if os.path.exists(path):
             known = read_object(path, keys="metrics")
         _write_json(folder, "all_results.json", {**known, **metrics})
-
-
-def save_state(self: Any) -> None:
-    """As `transformers.Trainer.save_state`: write the state to `trainer_state.json`, on process
-    0.
-    """
-    if self.is_world_process_zero():
-        self.state.save_to_json(os.path.join(str(self.args.output_dir), "trainer_state.json"))
-        self._object_store.written()
 
 
 def _write_json(folder: str, name: str, content: dict[str, Any]) -> None:

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 
 class EvalPrediction:
-    """As `transformers.EvalPrediction`: the argument of `compute_metrics`; unpacks like a tuple.
+    """Hold what `compute_metrics` gets: predictions and labels, and more where it is asked for.
+
+    As `transformers.EvalPrediction`; it unpacks like a tuple: `predictions, labels = result`.
 
     Args:
-        predictions: outputs of the model, arrays over all samples.
+        predictions: outputs of the model, arrays over all samples; a tuple of them for several.
         label_ids: the labels, arrays over all samples.
         inputs: the inputs, with `include_for_metrics=["inputs"]`.
         losses: the loss of each sample, with `include_for_metrics=["loss"]`.
@@ -38,7 +40,10 @@ class EvalPrediction:
 
 
 class EvalLoopOutput(NamedTuple):
-    """As `transformers.trainer_utils.EvalLoopOutput`: result of `Trainer.evaluation_loop`."""
+    """Result of `Trainer.evaluation_loop`.
+
+    As `transformers.trainer_utils.EvalLoopOutput`.
+    """
 
     predictions: Any
     label_ids: Any | None
@@ -47,7 +52,10 @@ class EvalLoopOutput(NamedTuple):
 
 
 class PredictionOutput(NamedTuple):
-    """As `transformers.trainer_utils.PredictionOutput`: result of `Trainer.predict`."""
+    """Result of `Trainer.predict`.
+
+    As `transformers.trainer_utils.PredictionOutput`.
+    """
 
     predictions: Any
     label_ids: Any | None
@@ -55,7 +63,10 @@ class PredictionOutput(NamedTuple):
 
 
 class TrainOutput(NamedTuple):
-    """As `transformers.trainer_utils.TrainOutput`: result of `Trainer.train`."""
+    """Result of `Trainer.train`.
+
+    As `transformers.trainer_utils.TrainOutput`.
+    """
 
     global_step: int
     training_loss: float

@@ -32,7 +32,9 @@ class Evaluation:
 
 
 def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
-    """As `transformers.modelcard.parse_log_history`, but including evaluations without a loss.
+    """List the evaluations in the history of a training, for a model card.
+
+    As `transformers.modelcard.parse_log_history`, but including evaluations without a loss.
 
     Args:
         log_history: of a `TrainerState`.

@@ -64,7 +64,9 @@ _OPTIONAL_PACKAGES = ("transformers", "peft", "datasets", "tokenizers")
 
 
 class ModelCard:
-    """As `transformers.modelcard.TrainingSummary`, with a loss curve and a table of evaluations.
+    """Write the model card of a training: a loss curve and a table of evaluations.
+
+    As `transformers.modelcard.TrainingSummary`, with a picture and more tables.
 
     Args:
         facts: facts of the training.

@@ -76,7 +76,9 @@ _upload_numbers = itertools.count(1)
 
 
 class PushInProgress:
-    """As `transformers.utils.PushInProgress`: the pending uploads.
+    """Hold the uploads to the Hub that are not finished.
+
+    As `transformers.utils.PushInProgress`.
 
     Args:
         jobs: futures.

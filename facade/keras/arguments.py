@@ -104,7 +104,9 @@ UNSUPPORTED: dict[str, str] = {
 @understand_old_names
 @dataclass(repr=False)
 class TFTrainingArguments(TrainingArguments):
-    """As `transformers.TFTrainingArguments` of versions 3 and 4, based on `TrainingArguments`.
+    """Hold the arguments of a `TFTrainer`.
+
+    As `transformers.TFTrainingArguments` of versions 3 and 4, based on `TrainingArguments`.
 
     `max_grad_norm` is the limit of each value of a gradient; as in the original it applies only if
     gradients are accumulated. `fp16` and `bf16` are the mixed precision of torch, and that of Keras

@@ -39,7 +39,9 @@ logger = logging.getLogger(__name__)
 
 
 class TFTrainer:
-    """As `transformers.TFTrainer` of versions 3 and 4, but on Lightning's loops.
+    """Train a Keras or TensorFlow model, evaluate it and predict with it, on Lightning's loops.
+
+    As `transformers.TFTrainer` of versions 3 and 4.
 
     It trains models of Keras on torch, and models that compute in TensorFlow, such as those of
     transformers 4. Each documented member is called by the running system and can be overridden:
@@ -459,19 +461,34 @@ class TFTrainer:
         return self.state.epoch or 0.0
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Any) -> None:
-        """As `Trainer.add_callback`."""
+        """Add a callback, see `Trainer.add_callback`.
+
+        Args:
+            callback: the callback, or a class that is made without arguments.
+        """
         self._engine.add_callback(callback)
 
     def pop_callback(self, callback: Any) -> Any:
-        """As `Trainer.pop_callback`."""
+        """Remove a callback, and return it.
+
+        Args:
+            callback: the callback, or its class.
+
+        Returns:
+            The callback that was removed, or None if the Trainer has none like it.
+        """
         return self._engine.pop_callback(callback)
 
     def remove_callback(self, callback: Any) -> None:
-        """As `Trainer.remove_callback`."""
+        """Remove a callback, if the Trainer has it.
+
+        Args:
+            callback: the callback, or its class.
+        """
         self._engine.remove_callback(callback)
 
     def is_world_process_zero(self) -> bool:
-        """As `Trainer.is_world_process_zero`."""
+        """Return whether this is the first process of all: the main one, which writes files."""
         return self._engine.is_world_process_zero()
 
     # --- helpers

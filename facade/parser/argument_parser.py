@@ -35,7 +35,9 @@ def HfArg(  # noqa: N802 - the documented name
     metadata: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """As `transformers.hf_argparser.HfArg`, but a dict of metadata that is passed is not changed.
+    """Declare a field of a dataclass, with what its option on the command line shows and accepts.
+
+    As `transformers.hf_argparser.HfArg`, but a dict of metadata that is passed is not changed.
 
     Args:
         aliases: Further names of the option, such as "-e"; one or a list.
@@ -45,6 +47,9 @@ def HfArg(  # noqa: N802 - the documented name
         default_factory: A function without arguments that makes the default.
         metadata: Further metadata; "choices" and "metavar" are meant for argparse too.
         **kwargs: Passed to `dataclasses.field`.
+
+    Returns:
+        A field of `dataclasses`.
     """
     said = {"aliases": aliases, "help": help}
     known = {
@@ -55,7 +60,9 @@ def HfArg(  # noqa: N802 - the documented name
 
 
 class HfArgumentParser(ArgumentParser):
-    """As `transformers.HfArgumentParser`, but a misspelt option is answered with the nearest one.
+    """Read dataclasses from a command line, a JSON or YAML file, or a dict.
+
+    As `transformers.HfArgumentParser`, but a misspelt option is answered with the nearest one.
 
     Each field of a dataclass is an option, written with underscores or with dashes; a truth value
     that is True by default has an opposite, `--no_x`. In the help the training arguments stand

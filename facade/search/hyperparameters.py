@@ -13,7 +13,10 @@ _BATCH_SIZES = [4, 8, 16, 32, 64]
 
 
 class BestRun(NamedTuple):
-    """As `transformers.trainer_utils.BestRun`: the result of `Trainer.hyperparameter_search`."""
+    """Result of `Trainer.hyperparameter_search`: the best trial.
+
+    As `transformers.trainer_utils.BestRun`.
+    """
 
     run_id: str
     """The number of the trial; with Ray its id."""
@@ -26,13 +29,17 @@ class BestRun(NamedTuple):
 
 
 def default_compute_objective(metrics: dict[str, float]) -> float | None:
-    """As `transformers.trainer_utils.default_compute_objective`.
+    """Compute the objective of a search from the metrics of an evaluation.
 
-    It is the sum of the metrics, or the loss if there are no metrics besides it.
+    As `transformers.trainer_utils.default_compute_objective`, which adds up memory and the seconds
+    of the preparation too.
 
     Args:
-        metrics: those of an evaluation. Speed and epoch are left out of the sum, and so are memory
-            and the seconds of the preparation, which the reference adds up too.
+        metrics: those of an evaluation. Speed, epoch, memory and the seconds of the preparation are
+            left out of the sum.
+
+    Returns:
+        The sum of the metrics, or `eval_loss` if there are no metrics besides it.
     """
     quality_metrics = []
     for name, value in metrics.items():
@@ -46,9 +53,15 @@ def default_compute_objective(metrics: dict[str, float]) -> float | None:
 
 
 def default_hp_space_optuna(trial: Trial) -> dict[str, Any]:
-    """As `transformers.trainer_utils.default_hp_space_optuna`.
+    """Suggest learning rate, number of epochs, seed and batch size for a trial of optuna.
 
-    The space has learning rate, number of epochs, seed and batch size.
+    The space is that of `transformers.trainer_utils.default_hp_space_optuna`.
+
+    Args:
+        trial: the trial that is asked for values.
+
+    Returns:
+        Values by the names of the training arguments.
     """
     return {
         "learning_rate": trial.suggest_float("learning_rate", 1e-6, 1e-4, log=True),
@@ -61,7 +74,15 @@ def default_hp_space_optuna(trial: Trial) -> dict[str, Any]:
 
 
 def default_hp_space_ray(trial: None) -> dict[str, Any]:
-    """As `transformers.trainer_utils.default_hp_space_ray`.
+    """Describe learning rate, number of epochs, seed and batch size for `ray.tune`.
+
+    The space is that of `transformers.trainer_utils.default_hp_space_ray`.
+
+    Args:
+        trial: ignored; Ray draws the values.
+
+    Returns:
+        Distributions by the names of the training arguments.
 
     Raises:
         ImportError: Ray is not installed.
@@ -76,7 +97,16 @@ def default_hp_space_ray(trial: None) -> dict[str, Any]:
 
 
 def default_hp_space_wandb(trial: None) -> dict[str, Any]:
-    """As `transformers.trainer_utils.default_hp_space_wandb`: the configuration of a sweep."""
+    """Describe learning rate, number of epochs, seed and batch size for a sweep of wandb.
+
+    The space is that of `transformers.trainer_utils.default_hp_space_wandb`.
+
+    Args:
+        trial: ignored.
+
+    Returns:
+        The configuration of a sweep.
+    """
     return {
         "method": "random",
         "metric": {"name": "objective", "goal": "minimize"},

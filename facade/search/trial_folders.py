@@ -10,7 +10,9 @@ _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 
 
 class TrialShortNamer:
-    """As `transformers.utils.hp_naming.TrialShortNamer`: a short name for the values of a trial.
+    """Make short names from the values of trials, and read them back.
+
+    As `transformers.utils.hp_naming.TrialShortNamer`.
 
         class Namer(TrialShortNamer):
             PREFIX = "lm"
@@ -29,7 +31,12 @@ class TrialShortNamer:
 
     @classmethod
     def set_defaults(cls, prefix: str, defaults: dict[str, Any]) -> None:
-        """Set the prefix of all names, and the values that are left out of them."""
+        """Set the prefix of all names, and the values that are left out of them.
+
+        Args:
+            prefix: the beginning of each name.
+            defaults: the default of each parameter, by its name.
+        """
         cls.PREFIX = prefix
         cls.DEFAULTS = defaults
 
@@ -50,6 +57,9 @@ class TrialShortNamer:
     def shortname(cls, params: dict[str, Any]) -> str:
         """Return the short name for the values of a trial.
 
+        Args:
+            params: values by the names of parameters.
+
         Raises:
             KeyError: a parameter has no default.
         """
@@ -68,6 +78,9 @@ class TrialShortNamer:
     @classmethod
     def parse_repr(cls, repr: str) -> dict[str, Any]:
         """Return the values for a short name, including the defaults that it leaves out.
+
+        Args:
+            repr: a name from `shortname`.
 
         Raises:
             ValueError: it is not a name that `shortname` returns.

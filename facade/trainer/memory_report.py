@@ -27,10 +27,10 @@ _STAGES = {
 
 
 class MemoryTracker:
-    """As `transformers.trainer_utils.TrainerMemoryTracker`: memory of each stage, and its peak.
+    """Measure how much memory each stage of a Trainer allocates, and its peak.
 
-    Only the outermost stage is measured: an evaluation in the middle of training belongs to the
-    training.
+    As `transformers.trainer_utils.TrainerMemoryTracker`. Only the outermost stage is measured: an
+    evaluation in the middle of training belongs to the training.
 
     Args:
         skip: measure nothing.
@@ -74,7 +74,10 @@ class MemoryTracker:
         self._watch.start()
 
     def stop_and_update_metrics(self, metrics: dict[str, Any] | None = None) -> None:
-        """As `stop`, for the stage of the method of the Trainer that calls this.
+        """End the stage of the method of the Trainer that calls this, see `stop`.
+
+        Args:
+            metrics: gets the memory of the stage, in bytes.
 
         Raises:
             ValueError: the caller is not one of these methods.

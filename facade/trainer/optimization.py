@@ -1,4 +1,4 @@
-"""Construction and checks of optimizer and schedule, and Trainer methods that read them."""
+"""Construction and checks of optimizer and schedule."""
 
 from __future__ import annotations
 
@@ -204,40 +204,12 @@ def is_attached(schedule: Any, optimizer: Any) -> bool:
     return False
 
 
-def get_learning_rates(self: Any) -> list[float]:
-    """As `transformers.Trainer.get_learning_rates`: one for each parameter group."""
-    return [group["lr"] for group in _required(self.optimizer).param_groups]
+def require_optimizer(optimizer: Optimizer | None) -> Optimizer:
+    """Return the optimizer of a Trainer.
 
-
-def get_num_trainable_parameters(self: Any) -> int:
-    """As `transformers.Trainer.get_num_trainable_parameters`."""
-    count = 0
-    for parameter in self.model.parameters():
-        if parameter.requires_grad:
-            # A parameter that DeepSpeed shards has the number of its elements in an attribute.
-            count += getattr(parameter, "ds_numel", parameter.numel())
-    return count
-
-
-def get_optimizer_group(self: Any, param: str | nn.Parameter | None = None) -> Any:
-    """As `transformers.Trainer.get_optimizer_group`: the group of a parameter.
-
-    Args:
-        param: a parameter, or its name in the model.
-
-    Returns:
-        Its group; without `param`, or for a parameter of no group, the parameters of all groups.
+    Raises:
+        ValueError: it does not exist yet.
     """
-    groups = _required(self.optimizer).param_groups
-    if isinstance(param, str):
-        param = self.model.get_parameter(param)
-    for group in groups:
-        if any(parameter is param for parameter in group["params"]):
-            return group
-    return [group["params"] for group in groups]
-
-
-def _required(optimizer: Any) -> Optimizer:
     if optimizer is None:
         raise ValueError("The Trainer has no optimizer yet. Call train(), or create_optimizer().")
     return optimizer

@@ -38,16 +38,24 @@ from .trainer import Trainer
 
 @understand_old_names
 class Seq2SeqTrainer(Trainer):
-    """As `transformers.Seq2SeqTrainer`, but for any model that has a method `generate`.
+    """Train sequence-to-sequence models, and evaluate what they generate.
 
-    With `predict_with_generate=True` the predictions of `evaluate` (where there is
-    `compute_metrics`) and of `predict` are generated token ids, and the loss is that of a forward
-    pass with the labels. Everything else is as in `Trainer`; so is the construction, with
-    `Seq2SeqTrainingArguments`.
+    As `transformers.Seq2SeqTrainer`, but for any model that has a method `generate`. With
+    `predict_with_generate=True` the predictions of `evaluate` (where there is `compute_metrics`)
+    and of `predict` are generated token ids, and the loss is that of a forward pass with the
+    labels. Everything else is as in `Trainer`.
 
     A model without a `generation_config` works too: `args.generation_config` and the keyword
     arguments of `evaluate` and `predict` are then passed to its `generate`, and predictions of
     different lengths are padded with -100.
+
+    Args:
+        args: the arguments, `Seq2SeqTrainingArguments`; by default those of the folder
+            `tmp_trainer`.
+        model, data_collator, train_dataset, eval_dataset, processing_class, model_init,
+            compute_loss_func, compute_metrics, callbacks, optimizers,
+            preprocess_logits_for_metrics, optimizer_cls_and_kwargs, eval_data_collator: see
+            `Trainer`.
 
     Raises:
         TypeError: the arguments are not `Seq2SeqTrainingArguments`, or the model cannot generate.
@@ -100,12 +108,19 @@ class Seq2SeqTrainer(Trainer):
 
     @staticmethod
     def load_generation_config(gen_config_arg: Any, kind: type | None = None) -> Any:
-        """As `transformers.Seq2SeqTrainer.load_generation_config`; a dict is fine too.
+        """Read the settings of a generation from any form of `generation_config`.
+
+        The constructor calls it if `args.generation_config` is set. As in transformers, where it
+        takes no dict.
 
         Args:
-            gen_config_arg: a value of `Seq2SeqTrainingArguments.generation_config`.
+            gen_config_arg: a value of `Seq2SeqTrainingArguments.generation_config`: an object, a
+                dict, a JSON file, a folder, or a name on the Hub.
             kind: class of the config; by default that of transformers where it is imported,
                 otherwise `dict`.
+
+        Returns:
+            The settings, checked: a new object of that class.
 
         Raises:
             FileNotFoundError: the path does not exist.
@@ -120,18 +135,24 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """As `transformers.Seq2SeqTrainer.evaluate`; `gen_kwargs` hold for each dataset of a dict.
+        """Evaluate the model, by generation with `predict_with_generate=True`.
+
+        Called and overridden as `Trainer.evaluate`.
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
             ignore_keys: outputs of the model that are not predictions.
-            metric_key_prefix: the metrics are called `{prefix}_loss`, ...
+            metric_key_prefix: the metrics are called `{prefix}_loss`, ...; for a dict
+                `{prefix}_{name}_loss`.
             gen_kwargs: keyword arguments of `generate`, such as `max_length` and `max_new_tokens`
-                (tokens) or `num_beams`. They go before the arguments of the training, and these
-                before the model's own settings.
+                (tokens) or `num_beams`, for each dataset of a dict. They go before the arguments of
+                the training, and these before the model's own settings.
 
         Returns:
-            The metrics.
+            The metrics by name, see `Trainer.evaluate`.
+
+        Raises:
+            ValueError: the dataset is missing, or has another name.
         """
         # Of several datasets each is evaluated by a separate call; those of the Trainer by name.
         datasets = eval_dataset
@@ -153,19 +174,22 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "test",
         **gen_kwargs: Any,
     ) -> PredictionOutput:
-        """As `transformers.Seq2SeqTrainer.predict`.
+        """Predict a dataset, by generation with `predict_with_generate=True`.
+
+        Called and overridden as `Trainer.predict`.
 
         Args:
-            test_dataset: the dataset.
+            test_dataset: the samples; labels are not needed.
             ignore_keys: outputs of the model that are not predictions.
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
-            gen_kwargs: see `evaluate`.
+            gen_kwargs: keyword arguments of `generate`, see `evaluate`.
 
         Returns:
-            Token ids and labels as int64 arrays of shape (samples, length), and the metrics; with
-            `num_return_sequences` all token ids of a sample stand one after the other. Both are
-            padded to the `max_length` of the model's generation config with the padding token;
-            where a batch is longer than that, rows of the others are filled up with -100.
+            `(predictions, label_ids, metrics)`: token ids and labels as int64 arrays of shape
+            (samples, length); with `num_return_sequences` all token ids of a sample stand one after
+            the other. Both are padded to the `max_length` of the model's generation config with the
+            padding token; where a batch is longer than that, rows of the others are filled up with
+            -100.
         """
         self._gen_kwargs = self._with_arguments(gen_kwargs)
         with self._gathering_sequences():
@@ -181,7 +205,10 @@ class Seq2SeqTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """As `transformers.Seq2SeqTrainer.prediction_step`: loss, generated tokens and labels.
+        """Compute the loss of one batch, and generate its predictions, without gradients.
+
+        Called by `evaluation_loop` for each batch. Without `predict_with_generate` it does the same
+        as `Trainer.prediction_step`. An override may generate in another way.
 
         Args:
             model: the model to evaluate.
@@ -189,6 +216,10 @@ class Seq2SeqTrainer(Trainer):
             prediction_loss_only: return nothing but the loss; nothing is generated.
             ignore_keys: outputs of the model that are not predictions.
             gen_kwargs: keyword arguments of `generate`; by default those of the running evaluation.
+
+        Returns:
+            The loss, a scalar; generated token ids and labels of shape (samples, length). Each is
+            None if it is absent.
         """
         if not self.args.predict_with_generate or prediction_loss_only:
             return super().prediction_step(

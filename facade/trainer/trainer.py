@@ -24,6 +24,7 @@ from ...lightning_modules.common.file_names import (
     PREFIX_CHECKPOINT_DIR,
     SCALER_NAME,
     SCHEDULER_NAME,
+    TRAINER_STATE_NAME,
 )
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.nested import nested_detach, to_device
@@ -68,11 +69,10 @@ from ..distributed.xla_device import print_metrics
 from ..evaluation.best_metric import BestMetric
 from ..evaluation.metrics import (
     Moment,
-    log_metrics,
     metrics_format,
-    save_metrics,
-    save_state,
+    print_metrics_table,
     speed_metrics,
+    write_metrics,
 )
 from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLength, TrainOutput
 from ..evaluation.sets import metrics_of
@@ -114,9 +114,11 @@ require_lightning()  # Lightning itself is imported when a training begins.
 
 @understand_old_names
 class Trainer:
-    """As `transformers.Trainer`, on PyTorch Lightning's loops, strategies and precision plugins.
+    """Train a PyTorch model, evaluate it and predict with it, on Lightning's loops.
 
-    Every documented method is called by the running system and can be overridden. Nothing of
+    It has the constructor, the methods and the numbers of `transformers.Trainer`; strategies and
+    precision are Lightning's. Every documented method is called by the running system and can be
+    overridden; its description says when it is called, and what it has to return. Nothing of
     Lightning is built before `train`, `evaluate` or `predict`, so arguments may be changed until
     then; `print(trainer.plan)` shows what they become.
 
@@ -410,7 +412,13 @@ class Trainer:
         return {name: value for name, value in vars(self).items() if name not in components}
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As `transformers.Trainer.create_accelerator_and_postprocess`, before a model exists."""
+        """Set `accelerator` and `gather_function`, and the flags of FSDP and DeepSpeed.
+
+        The constructor calls it once, before there is a model, and a hyperparameter search whenever
+        it changes the arguments. An override calls this method, and may then change
+        `self.accelerator` or replace `self.gather_function`, which gathers predictions and labels
+        of all processes.
+        """
         self.accelerator = Accelerator(self.args)
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
         construction.set_backend_flags(self)
@@ -440,7 +448,19 @@ class Trainer:
     # Data.
 
     def get_train_dataloader(self) -> DataLoader:
-        """As `transformers.Trainer.get_train_dataloader`: shuffled, sharded over the processes."""
+        """Return the loader of the training data: shuffled, and sharded over the processes.
+
+        Called once when a training begins, and again for each batch size that
+        `auto_find_batch_size` tries. An override may return any iterable of batches, with a length
+        or with `max_steps`. A plain `DataLoader` is used as it is; `accelerator.prepare` or
+        `build_loader` shard it over the processes.
+
+        Returns:
+            A loader whose batches have `args.train_batch_size` samples, this process's share.
+
+        Raises:
+            ValueError: the Trainer has no `train_dataset`.
+        """
         if self.train_dataset is None:
             raise ValueError("Training needs data: pass train_dataset=... to the Trainer.")
         return self._get_dataloader(
@@ -452,14 +472,22 @@ class Trainer:
         )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """As `transformers.Trainer.get_eval_dataloader`.
+        """Return the loader of an evaluation, sharded over the processes.
+
+        Samples keep the order of the dataset. Called by each `evaluate`. An override may return any
+        iterable of batches.
 
         Args:
             eval_dataset: a dataset, or the name of one in a dict of them; by default the Trainer's
                 `eval_dataset`.
 
+        Returns:
+            A loader whose batches have `args.eval_batch_size` samples, this process's share. With
+            `dataloader_persistent_workers` it is kept, and returned again for the same name.
+
         Raises:
             ValueError: the dataset is missing, or has another name.
+            TypeError: it is not a dataset.
         """
         # Loaders with persistent workers are kept.
         key = "eval"
@@ -477,7 +505,21 @@ class Trainer:
         )
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        """As `transformers.Trainer.get_test_dataloader`."""
+        """Return the loader of a prediction, sharded over the processes.
+
+        Samples keep the order of the dataset. Called by each `predict`. An override may return any
+        iterable of batches.
+
+        Args:
+            test_dataset: the samples to predict; labels are not needed.
+
+        Returns:
+            A loader whose batches have `args.eval_batch_size` samples, this process's share.
+
+        Raises:
+            ValueError: the dataset is None.
+            TypeError: it is not a dataset.
+        """
         checks.require_dataset(test_dataset, "test_dataset")
         return self._get_dataloader(
             dataset=test_dataset,
@@ -487,7 +529,21 @@ class Trainer:
         )
 
     def num_examples(self, dataloader: DataLoader) -> int:
-        """As `transformers.Trainer.num_examples`: the samples behind a loader, or an estimate."""
+        """Count the samples behind a loader, over all processes.
+
+        Called when a training or an evaluation begins, for the length of a training and for
+        messages.
+
+        Args:
+            dataloader: a loader, usually one of the three methods above.
+
+        Returns:
+            The length of its dataset; where that has none, the batches of the loader times
+            `per_device_train_batch_size`.
+
+        Raises:
+            TypeError: the loader has no length either.
+        """
         try:
             dataset = getattr(dataloader, "whole_dataset", dataloader.dataset)
             return len(cast(Sized, dataset))
@@ -542,7 +598,11 @@ class Trainer:
     # Optimizer and schedule.
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """As `transformers.Trainer.create_optimizer_and_scheduler`; `train` calls it.
+        """Create the optimizer, and then the schedule of its learning rate.
+
+        Called once in each training, when the model is in its place: on its device and, under FSDP,
+        sharded. An override sets `self.optimizer` and `self.lr_scheduler`; it usually overrides one
+        of the two methods called here instead.
 
         Args:
             num_training_steps: optimizer steps of the whole training.
@@ -555,21 +615,60 @@ class Trainer:
         self.create_scheduler(num_training_steps=num_training_steps)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """As `transformers.Trainer.create_optimizer`: made once; one that was passed in stays."""
+        """Create the optimizer, unless the Trainer has one.
+
+        Called by `create_optimizer_and_scheduler`. An override sets `self.optimizer`, of the
+        parameters of `self.model`, and returns it.
+
+        Args:
+            model: the model whose parameters it gets; by default the Trainer's.
+
+        Returns:
+            `self.optimizer`. That of the arguments has two groups: parameters of
+            `get_decay_parameter_names`, with `args.weight_decay`, and the others without; more
+            groups with `parameter_rules`.
+
+        Raises:
+            ValueError, ImportError: the optimizer lacks what it needs, or is not installed.
+        """
         return optimization.create_optimizer(self, model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
-        """As `transformers.Trainer.create_scheduler`: made once; one that was passed in stays."""
+        """Create the schedule of the learning rate, unless the Trainer has one.
+
+        Called by `create_optimizer_and_scheduler`, after `create_optimizer`. An override sets
+        `self.lr_scheduler` and returns it. It is stepped after each optimizer step; a
+        `ReduceLROnPlateau` after each evaluation.
+
+        Args:
+            num_training_steps: optimizer steps of the whole training.
+            optimizer: the optimizer whose rates it sets; by default the Trainer's.
+
+        Returns:
+            `self.lr_scheduler`.
+
+        Raises:
+            ValueError, TypeError: `lr_scheduler_kwargs` do not fit the schedule.
+        """
         return optimization.create_scheduler(self, num_training_steps, optimizer)
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(
         args: Any, model: nn.Module | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """As `transformers.Trainer.get_optimizer_cls_and_kwargs`: class and arguments, but for the
-        parameters.
+        """Return the class of the optimizer that arguments describe, and its keyword arguments.
 
-        GaLore, APOLLO and LOMO take their parameters from `model`.
+        Called by `create_optimizer`. An override returns both for another optimizer; its parameters
+        are grouped as usual.
+
+        Args:
+            args: the training arguments; `optim`, `optim_args`, `learning_rate` and the like are
+                read.
+            model: the model. GaLore, APOLLO and LOMO take their parameters from it; others ignore
+                it.
+
+        Returns:
+            The class, and the keyword arguments except the parameters.
 
         Raises:
             ImportError, ValueError: the optimizer is not installed, or lacks what it needs.
@@ -577,15 +676,63 @@ class Trainer:
         return optimizer_class_and_kwargs(optimizer_config(args), model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """As `transformers.Trainer.get_decay_parameter_names`.
+        """List the parameters that weight decay applies to.
 
-        Those are all parameters except biases and those of normalisation layers.
+        Called by `create_optimizer`. An override returns other names.
+
+        Args:
+            model: the model whose parameters are meant.
+
+        Returns:
+            Names as in `named_parameters()`: all except biases and the parameters of normalisation
+            layers.
         """
         return decay_parameter_names(model)
 
-    get_learning_rates = optimization.get_learning_rates
-    get_num_trainable_parameters = optimization.get_num_trainable_parameters
-    get_optimizer_group = optimization.get_optimizer_group
+    def get_learning_rates(self) -> list[float]:
+        """Return the present learning rate of each parameter group.
+
+        Raises:
+            ValueError: the Trainer has no optimizer yet.
+        """
+        optimizer = optimization.require_optimizer(self.optimizer)
+        return [group["lr"] for group in optimizer.param_groups]
+
+    def get_num_trainable_parameters(self) -> int:
+        """Count the numbers in all parameters of the model that get gradients.
+
+        Called when a training begins, for a message. Parameters that are sharded count whole.
+        """
+        count = 0
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                # A parameter that DeepSpeed shards has the number of its elements in an attribute.
+                count += getattr(parameter, "ds_numel", parameter.numel())
+        return count
+
+    def get_optimizer_group(
+        self, param: str | nn.Parameter | None = None
+    ) -> dict[str, Any] | list[list[nn.Parameter]]:
+        """Return the group of the optimizer that has a parameter.
+
+        Args:
+            param: a parameter, or its name in the model.
+
+        Returns:
+            Its group, a dict with `params`, `lr` and further options; without `param`, or for a
+            parameter of no group, the parameters of all groups.
+
+        Raises:
+            ValueError: the Trainer has no optimizer yet.
+            AttributeError: the model has no parameter of that name.
+        """
+        groups = optimization.require_optimizer(self.optimizer).param_groups
+        if isinstance(param, str):
+            param = self.model.get_parameter(param)
+        for group in groups:
+            if any(parameter is param for parameter in group["params"]):
+                return group
+        return [group["params"] for group in groups]
 
     def _get_learning_rate(self) -> float:
         schedule: Any = self.lr_scheduler
@@ -605,7 +752,11 @@ class Trainer:
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """As `transformers.Trainer.train`; Lightning's loops do the work.
+        """Train the model, and return what became of it.
+
+        Lightning's loops do the work. When it returns, `self.model` has the weights of the last
+        step, or with `load_best_model_at_end` those of the best checkpoint, and `self.state` the
+        history of logs.
 
         Args:
             resume_from_checkpoint: a checkpoint folder to resume from; True for the newest intact
@@ -614,6 +765,10 @@ class Trainer:
             trial: the trial of a hyperparameter search.
             ignore_keys_for_eval: outputs of the model that are not predictions, for evaluations
                 during the training.
+
+        Returns:
+            `(global_step, training_loss, metrics)`: optimizer steps, the mean loss of them, and
+            runtime in seconds, samples and steps per second, and floating point operations.
 
         Raises:
             ValueError, FileNotFoundError: there is nothing to train on; the checkpoint is damaged,
@@ -635,7 +790,11 @@ class Trainer:
                 self._run = None
 
     def end(self) -> None:
-        """As `transformers.Trainer.end` of 5.18: wait for uploads, and leave the process group."""
+        """Wait for uploads to the Hub, and leave the process group.
+
+        Call it at the end of a script that starts other work in the same processes. As
+        `Trainer.end` of transformers 5.18 and later.
+        """
         self._finish_current_push()
         self.accelerator.end_training()
 
@@ -664,16 +823,26 @@ class Trainer:
         inputs: dict[str, Any],
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """As `transformers.Trainer.training_step`: forward and backward pass of one micro-batch.
+        """Compute the loss of one micro-batch and its gradients.
+
+        Called for each micro-batch: `gradient_accumulation_steps` times before an optimizer step.
+        It sets the mode of model and optimizer, calls `_prepare_inputs`, `compute_loss` and
+        `accelerator.backward`. An override may change the inputs, or what happens around this
+        method; one that replaces it calls `self.accelerator.backward(loss)`, adds gradients, and
+        neither steps nor clears them.
 
         Args:
-            model: the model to train.
-            inputs: keyword arguments of its `forward`.
-            num_items_in_batch: labels that count in the whole window of micro-batches, over all
-                processes.
+            model: the model to train; under DDP or FSDP the wrapper to call.
+            inputs: keyword arguments of its `forward`: a batch of the loader, on any device.
+            num_items_in_batch: labels that count in all micro-batches of the step, over all
+                processes; None where the model and the loss function do not take it.
 
         Returns:
-            The loss, detached; its sum over the window is the loss of the step.
+            The loss, a detached scalar on the device, divided so that the sum over the
+            micro-batches of a step is the loss of the step.
+
+        Raises:
+            TypeError: `compute_loss` returned something without a backward pass.
         """
         split, inputs = self._prepare_context_parallel_inputs(model, inputs)
         with split():
@@ -721,16 +890,28 @@ class Trainer:
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        """As `transformers.Trainer.compute_loss`; overrides may lack `num_items_in_batch`.
+        """Compute the loss of a batch: the method to override for another loss.
+
+        Called by `training_step` for each micro-batch, with gradients, and by `prediction_step`
+        without them and with `return_outputs=True`. An override may leave out `num_items_in_batch`;
+        its loss is then taken for a mean over the micro-batch, and weighed by the Trainer. One that
+        divides by `num_items_in_batch` itself sets `loss_is_scaled_for_ga = True`. It may take
+        labels out of `inputs`, and log further values by `self.record`.
 
         Args:
-            model: the model.
-            inputs: keyword arguments of its `forward`.
+            model: the model; call it as `model(**inputs)`.
+            inputs: keyword arguments of its `forward`, on its device.
             return_outputs: return what the model returned as well.
-            num_items_in_batch: see `training_step`.
+            num_items_in_batch: labels that count in all micro-batches of the step, over all
+                processes, to divide a sum of losses by; None in evaluations.
 
         Returns:
-            The loss, or the loss and the model's outputs.
+            The loss, a scalar tensor; with `return_outputs` the loss and the model's outputs, a
+            mapping or a tuple whose first element is the loss.
+
+        Raises:
+            ValueError: the model returned no loss.
+            TypeError: `inputs` is not a mapping; override this method for other batches.
         """
         if not isinstance(inputs, (dict, Mapping)):
             raise steps.wrong_batch(self, inputs)
@@ -785,11 +966,14 @@ class Trainer:
         return loss
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
-        """As `transformers.Trainer.compute_loss_context_manager`.
+        """Return the context in which `compute_loss` runs, in training and in evaluations.
 
-        It enters `autocast_smart_context_manager`, which a subclass may override.
-        Only the model's forward pass is cast in mixed precision; the rest of the loss is computed
-        in float32.
+        It enters `autocast_smart_context_manager`. An override may enter others, such as a
+        profiler's block, around that of this method.
+
+        Returns:
+            A context manager, entered once for each micro-batch. Only the model's forward pass is
+            cast in mixed precision; the rest of the loss is computed in float32.
         """
         contexts = ExitStack()
         autocast = self.autocast_smart_context_manager()
@@ -800,7 +984,18 @@ class Trainer:
     def autocast_smart_context_manager(
         self, cache_enabled: bool | None = True
     ) -> AbstractContextManager[Any]:
-        """As `transformers.Trainer.autocast_smart_context_manager`: empty."""
+        """Return a further context of `compute_loss`: an empty one.
+
+        Mixed precision is that of the forward pass, which Lightning's precision plugin casts. An
+        override may return `torch.autocast(...)` to cast the loss too.
+
+        Args:
+            cache_enabled: for overrides: keep the weights that were cast, until the end of the
+                block.
+
+        Returns:
+            A context manager, entered by `compute_loss_context_manager`.
+        """
         return nullcontext()
 
     def _maybe_log_save_evaluate(
@@ -845,7 +1040,20 @@ class Trainer:
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], torch.Tensor | int | None]:
-        """As `transformers.Trainer.get_batch_samples`: a step's micro-batches and their items."""
+        """Read the micro-batches of the next optimizer step, and count their items.
+
+        Called before each optimizer step. An override may filter or change the batches, and returns
+        as many as are to be trained in this step; an empty list ends the epoch.
+
+        Args:
+            epoch_iterator: yields the batches of this process.
+            num_batches: micro-batches of the step; fewer at the end of an epoch.
+            device: where a count that is a tensor goes to.
+
+        Returns:
+            The micro-batches, and their labels other than -100 over all processes: a number, or an
+            integer tensor of one element; None where the loss is not divided by them.
+        """
         batch_samples = list(itertools.islice(epoch_iterator, num_batches))
         return batch_samples, self._get_num_items_in_batch(batch_samples, device)
 
@@ -894,32 +1102,53 @@ class Trainer:
         return self._context_parallel.prepare(model, inputs)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
-        """As `transformers.Trainer.set_initial_training_values`: the length of the training.
+        """Compute how long a training is, from its arguments and its loader.
+
+        Called once when a training begins. An override returns a tuple of the same seven values.
+
+        Args:
+            args: the training arguments; `max_steps` goes before `num_train_epochs`.
+            dataloader: the loader of the training data.
+
+        Returns:
+            Epochs, optimizer steps of an epoch, samples of the dataset, samples of the whole
+            training, samples of an optimizer step, micro-batches of an epoch, and optimizer steps
+            of the whole training.
 
         Raises:
-            ValueError: neither the loader nor `max_steps` says how long it is.
+            ValueError: neither the loader nor `max_steps` gives a length.
         """
         return training_length(
             args, dataloader, self.get_total_train_batch_size(args), self.num_examples
         )
 
     def get_total_train_batch_size(self, args: Any) -> int:
-        """As `transformers.Trainer.get_total_train_batch_size`: samples of an optimizer step."""
+        """Compute the samples of an optimizer step, over all micro-batches and processes.
+
+        Called when a training begins. Processes that share samples (tensor, context and sequence
+        parallelism) count once.
+
+        Args:
+            args: the training arguments.
+
+        Returns:
+            The number of samples.
+        """
         ranks_per_copy = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
         copies = max(args.world_size // ranks_per_copy, 1)
         samples = samples_of_rank(self.args, self._train_batch_size)
         return samples * args.gradient_accumulation_steps * copies
 
     def get_sp_size(self) -> int:
-        """As `transformers.Trainer.get_sp_size`: processes that share a sequence by its heads."""
+        """Return how many processes share a sequence by its heads (`sp_size`); 1 for none."""
         return getattr(read_parallelism(self.args.parallelism_config), "sp_size", None) or 1
 
     def get_cp_size(self) -> int:
-        """As `transformers.Trainer.get_cp_size`: processes that share a sequence by its parts."""
+        """Return how many processes share a sequence by its parts (`cp_size`); 1 for none."""
         return getattr(read_parallelism(self.args.parallelism_config), "cp_size", None) or 1
 
     def get_tp_size(self) -> int:
-        """As `transformers.Trainer.get_tp_size`: processes that share one copy of each layer."""
+        """Return how many processes share each layer (`tp_size`); 1 for none."""
         groups = groups_of(self.args)
         return getattr(groups, "tp_size", None) or getattr(self.model, "_tp_size", None) or 1
 
@@ -946,7 +1175,12 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """As `transformers.Trainer.evaluate`, but linear in the number of predictions.
+        """Evaluate the model: loss, speed, and the metrics of `compute_metrics`.
+
+        Called at the intervals of `eval_strategy`, and by scripts. It calls `get_eval_dataloader`
+        and `evaluation_loop`, logs the metrics and fires `on_evaluate`. An override may add
+        metrics; what it returns decides which checkpoint is the best one, and what early stopping
+        and a search see. Time and memory grow linearly with the number of predictions.
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
@@ -955,7 +1189,11 @@ class Trainer:
                 `{prefix}_{name}_loss`.
 
         Returns:
-            The metrics.
+            The metrics by name: `{prefix}_loss`, those of `compute_metrics`, `{prefix}_runtime` in
+            seconds, and samples and steps per second.
+
+        Raises:
+            ValueError: the dataset is missing, or has another name.
         """
         if self._fitting is None:
             self._apply_arguments()
@@ -1007,12 +1245,13 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """As `transformers.Trainer.evaluation_loop`, run by Lightning's evaluation loop.
+        """Run the batches of a loader through `prediction_step`, gather and measure their results.
 
-        In the middle of a training it runs inside of `fit`; Lightning callbacks see the validation
-        hooks. Otherwise `evaluate` is a `validate`, and `predict` a `test`, of Lightning. The hooks
-        after a batch get `loss`, `predictions` and `label_ids` of it; those after the loop find the
-        metrics in `callback_metrics`.
+        Called by `evaluate` and `predict`. In the middle of a training it runs inside of
+        Lightning's `fit`, and Lightning callbacks see the validation hooks; otherwise `evaluate` is
+        a `validate`, and `predict` a `test`, of Lightning. The hooks after a batch get `loss`,
+        `predictions` and `label_ids` of it; those after the loop find the metrics in
+        `callback_metrics`. An override may change metrics, predictions and labels of the result.
 
         Args:
             dataloader: the batches, the Trainer's or another one.
@@ -1022,6 +1261,11 @@ class Trainer:
                 name says.
             ignore_keys: outputs of the model that are not predictions.
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
+
+        Returns:
+            `(predictions, label_ids, metrics, num_samples)`: arrays over the samples of all
+            processes, or None where they are not kept, shorter rows padded with -100; the metrics
+            with the prefix; the number of samples.
         """
         if prediction_loss_only is None:
             prediction_loss_only = self.args.prediction_loss_only
@@ -1043,10 +1287,24 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
     ) -> PredictionOutput:
-        """As `transformers.Trainer.predict`, but linear in the number of predictions.
+        """Predict a dataset, and measure the predictions where it has labels.
 
-        Returns predictions and labels as arrays over all samples, shorter rows padded with -100,
-        and the metrics, which are called `{metric_key_prefix}_loss`, ...
+        Called by scripts only. It calls `get_test_dataloader` and `evaluation_loop`, and fires
+        `on_predict`; nothing is logged. Time and memory grow linearly with the number of
+        predictions.
+
+        Args:
+            test_dataset: the samples; labels are not needed.
+            ignore_keys: outputs of the model that are not predictions.
+            metric_key_prefix: the metrics are called `{prefix}_loss`, ...
+
+        Returns:
+            `(predictions, label_ids, metrics)`: arrays over all samples, in the order of the
+            dataset, shorter rows padded with -100, a tuple of them where the model has several
+            outputs; `label_ids` is None without labels.
+
+        Raises:
+            ValueError: the dataset is None.
         """
         if self._fitting is None:
             self._apply_arguments()
@@ -1076,15 +1334,25 @@ class Trainer:
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """As `transformers.Trainer.prediction_step`: loss, predictions and labels of one batch.
+        """Compute loss, predictions and labels of one batch, without gradients.
 
-        Each is None if it is absent.
+        Called by `evaluation_loop` for each batch, with the model in evaluation mode. An override
+        may predict in another way, such as by generation.
 
         Args:
-            model: the model to evaluate.
-            inputs: keyword arguments of its `forward`.
+            model: the model to evaluate; under DDP or FSDP the wrapper to call.
+            inputs: keyword arguments of its `forward`: a batch of the loader, on any device.
             prediction_loss_only: return nothing but the loss.
-            ignore_keys: outputs of the model that are not predictions.
+            ignore_keys: outputs of the model that are not predictions; by default those that its
+                config names in `keys_to_ignore_at_inference`, or caches.
+
+        Returns:
+            The loss, a scalar; predictions and labels, detached, with the samples of the batch
+            along the first dimension: a tensor, or nested ones where there are several. Each is
+            None if it is absent.
+
+        Raises:
+            TypeError: `inputs` is not a mapping; override this method for other batches.
         """
         if not isinstance(inputs, (dict, Mapping)):
             raise steps.wrong_batch(self, inputs)
@@ -1234,14 +1502,20 @@ class Trainer:
             self._callback_states.restore_exported()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As `transformers.Trainer.save_model`: the model, its processing class, the arguments.
+        """Save the model, its processing class and the arguments into a folder.
+
+        Called for each checkpoint, by `push_to_hub`, and by scripts. All processes have to call it,
+        as each may hold a part of the weights; the main one writes. An override may write further
+        files into `output_dir`, or other weights.
 
         Args:
-            output_dir: the folder, by default that of the arguments. Written by the main process
-                only.
+            output_dir: the folder, by default that of the arguments; made if needed.
+            _internal_call: set by the Trainer's own calls, which upload nothing. Otherwise the
+                model is uploaded where `push_to_hub` is set.
 
         Raises:
             ValueError: it is not a folder, but an address such as `s3://bucket/folder`.
+            DiskFullError: there is not enough space.
         """
         folder = str(self.args.output_dir)
         if output_dir is not None:
@@ -1272,11 +1546,15 @@ class Trainer:
     # Logs and metrics.
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As `transformers.Trainer.log`: into the history, and to all callbacks.
+        """Add values to the history, and pass them to all callbacks.
+
+        Called every `logging_steps`, after each evaluation, and at the end of a training. It adds
+        `epoch`, and with `include_num_input_tokens_seen` the tokens. An override may add to `logs`,
+        or leave some out, before it calls this method; it returns nothing.
 
         Args:
-            logs: what to log; the epoch is added.
-            start_time: when the training began, for tokens per second.
+            logs: numbers by name; the dict is changed in place.
+            start_time: when the training began, in seconds of `time.time()`, for tokens per second.
         """
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
@@ -1312,7 +1590,11 @@ class Trainer:
         record(values)
 
     def store_flos(self) -> None:
-        """As `transformers.Trainer.store_flos`: add the operations of all processes up to now."""
+        """Add the floating point operations of all processes since the last call to the state.
+
+        Called before each checkpoint and at the end of a training. All processes have to call it.
+        It sets `state.total_flos`, and resets `current_flos`.
+        """
         total = self.current_flos
         if self.args.world_size > 1:
             device = _CPU
@@ -1324,9 +1606,17 @@ class Trainer:
         self.current_flos = 0.0
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """As `transformers.Trainer.floating_point_ops`.
+        """Count the floating point operations of a forward and a backward pass.
 
-        Those are six for each token and each parameter outside of the embeddings.
+        Called for each micro-batch. An override returns another number; `total_flos` in the logs is
+        their sum.
+
+        Args:
+            inputs: the batch.
+
+        Returns:
+            Six for each token and each parameter outside of the embeddings; 0 where the model has
+            no `num_parameters`, or the batch lacks its main input.
         """
         main_input = None
         if isinstance(inputs, Mapping):
@@ -1335,17 +1625,66 @@ class Trainer:
             return 0
         return 6 * main_input.numel() * self._parameter_counter.count()
 
-    log_metrics = log_metrics
-    metrics_format = staticmethod(metrics_format)
-    save_metrics = save_metrics
-    save_state = save_state
+    def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
+        """Print metrics as a table, in the first process.
+
+        Args:
+            split: `train`, `eval` or `test`, for the heading.
+            metrics: as `train`, `evaluate` and `predict` return them.
+        """
+        if self.is_world_process_zero():
+            print_metrics_table(split, self.metrics_format(metrics))
+
+    @staticmethod
+    def metrics_format(metrics: dict[str, float]) -> dict[str, Any]:
+        """Convert metrics to units that are easy to read.
+
+        Called by `log_metrics`; an override returns what is to be printed.
+
+        Args:
+            metrics: as `train`, `evaluate` and `predict` return them.
+
+        Returns:
+            The same names: memory in MB, runtimes as h:mm:ss, `total_flos` in GF, other numbers
+            with four decimals.
+        """
+        return metrics_format(metrics)
+
+    def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True) -> None:
+        """Write metrics to `{split}_results.json` in `output_dir`, in the first process.
+
+        Args:
+            split: `train`, `eval`, `test` or `all`.
+            metrics: as `train`, `evaluate` and `predict` return them.
+            combined: also merge them into `all_results.json`.
+
+        Raises:
+            ValueError: `all_results.json` is damaged.
+        """
+        if self.is_world_process_zero():
+            write_metrics(str(self.args.output_dir), split, metrics, combined=combined)
+
+    def save_state(self) -> None:
+        """Write the state to `trainer_state.json` in `output_dir`, in the first process.
+
+        That is the step, the history of logs and the best metric; weights, optimizer and random
+        generators are in checkpoints.
+        """
+        if self.is_world_process_zero():
+            self.state.save_to_json(os.path.join(str(self.args.output_dir), TRAINER_STATE_NAME))
+            self._object_store.written()
 
     # The Hub.
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """As `transformers.Trainer.init_hf_repo`: make a missing repository and its branch.
+        """Create the repository of the uploads on the Hub, and its branch, unless they exist.
 
-        `token` and `private` override `hub_token` and `hub_private_repo`.
+        Called by the constructor with `push_to_hub=True`, and by `push_to_hub`. It sets
+        `hub_model_id` in the main process; the others do nothing.
+
+        Args:
+            token: overrides `hub_token`.
+            private: overrides `hub_private_repo`.
 
         Raises:
             HfHubHTTPError, OfflineModeIsEnabled, HFValidationError: of `huggingface_hub`, with what
@@ -1366,11 +1705,23 @@ class Trainer:
         dataset: str | list[str] | None = None,
         dataset_args: str | list[str] | None = None,
     ) -> None:
-        """As `transformers.Trainer.create_model_card`, with more tables and a loss curve.
+        """Write a model card, `README.md`, and `loss_curve.svg` into `output_dir`.
 
-        Writes `README.md` and `loss_curve.svg` into `output_dir`, and keeps the tags of an older
-        card. Works offline. Values that are not given are derived from model, data and arguments
-        where possible.
+        Called by `push_to_hub`, for uploads of checkpoints, and by scripts; the main process
+        writes. It keeps the tags of an older card, and works offline. Values that are not given are
+        derived from model, data and arguments where possible. An override may write another card,
+        and may take some of the parameters only.
+
+        Args:
+            language: language of the model, such as "en".
+            license: identifier of the license; by default that of `finetuned_from`.
+            tags: one tag, or several.
+            model_name: heading of the card; by default the name of the repository or of the folder.
+            finetuned_from: repository of the model that training started with.
+            tasks: identifiers of tasks on the Hub, such as "text-classification".
+            dataset_tags: identifiers of the datasets on the Hub.
+            dataset: names of the datasets as they are shown.
+            dataset_args: their configurations or splits, as they are shown.
         """
         facts = dict(locals())
         del facts["self"]
@@ -1386,12 +1737,19 @@ class Trainer:
         private: bool | None = None,
         **kwargs: Any,
     ) -> CommitInfo | Future[CommitInfo] | None:
-        """As `transformers.Trainer.push_to_hub`: save model and card, and upload `output_dir`.
+        """Save the model and its card, and upload `output_dir` to the Hub.
 
-        Checkpoints in it are left out, as is what begins with an underscore. Where the model is
-        sharded all processes have to call it. `token`, `revision` and `private` override the
-        arguments of these names, `blocking` waits for the upload, and `kwargs` are those of
-        `create_model_card`.
+        Called by scripts, and by `save_model` with `push_to_hub=True`. Checkpoints in the folder
+        are left out, as is what begins with an underscore. Where the model is sharded all processes
+        have to call it. Fires `on_push_begin`.
+
+        Args:
+            commit_message: subject of the commit.
+            blocking: wait for the upload.
+            token: overrides `hub_token`.
+            revision: branch; overrides `hub_revision`.
+            private: overrides `hub_private_repo`.
+            kwargs: arguments of `create_model_card`.
 
         Returns:
             The commit, or with `blocking=False` a future of it; None on processes other than the
@@ -1442,15 +1800,16 @@ class Trainer:
         hp_name: Callable[[Any], str] | None = None,
         **kwargs: Any,
     ) -> BestRun | list[BestRun]:
-        """As `transformers.Trainer.hyperparameter_search`; each trial begins from the arguments.
+        """Search for the arguments that give the best evaluations, one training for each trial.
 
+        Each trial begins from the arguments as they are, with a new model of `model_init`.
         Afterwards the arguments have their values again, and the Trainer holds the best model
         (`final_model`); `study` is the study. In several processes all stop together, and each gets
         the result.
 
         Args:
-            hp_space: a trial -> values by name of a training argument; by default the reference's
-                space.
+            hp_space: a trial -> values by name of a training argument; by default the space of
+                transformers.
             compute_objective: metrics -> a number, or several; also the name of a metric, or a list
                 of names.
             n_trials: number of trials; may be None with `timeout`.
@@ -1480,7 +1839,21 @@ class Trainer:
             self._trial = None
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
-        """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""
+        """Make a new model by `model_init`.
+
+        Called by the constructor where no model was passed, and when each training and each trial
+        begins.
+
+        Args:
+            trial: passed to `model_init` if that takes an argument.
+
+        Returns:
+            The model.
+
+        Raises:
+            RuntimeError: there is no `model_init`, it takes several arguments, or it returned None.
+            TypeError: it returned something that is not a model.
+        """
         if self.model_init is None:
             raise checks.MissingModelError(
                 "The Trainer needs a model. Pass model=... or model_init=... to it."
@@ -1509,7 +1882,16 @@ class Trainer:
     # Callbacks and processes.
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Callback) -> None:
-        """As `transformers.Trainer.add_callback`; also takes callbacks of Lightning."""
+        """Add a callback of the Trainer, or one of Lightning.
+
+        Args:
+            callback: the callback, or a class that is made without arguments. It is called after
+                those that were added before.
+
+        Raises:
+            TypeError: it has no event of either kind.
+            ValueError: a callback of Lightning that would have no effect here, with the reason.
+        """
         if is_lightning_callback(callback):
             check_callback(callback)
             if isinstance(callback, type):
@@ -1520,7 +1902,14 @@ class Trainer:
             lend_save_model(self, self.callback_handler.callbacks[-1])
 
     def pop_callback(self, callback: Any) -> TrainerCallback | Callback | None:
-        """As `transformers.Trainer.pop_callback`: remove a callback and return it, or None."""
+        """Remove a callback, and return it.
+
+        Args:
+            callback: the callback, or its class: then the first of that class.
+
+        Returns:
+            The callback that was removed, or None if the Trainer has none like it.
+        """
         if not is_lightning_callback(callback):
             return self.callback_handler.pop_callback(callback)
 
@@ -1530,18 +1919,22 @@ class Trainer:
         return None
 
     def remove_callback(self, callback: Any) -> None:
-        """As `transformers.Trainer.remove_callback`."""
+        """Remove a callback, if the Trainer has it.
+
+        Args:
+            callback: the callback, or its class: then the first of that class.
+        """
         if is_lightning_callback(callback):
             self.pop_callback(callback)
         else:
             self.callback_handler.remove_callback(callback)
 
     def is_local_process_zero(self) -> bool:
-        """As `transformers.Trainer.is_local_process_zero`: the first process of its machine."""
+        """Return whether this is the first process of its machine."""
         return self.args.local_process_index == 0
 
     def is_world_process_zero(self) -> bool:
-        """As `transformers.Trainer.is_world_process_zero`: the first process of all."""
+        """Return whether this is the first process of all: the main one, which writes files."""
         return self.args.process_index == 0
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
