@@ -38,8 +38,9 @@ EventResult: TypeAlias = "TrainerControl | None"
 
 
 class TrainerCallback:
-    """As `transformers.TrainerCallback`: override the events you care about; the others cost next
-    to nothing.
+    """Base of callbacks: override the events that you need; the others cost next to nothing.
+
+    As `transformers.TrainerCallback`.
 
     Every event is called as `event(args, state, control, **kwargs)`:
 
@@ -64,7 +65,15 @@ class TrainerCallback:
     """
 
     def record(self, **values: Any) -> None:
-        """Add values to the next log; see `Trainer.record`."""
+        """Add values to the next log, and in an evaluation to its metrics; see `Trainer.record`.
+
+        Args:
+            values: numbers, or tensors with one element, by name.
+
+        Raises:
+            RuntimeError: neither a training nor an evaluation is running.
+            ValueError: a value is not a number, or a name is the Trainer's own, such as `loss`.
+        """
         record(values)
 
     def __getattr__(self, name: str) -> Any:

@@ -8,7 +8,9 @@ from .state import TrainerControl, TrainerState
 
 
 class DefaultFlowCallback(TrainerCallback):
-    """As `transformers.DefaultFlowCallback`: decides when to log, evaluate, save and stop.
+    """Decide when to log, evaluate, save and stop, by the strategies of the arguments.
+
+    As `transformers.DefaultFlowCallback`; the Trainer adds it.
 
     It reads the strategies from the arguments and the intervals from the state. It only sets
     switches, and resets none.

@@ -49,7 +49,9 @@ def _forwarded(event: str, *switches_to_reset: str) -> ForwardedEvent:
 
 
 class CallbackHandler(TrainerCallback):
-    """As `transformers.CallbackHandler`, but events that a callback does not override are skipped.
+    """Call the events of all callbacks, in the order in which they were added.
+
+    As `transformers.CallbackHandler`, but events that a callback does not override are skipped.
 
     All events go through `call_event`. The attributes can be replaced at any time, and callbacks
     may be appended to `callbacks`.

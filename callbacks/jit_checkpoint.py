@@ -56,7 +56,9 @@ class SavingTrainer(Protocol):
 
 
 class CheckpointManager:
-    """As `transformers.trainer_jit_checkpoint.CheckpointManager`.
+    """Request a checkpoint after a SIGTERM.
+
+    As `transformers.trainer_jit_checkpoint.CheckpointManager`.
 
     Requests a checkpoint `kill_wait` seconds after a SIGTERM. `JITCheckpointCallback` is its own
     manager; a manager that a script assigns to `jit_manager` replaces its signal handling.

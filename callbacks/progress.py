@@ -45,7 +45,9 @@ class ProgressBar(Protocol):
 
 
 class ProgressCallback(TrainerCallback):
-    """As `transformers.ProgressCallback`, with current values beside the bar of tqdm.
+    """Show the progress of training and evaluations as bars of tqdm, with current values.
+
+    As `transformers.ProgressCallback`, with more values beside the bar.
 
     These are epoch, last losses, learning rate and speed. Speed is in tokens per second if input
     tokens are counted, otherwise in samples per second; it excludes evaluation and saving.
@@ -238,7 +240,10 @@ class ProgressCallback(TrainerCallback):
 
 
 class PrinterCallback(TrainerCallback):
-    """As `transformers.PrinterCallback`: prints each log, in process 0 of each machine."""
+    """Print each log, in process 0 of each machine.
+
+    As `transformers.PrinterCallback`; used with `disable_tqdm=True`.
+    """
 
     def on_log(
         self,

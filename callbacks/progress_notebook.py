@@ -28,7 +28,9 @@ _HIDDEN_METRICS = (
 
 
 class NotebookProgressCallback(ProgressCallback):
-    """As `transformers.utils.notebook.NotebookProgressCallback`: a bar, and a table of metrics.
+    """Show the progress of a training in a notebook: a bar, and a table of metrics.
+
+    As `transformers.utils.notebook.NotebookProgressCallback`.
 
     The Trainer uses it by default in the kernel of a notebook. The bar shows steps, elapsed and
     remaining time, epoch, last losses, learning rate and speed. The table below has a row for each

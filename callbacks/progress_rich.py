@@ -18,7 +18,9 @@ _WIDE = 110
 
 
 class RichProgressCallback(ProgressCallback):
-    """As `ProgressCallback`, but drawn by rich. In `callbacks` it replaces a `ProgressCallback`.
+    """Show the progress of training and evaluations as bars of rich.
+
+    In `callbacks` it replaces a `ProgressCallback`.
 
     It shows steps, elapsed and remaining time, epoch, last losses, learning rate and speed, and a
     second bar for evaluations and predictions. Logs are written above. Nothing is shown with

@@ -17,7 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 class ExportableState:
-    """As `transformers.ExportableState`: a mixin for callbacks whose progress is checkpointed.
+    """Mix into callbacks whose progress is kept in checkpoints.
+
+    As `transformers.ExportableState`.
 
     `state()` returns `{"args": {...}, "attributes": {...}}`, both of plain JSON values: `args` are
     the arguments to construct the object again, `attributes` are set on it afterwards.
@@ -31,7 +33,11 @@ class ExportableState:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Any:
-        """Build the object that `state()` described."""
+        """Build the object that `state()` described.
+
+        Args:
+            state: "args" of the constructor, and "attributes" to set.
+        """
         exported = cls(**state["args"])
         for name, value in state["attributes"].items():
             setattr(exported, name, value)
@@ -40,7 +46,10 @@ class ExportableState:
 
 @dataclass
 class TrainerControl(ExportableState):
-    """As `transformers.TrainerControl`: switches that callbacks set, and the loop resets."""
+    """Hold the switches that callbacks set, and the training loop reads and resets.
+
+    As `transformers.TrainerControl`.
+    """
 
     should_training_stop: bool = False
     """Leave training after the current step. Reset when the next training begins."""
@@ -97,7 +106,9 @@ def collect_states(candidates: Iterable[Any]) -> dict[str, Any]:
 
 @dataclass
 class TrainerState:
-    """As `transformers.TrainerState`, with the same JSON file, but written atomically.
+    """Hold the progress of a training: its steps, its history of logs, its best metric.
+
+    As `transformers.TrainerState`, with the same JSON file, but written atomically.
 
     One *step* is one update of the weights, however many micro-batches went into it.
     """
@@ -152,10 +163,13 @@ class TrainerState:
             self.stateful_callbacks = collect_states(self.stateful_callbacks)
 
     def save_to_json(self, json_path: str | os.PathLike[str]) -> None:
-        """As `transformers.TrainerState.save_to_json`, but a kill leaves the old file intact.
+        """Write the state to a JSON file; a kill leaves an older file intact.
 
         NaN and infinity are written as Python's json module does (`NaN`, `Infinity`). Numbers and
         arrays of numpy and torch are written as plain numbers and lists.
+
+        Args:
+            json_path: the file, usually `trainer_state.json`.
 
         Raises:
             TypeError: a value cannot be converted to JSON; nothing is written.
@@ -174,9 +188,12 @@ class TrainerState:
 
     @classmethod
     def load_from_json(cls, json_path: str | os.PathLike[str]) -> TrainerState:
-        """As `transformers.TrainerState.load_from_json`, but also for files of other versions.
+        """Read a state from a JSON file, also from one of another version.
 
         Unknown entries are ignored with a warning, missing entries take their defaults.
+
+        Args:
+            json_path: the file, usually `trainer_state.json`.
 
         Raises:
             FileNotFoundError: the file does not exist.
@@ -194,7 +211,9 @@ class TrainerState:
         return cls(**{name: entries[name] for name in entries.keys() & field_names})
 
     def compute_steps(self, args: Any, max_steps: int) -> None:
-        """As `transformers.TrainerState.compute_steps`: set the three intervals.
+        """Set the intervals of logs, evaluations and checkpoints, in steps.
+
+        The Trainer calls it when a training begins.
 
         Args:
             args: has `logging_steps`, `eval_steps` and `save_steps`; below 1 they are fractions of
@@ -213,9 +232,9 @@ class TrainerState:
     def init_training_references(
         self, trainer: Any, max_steps: int, num_train_epochs: int, trial: Any
     ) -> None:
-        """As `transformers.TrainerState.init_training_references`.
+        """Set the values that are known when training begins.
 
-        Sets the values that are known when training begins.
+        The Trainer calls it.
 
         Args:
             trainer: has `hp_name`, `_trial`, `is_local_process_zero()` and

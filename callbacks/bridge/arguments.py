@@ -129,7 +129,9 @@ _ALL_SETTINGS: dict[str, Any] = {**BRIDGE_SETTINGS, **TRAINER_SETTINGS}
 
 
 class BridgeArguments:
-    """As `transformers.TrainingArguments` for callbacks that read them; they cannot be set.
+    """Show a Lightning Trainer's settings as `TrainingArguments`, to callbacks that read them.
+
+    They cannot be set.
 
     Settings of Lightning are read from its Trainer at each access, the others are given to the
     bridge.
@@ -197,7 +199,7 @@ class BridgeArguments:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As `transformers.TrainingArguments.to_dict`: all settings, devices as text."""
+        """Return all settings by name, devices as text."""
         values: dict[str, Any] = {}
         for name in _ALL_SETTINGS:
             value = getattr(self, name)
@@ -206,7 +208,7 @@ class BridgeArguments:
         return values
 
     def to_sanitized_dict(self) -> dict[str, Any]:
-        """As `transformers.TrainingArguments.to_sanitized_dict`, for tables of hyperparameters.
+        """Return all settings by name, for tables of hyperparameters.
 
         Values other than numbers and strings are converted to text.
         """
@@ -217,7 +219,7 @@ class BridgeArguments:
         return values
 
     def to_json_string(self) -> str:
-        """As `transformers.TrainingArguments.to_json_string`."""
+        """Return all settings as JSON text."""
         return json.dumps(self.to_dict(), indent=2)
 
     def _greater_is_better(self) -> bool | None:

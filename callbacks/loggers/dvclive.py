@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 class DVCLiveCallback(LoggerCallback):
-    """As `transformers.integrations.DVCLiveCallback`, but keywords reach `dvclive.Live`.
+    """Log to DVCLive.
+
+    As `transformers.integrations.DVCLiveCallback`, but keywords reach `dvclive.Live`.
 
     A step of DVCLive is one log.
 

@@ -23,7 +23,9 @@ _COMET_MODES = ("get", "get_or_create", "create")
 
 
 class AzureMLCallback(LoggerCallback):
-    """As `transformers.integrations.AzureMLCallback`: logs numbers to the run of the script.
+    """Log numbers to the Azure ML run of the script.
+
+    As `transformers.integrations.AzureMLCallback`.
 
     Metrics keep the names of the logs (`loss`, `eval_loss`). Outside of Azure, azureml prints them.
 
@@ -64,7 +66,9 @@ class AzureMLCallback(LoggerCallback):
 
 
 class CodeCarbonCallback(LoggerCallback):
-    """As `transformers.integrations.CodeCarbonCallback`, but every training is measured.
+    """Measure the power and the emissions of a training with CodeCarbon.
+
+    As `transformers.integrations.CodeCarbonCallback`, but every training is measured.
 
     Writes `emissions.csv` to the output folder, in the first process of every machine, as each
     machine has its own power. `tracker.final_emissions_data` has the figures.
@@ -158,7 +162,9 @@ class CodeCarbonCallback(LoggerCallback):
 
 
 class CometCallback(PredictionLogger):
-    """As `transformers.integrations.CometCallback`, through the public methods of an experiment.
+    """Log to an experiment of Comet.
+
+    As `transformers.integrations.CometCallback`, through the public methods of an experiment.
 
     Environment variables, in addition to those of comet_ml itself (`COMET_API_KEY`,
     `COMET_WORKSPACE`, `COMET_OFFLINE_DIRECTORY`, ...):
@@ -265,7 +271,9 @@ class CometCallback(PredictionLogger):
 
 
 class FlyteCallback(LoggerCallback):
-    """As `transformers.integrations.FlyteCallback`, but only process 0 creates the deck.
+    """Store checkpoints in Flyte, and show the logs of a task.
+
+    As `transformers.integrations.FlyteCallback`, but only process 0 creates the deck.
 
     It works inside a Flyte task.
 

@@ -25,7 +25,9 @@ logger = logging.getLogger(__name__)
 
 
 class TensorBoardCallback(LoggerCallback):
-    """As `transformers.integrations.TensorBoardCallback`, but searches respect the log directory.
+    """Log to files of TensorBoard.
+
+    As `transformers.integrations.TensorBoardCallback`, but searches respect the log directory.
 
     Logs are written to `args.logging_dir`, otherwise to the environment variable
     `TENSORBOARD_LOGGING_DIR`, otherwise to `output_dir/runs/<date>_<host>`. Each trial of a

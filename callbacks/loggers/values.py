@@ -24,10 +24,16 @@ SUMMARY_NAMES = (
 
 
 def rewrite_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """As `transformers.integrations.rewrite_logs`: group the names for trackers.
+    """Group the names of logs, as trackers show them.
 
-    `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`. Names that begin with `eval_` or
-    `test_` are in that group, all others in `train`.
+    As `transformers.integrations.rewrite_logs`: `eval_loss` becomes `eval/loss`, `loss` becomes
+    `train/loss`. Names that begin with `eval_` or `test_` are in that group, all others in `train`.
+
+    Args:
+        logs: values by name.
+
+    Returns:
+        The values by their new names.
     """
     grouped = {}
     for name, value in logs.items():

@@ -31,7 +31,10 @@ logger = logging.getLogger(__name__)
 
 
 class WandbLogModel(str, Enum):
-    """As `transformers.integrations.integration_utils.WandbLogModel`: the models to upload."""
+    """Name the models that are uploaded to wandb: the values of `WANDB_LOG_MODEL`.
+
+    As `transformers.integrations.integration_utils.WandbLogModel`.
+    """
 
     CHECKPOINT = "checkpoint"
     """Every checkpoint, and the model at the end."""
@@ -59,7 +62,9 @@ class WandbLogModel(str, Enum):
 
 
 class WandbCallback(PredictionLogger):
-    """As `transformers.integrations.WandbCallback`, but searches leave the arguments unchanged.
+    """Log to a run of Weights and Biases.
+
+    As `transformers.integrations.WandbCallback`, but searches leave the arguments unchanged.
 
     Environment variables, in addition to those of wandb itself (`WANDB_API_KEY`,
     `WANDB_MODE=offline`, `WANDB_DIR`, `WANDB_RUN_ID` with `WANDB_RESUME`, ...):

@@ -33,7 +33,16 @@ def list_checkpoints(run_dir: StrPath) -> list[Path]:
 
 
 def get_last_checkpoint(folder: StrPath) -> str | None:
-    """As `transformers.trainer_utils.get_last_checkpoint`: the one with the highest step, or None.
+    """Find the checkpoint with the highest step in a folder.
+
+    As `transformers.trainer_utils.get_last_checkpoint`. It is not checked; `last_intact_checkpoint`
+    skips damaged ones.
+
+    Args:
+        folder: the folder that holds the checkpoints, such as `output_dir`.
+
+    Returns:
+        The path of its folder `checkpoint-<step>`, or None.
 
     Raises:
         FileNotFoundError: the folder does not exist.
@@ -86,7 +95,9 @@ def sort_checkpoints(
     *,
     newest: StrPath | None = None,
 ) -> list[str]:
-    """As `transformers.trainer_utils.sort_checkpoints`: the checkpoints in order of deletion.
+    """List the checkpoints of a folder, in the order in which they are deleted.
+
+    As `transformers.trainer_utils.sort_checkpoints`.
 
     The reference matches `PREFIX-*`, but here only `PREFIX-<digits>`: a user's `checkpoint-12-keep`
     is never deleted.
@@ -146,7 +157,9 @@ def rotate_checkpoints(
     newest: StrPath | None = None,
     spare: StrPath | None = None,
 ) -> bool:
-    """As `transformers.trainer_utils.rotate_checkpoints`, but safe against kills.
+    """Delete the oldest checkpoints of a folder, beyond a number to keep.
+
+    As `transformers.trainer_utils.rotate_checkpoints`, but safe against kills.
 
     A kill leaves no half of a checkpoint behind. The oldest are deleted first, until
     `save_total_limit` are left. The most recent and the best are never deleted, so that with a

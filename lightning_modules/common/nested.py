@@ -11,7 +11,16 @@ import torch
 
 
 def find_batch_size(tensors: Any) -> int | None:
-    """As `transformers.trainer_pt_utils.find_batch_size`: length of the first tensor or array."""
+    """Return the length of the first tensor or array in nested lists, tuples and mappings.
+
+    As `transformers.trainer_pt_utils.find_batch_size`.
+
+    Args:
+        tensors: a batch, or a part of one.
+
+    Returns:
+        The size of its first dimension; None if there is no tensor with dimensions.
+    """
     if isinstance(tensors, (torch.Tensor, np.ndarray)):
         if tensors.ndim == 0:
             return None
@@ -105,7 +114,16 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool) -> Any:
 
 
 def nested_detach(tensors: Any) -> Any:
-    """As `transformers.trainer_pt_utils.nested_detach`."""
+    """Detach all tensors in nested lists, tuples and mappings from their graph.
+
+    As `transformers.trainer_pt_utils.nested_detach`.
+
+    Args:
+        tensors: tensors, or a structure of them; other values stay as they are.
+
+    Returns:
+        The same structure.
+    """
     return map_nested(_detached, tensors)
 
 
@@ -116,9 +134,15 @@ def _detached(leaf: Any) -> Any:
 
 
 def nested_numpify(tensors: Any) -> Any:
-    """As `transformers.trainer_pt_utils.nested_numpify`: tensors become arrays.
+    """Convert all tensors in nested lists, tuples and mappings to arrays, on the CPU.
 
-    NumPy has no bfloat16, which becomes float32.
+    As `transformers.trainer_pt_utils.nested_numpify`. NumPy has no bfloat16, which becomes float32.
+
+    Args:
+        tensors: tensors, or a structure of them; other values stay as they are.
+
+    Returns:
+        The same structure.
     """
     return map_nested(to_numpy, tensors)
 

@@ -32,7 +32,9 @@ _DETERMINISTIC_ENVIRONMENT = {
 
 
 def set_seed(seed: int, deterministic: bool = False) -> None:
-    """As `transformers.set_seed`: seed Python, numpy and torch on every device.
+    """Seed the random generators of Python, NumPy and torch, on every device.
+
+    As `transformers.set_seed`.
 
     Args:
         seed: 0 to 2**32 - 1, a whole number of any type.
@@ -60,12 +62,17 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
 
 
 def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
-    """As `transformers.enable_full_determinism`: seed everything and give up speed for
-    reproducibility.
+    """Seed all random generators, and give up speed for repeatable results.
+
+    As `transformers.enable_full_determinism`. torch uses deterministic algorithms only, and cuDNN
+    and CUDA are set up so that they have them.
 
     Args:
         seed: see `set_seed`.
         warn_only: warn instead of raising where torch has no deterministic algorithm.
+
+    Raises:
+        ValueError, TypeError: see `set_seed`.
     """
     set_seed(seed)
     os.environ.update(_DETERMINISTIC_ENVIRONMENT)
@@ -75,7 +82,9 @@ def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
 
 
 def seed_worker(worker_id: int, num_workers: int, rank: int) -> None:
-    """As `transformers.trainer_utils.seed_worker`: the `worker_init_fn` of a data loader.
+    """Seed the random generators of a worker of a data loader: its `worker_init_fn`.
+
+    As `transformers.trainer_utils.seed_worker`.
 
     Pass it through `functools.partial`. The seed is torch's own in this worker, which differs
     between workers and epochs, plus `num_workers` for each rank. It wraps around at 2**32, where

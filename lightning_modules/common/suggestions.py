@@ -67,7 +67,9 @@ _LEAST_SHARE = 1 / 3
 
 
 class ExplicitEnum(str, Enum):
-    """As `transformers.utils.ExplicitEnum`, but its error suggests the nearest valid value.
+    """Base of named choices, whose members equal their text: `SchedulerType.LINEAR == "linear"`.
+
+    As `transformers.utils.ExplicitEnum`, but its error suggests the nearest valid value.
 
     A member equals its text: `SchedulerType.LINEAR == "linear"`.
 
@@ -85,7 +87,10 @@ class ExplicitEnum(str, Enum):
 
 
 class SchedulerType(ExplicitEnum):
-    """As `transformers.SchedulerType`: the learning-rate schedules by name."""
+    """Name the learning rate schedules: the values of `lr_scheduler_type`.
+
+    As `transformers.SchedulerType`.
+    """
 
     LINEAR = "linear"
     COSINE = "cosine"
@@ -107,7 +112,9 @@ class SchedulerType(ExplicitEnum):
 
 
 class OptimizerNames(ExplicitEnum):
-    """As `transformers.training_args.OptimizerNames`: every optimizer by name.
+    """Name the optimizers: the values of `optim`.
+
+    As `transformers.training_args.OptimizerNames`.
 
     Many of them are in optional libraries; if one is missing, the error says what to install.
     """

@@ -19,7 +19,9 @@ def get_length_grouped_indices(
     mega_batch_mult: int | None = None,
     generator: torch.Generator | None = None,
 ) -> list[int]:
-    """As `transformers.trainer_pt_utils.get_length_grouped_indices`, but sorted by numpy.
+    """Draw an order in which samples of similar length are in the same batches.
+
+    As `transformers.trainer_pt_utils.get_length_grouped_indices`, but sorted by numpy.
 
     A random order is cut into chunks of `mega_batch_mult` batches, and each chunk is sorted,
     longest first. Then the longest sample of all and the first one are swapped, so that memory
@@ -85,7 +87,9 @@ def _sort_rows(rows: np.ndarray, sizes: np.ndarray) -> None:
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """As `transformers.trainer_pt_utils.LengthGroupedSampler`.
+    """Sample in an order in which samples of similar length are in the same batches.
+
+    As `transformers.trainer_pt_utils.LengthGroupedSampler`.
 
     It reads a `datasets.Dataset` by column.
 

@@ -148,7 +148,13 @@ class _CachedLengths(NamedTuple):
 
 
 def has_length(dataset: Any) -> bool:
-    """As `transformers.trainer_utils.has_length`: whether `len()` works."""
+    """Return whether `len()` of a dataset or loader works.
+
+    As `transformers.trainer_utils.has_length`.
+
+    Args:
+        dataset: any object.
+    """
     try:
         len(dataset)
     except (TypeError, AttributeError, NotImplementedError):

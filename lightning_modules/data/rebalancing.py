@@ -13,7 +13,10 @@ from .order import random_order
 
 
 class BatchRebalanceSampler(BatchSampler):
-    """As `transformers.trainer_pt_utils.BatchRebalanceSampler` (5.17 and later): the same batches.
+    """Sample batches that cost the same in all processes and micro-batches of a step.
+
+    As `transformers.trainer_pt_utils.BatchRebalanceSampler` (5.17 and later), with the same
+    batches.
 
     The samples of an optimizer step are the next `effective_batch_size` of a random order, which
     depends on `seed` and the epoch alone. Sorted by length they are cut into as many groups as

@@ -33,7 +33,9 @@ def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
 
 
 class BatchCollector:
-    """As `transformers.trainer_pt_utils.EvalLoopContainer`, but linear in the number of batches.
+    """Collect the results of an evaluation, batch by batch, in the host's memory.
+
+    As `transformers.trainer_pt_utils.EvalLoopContainer`, but linear in the number of batches.
 
     Batches that are in the host's memory already are written straight into the result.
 

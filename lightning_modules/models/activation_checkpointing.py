@@ -25,7 +25,9 @@ _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 def enable_activation_checkpointing(
     model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: Any
 ) -> Callable[[], None]:
-    """As `transformers.Trainer`, through the model's own method, but for models without one too.
+    """Keep only the inputs of layers for the backward pass, which computes the rest again.
+
+    As the Trainer of transformers, through the model's own method, but for models without one too.
 
     A method `activation_checkpointing_enable` takes precedence over
     `gradient_checkpointing_enable`, the only one of older models of `transformers`. What these

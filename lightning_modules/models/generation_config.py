@@ -17,7 +17,9 @@ from . import inspection
 
 
 def read_generation_config(source: Any, config_class: Any = None) -> Any:
-    """As `transformers.Seq2SeqTrainer.load_generation_config`, for any class of generation configs.
+    """Read the settings of a generation from an object, a dict, a file, a folder or the Hub.
+
+    As `transformers.Seq2SeqTrainer.load_generation_config`, for any class of generation configs.
 
     Args:
         source: an object with the settings, which is copied; a dict; a JSON file; the folder of a

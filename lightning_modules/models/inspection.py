@@ -155,7 +155,16 @@ def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]
 
 
 def find_labels(model_class: type) -> list[str]:
-    """As `transformers.utils.find_labels`: the arguments of `forward` that hold labels."""
+    """List the arguments of a model's `forward` that hold labels.
+
+    As `transformers.utils.find_labels`.
+
+    Args:
+        model_class: the class of the model.
+
+    Returns:
+        Their names, in the order of the signature.
+    """
     names = inspect.signature(model_class.forward).parameters
     spans: set[str] = set()
     if "QuestionAnswering" in model_class.__name__:
@@ -164,9 +173,13 @@ def find_labels(model_class: type) -> list[str]:
 
 
 def can_return_loss(model_class: type) -> bool:
-    """As `transformers.utils.can_return_loss`: `forward` has `return_loss=True`.
+    """Return whether a model computes its loss without labels.
 
-    Such a model needs no labels for its loss.
+    As `transformers.utils.can_return_loss`: its `forward` has an argument `return_loss` that is
+    True by default.
+
+    Args:
+        model_class: the class of the model.
     """
     parameter = inspect.signature(model_class.forward).parameters.get("return_loss")
     return parameter is not None and parameter.default is True

@@ -29,7 +29,9 @@ def liger_patch() -> Callable[..., None]:
 
 
 def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
-    """As `transformers.integrations.apply_liger_kernel`: replace layers of a model in place.
+    """Replace layers of a model by Liger's kernels, in place.
+
+    As `transformers.integrations.apply_liger_kernel`.
 
     Args:
         model: a model of `transformers`, or a PEFT adapter around one; other models are not

@@ -14,7 +14,9 @@ from ..internals.torch_names import register_output
 
 
 class ModelOutput(OrderedDict):
-    """As `transformers.utils.ModelOutput`: a base for dataclasses with keys and indices.
+    """Base of dataclasses that models return, with keys and indices.
+
+    As `transformers.utils.ModelOutput`.
 
     The fields of an output are also accessible by key and index; fields that are None do not count.
     A subclass is a dataclass, whose fields have the default None, except the first. It is made from

@@ -13,7 +13,9 @@ _NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
 def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int]:
-    """As `transformers.trainer_utils.align_special_tokens` of 5.23.
+    """Set the special tokens of a tokenizer in the configs of a model.
+
+    As `transformers.trainer_utils.align_special_tokens` of 5.23.
 
     Model and generation config get the special tokens of the tokenizer. Tokens that the tokenizer
     lacks are not changed. A generation may end at any of several tokens: the tokenizer's end token

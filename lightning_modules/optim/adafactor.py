@@ -22,7 +22,10 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Adafactor(Optimizer):
-    """As `transformers.Adafactor`, but half-precision weights keep a float32 state in checkpoints.
+    """Optimize with second moments that are kept as means of rows and columns.
+
+    As `transformers.Adafactor`, but half-precision weights keep a float32 state in checkpoints.
+    Shazeer and Stern (arXiv:1804.04235).
 
     Per step, with gradient `G`, weights `X` and step `t` (from 1): `V` becomes
     `b V + (1 - b) (G^2 + eps[0])` with `b = 1 - t^decay_rate`, kept as the means of its rows and
@@ -226,7 +229,10 @@ def _to_float32(tensor: Tensor) -> Tensor:
 
 
 class AdafactorSchedule(LambdaLR):
-    """As `transformers.AdafactorSchedule`.
+    """Show the learning rates that an Adafactor with `relative_step` sets itself.
+
+    As `transformers.optimization.AdafactorSchedule`: a schedule that changes nothing, for code that
+    needs one.
 
     Shows the learning rates that an Adafactor with `relative_step` sets itself.
 
@@ -259,10 +265,15 @@ class AdafactorSchedule(LambdaLR):
 
 
 def get_adafactor_schedule(optimizer: Optimizer, initial_lr: float = 0.0) -> AdafactorSchedule:
-    """As `transformers.optimization.get_adafactor_schedule`.
+    """Create a schedule that shows the learning rates of an Adafactor with `relative_step`.
+
+    As `transformers.optimization.get_adafactor_schedule`.
 
     Args:
         optimizer: an `Adafactor`.
         initial_lr: rate shown before the first step.
+
+    Returns:
+        A schedule that changes nothing.
     """
     return AdafactorSchedule(optimizer, initial_lr)

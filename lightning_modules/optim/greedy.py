@@ -43,7 +43,10 @@ _STATE_NAMES = (
 
 
 class StreamingAverage:
-    """As `transformers.optimization.StreamingAverage`: the mean of the last values of a stream."""
+    """Average the last values of a stream of numbers.
+
+    As `transformers.optimization.StreamingAverage`.
+    """
 
     def __init__(self, window_size: int) -> None:
         """Set the length of the window.
@@ -80,7 +83,9 @@ class StreamingAverage:
 
 
 class GreedyLR(ReduceLROnPlateau):
-    """As `transformers.optimization.GreedyLR` (5.4 and later), but Lightning accepts it.
+    """Raise the learning rates while a metric improves, and lower them while it does not.
+
+    As `transformers.optimization.GreedyLR` (5.4 and later), but Lightning accepts it.
 
     Lightning expects a `ReduceLROnPlateau`, which is stepped with a metric. After more than
     `patience` steps in a row with a better metric all rates are divided by `factor`, after as many
@@ -185,7 +190,7 @@ class GreedyLR(ReduceLROnPlateau):
             self._streaming_avg = StreamingAverage(self.window_size)
 
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:
-        """As `transformers.optimization.GreedyLR.step`: set the next rates from a metric.
+        """Set the learning rates of the next steps from a metric.
 
         Args:
             metrics: the newest value of the metric.
@@ -291,17 +296,18 @@ class GreedyLR(ReduceLROnPlateau):
             print(f"Step {self.last_epoch}: the learning rate of group {index} {verb} {rate:.4e}.")
 
     def state_dict(self) -> dict[str, Any]:
-        """As `transformers.optimization.GreedyLR.state_dict`.
-
-        Settings, counters and the values in the window.
-        """
+        """Return settings, counters and the values in the window, for a checkpoint."""
         state = {name: getattr(self, name) for name in _STATE_NAMES}
         if self._streaming_avg is not None:
             state["_streaming_avg"] = self._streaming_avg.state_dict()
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As `transformers.optimization.GreedyLR.load_state_dict`: restore a `state_dict`."""
+        """Restore settings, counters and the values in the window.
+
+        Args:
+            state_dict: from `state_dict`.
+        """
         average = state_dict.get("_streaming_avg")
         names = [name for name in _STATE_NAMES if name in state_dict]
         super().load_state_dict({name: state_dict[name] for name in names})

@@ -22,7 +22,9 @@ _LAYERS_KEY = "layers"
 
 
 class LayerwiseOptimizer(Optimizer):
-    """As `transformers.trainer_pt_utils.LayerWiseDummyOptimizer`, but its state can be saved and
+    """Hold an optimizer for each parameter, which steps in the backward pass.
+
+    As `transformers.trainer_pt_utils.LayerWiseDummyOptimizer`, but its state can be saved and
     loaded.
 
     The inner optimizers step in every backward pass, as long as this object lives. Its own group
@@ -75,7 +77,9 @@ class LayerwiseOptimizer(Optimizer):
 
 
 class LayerwiseSchedule(LRScheduler):
-    """As `transformers.trainer_pt_utils.LayerWiseDummyScheduler`, but usable with a Trainer too.
+    """Hold a schedule for each parameter of a `LayerwiseOptimizer`.
+
+    As `transformers.trainer_pt_utils.LayerWiseDummyScheduler`, but usable with a Trainer too.
 
     Each parameter has a schedule, which steps after its optimizer. This object shows the rate of
     the first, and saves and loads the states of all. (The reference's Trainer shows a schedule that

@@ -92,7 +92,17 @@ def _schedule(
 
 
 def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaLR:
-    """As `transformers.get_constant_schedule`: `f = 1` at every step."""
+    """Keep the learning rate constant: its factor is `f = 1` at every step.
+
+    As `transformers.get_constant_schedule`.
+
+    Args:
+        optimizer: the optimizer whose learning rate is scheduled.
+        last_epoch: index of the last completed step, -1 for a new run.
+
+    Returns:
+        A schedule, to be stepped after each optimizer step.
+    """
     return _schedule(SchedulerType.CONSTANT, optimizer, curves.constant, last_epoch)
 
 
@@ -100,7 +110,21 @@ def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaL
 def get_constant_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, last_epoch: int = -1
 ) -> LambdaLR:
-    """As `transformers.get_constant_schedule_with_warmup`: `f = min(1, step / warmup)`."""
+    """Raise the learning rate from 0, and keep it: `f = min(1, step / warmup)`.
+
+    As `transformers.get_constant_schedule_with_warmup`.
+
+    Args:
+        optimizer: the optimizer whose learning rate is scheduled.
+        num_warmup_steps: optimizer steps of the rise from 0 to the full rate; may be 0.
+        last_epoch: index of the last completed step, -1 for a new run.
+
+    Returns:
+        A schedule, to be stepped after each optimizer step.
+
+    Raises:
+        ValueError: a number of steps is missing or invalid.
+    """
     return _schedule(
         SchedulerType.CONSTANT_WITH_WARMUP,
         optimizer,
@@ -114,9 +138,22 @@ def get_constant_schedule_with_warmup(
 def get_linear_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, last_epoch: int = -1
 ) -> LambdaLR:
-    """As `transformers.get_linear_schedule_with_warmup`.
+    """Raise the learning rate from 0, and let it fall to 0 along a line.
 
-    After the warm-up `f = (total - step) / (total - warmup)`.
+    As `transformers.get_linear_schedule_with_warmup`. After the warm-up the factor is `f = (total -
+    step) / (total - warmup)`.
+
+    Args:
+        optimizer: the optimizer whose learning rate is scheduled.
+        num_warmup_steps: optimizer steps of the rise from 0 to the full rate; may be 0.
+        num_training_steps: optimizer steps of the whole run, including the warm-up.
+        last_epoch: index of the last completed step, -1 for a new run.
+
+    Returns:
+        A schedule, to be stepped after each optimizer step.
+
+    Raises:
+        ValueError: a number of steps is missing or invalid.
     """
     return _schedule(
         SchedulerType.LINEAR,
@@ -136,10 +173,25 @@ def get_cosine_schedule_with_warmup(
     num_cycles: float = 0.5,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """As `transformers.get_cosine_schedule_with_warmup`.
+    """Raise the learning rate from 0, and let it fall to 0 along a cosine.
 
-    After the warm-up `f = (1 + cos(2 pi cycles progress)) / 2`: the annealing of Loshchilov and
-    Hutter, SGDR (arXiv:1608.03983), equation 5, without restarts.
+    As `transformers.get_cosine_schedule_with_warmup`. After the warm-up the factor is `f = (1 +
+    cos(2 pi cycles progress)) / 2`, where `progress` is the completed fraction of the steps after
+    the warm-up: the annealing of Loshchilov and Hutter, SGDR (arXiv:1608.03983), equation 5,
+    without restarts.
+
+    Args:
+        optimizer: the optimizer whose learning rate is scheduled.
+        num_warmup_steps: optimizer steps of the rise from 0 to the full rate; may be 0.
+        num_training_steps: optimizer steps of the whole run, including the warm-up.
+        num_cycles: periods of the cosine; half a period falls from 1 to 0.
+        last_epoch: index of the last completed step, -1 for a new run.
+
+    Returns:
+        A schedule, to be stepped after each optimizer step.
+
+    Raises:
+        ValueError: a number of steps is missing or invalid.
     """
     return _schedule(
         SchedulerType.COSINE,
@@ -161,10 +213,23 @@ def get_cosine_with_hard_restarts_schedule_with_warmup(
     num_cycles: int = 1,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """As `transformers.get_cosine_with_hard_restarts_schedule_with_warmup`.
+    """Raise the learning rate from 0, and let it fall to 0 along a cosine several times.
 
-    The factor falls from 1 to 0 `num_cycles` times: Loshchilov and Hutter, SGDR (arXiv:1608.03983),
-    equation 5, with restarts of equal length.
+    As `transformers.get_cosine_with_hard_restarts_schedule_with_warmup`: Loshchilov and Hutter,
+    SGDR (arXiv:1608.03983), equation 5, with restarts of equal length.
+
+    Args:
+        optimizer: the optimizer whose learning rate is scheduled.
+        num_warmup_steps: optimizer steps of the rise from 0 to the full rate; may be 0.
+        num_training_steps: optimizer steps of the whole run, including the warm-up.
+        num_cycles: how often the factor falls from 1 to 0.
+        last_epoch: index of the last completed step, -1 for a new run.
+
+    Returns:
+        A schedule, to be stepped after each optimizer step.
+
+    Raises:
+        ValueError: a number of steps is missing or invalid.
     """
     return _schedule(
         SchedulerType.COSINE_WITH_RESTARTS,
@@ -186,22 +251,27 @@ def get_polynomial_decay_schedule_with_warmup(
     power: float = 1.0,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """As `transformers.get_polynomial_decay_schedule_with_warmup`.
+    """Raise the learning rate from 0, and let it fall to `lr_end` along a polynomial.
 
-    After the warm-up `lr = (lr0 - lr_end) (1 - progress)^power + lr_end`, as in the BERT and
-    fairseq code bases. A warm-up as long as the run ends at `lr_end`, where the reference divides
-    by zero.
+    As `transformers.get_polynomial_decay_schedule_with_warmup`. After the warm-up `lr = (lr0 -
+    lr_end) (1 - progress)^power + lr_end`, where `progress` is the completed fraction of the steps
+    after the warm-up, as in the BERT and fairseq code bases. A warm-up as long as the run ends at
+    `lr_end`, where transformers divides by zero.
 
     Args:
-        optimizer: its default learning rate is `lr0`.
-        num_warmup_steps: optimizer steps of the warm-up.
-        num_training_steps: optimizer steps of the whole run.
+        optimizer: the optimizer whose learning rate is scheduled; its default is `lr0`.
+        num_warmup_steps: optimizer steps of the rise from 0 to the full rate; may be 0.
+        num_training_steps: optimizer steps of the whole run, including the warm-up.
         lr_end: learning rate (not a factor) at the end and after it.
         power: exponent of the decay.
         last_epoch: index of the last completed step, -1 for a new run.
 
+    Returns:
+        A schedule, to be stepped after each optimizer step.
+
     Raises:
-        ValueError: `lr_end` is not below the optimizer's learning rate.
+        ValueError: `lr_end` is not below the optimizer's learning rate, or a number of steps is
+            missing or invalid.
     """
     lr_start = optimizer.defaults["lr"]
     if not lr_start > lr_end:
@@ -227,12 +297,24 @@ def get_polynomial_decay_schedule_with_warmup(
 def get_inverse_sqrt_schedule(
     optimizer: Optimizer, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
 ) -> LambdaLR:
-    """As `transformers.get_inverse_sqrt_schedule`.
+    """Raise the learning rate from 0, and let it fall with the root of the steps.
 
-    After the warm-up `f = 1 / sqrt((step - warmup + timescale) / timescale)`: the decay of Vaswani
-    et al. (arXiv:1706.03762), equation 3, with the `timescale` of the big_vision code base. That is
-    the number of steps after which the rate has fallen to `1 / sqrt(2)`; by default the warm-up, or
-    10,000 without a warm-up.
+    As `transformers.get_inverse_sqrt_schedule`. After the warm-up the factor is `f = 1 / sqrt((step
+    - warmup + timescale) / timescale)`: the decay of Vaswani et al. (arXiv:1706.03762), equation 3,
+    with the `timescale` of the big_vision code base.
+
+    Args:
+        optimizer: the optimizer whose learning rate is scheduled.
+        num_warmup_steps: optimizer steps of the rise from 0 to the full rate; may be 0.
+        timescale: optimizer steps after the warm-up in which the rate falls to `1 / sqrt(2)`; by
+            default as many as the warm-up has, or 10,000 without a warm-up.
+        last_epoch: index of the last completed step, -1 for a new run.
+
+    Returns:
+        A schedule, to be stepped after each optimizer step.
+
+    Raises:
+        ValueError: a number of steps is missing or invalid.
     """
     if timescale is None:
         timescale = num_warmup_steps or 10_000
@@ -274,13 +356,27 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     min_lr: float | None = None,
     min_lr_rate: float | None = None,
 ) -> LambdaLR:
-    """As `transformers.get_cosine_with_min_lr_schedule_with_warmup`.
+    """Raise the learning rate from 0, and let it fall to a lowest rate along a cosine.
 
-    After the warm-up `f = c (1 - m) + m`, where `c` is the cosine: SGDR (arXiv:1608.03983),
-    equation 5, with the lowest rate as `min_lr`, or as the factor `m = min_lr_rate`.
+    As `transformers.get_cosine_with_min_lr_schedule_with_warmup`. After the warm-up the factor is
+    `f = c (1 - m) + m`, where `c` is the cosine of SGDR (arXiv:1608.03983), equation 5, and `m` the
+    lowest factor.
+
+    Args:
+        optimizer: the optimizer whose learning rate is scheduled.
+        num_warmup_steps: optimizer steps of the rise from 0 to the full rate; may be 0.
+        num_training_steps: optimizer steps of the whole run, including the warm-up.
+        num_cycles: periods of the cosine; half a period falls from 1 to 0.
+        last_epoch: index of the last completed step, -1 for a new run.
+        min_lr: the lowest learning rate.
+        min_lr_rate: the lowest factor; this or `min_lr` is passed.
+
+    Returns:
+        A schedule, to be stepped after each optimizer step.
 
     Raises:
-        ValueError: neither or both of `min_lr` and `min_lr_rate` are passed.
+        ValueError: neither or both of `min_lr` and `min_lr_rate` are passed, or a number of steps
+            is missing or invalid.
     """
     name = SchedulerType.COSINE_WITH_MIN_LR
     return _schedule(
@@ -306,14 +402,28 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> LambdaLR:
-    """As `transformers.get_cosine_with_min_lr_schedule_with_warmup_lr_rate`.
+    """Raise the learning rate from above 0, and let it fall to a lowest rate along a cosine.
 
-    The rate of step 0 is above 0: the factor of step `i` is the one that
-    `get_cosine_with_min_lr_schedule_with_warmup` has at `i + 1`. With `warmup_lr_rate`, the factor
-    of step 0, the warm-up is linear from there to 1 at its last step.
+    As `transformers.get_cosine_with_min_lr_schedule_with_warmup_lr_rate`. The factor of step `i` is
+    the one that `get_cosine_with_min_lr_schedule_with_warmup` has at `i + 1`.
+
+    Args:
+        optimizer: the optimizer whose learning rate is scheduled.
+        num_warmup_steps: optimizer steps in which the rate rises to its full value; may be 0.
+        num_training_steps: optimizer steps of the whole run, including the warm-up.
+        num_cycles: periods of the cosine; half a period falls from 1 to 0.
+        last_epoch: index of the last completed step, -1 for a new run.
+        min_lr: the lowest learning rate.
+        min_lr_rate: the lowest factor; this or `min_lr` is passed.
+        warmup_lr_rate: the factor of step 0, from which the warm-up is linear to 1 at its last
+            step; by default that of the first step from 0.
+
+    Returns:
+        A schedule, to be stepped after each optimizer step.
 
     Raises:
-        ValueError: neither or both of `min_lr` and `min_lr_rate` are passed.
+        ValueError: neither or both of `min_lr` and `min_lr_rate` are passed, or a number of steps
+            is missing or invalid.
     """
     name = SchedulerType.COSINE_WARMUP_WITH_MIN_LR
     start = None
@@ -345,7 +455,10 @@ def get_wsd_schedule(
     num_cycles: float = 0.5,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """As `transformers.get_wsd_schedule`: warm-up to 1, a stable phase, and a decay.
+    """Raise the learning rate, keep it in a stable phase, and let it fall.
+
+    As `transformers.get_wsd_schedule`: the schedule of Hu et al., MiniCPM (arXiv:2404.06395),
+    section 4; "1-sqrt" is the decay of Haegele et al. (arXiv:2405.18392).
 
     Hu et al., MiniCPM (arXiv:2404.06395), section 4; "1-sqrt" is the decay of Haegele et al.
     (arXiv:2405.18392).
@@ -404,21 +517,32 @@ def get_wsd_schedule(
 
 @_with_checked_numbers
 def get_reduce_on_plateau_schedule(optimizer: Optimizer, **kwargs: Any) -> ReduceLROnPlateau:
-    """As `transformers.get_reduce_on_plateau_schedule`: torch's `ReduceLROnPlateau`.
+    """Lower the learning rate when a metric does not improve: torch's `ReduceLROnPlateau`.
+
+    As `transformers.get_reduce_on_plateau_schedule`. The Trainer steps it after each evaluation,
+    with the metric of `metric_for_best_model`.
 
     Args:
-        optimizer: its learning rate is scheduled.
+        optimizer: the optimizer whose learning rate is scheduled.
         kwargs: parameters of `torch.optim.lr_scheduler.ReduceLROnPlateau`.
+
+    Returns:
+        A schedule, to be stepped with a metric.
     """
     return ReduceLROnPlateau(optimizer, **kwargs)
 
 
 def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> GreedyLR:
-    """As `transformers.optimization.get_greedy_schedule` (5.4 and later): a `GreedyLR`.
+    """Create a `GreedyLR`, which raises the rate while a metric improves, and lowers it otherwise.
+
+    As `transformers.optimization.get_greedy_schedule` of 5.4 and later.
 
     Args:
-        optimizer: its learning rate is scheduled.
+        optimizer: the optimizer whose learning rate is scheduled.
         kwargs: parameters of `GreedyLR`.
+
+    Returns:
+        A schedule, to be stepped with a metric.
     """
     return GreedyLR(optimizer, **kwargs)
 
@@ -453,7 +577,9 @@ def get_scheduler(
     num_training_steps: int | None = None,
     scheduler_specific_kwargs: Mapping[str, Any] | None = None,
 ) -> LRScheduler:
-    """As `transformers.get_scheduler`, but the inverse square root gets its own arguments too.
+    """Create a learning rate schedule by its name.
+
+    As `transformers.get_scheduler`, but the inverse square root gets its own arguments too.
 
     So it does in transformers 5.23 and later.
 
@@ -466,6 +592,10 @@ def get_scheduler(
         num_training_steps: optimizer steps of the whole run; needed by schedules that end.
         scheduler_specific_kwargs: the schedule's own arguments. Unknown arguments of the constant
             schedules and the inverse square root are ignored with a warning.
+
+    Returns:
+        A schedule, to be stepped after each optimizer step; those that wait for a metric, after
+        each evaluation with it.
 
     Raises:
         ValueError: the name is unknown, or a step count is missing.

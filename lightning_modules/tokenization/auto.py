@@ -142,7 +142,9 @@ def defaults_of(tokenizer_class: str | None, model_type: str | None) -> dict[str
 
 
 class AutoTokenizer:
-    """As `transformers.AutoTokenizer`, for tokenizer.json files of any class.
+    """Load the tokenizer of a model from a folder or from the Hub.
+
+    As `transformers.AutoTokenizer`, for tokenizer.json files of any class.
 
     The class named in the files has default settings: input names, padding side, special tokens
     that the vocabulary has. They apply here, too.
@@ -158,7 +160,20 @@ class AutoTokenizer:
     def from_pretrained(
         pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
     ) -> PreTrainedTokenizerFast:
-        """As `PreTrainedTokenizerFast.from_pretrained`, with defaults of the class in the files."""
+        """Load a tokenizer, with the defaults of the class that is named in its files.
+
+        Args:
+            pretrained_model_name_or_path: a folder, or the name of a repository on the Hub.
+            kwargs: settings of the tokenizer, such as `padding_side` and `pad_token`, which go
+                before those in the files; and options of the download, such as `revision`, `token`
+                and `cache_dir`.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            OSError: there is no tokenizer.json.
+        """
         kwargs = secret_values(kwargs)
         name = os.fspath(pretrained_model_name_or_path)
         files = files_of(name, **pop_hub_options(kwargs))

@@ -19,7 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class BatchEncoding(UserDict):
-    """As `transformers.BatchEncoding`: columns, with the words and characters of each token."""
+    """Hold the columns that a tokenizer returns, with the words and characters of each token.
+
+    As `transformers.BatchEncoding`: a dict whose columns are attributes, too.
+    """
 
     def __init__(
         self,
@@ -240,7 +243,10 @@ def _is_empty(values: Any) -> bool:
 
 
 def as_lists(values: Any) -> Any:
-    """As `transformers.utils.to_py_obj`: convert nested tensors and arrays to lists of numbers."""
+    """Convert nested tensors and arrays to lists of numbers.
+
+    As `transformers.utils.to_py_obj`.
+    """
     if isinstance(values, (int, float, str)) or values is None:
         return values
     if isinstance(values, Mapping):

@@ -52,14 +52,19 @@ _PADDING_ARGUMENTS = {
 
 
 class PreTrainedTokenizerBase(Padding, Chat, Saving):
-    """As `transformers.PreTrainedTokenizerBase`: the base of all tokenizers; here of one class."""
+    """Base of all tokenizers: here of `PreTrainedTokenizerFast` only.
+
+    As `transformers.PreTrainedTokenizerBase`; for `isinstance` in code that takes any tokenizer.
+    """
 
     vocab_files_names: dict[str, str] = {"tokenizer_file": "tokenizer.json"}
     slow_tokenizer_class = None
 
 
 class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
-    """As `transformers.PreTrainedTokenizerFast` (`TokenizersBackend` in 5.x), without transformers.
+    """Convert text to token ids and back, by a tokenizer.json.
+
+    As `transformers.PreTrainedTokenizerFast` (`TokenizersBackend` in 5.x), without transformers.
 
     The same ids, columns and files, from the same tokenizer.json; it can be called from several
     threads.

@@ -28,7 +28,10 @@ ALMOST_NO_LIMIT = int(1e20)
 
 
 class PaddingStrategy(ExplicitEnum):
-    """As `transformers.utils.PaddingStrategy`: to which length a tokenizer pads."""
+    """Name to which length a tokenizer pads: of the longest text, `max_length`, or not at all.
+
+    As `transformers.utils.PaddingStrategy`.
+    """
 
     LONGEST = "longest"
     MAX_LENGTH = "max_length"
@@ -36,7 +39,10 @@ class PaddingStrategy(ExplicitEnum):
 
 
 class TruncationStrategy(ExplicitEnum):
-    """As `transformers.tokenization_utils_base.TruncationStrategy`: which text of a pair is cut."""
+    """Name which text of a pair a tokenizer cuts.
+
+    As `transformers.tokenization_utils_base.TruncationStrategy`.
+    """
 
     ONLY_FIRST = "only_first"
     ONLY_SECOND = "only_second"
@@ -45,7 +51,10 @@ class TruncationStrategy(ExplicitEnum):
 
 
 class TensorType(ExplicitEnum):
-    """As `transformers.utils.TensorType`: what `return_tensors` takes; without MLX."""
+    """Name what a tokenizer returns: the values of `return_tensors`.
+
+    As `transformers.utils.TensorType`, without MLX.
+    """
 
     PYTORCH = "pt"
     NUMPY = "np"

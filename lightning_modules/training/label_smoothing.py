@@ -15,7 +15,9 @@ __all__ = ["LabelSmoother"]
 
 @dataclass
 class LabelSmoother:
-    """As `transformers.trainer_pt_utils.LabelSmoother`, bit for bit.
+    """Compute a cross entropy against labels that are smoothed over all classes.
+
+    As `transformers.trainer_pt_utils.LabelSmoother`, bit for bit.
 
     `(1 - epsilon) * nll + epsilon * mean over classes of -log p`, averaged over the labels that
     count: Szegedy et al. (arXiv:1512.00567), section 7.

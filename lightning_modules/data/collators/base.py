@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Batch = dict[str, Any]
 
 DataCollator = Callable[[list[Any]], dict[str, Any]]
-"""As `transformers.DataCollator`: the type of whatever makes a batch of samples."""
+"""The type of whatever makes a batch of samples, as `transformers.DataCollator`."""
 
 LABELS = ("label", "label_ids")
 """Columns that collators rename to "labels"."""
@@ -25,7 +25,9 @@ _ADVICE = "Asking-to-pad-a-fast-tokenizer"
 
 
 class DataCollatorMixin:
-    """As `transformers.DataCollatorMixin`: calls `torch_call` or `numpy_call`.
+    """Base of collators that make tensors or arrays, by `torch_call` or `numpy_call`.
+
+    As `transformers.DataCollatorMixin`.
 
     `return_tensors` decides which. A subclass has an attribute of that name, "pt" or "np", and the
     methods for those that it supports.
@@ -149,9 +151,9 @@ def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
 
 
 def to_numpy(values: Any) -> np.ndarray:
-    """As `transformers.data.data_collator.to_numpy`: an array of a tensor, array or nested lists.
+    """Convert a tensor, an array or nested lists to an array.
 
-    The tensor may be on any device.
+    As `transformers.data.data_collator.to_numpy`. The tensor may be on any device.
     """
     if isinstance(values, np.ndarray):
         return cast("NDArray[Any]", values)
@@ -163,8 +165,9 @@ def to_numpy(values: Any) -> np.ndarray:
 def torch_collate_batch(
     examples: Any, tokenizer: Any, pad_to_multiple_of: int | None = None
 ) -> torch.Tensor:
-    """As `_torch_collate_batch` in `transformers.data.data_collator`: pads only where lengths
-    differ.
+    """Make a tensor of token ids, padded only where lengths differ.
+
+    As `_torch_collate_batch` in `transformers.data.data_collator`.
 
     Args:
         examples: sequences of token ids: lists, arrays or tensors.
@@ -193,7 +196,10 @@ def torch_collate_batch(
 def numpy_collate_batch(
     examples: Any, tokenizer: Any, pad_to_multiple_of: int | None = None
 ) -> np.ndarray:
-    """As `torch_collate_batch`, with arrays: `_numpy_collate_batch` of the same module."""
+    """Make an array of token ids, padded only where lengths differ, see `torch_collate_batch`.
+
+    As `_numpy_collate_batch` in `transformers.data.data_collator`.
+    """
     if isinstance(examples[0], (list, tuple)):
         examples = [np.array(example, dtype=np.int64) for example in examples]
     length, all_have_it = _common_length([len(example) for example in examples], pad_to_multiple_of)

@@ -20,7 +20,9 @@ _KEEP_ALL = "set `remove_unused_columns=False` to pass all of them to the data_c
 
 
 def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -> Batch:
-    """As `transformers.default_data_collator`, but an error names the column.
+    """Stack the columns of samples into a batch, without padding.
+
+    As `transformers.default_data_collator`, but an error names the column.
 
     Labels differ where 5.3.0 loses something: numpy integers are of type long, as in 5.23, and not
     float; and if the first label is an integer and another one is not (1, then 1.7), all are
@@ -65,12 +67,30 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
 
 
 def torch_default_data_collator(features: Sequence[Any]) -> Batch:
-    """As `default_data_collator` with tensors; transformers has it in `data.data_collator`."""
+    """Stack the columns of samples into tensors, see `default_data_collator`.
+
+    As `torch_default_data_collator` in `transformers.data.data_collator`.
+
+    Args:
+        features: samples with the same columns.
+
+    Returns:
+        Column to a tensor of shape (samples, ...).
+    """
     return default_data_collator(features, "pt")
 
 
 def numpy_default_data_collator(features: Sequence[Any]) -> Batch:
-    """As `default_data_collator` with arrays; transformers has it in `data.data_collator`."""
+    """Stack the columns of samples into arrays, see `default_data_collator`.
+
+    As `numpy_default_data_collator` in `transformers.data.data_collator`.
+
+    Args:
+        features: samples with the same columns.
+
+    Returns:
+        Column to an array of shape (samples, ...).
+    """
     return default_data_collator(features, "np")
 
 
@@ -223,7 +243,10 @@ def _labels_numpy(values: list[Any], first: Any) -> np.ndarray:
 
 @dataclass
 class DefaultDataCollator(DataCollatorMixin):
-    """As `transformers.DefaultDataCollator`: `default_data_collator` with `return_tensors`."""
+    """Stack the columns of samples into a batch, see `default_data_collator`.
+
+    As `transformers.DefaultDataCollator`.
+    """
 
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
@@ -238,7 +261,9 @@ class DefaultDataCollator(DataCollatorMixin):
 
 
 class RemoveColumnsCollator:
-    """As `transformers.trainer_utils.RemoveColumnsCollator`.
+    """Leave out the columns that a model does not take, before samples become a batch.
+
+    As `transformers.trainer_utils.RemoveColumnsCollator`.
 
     It raises if the model takes none of the columns. Samples that are not dicts are passed to the
     collator as they are.

@@ -29,7 +29,9 @@ _SPECIAL = "special_tokens_mask"
 
 @dataclass
 class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMixin):
-    """As `transformers.DataCollatorForLanguageModeling`: the same draws, so the same batches.
+    """Pad token ids, and make the labels of masked or causal language modeling.
+
+    As `transformers.DataCollatorForLanguageModeling`, with the same draws, so the same batches.
 
     Better than 5.3.0: `seed=0` is a seed (as in 5.23); workers draw different numbers, also if the
     collator was used before they started (as in 5.24); for whole words, samples may have different
@@ -103,7 +105,12 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
             self.random_replace_prob = 0.0
 
     def get_generator(self, seed: int, return_tensors: str | None = None) -> Any:
-        """Return a generator of torch or numpy, as `return_tensors` or the attribute says."""
+        """Return a new generator, of torch or numpy.
+
+        Args:
+            seed: its seed.
+            return_tensors: "pt" or "np" in place of the attribute.
+        """
         if (return_tensors or self.return_tensors) == "np":
             return np.random.default_rng(seed)
         import torch
@@ -111,7 +118,11 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return torch.Generator().manual_seed(seed)
 
     def create_rng(self, return_tensors: str | None = None) -> None:
-        """Make the generator, see `get_generator`; a data worker adds its number to the seed."""
+        """Make the generator that masks are drawn from; a data worker adds its number to the seed.
+
+        Args:
+            return_tensors: "pt" or "np" in place of the attribute.
+        """
         assert self.seed is not None, "a generator needs a seed"
         seed = self.seed
         torch_data: Any = sys.modules.get("torch.utils.data")
@@ -152,7 +163,11 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return batch
 
     def numpy_call(self, examples: list[Any]) -> Any:
-        """As `torch_call`, but arrays, and draws from numpy's generators."""
+        """Return the batch as arrays, with draws from numpy's generators, see `torch_call`.
+
+        Args:
+            examples: mappings that the tokenizer can pad, or plain sequences of token ids.
+        """
         batch, special, spans = self._batch(examples, "np")
         if self.mlm:
             batch["input_ids"], batch["labels"] = self.numpy_mask_tokens(
@@ -213,7 +228,11 @@ def _probability(name: str, value: float | None) -> float:
 
 @dataclass
 class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
-    """As `transformers.DataCollatorForWholeWordMask`, deprecated and removed in later versions."""
+    """Mask whole words for language modeling; use `DataCollatorForLanguageModeling` instead.
+
+    As `transformers.DataCollatorForWholeWordMask`, which is deprecated, and removed in later
+    versions.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         warnings.warn(
@@ -231,9 +250,10 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
 
 @dataclass
 class DataCollatorForSOP(DataCollatorForLanguageModeling):
-    """As `transformers.DataCollatorForSOP`, deprecated and removed in later versions.
+    """Mask tokens, and keep the labels of the order of sentences.
 
-    Here it takes a tokenizer. That of 5.3.0 drops its arguments, so it cannot make a single batch.
+    As `transformers.DataCollatorForSOP`, which is deprecated, and removed in later versions. That
+    of 5.3.0 drops its arguments, so it cannot make a single batch; here it takes a tokenizer.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

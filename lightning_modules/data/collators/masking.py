@@ -139,11 +139,12 @@ class TorchMasking(Masking):
     def torch_mask_tokens(
         self, inputs: torch.Tensor, special_tokens_mask: Any = None, offset_mapping: Any = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `DataCollatorForLanguageModeling.torch_mask_tokens` of the reference; `inputs` are
-        changed.
+        """Mask token ids, in place, and return the labels of what was masked.
+
+        As `DataCollatorForLanguageModeling.torch_mask_tokens` of transformers.
 
         Args:
-            inputs: token ids, shape (samples, tokens).
+            inputs: token ids, shape (samples, tokens); changed.
             special_tokens_mask: 1 for tokens that are never masked; by default the tokenizer is
                 asked.
             offset_mapping: for whole words, the characters of each token, shape (samples, tokens,
@@ -181,7 +182,20 @@ class NumpyMasking(Masking):
     def numpy_mask_tokens(
         self, inputs: np.ndarray, special_tokens_mask: Any = None, offset_mapping: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As `torch_mask_tokens`, but arrays."""
+        """Mask token ids, in place, and return the labels of what was masked.
+
+        As `DataCollatorForLanguageModeling.numpy_mask_tokens` of transformers.
+
+        Args:
+            inputs: token ids, an array of shape (samples, tokens); changed.
+            special_tokens_mask: 1 for tokens that are never masked; by default the tokenizer is
+                asked.
+            offset_mapping: for whole words, the characters of each token, shape (samples, tokens,
+                2).
+
+        Returns:
+            the inputs of the model, and the labels, -100 where nothing is predicted.
+        """
         # Without a seed, the functions of numpy's global generator.
         binomial: Callable[..., Any] = np.random.binomial
         integers: Callable[..., Any] = np.random.randint

@@ -64,8 +64,9 @@ class _TensorsOrArrays(DataCollatorMixin):
 
 @dataclass
 class DataCollatorWithPadding(_Padding):
-    """As `transformers.DataCollatorWithPadding`, for any tokenizer or processor with a method
-    `pad`.
+    """Pad the samples of a batch to one length.
+
+    As `transformers.DataCollatorWithPadding`, for any tokenizer or processor with a method `pad`.
     """
 
     return_tensors: str = "pt"
@@ -87,11 +88,12 @@ class DataCollatorWithPadding(_Padding):
 
 @dataclass
 class DataCollatorForTokenClassification(_Padding, _TensorsOrArrays):
-    """As `transformers.DataCollatorForTokenClassification`, with any class that has `pad`; arrays
-    as in 5.23.
+    """Pad the samples of a batch, and their labels of each token.
 
-    5.3.0 cannot make arrays of labels that are called "label", and makes whole numbers of all other
-    columns. "label" or "labels", as the samples call it, are int64 of shape (samples, tokens).
+    As `transformers.DataCollatorForTokenClassification`, with any class that has `pad`; arrays as
+    in 5.23: 5.3.0 cannot make arrays of labels that are called "label", and makes whole numbers of
+    all other columns. "label" or "labels", as the samples call it, are int64 of shape (samples,
+    tokens).
     """
 
     label_pad_token_id: int = -100
@@ -112,18 +114,23 @@ class DataCollatorForTokenClassification(_Padding, _TensorsOrArrays):
 
 @dataclass
 class DataCollatorForMultipleChoice(_Padding, _TensorsOrArrays):
-    """As `transformers.DataCollatorForMultipleChoice`, but it leaves the samples unchanged.
+    """Pad the choices of all samples of a batch to one length.
 
-    It makes arrays, too, and takes samples without labels. Every column of a sample holds one value
-    for each choice: lists of token ids and the like. The batch has the shape (samples, choices,
-    tokens), and "labels", int64 of shape (samples,).
+    As `transformers.DataCollatorForMultipleChoice`, but it leaves the samples unchanged, makes
+    arrays too, and takes samples without labels. Every column of a sample holds one value for each
+    choice: lists of token ids and the like. The batch has the shape (samples, choices, tokens), and
+    "labels", int64 of shape (samples,).
     """
 
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
     def torch_call(self, examples: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As in the reference, whose name of the samples differs here."""
+        """Return the batch as tensors.
+
+        Args:
+            examples: the samples.
+        """
         return super().torch_call(examples)
 
     def _batch(self, features: list[Any], kind: str) -> Batch:

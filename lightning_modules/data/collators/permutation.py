@@ -20,7 +20,9 @@ from .base import (
 
 @dataclass
 class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
-    """As `transformers.DataCollatorForPermutationLanguageModeling`, with the same draws.
+    """Hide spans of tokens, to be predicted in a random order, as XLNet is trained.
+
+    As `transformers.DataCollatorForPermutationLanguageModeling`, with the same draws.
 
     Unlike there, no pad token is needed. Spans of tokens are hidden, and predicted in a random
     order. Half of a sequence counts as remembered from the one before, so each half is permuted
@@ -61,12 +63,23 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         return _named(self.torch_mask_tokens(torch_collate_batch(_ids(examples), self.tokenizer)))
 
     def numpy_call(self, examples: list[Any]) -> Batch:
-        """As `torch_call`, but arrays; draws from Python's and numpy's global generators."""
+        """Return the batch as arrays, see `torch_call`.
+
+        It draws from Python's and numpy's global generators.
+
+        Args:
+            examples: mappings with "input_ids", or plain sequences of token ids.
+        """
         return _named(self.numpy_mask_tokens(numpy_collate_batch(_ids(examples), self.tokenizer)))
 
     def torch_mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
-        """Hide spans of token ids, shape (samples, tokens), which are changed; the parts of
-        `torch_call`'s result.
+        """Hide spans of token ids.
+
+        Args:
+            inputs: shape (samples, tokens); changed.
+
+        Returns:
+            The parts of `torch_call`'s result, in its order.
         """
         import torch
 
@@ -85,7 +98,14 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         )
 
     def numpy_mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
-        """As `torch_mask_tokens`, but arrays."""
+        """Hide spans of token ids, in arrays.
+
+        Args:
+            inputs: shape (samples, tokens); changed.
+
+        Returns:
+            The parts of `torch_call`'s result, in its order.
+        """
 
         def permuted(halves: np.ndarray) -> np.ndarray:
             np.random.shuffle(np.transpose(halves))

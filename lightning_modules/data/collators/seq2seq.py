@@ -19,7 +19,9 @@ from .base import (
 
 @dataclass
 class DataCollatorForSeq2Seq:
-    """As `transformers.DataCollatorForSeq2Seq`, for any tokenizer or processor with a method `pad`.
+    """Pad the inputs of a batch, and its labels, which have other lengths.
+
+    As `transformers.DataCollatorForSeq2Seq`, for any tokenizer or processor with a method `pad`.
 
     Labels have other lengths than inputs: they are padded here, on the side on which the tokenizer
     pads.

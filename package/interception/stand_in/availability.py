@@ -54,23 +54,35 @@ def _torch() -> ModuleType:
 
 
 def is_torch_cuda_available() -> bool:
-    """As `transformers.utils.is_torch_cuda_available`."""
+    """Return whether torch can compute on a CUDA device."""
     return _torch().cuda.is_available()
 
 
 def is_torch_mps_available(min_version: str | None = None) -> bool:
-    """As `transformers.utils.is_torch_mps_available`; every supported torch is new enough."""
+    """Return whether torch can compute on an Apple GPU.
+
+    Args:
+        min_version: ignored; every supported torch is new enough.
+    """
     return _torch().backends.mps.is_available()
 
 
 def is_torch_xpu_available(check_device: bool = False) -> bool:
-    """As `transformers.utils.is_torch_xpu_available`."""
+    """Return whether torch can compute on an Intel GPU.
+
+    Args:
+        check_device: ignored; a device that torch finds counts.
+    """
     torch = _torch()
     return hasattr(torch, "xpu") and torch.xpu.is_available()
 
 
 def is_torch_npu_available(check_device: bool = False) -> bool:
-    """As `transformers.utils.is_torch_npu_available`."""
+    """Return whether torch can compute on an Ascend NPU.
+
+    Args:
+        check_device: ignored; a device that torch finds counts.
+    """
     if not is_installed("torch_npu"):
         return False
     # The attribute exists once `torch_npu` has been imported.
@@ -79,29 +91,29 @@ def is_torch_npu_available(check_device: bool = False) -> bool:
 
 
 def is_torch_bf16_gpu_available() -> bool:
-    """As `transformers.utils.is_torch_bf16_gpu_available`."""
+    """Return whether the GPU computes in bfloat16."""
     return is_torch_cuda_available() and _torch().cuda.is_bf16_supported()
 
 
 def is_torch_bf16_cpu_available() -> bool:
-    """As `transformers.utils.is_torch_bf16_cpu_available`: True for every supported torch."""
+    """Return whether the CPU computes in bfloat16: True for every supported torch."""
     return True
 
 
 def is_torch_bf16_available() -> bool:
-    """As `transformers.utils.is_torch_bf16_available`."""
+    """Return whether the GPU or the CPU computes in bfloat16."""
     return is_torch_bf16_gpu_available() or is_torch_bf16_cpu_available()
 
 
 def is_torch_tf32_available() -> bool:
-    """As `transformers.utils.is_torch_tf32_available`: True on an NVIDIA GPU from Ampere on."""
+    """Return whether the GPU multiplies in TF32: an NVIDIA GPU from Ampere on."""
     if not is_torch_cuda_available():
         return False
     return _torch().cuda.get_device_properties(0).major >= 8
 
 
 def is_offline_mode() -> bool:
-    """As `transformers.utils.is_offline_mode`: True if the environment forbids the Hub."""
+    """Return whether the environment forbids access to the Hub."""
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         if os.environ.get(variable, "").upper() in _TRUE_WORDS:
             return True

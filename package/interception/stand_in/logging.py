@@ -24,7 +24,7 @@ log_levels = {
     "error": ERROR,
     "critical": CRITICAL,
 }
-"""As `transformers.utils.logging.log_levels`: the words for `TRANSFORMERS_VERBOSITY`."""
+"""Levels of `logging` by the words for `TRANSFORMERS_VERBOSITY`."""
 
 _LIBRARY = "transformers"
 _TRUE_WORDS = {"1", "ON", "YES", "TRUE"}
@@ -91,12 +91,16 @@ def _handler() -> logging.Handler:
 
 
 def get_log_levels_dict() -> dict[str, int]:
-    """As `transformers.utils.logging.get_log_levels_dict`."""
+    """Return the logging levels by the words for `TRANSFORMERS_VERBOSITY`."""
     return log_levels
 
 
 def get_logger(name: str | None = None) -> logging.Logger:
-    """As `transformers.utils.logging.get_logger`: a logger, by default that of the library."""
+    """Return a logger.
+
+    Args:
+        name: its name; by default that of the library.
+    """
     library_logger = _library()
     if name is None:
         return library_logger
@@ -104,12 +108,16 @@ def get_logger(name: str | None = None) -> logging.Logger:
 
 
 def get_verbosity() -> int:
-    """As `transformers.utils.logging.get_verbosity`: the level of the library's logger."""
+    """Return the level of the library's logger, as a number of `logging`."""
     return _library().getEffectiveLevel()
 
 
 def set_verbosity(verbosity: int) -> None:
-    """As `transformers.utils.logging.set_verbosity`."""
+    """Set the level of the library's logger.
+
+    Args:
+        verbosity: a level of `logging`, such as `logging.INFO`.
+    """
     _library().setLevel(verbosity)
 
 
@@ -130,49 +138,63 @@ set_verbosity_error = _setter(ERROR)
 
 
 def enable_default_handler() -> None:
-    """As `transformers.utils.logging.enable_default_handler`: messages go to stderr."""
+    """Write messages of the library to stderr."""
     _library().addHandler(_handler())
 
 
 def disable_default_handler() -> None:
-    """As `transformers.utils.logging.disable_default_handler`."""
+    """Write no messages of the library to stderr."""
     _library().removeHandler(_handler())
 
 
 def add_handler(handler: logging.Handler) -> None:
-    """As `transformers.utils.logging.add_handler`."""
+    """Pass messages of the library to another handler, too.
+
+    Args:
+        handler: the handler.
+    """
     _library().addHandler(handler)
 
 
 def remove_handler(handler: logging.Handler) -> None:
-    """As `transformers.utils.logging.remove_handler`, but it really removes the handler."""
+    """Stop passing messages of the library to a handler.
+
+    As `transformers.utils.logging.remove_handler`, but it really removes the handler.
+
+    Args:
+        handler: one that was added.
+    """
     _library().removeHandler(handler)
 
 
 def enable_propagation() -> None:
-    """As `transformers.utils.logging.enable_propagation`: the root logger gets messages too."""
+    """Pass messages of the library to the root logger, too."""
     _library().propagate = True
 
 
 def disable_propagation() -> None:
-    """As `transformers.utils.logging.disable_propagation`."""
+    """Stop passing messages of the library to the root logger."""
     _library().propagate = False
 
 
 def enable_explicit_format() -> None:
-    """As `transformers.utils.logging.enable_explicit_format`: level, file and time come first."""
+    """Write level, file and time before each message."""
     for handler in _library().handlers:
         handler.setFormatter(_formatter("filename"))
 
 
 def reset_format() -> None:
-    """As `transformers.utils.logging.reset_format`."""
+    """Write messages without level, file and time."""
     for handler in _library().handlers:
         handler.setFormatter(None)
 
 
 def captureWarnings(capture: bool) -> None:  # noqa: N802 - the documented name
-    """As `transformers.utils.logging.captureWarnings`: the logger `py.warnings` gets warnings."""
+    """Pass Python's warnings to the logger `py.warnings`, or stop doing so.
+
+    Args:
+        capture: whether to pass them.
+    """
     logger = get_logger("py.warnings")
     if not logger.handlers:
         logger.addHandler(_handler())
@@ -182,18 +204,30 @@ def captureWarnings(capture: bool) -> None:  # noqa: N802 - the documented name
 
 @functools.lru_cache(None)
 def warning_once(self: logging.Logger, *args: Any, **kwargs: Any) -> None:
-    """As `transformers.utils.logging.warning_once`, which every logger has as a method."""
+    """Log a warning, unless the same one was logged before; a method of every logger.
+
+    Args:
+        self: the logger.
+        args: those of `logging.Logger.warning`.
+        kwargs: those of `logging.Logger.warning`.
+    """
     self.warning(*args, **kwargs)
 
 
 @functools.lru_cache(None)
 def info_once(self: logging.Logger, *args: Any, **kwargs: Any) -> None:
-    """As `transformers.utils.logging.info_once`, which every logger has as a method."""
+    """Log a message at level INFO, unless it was logged before; a method of every logger.
+
+    Args:
+        self: the logger.
+        args: those of `logging.Logger.info`.
+        kwargs: those of `logging.Logger.info`.
+    """
     self.info(*args, **kwargs)
 
 
 def is_progress_bar_enabled() -> bool:
-    """As `transformers.utils.logging.is_progress_bar_enabled`."""
+    """Return whether the bars of `tqdm` of this module are shown."""
     return _shows_progress_bars
 
 
@@ -201,12 +235,12 @@ _shows_progress_bars = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper(
 
 
 def enable_progress_bar() -> None:
-    """As `transformers.utils.logging.enable_progress_bar`: bars of this module and of the Hub."""
+    """Show the bars of this module, and those of the Hub."""
     _set_progress_bars(True)
 
 
 def disable_progress_bar() -> None:
-    """As `transformers.utils.logging.disable_progress_bar`."""
+    """Hide the bars of this module, and those of the Hub."""
     _set_progress_bars(False)
 
 
@@ -225,7 +259,12 @@ def _set_progress_bars(enabled: bool) -> None:
 
 
 def tqdm(*args: Any, **kwargs: Any) -> ProgressBar:
-    """As `transformers.utils.logging.tqdm`: a bar, hidden after `disable_progress_bar`."""
+    """Return a progress bar, hidden after `disable_progress_bar`.
+
+    Args:
+        args: those of `tqdm.auto.tqdm`.
+        kwargs: those of `tqdm.auto.tqdm`.
+    """
     from tqdm import auto
 
     if not _shows_progress_bars:

@@ -7,7 +7,12 @@ import sys
 
 
 def check_min_version(min_version: str) -> None:
-    """As `transformers.utils.check_min_version`: check that the API served here is new enough.
+    """Check that the API served here is as new as a script requires.
+
+    As `transformers.utils.check_min_version`.
+
+    Args:
+        min_version: a version of transformers.
 
     Raises:
         ImportError: the script requires a newer one.
@@ -26,7 +31,9 @@ def check_min_version(min_version: str) -> None:
 
 
 def require_version(requirement: str, hint: str | None = None) -> None:
-    """As `transformers.utils.versions.require_version`: check the version of a package.
+    """Check the version of an installed package.
+
+    As `transformers.utils.versions.require_version`.
 
     Args:
         requirement: such as "datasets>=2.14.0", or "python>=3.10".
@@ -49,11 +56,28 @@ def require_version(requirement: str, hint: str | None = None) -> None:
 
 
 def require_version_core(requirement: str) -> None:
-    """As `transformers.utils.versions.require_version_core`."""
+    """Check the version of an installed package, with advice for a script of transformers.
+
+    As `transformers.utils.versions.require_version_core`.
+
+    Args:
+        requirement: see `require_version`.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError, ImportError: see `require_version`.
+    """
     require_version(requirement, "Try: pip install -U transformers")
 
 
 def send_example_telemetry(
     example_name: str, *example_args: object, framework: str = "pytorch"
 ) -> None:
-    """As `transformers.utils.send_example_telemetry`, but sends nothing."""
+    """Do nothing: no telemetry is sent.
+
+    As `transformers.utils.send_example_telemetry`, so that scripts that call it run.
+
+    Args:
+        example_name: ignored, as are all others.
+        example_args: ignored.
+        framework: ignored.
+    """
