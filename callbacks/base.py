@@ -274,6 +274,9 @@ def reads_checkpoints(callback: Any) -> bool:
 
     True for any callback that overrides `on_save`, unless its class sets
     `reads_checkpoints = False`.
+
+    Args:
+        callback: the callback, of this package or of a user.
     """
     on_save = getattr(callback, "on_save", None)
     if on_save is None:

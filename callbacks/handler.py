@@ -107,6 +107,9 @@ class CallbackHandler(TrainerCallback):
         Warns if a callback of the same class is present, and about methods whose names look like
         misspelt events. Callbacks of the classes in its attribute `replaces` are removed.
 
+        Args:
+            callback: the callback, or a class that is made without arguments.
+
         Raises:
             TypeError: it has none of the events, or it is a callback of Lightning.
         """
@@ -134,9 +137,13 @@ class CallbackHandler(TrainerCallback):
         self.callbacks.insert(position, new_callback)
 
     def pop_callback(self, callback: Any) -> Any | None:
-        """Remove a callback and return it; `None` if it is not in the list.
+        """Remove a callback, and return it.
 
-        A class stands for the first callback of that class or of a subclass.
+        Args:
+            callback: the callback, or its class: then the first of that class or of a subclass.
+
+        Returns:
+            The callback that was removed, or None if it is not in the list.
         """
         for index, present in enumerate(self.callbacks):
             if isinstance(callback, type):
@@ -150,8 +157,11 @@ class CallbackHandler(TrainerCallback):
     def remove_callback(self, callback: Any) -> None:
         """Remove a callback.
 
-        A class stands for the first callback of that class or of a subclass. A class without such a
-        callback is ignored, so a default callback can be removed without asking whether it is used.
+        A default callback can be removed by its class, without asking whether it is used.
+
+        Args:
+            callback: the callback, or its class: then the first of that class or of a subclass, if
+                there is one.
 
         Raises:
             ValueError: this instance is not in the list.

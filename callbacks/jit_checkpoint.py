@@ -92,7 +92,11 @@ class CheckpointManager:
 
 
 class JITCheckpointCallback(TrainerCallback):
-    """As the class of that name in `transformers`, but a run stopped by a signal can be resumed.
+    """Write a checkpoint after a signal, and end the training, which can be resumed from it.
+
+    As the class of that name in `transformers`, but a run stopped by a signal can be resumed.
+
+    As the class of that name in `transformers`, which does not end the training.
 
     From `on_train_begin` on, a signal requests a checkpoint at the end of the step. Everything that
     is due at that step still happens, so a resumed run has the numbers of an uninterrupted one.

@@ -43,6 +43,7 @@ def _counted_as(part: str) -> Any:
     ) -> None:
         self._count_time(part)
 
+    event.__doc__ = f"Count the time since the last event as that of the {part}."
     return event
 
 

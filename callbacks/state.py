@@ -75,7 +75,11 @@ class TrainerControl(ExportableState):
 
 
 def is_exportable(candidate: object) -> bool:
-    """Return whether `candidate` is an `ExportableState`, of this package or of transformers."""
+    """Return whether an object is an `ExportableState`, of this package or of transformers.
+
+    Args:
+        candidate: any object.
+    """
     return any(base.__name__ == ExportableState.__name__ for base in type(candidate).__mro__)
 
 
@@ -83,6 +87,9 @@ def collect_states(candidates: Iterable[Any]) -> dict[str, Any]:
     """Return the states by class name, as a checkpoint stores them.
 
     A single object of a class is stored as its state, several as a list of states in their order.
+
+    Args:
+        candidates: objects, each an `ExportableState`.
 
     Raises:
         TypeError: one of `candidates` is not an `ExportableState`.

@@ -29,7 +29,7 @@ _CLASSES_WITH_SAVE_PRETRAINED = {
 
 
 class LoggerCallback(TrainerCallback):
-    """As the callbacks of `transformers.integrations`, with one policy for failures of trackers.
+    """Base of callbacks that log to a tracker, with one policy for its failures.
 
     Process 0 opens a run when training begins, or at the first log outside of training. If that
     fails, an error is raised, before the first step. Later failures (a broken network, a full disk)

@@ -34,7 +34,22 @@ class Setters(ArgumentFields):
         gradient_checkpointing: bool = False,
         activation_checkpointing: bool = False,
     ) -> Self:
-        """Set the arguments of training, and `do_train`."""
+        """Set the arguments of training, and `do_train`.
+
+        Args:
+            learning_rate: the full learning rate.
+            batch_size: samples of a micro-batch of a process (`per_device_train_batch_size`).
+            weight_decay: weight decay of the optimizer.
+            num_epochs: epochs of the training (`num_train_epochs`).
+            max_steps: optimizer steps of the training, if above 0.
+            gradient_accumulation_steps: micro-batches of an optimizer step.
+            seed: seed of all random generators.
+            gradient_checkpointing: compute activations again in the backward pass, to save memory.
+            activation_checkpointing: the same, under its newer name.
+
+        Returns:
+            The arguments themselves.
+        """
         activation_checkpointing = gradient_checkpointing or activation_checkpointing
         gradient_checkpointing = activation_checkpointing
         renamed = {"batch_size": "per_device_train_batch_size", "num_epochs": "num_train_epochs"}
@@ -51,7 +66,18 @@ class Setters(ArgumentFields):
     ) -> Self:
         """Set the arguments of evaluation, and `do_eval` if there is a strategy.
 
-        A delay of None becomes 0; with transformers the training would then fail.
+        Args:
+            strategy: when to evaluate: "no", "steps" or "epoch" (`eval_strategy`).
+            steps: optimizer steps between two evaluations.
+            batch_size: samples of a batch of a process (`per_device_eval_batch_size`).
+            accumulation_steps: batches after which predictions go to main memory; None is at the
+                end.
+            delay: epochs or steps before the first evaluation. None becomes 0; with transformers
+                the training would then fail.
+            loss_only: keep nothing but the loss (`prediction_loss_only`).
+
+        Returns:
+            The arguments themselves.
         """
         strategy = IntervalStrategy(strategy)
         delay = delay or 0
@@ -60,7 +86,15 @@ class Setters(ArgumentFields):
         return _assign(self, locals(), prefix="eval_", renamed=renamed, do_eval=do_eval)
 
     def set_testing(self: Self, batch_size: int = 8, loss_only: bool = False) -> Self:
-        """Set the arguments of prediction, and `do_predict`."""
+        """Set the arguments of prediction, and `do_predict`.
+
+        Args:
+            batch_size: samples of a batch of a process (`per_device_eval_batch_size`).
+            loss_only: keep nothing but the loss (`prediction_loss_only`).
+
+        Returns:
+            The arguments themselves.
+        """
         renamed = {"batch_size": "per_device_eval_batch_size", "loss_only": "prediction_loss_only"}
         return _assign(self, locals(), renamed=renamed, do_predict=True)
 
@@ -71,7 +105,17 @@ class Setters(ArgumentFields):
         total_limit: int | None = None,
         on_each_node: bool = False,
     ) -> Self:
-        """Set when and how checkpoints are written."""
+        """Set when and how checkpoints are written.
+
+        Args:
+            strategy: "no", "steps", "epoch" or "best" (`save_strategy`).
+            steps: optimizer steps between two checkpoints.
+            total_limit: number of checkpoints to keep; None keeps all.
+            on_each_node: write on each machine, instead of on the first one only.
+
+        Returns:
+            The arguments themselves.
+        """
         strategy = SaveStrategy(strategy)
         if strategy == SaveStrategy.STEPS and steps == 0:
             raise ValueError(
@@ -91,7 +135,22 @@ class Setters(ArgumentFields):
         on_each_node: bool = False,
         replica_level: str = "passive",
     ) -> Self:
-        """Set when, what and where to log; `report_to` becomes a list as in the constructor."""
+        """Set when, what and where to log.
+
+        Args:
+            strategy: "no", "steps" or "epoch" (`logging_strategy`).
+            steps: optimizer steps between two logs.
+            report_to: names of trackers, which become a list as in the constructor.
+            level: level of messages in the main process (`log_level`).
+            first_step: log the first step, too.
+            nan_inf_filter: leave losses that are NaN or infinite out of the logged mean.
+            on_each_node: the first process of each machine logs with `level`, not of the first
+                machine only.
+            replica_level: level of messages in the other processes (`log_level_replica`).
+
+        Returns:
+            The arguments themselves.
+        """
         strategy = IntervalStrategy(strategy)
         report_to = read_trackers("report_to", report_to)
         renamed = {
@@ -110,7 +169,20 @@ class Setters(ArgumentFields):
         always_push: bool = False,
         revision: str | None = None,
     ) -> Self:
-        """Set the repository and the strategy of uploads, and `push_to_hub`."""
+        """Set the repository and the strategy of uploads, and `push_to_hub`.
+
+        Args:
+            model_id: name of the repository (`hub_model_id`).
+            strategy: what to upload, and when; see `HubStrategy`.
+            token: token of the Hub; by default that of the login.
+            private_repo: create the repository as a private one; None for the default of the
+                account.
+            always_push: upload each checkpoint, also while an upload is running.
+            revision: branch of the uploads.
+
+        Returns:
+            The arguments themselves.
+        """
         token = secret(token)
         strategy = HubStrategy(strategy)
         return _assign(self, locals(), prefix="hub_", push_to_hub=True)
@@ -125,7 +197,20 @@ class Setters(ArgumentFields):
         epsilon: float = 1e-8,
         args: str | None = None,
     ) -> Self:
-        """Set the optimizer and its settings."""
+        """Set the optimizer and its settings.
+
+        Args:
+            name: an optimizer of `OptimizerNames`, or the path of a class (`optim`).
+            learning_rate: the full learning rate.
+            weight_decay: weight decay.
+            beta1: decay of the first moment (`adam_beta1`).
+            beta2: decay of the second moment (`adam_beta2`).
+            epsilon: added to the root of the second moment (`adam_epsilon`).
+            args: further arguments of the optimizer, as text: "name=value, ..." (`optim_args`).
+
+        Returns:
+            The arguments themselves.
+        """
         if "." not in name:
             name = OptimizerNames(name)
         renamed = {"name": "optim", "args": "optim_args"}
@@ -139,7 +224,18 @@ class Setters(ArgumentFields):
         warmup_steps: float = 0,
         warmup_ratio: float | None = None,
     ) -> Self:
-        """Set the schedule; the deprecated `warmup_ratio` sets `warmup_steps`."""
+        """Set the schedule of the learning rate.
+
+        Args:
+            name: a schedule of `SchedulerType` (`lr_scheduler_type`).
+            num_epochs: epochs of the training (`num_train_epochs`).
+            max_steps: optimizer steps of the training, if above 0.
+            warmup_steps: optimizer steps of the warm-up; below 1 a share of the training.
+            warmup_ratio: deprecated: sets `warmup_steps`.
+
+        Returns:
+            The arguments themselves.
+        """
         if warmup_ratio is not None:
             warmup_steps = warmup_ratio
         values = {
@@ -165,7 +261,25 @@ class Setters(ArgumentFields):
         multiprocessing_context: str | None = None,
         in_order: bool = True,
     ) -> Self:
-        """Set the loading of data."""
+        """Set how data is loaded.
+
+        Args:
+            train_batch_size: samples of a micro-batch of a process (`per_device_train_batch_size`).
+            eval_batch_size: samples of an evaluation batch of a process.
+            drop_last: leave out the last batch of an epoch if it is not full.
+            num_workers: worker processes that load data; 0 loads it in the main process.
+            pin_memory: copy batches into pinned memory, for faster copies to a GPU.
+            persistent_workers: keep the workers from one epoch to the next.
+            prefetch_factor: batches that a worker loads ahead.
+            auto_find_batch_size: halve the batch size while the device runs out of memory.
+            ignore_data_skip: begin a resumed training with the start of its data.
+            sampler_seed: seed of the order of the data (`data_seed`).
+            multiprocessing_context: how workers are started, such as "spawn".
+            in_order: return batches in the order in which they were requested.
+
+        Returns:
+            The arguments themselves.
+        """
         renamed = {
             "train_batch_size": "per_device_train_batch_size",
             "eval_batch_size": "per_device_eval_batch_size",

@@ -15,7 +15,11 @@ def is_main_process(local_rank: int) -> bool:
 
 @contextlib.contextmanager
 def torch_distributed_zero_first(local_rank: int) -> Generator[None]:
-    """Run the block on rank 0 first; the other ranks wait until it has left it."""
+    """Run the block on rank 0 first; the other ranks wait until it has left it.
+
+    Args:
+        local_rank: rank of this process on its machine; -1 in a single process.
+    """
     if not is_main_process(local_rank):
         dist.barrier()
     yield

@@ -135,7 +135,7 @@ class TFTrainer:
     # --- data
 
     def get_train_tfdataset(self) -> Any:
-        """As the original: repeated, shuffled over all samples with the seed, in batches.
+        """Return the batches of a training: repeated, and shuffled over all samples with the seed.
 
         Returns:
             For a `tf.data.Dataset` a dataset of batches of `total_train_batch_size` samples, those
@@ -165,7 +165,7 @@ class TFTrainer:
         return args.strategy.experimental_distribute_dataset(batches.prefetch(-1))
 
     def get_eval_tfdataset(self, eval_dataset: Any = None) -> tuple[Any, int, int]:
-        """As the original, but nothing is repeated to fill the last batch.
+        """Return the batches of an evaluation; nothing is repeated to fill the last one.
 
         Args:
             eval_dataset: a dataset, or the name of one in a dict; by default the trainer's.
@@ -187,7 +187,14 @@ class TFTrainer:
         return self.get_test_tfdataset(eval_dataset)
 
     def get_test_tfdataset(self, test_dataset: Any) -> tuple[Any, int, int]:
-        """As the original, see `get_eval_tfdataset`."""
+        """Return the batches of a prediction, see `get_eval_tfdataset`.
+
+        Args:
+            test_dataset: the samples.
+
+        Returns:
+            Batches of all replicas, how many, and the number of samples; -1 for what is unknown.
+        """
         if not is_tensorflow_dataset(test_dataset):
             loader = Trainer.get_test_dataloader(self._engine, as_dataset(test_dataset))
             if not has_length(test_dataset):
@@ -210,13 +217,13 @@ class TFTrainer:
     )
 
     def parameters(self) -> list[Any]:
-        """Return what an optimizer of torch is made of: the parameters of the trainable
-        variables, in their order.
-        """
+        """Return the parameters of the trainable variables, in order, for an optimizer of torch."""
         return self._engine.model.variables()
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """As the original: Adam with Keras's numbers, decoupled decay, polynomial decay after a
+        """Create the optimizer and the schedule of its learning rate.
+
+        By default Adam with Keras's numbers and decoupled decay, and polynomial decay after a
         linear warm-up.
 
         An override sets `self.optimizer` and `self.lr_scheduler`, of torch. Arguments that ask for
@@ -230,7 +237,9 @@ class TFTrainer:
     # --- steps
 
     def run_model(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any]:
-        """As the original: the loss of each sample, and the logits.
+        """Compute the loss of each sample, and the logits.
+
+        Called by `compute_loss`.
 
         Args:
             features: of a batch, in tensors of the model's library.
@@ -249,7 +258,9 @@ class TFTrainer:
         return self.run_model(features, labels, training)
 
     def training_step(self, features: Any, labels: Any, nb_instances_in_global_batch: Any) -> Any:
-        """As the original: forward and backward pass of one micro-batch.
+        """Compute the loss of one micro-batch and its gradients.
+
+        Called by `apply_gradients`.
 
         Args:
             features: of the micro-batch of this replica.
@@ -284,11 +295,16 @@ class TFTrainer:
     def apply_gradients(
         self, features: Any, labels: Any, nb_instances_in_global_batch: Any
     ) -> None:
-        """As the original, but for one micro-batch: hand the gradients of `training_step` to the
-        optimizer.
+        """Pass the gradients of `training_step` to the optimizer, for one micro-batch.
 
-        In a training Lightning has the optimizer step when all micro-batches of the step are
-        through; elsewhere it steps here.
+        In a training Lightning has the optimizer step after all micro-batches of the step;
+        elsewhere it steps here.
+
+        Args:
+            features: of the micro-batch of this replica.
+            labels: of the same.
+            nb_instances_in_global_batch: labels other than -100 in the whole step, over all
+                replicas.
         """
         self._backward_ran = False
         has_override = is_overridden(self, TFTrainer, "training_step")
@@ -303,7 +319,7 @@ class TFTrainer:
             self.optimizer.zero_grad()
 
     def distributed_training_steps(self, batch: tuple[Any, Any]) -> None:
-        """As the original: `apply_gradients` of the replica that this process is.
+        """Call `apply_gradients` of the replica that this process is.
 
         Args:
             batch: features and labels of one micro-batch.
@@ -311,7 +327,7 @@ class TFTrainer:
         self.args.strategy.run(self.apply_gradients, (*batch, self._instances(batch)))
 
     def prediction_step(self, features: Any, labels: Any, nb_instances_in_global_batch: Any) -> Any:
-        """As the original: the logits of one batch; its loss is added to `eval_loss`.
+        """Compute the logits of one batch, and add its loss to `eval_loss`.
 
         Args:
             features: of the batch of this replica.
@@ -328,7 +344,14 @@ class TFTrainer:
         return logits
 
     def distributed_prediction_steps(self, batch: tuple[Any, Any]) -> Any:
-        """As the original: `prediction_step` of the replica that this process is."""
+        """Call `prediction_step` of the replica that this process is.
+
+        Args:
+            batch: features and labels.
+
+        Returns:
+            The logits.
+        """
         return self.args.strategy.run(self.prediction_step, (*batch, self._instances(batch)))
 
     def prediction_loop(
@@ -339,7 +362,7 @@ class TFTrainer:
         description: str,
         prediction_loss_only: bool | None = None,
     ) -> PredictionOutput:
-        """As the original, but each sample counts once: predictions and metrics over batches.
+        """Predict and measure batches; each sample counts once.
 
         Args:
             dataset: gives batches of (features, labels), as `get_eval_tfdataset` does.
@@ -360,7 +383,7 @@ class TFTrainer:
     # --- what scripts call
 
     def train(self, resume_from_checkpoint: str | bool | None = None) -> TrainOutput:
-        """As the original: train, from the newest checkpoint in `output_dir` if there is one.
+        """Train the model, from the newest checkpoint in `output_dir` if there is one.
 
         Args:
             resume_from_checkpoint: another checkpoint; False starts from scratch.
@@ -386,10 +409,13 @@ class TFTrainer:
             self._engine.model.push()
 
     def evaluate(self, eval_dataset: Any = None) -> dict[str, float]:
-        """As the original: log and return the metrics of `prediction_loop`, called `eval_...`.
+        """Evaluate the model, and log the metrics of `prediction_loop`.
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the trainer's.
+
+        Returns:
+            The metrics, called `eval_...`.
         """
         data = eval_dataset
         if data is None:
@@ -398,13 +424,20 @@ class TFTrainer:
         return self._engine.evaluate_as_trainer(eval_dataset)
 
     def predict(self, test_dataset: Any) -> PredictionOutput:
-        """As the original: predictions, labels, and metrics called `eval_...`."""
+        """Predict a dataset, and measure the predictions where it has labels.
+
+        Args:
+            test_dataset: the samples.
+
+        Returns:
+            Predictions, labels, and metrics called `eval_...`.
+        """
         check_dataset(test_dataset, "test_dataset", self.args)
         self._prepare(test_dataset)
         return self._engine.predict(test_dataset, metric_key_prefix="eval")
 
     def log(self, logs: dict[str, float]) -> None:
-        """As the original: to the history, all callbacks, and the `tb_writer`.
+        """Add values to the history, and pass them to all callbacks and the `tb_writer`.
 
         Args:
             logs: values by name; the epoch is added.
@@ -422,7 +455,7 @@ class TFTrainer:
         self.tb_writer.flush()
 
     def save_model(self, output_dir: str | None = None) -> None:
-        """As the original: save by `save_pretrained` if the class has it, else by Keras.
+        """Save the model, by `save_pretrained` if the class has it, else by Keras.
 
         Keras writes `model.weights.h5`.
 
@@ -442,11 +475,11 @@ class TFTrainer:
             self._engine.model.save(Path(folder))
 
     def setup_wandb(self) -> None:
-        """As the original: open a run of Weights & Biases; called for `report_to="wandb"`."""
+        """Open a run of Weights & Biases; called for `report_to="wandb"`."""
         self._open_run(WandbCallback)
 
     def setup_comet(self) -> None:
-        """As the original: open an experiment of Comet; called for `report_to="comet_ml"`."""
+        """Open an experiment of Comet; called for `report_to="comet_ml"`."""
         self._open_run(CometCallback)
 
     # --- the state of the training
@@ -480,10 +513,13 @@ class TFTrainer:
         return self._engine.pop_callback(callback)
 
     def remove_callback(self, callback: Any) -> None:
-        """Remove a callback, if the Trainer has it.
+        """Remove a callback, see `Trainer.remove_callback`.
 
         Args:
             callback: the callback, or its class.
+
+        Raises:
+            ValueError: the Trainer does not have this instance.
         """
         self._engine.remove_callback(callback)
 

@@ -115,8 +115,7 @@ class HfArgumentParser(ArgumentParser):
         args_filename: str | os.PathLike[str] | None = None,
         args_file_flag: str | None = None,
     ) -> tuple[Any, ...]:
-        """As the method of that name in the reference: build one object for each dataclass from the
-        command line.
+        """Build one object for each dataclass from the command line.
 
         Later options win over earlier ones: files are read first, then the command line.
 
@@ -124,7 +123,7 @@ class HfArgumentParser(ArgumentParser):
             args: The words of the command line; by default those this program was started with.
             return_remaining_strings: Return unknown words as a list, instead of raising.
             look_for_args_file: Read options from the file beside the program that is named like it,
-                but for the ending ".args", if there is one.
+                except for the ending ".args", if it exists.
             args_filename: Read them from this file instead.
             args_file_flag: An option that names such files, such as "--args_file"; it may be given
                 several times.
@@ -135,7 +134,7 @@ class HfArgumentParser(ArgumentParser):
 
         Raises:
             ValueError: There are unknown words, or a dataclass does not accept its values.
-            FileNotFoundError: A file of options that was named is not there.
+            FileNotFoundError: A file of options that was named does not exist.
             SystemExit: A value cannot be converted, or is missing: argparse prints what is wrong
                 and ends the program.
         """
@@ -228,11 +227,20 @@ class HfArgumentParser(ArgumentParser):
             ) from None
 
     def error(self, message: str) -> NoReturn:
-        """As in argparse, but mask tokens of the Hub."""
+        """Print what is wrong on the command line, and end the program.
+
+        Tokens of the Hub are masked.
+
+        Args:
+            message: what is wrong.
+
+        Raises:
+            SystemExit: always.
+        """
         super().error(redacted(message))
 
     def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
-        """As the method of that name in the reference: one object for each dataclass, from a dict.
+        """Build one object for each dataclass from a dict.
 
         Args:
             args: The fields of all the dataclasses; values are passed on as they are.
@@ -265,7 +273,14 @@ class HfArgumentParser(ArgumentParser):
     def parse_json_file(
         self, json_file: str | os.PathLike[str], allow_extra_keys: bool = False
     ) -> tuple[Any, ...]:
-        """As the method of that name in the reference: `parse_dict` of a JSON file.
+        """Build one object for each dataclass from a JSON file.
+
+        Args:
+            json_file: The file, an object with the fields of all the dataclasses.
+            allow_extra_keys: Ignore keys that are not fields, instead of raising.
+
+        Returns:
+            The objects, in the order of the dataclasses.
 
         Raises:
             ValueError: The file is not JSON, names the position; or see `parse_dict`.
@@ -276,7 +291,14 @@ class HfArgumentParser(ArgumentParser):
     def parse_yaml_file(
         self, yaml_file: str | os.PathLike[str], allow_extra_keys: bool = False
     ) -> tuple[Any, ...]:
-        """As the method of that name in the reference: `parse_dict` of a YAML file.
+        """Build one object for each dataclass from a YAML file.
+
+        Args:
+            yaml_file: The file, a mapping with the fields of all the dataclasses.
+            allow_extra_keys: Ignore keys that are not fields, instead of raising.
+
+        Returns:
+            The objects, in the order of the dataclasses.
 
         Raises:
             ImportError: PyYAML is not installed.

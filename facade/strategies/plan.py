@@ -26,8 +26,9 @@ PRECISIONS = {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Arguments of Lightning for a run, derived from the training arguments once, when the run
-    begins.
+    """Hold the arguments of Lightning for a run.
+
+    They are derived from the training arguments once, when the run begins.
     """
 
     accelerator: str
@@ -48,9 +49,7 @@ class RunPlan:
     """
 
     def trainer_kwargs(self) -> dict[str, Any]:
-        """Return the keyword arguments of `lightning.Trainer` for this run, except the
-        precision.
-        """
+        """Return the keyword arguments of `lightning.Trainer`, without those of the precision."""
         return {
             "accelerator": self._build_accelerator(),
             "devices": self.devices,

@@ -1919,10 +1919,15 @@ class Trainer:
         return None
 
     def remove_callback(self, callback: Any) -> None:
-        """Remove a callback, if the Trainer has it.
+        """Remove a callback.
+
+        A default callback can be removed by its class, without asking whether it is used.
 
         Args:
-            callback: the callback, or its class: then the first of that class.
+            callback: the callback, or its class: then the first of that class, if there is one.
+
+        Raises:
+            ValueError: the Trainer does not have this instance.
         """
         if is_lightning_callback(callback):
             self.pop_callback(callback)

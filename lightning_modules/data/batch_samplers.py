@@ -45,7 +45,9 @@ def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Generat
 
 
 class ShardedBatchSampler(BatchSampler):
-    """As `accelerate.data_loader.BatchSamplerShard`: the batches of this process.
+    """Sample the batches of this process, of those of all processes.
+
+    As `accelerate.data_loader.BatchSamplerShard`.
 
     A round is a batch for each process. With `even_batches` the last round is filled up from the
     first one, so that every process gets the same number of equally long batches. Unlike there, a

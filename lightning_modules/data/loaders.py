@@ -43,7 +43,9 @@ def build_loader(
     dispatch_batches: bool | None = None,
     **kwargs: Any,
 ) -> EpochLoader:
-    """As `Accelerator.prepare(DataLoader(...))`, in one step.
+    """Build a loader that is sharded over the processes, seeded, and can be resumed.
+
+    As `Accelerator.prepare(DataLoader(...))`, in one step.
 
     Args:
         dataset: map-style or iterable dataset.
@@ -68,6 +70,9 @@ def build_loader(
             gives each process its own files of a `datasets.IterableDataset` that has enough of
             them.
         kwargs: further arguments of `torch.utils.data.DataLoader` (workers, pinning, ...).
+
+    Returns:
+        The loader of this process.
 
     Raises:
         ValueError: `split_batches`, and the batches cannot be split evenly.

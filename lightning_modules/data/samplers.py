@@ -16,9 +16,9 @@ from .order import in_sequence, random_order
 
 
 class SeedableRandomSampler(RandomSampler):
-    """As `accelerate.data_loader.SeedableRandomSampler`.
+    """Sample in a random order that depends on the seed and the epoch alone.
 
-    The order depends on the seed and the epoch alone.
+    As `accelerate.data_loader.SeedableRandomSampler`.
 
     Args:
         data_source: the dataset, anything with a length.

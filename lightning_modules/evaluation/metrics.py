@@ -54,8 +54,7 @@ def metric_dtype() -> Iterator[None]:
 
 
 class BatchMetrics(nn.Module):
-    """As a `compute_metrics` function, but made of torchmetrics objects, which keep sums only, and
-    plain functions.
+    """Compute metrics batch by batch, by torchmetrics objects, which keep sums only, or functions.
 
     Works in `Trainer(compute_metrics=...)` and in `LossModule(metrics=...)`; both take the metrics
     without this class too, which is only needed to say how a batch becomes the arguments of
@@ -153,9 +152,7 @@ class BatchMetrics(nn.Module):
         return values
 
     def value_names(self) -> list[str]:
-        """Return the names of the values, as far as they are known before a metric computes
-        several.
-        """
+        """Return the names of the values, as far as they are known before a metric is computed."""
         names: list[str] = []
         for name, metric in zip(self.names, self.metrics, strict=True):
             if isinstance(metric, MetricCollection):
@@ -476,8 +473,7 @@ def _joined(state: Any) -> Any:
 
 
 class TokenLoss(torchmetrics.Metric):
-    """As `eval_loss`, but each token counts the same: the mean cross entropy of all labels that are
-    not -100.
+    """Compute the mean cross entropy of all labels that are not -100, each with the same weight.
 
     `eval_loss` is the mean of the losses of the batches, each repeated for its samples, as the
     reference has it: tokens in batches with few of them count more. Here losses and tokens are
@@ -538,12 +534,16 @@ class TokenLoss(torchmetrics.Metric):
 
 
 class TokenPerplexity(TokenLoss):
-    """As `torchmetrics.text.Perplexity`, but summed in double precision: the exponential of
-    `TokenLoss`.
+    """Compute the perplexity: the exponential of `TokenLoss`.
+
+    As `torchmetrics.text.Perplexity`, but summed in double precision.
+
+    Args:
+        ignore_index: labels that do not count.
+        dtype: of the sum; `torch.float32` for devices that know no other, as MPS.
+        kwargs: of `torchmetrics.Metric`.
     """
 
     def compute(self) -> Tensor:
-        """Return how many equally likely tokens the model is as unsure as; NaN if there was
-        none.
-        """
+        """Return how many equally likely tokens the model is as unsure as; NaN without labels."""
         return super().compute().exp()

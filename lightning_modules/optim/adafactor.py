@@ -110,9 +110,10 @@ class Adafactor(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `torch.optim.Optimizer.load_state_dict`, but the state stays float32.
+        """Restore the state; it stays float32, where torch converts it to the type of the weights.
 
-        torch's method converts it to the type of the weights.
+        Args:
+            state_dict: from `state_dict`.
         """
         super().load_state_dict(state_dict)
         for group, saved_group in zip(self.param_groups, state_dict["param_groups"], strict=True):

@@ -240,7 +240,9 @@ def _run_closure(optimizer: Optimizer, closure: Callable[[], Any] | None = None)
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(OptimizerDescription):
-    """As the `optim*`, `learning_rate`, `weight_decay` and `adam_*` of `TrainingArguments`.
+    """Describe an optimizer and its learning rate, for a LightningModule.
+
+    As `optim`, `optim_args`, `learning_rate`, `weight_decay` and `adam_*` of `TrainingArguments`.
 
     In a LightningModule: `configure_optimizers` returns `config.build(self)`.
     """

@@ -22,7 +22,7 @@ _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|[._])norm(?:$|\.)")
 
 
 def decay_parameter_names(model: nn.Module) -> list[str]:
-    """As `Trainer.get_decay_parameter_names`, in one walk over the modules.
+    """List the parameters that weight decay applies to, in one walk over the modules.
 
     Excluded are the parameters of layers in `ALL_LAYERNORM_LAYERS` below the model, and those
     with "bias", "layernorm", "rmsnorm" or a part that is "norm" or ends in "_norm" in their name.

@@ -648,7 +648,9 @@ def _known_arguments(
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """As `lr_scheduler_type`, `warmup_steps` and `lr_scheduler_kwargs` of `TrainingArguments`.
+    """Describe the schedule of a learning rate, for a LightningModule.
+
+    As `lr_scheduler_type`, `warmup_steps` and `lr_scheduler_kwargs` of `TrainingArguments`.
 
     In a LightningModule: `{"scheduler": config.build(optimizer), "interval": "step"}`, with a
     "monitor" for schedules that wait for a metric.

@@ -98,7 +98,9 @@ def optimize_together(
     completed: Callable[[], None] | None = None,
     **options: Any,
 ) -> Any:
-    """As `optuna.Study.optimize`, but on every rank of a process group, with one study on rank 0.
+    """Run a study of optuna on all ranks of a process group.
+
+    As `optuna.Study.optimize`, with one study on rank 0.
 
         def best_params(study):
             return study.best_params
@@ -258,7 +260,11 @@ class _SharedTrials:
 
 
 class OptunaPruningCallback(Callback):
-    """As `optuna.integration.PyTorchLightningPruningCallback`, but all DDP ranks stop together.
+    """End a training of Lightning whose trial optuna prunes, in all processes together.
+
+    As `optuna.integration.PyTorchLightningPruningCallback`, also for several processes.
+
+    As `optuna.integration.PyTorchLightningPruningCallback`, where other ranks wait forever.
 
         def objective(trial):
             learning_rate = trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)

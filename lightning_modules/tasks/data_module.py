@@ -75,8 +75,9 @@ EvaluationLoaders = EpochLoader | dict[str, Any] | list[Any]
 
 
 class DataModule(LightningDataModule):
-    """As the datasets and the `dataloader_*` and `*_batch_size` arguments of a Trainer, for
-    `lightning.Trainer`.
+    """Make the loaders of a `lightning.Trainer` from datasets, as a Trainer makes them.
+
+    Its arguments have the meaning of the `dataloader_*` and `*_batch_size` arguments there.
 
     The loaders are those of `build_loader`. Their order depends on seed and epoch alone. Whole
     batches are assigned to the processes in turn, so Lightning's own distributed sampler is

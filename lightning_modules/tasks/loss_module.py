@@ -51,8 +51,9 @@ _not_compiled: Any = torch.compiler.disable
 
 
 class LossModule(OptimizerModule):
-    """As a model under the Trainer API, but a plain LightningModule: every feature of
-    `lightning.Trainer` works.
+    """Train a model that returns a loss: a plain LightningModule, with the Trainer API's numbers.
+
+    Every feature of `lightning.Trainer` works with it.
 
     Automatic optimization: `accumulate_grad_batches`, `gradient_clip_val`, `precision`, strategies
     and loggers are Lightning's. Its checkpoints are those of a `ResumableModule`; with the plugin
@@ -206,12 +207,25 @@ class LossModule(OptimizerModule):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the output of the model."""
+        """Return the output of the model.
+
+        Args:
+            args: positional arguments of the model.
+            kwargs: keyword arguments of the model.
+        """
         return self._require_model()(*args, **kwargs)
 
     @stop_iteration_surfaces
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """Compute the loss of a batch; batches of several loaders are weighted by their items."""
+        """Compute the loss of a batch; batches of several loaders are weighted by their items.
+
+        Args:
+            batch: as in the class; with several loaders a dict or list of them.
+            batch_idx: its number in the epoch.
+
+        Returns:
+            The loss, a scalar with gradients.
+        """
         losses: list[torch.Tensor] = []
         items_of_losses: list[torch.Tensor | None] = []
         for loader_index, loader_batch in self._batches_of_loaders(batch):
@@ -230,11 +244,29 @@ class LossModule(OptimizerModule):
         return _weighted_mean(losses, items_of_losses)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
-        """Compute the loss of a batch."""
+        """Compute the loss of a validation batch, and update the metrics.
+
+        Args:
+            batch: as in the class.
+            batch_idx: its number in the loader.
+            dataloader_idx: number of the loader.
+
+        Returns:
+            The loss, a scalar.
+        """
         return self._compute_evaluation_loss("val", batch, batch_idx, dataloader_idx)
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
-        """Compute the loss of a batch."""
+        """Compute the loss of a test batch, and update the metrics.
+
+        Args:
+            batch: as in the class.
+            batch_idx: its number in the loader.
+            dataloader_idx: number of the loader.
+
+        Returns:
+            The loss, a scalar.
+        """
         return self._compute_evaluation_loss("test", batch, batch_idx, dataloader_idx)
 
     @stop_iteration_surfaces
@@ -261,16 +293,16 @@ class LossModule(OptimizerModule):
     def compute_loss(
         self, batch: Any, items: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, Any]:
-        """As `Trainer.compute_loss`: return the loss of a batch, and the output of the model.
+        """Compute the loss of a batch: the method to override for another loss.
 
-        Override this method for another loss.
+        Called by the steps of training, validation and test.
 
         Args:
             batch: as in the class.
             items: number of labels that count, if the model takes it; else None.
 
         Returns:
-            The loss, a mean over this batch, and the outputs.
+            The loss, a mean over this batch, and the output of the model.
         """
         if self.loss_fn is not None:
             labels = self._labels(batch)
@@ -326,7 +358,13 @@ class LossModule(OptimizerModule):
             raise
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of the model in a batch with names: all of it."""
+        """Return the arguments of the model in a batch with names: all of it.
+
+        Called by `call_model`. An override may leave some out.
+
+        Args:
+            batch: a mapping.
+        """
         return dict(batch)
 
     def positional_inputs(
@@ -347,7 +385,15 @@ class LossModule(OptimizerModule):
         return as_arguments(inputs)
 
     def read_loss(self, outputs: Any, batch: Any, items: torch.Tensor | None) -> torch.Tensor:
-        """Return the loss in the output of the model, if labels are not smoothed."""
+        """Return the loss in the output of the model, if labels are not smoothed.
+
+        Called by `compute_loss`.
+
+        Args:
+            outputs: what the model returned.
+            batch: as in the class.
+            items: number of labels that count, or None.
+        """
         return read_loss(outputs, describe_batch(batch), self._LOSS_ADVICE)
 
     def begin_batch(self, batch: Any) -> None:
@@ -387,6 +433,9 @@ class LossModule(OptimizerModule):
         """Return the predictions in the output of the model.
 
         These are all outputs except the loss and the keys that the model's config ignores.
+
+        Args:
+            outputs: what the model returned.
         """
         config = getattr(self.model, "config", None)
         ignored: list[str] = []

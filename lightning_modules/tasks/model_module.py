@@ -73,7 +73,7 @@ class ModelModule(HookedModule):
         model_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """As `AutoModel.from_pretrained`, and the module around what it loads.
+        """Load a pretrained model, and make the module around it.
 
         Args:
             model_class: a class with `from_pretrained`, such as `AutoModelForCausalLM`, or its
@@ -81,6 +81,9 @@ class ModelModule(HookedModule):
             name_or_path: a folder, or a name on the Hub.
             model_kwargs: additional arguments of its `from_pretrained`.
             kwargs: arguments of the module.
+
+        Returns:
+            The module.
         """
         if isinstance(model_class, str):
             model_class = resolve(model_class, "model_class")

@@ -19,7 +19,9 @@ _IGNORED = -100
 
 
 class Seq2SeqModule(TaskModule):
-    """As `Seq2SeqTrainer(predict_with_generate=True)`: metrics are computed from generated tokens.
+    """Train sequence-to-sequence models, with metrics of generated tokens.
+
+    As `Seq2SeqTrainer(predict_with_generate=True)`.
 
     That holds for validation and test; metrics of the training are updated with the most likely
     token at each position, given the correct tokens before it. Losses come from a forward pass with

@@ -165,7 +165,7 @@ class TaskModule(LossModule):
 
 
 class CausalLMModule(TaskModule):
-    """As `LossModule`, for models that predict the next token.
+    """Train models that predict the next token: a `LossModule` for them.
 
     The labels are the inputs themselves, not shifted. Logs `val_perplexity`, exact over all tokens,
     unless `metrics` are passed.
@@ -180,7 +180,13 @@ class CausalLMModule(TaskModule):
     def loss_of_logits(
         self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return the cross entropy of each token, given those before it."""
+        """Return the mean cross entropy of each token, given those before it.
+
+        Args:
+            logits: shape (samples, tokens, vocabulary).
+            labels: token ids, shape (samples, tokens), not shifted; -100 does not count.
+            items: labels to divide the sum by; None for those that count here.
+        """
         return super().loss_of_logits(logits[:, :-1], labels[:, 1:], items)
 
     def _count_targets(self, labels: torch.Tensor) -> torch.Tensor:
@@ -194,7 +200,7 @@ class CausalLMModule(TaskModule):
 
 
 class SequenceClassificationModule(TaskModule):
-    """As `LossModule`, for models that predict a class, a number or several labels for a sequence.
+    """Train models that predict a class, a number or several labels for a sequence.
 
     Unless `metrics` are passed, logs `val_accuracy` if the number of classes is known, and
     `val_mse` for numbers. As in models of `transformers`, labels of an integer type are classes.
@@ -231,6 +237,11 @@ class SequenceClassificationModule(TaskModule):
 
         The cross entropy of classes, the squared error of numbers, or the binary cross entropy of
         several labels.
+
+        Args:
+            logits: shape (samples, classes).
+            labels: shape (samples,), or (samples, classes) for several labels.
+            items: labels to divide the sum by; None for those that count here.
         """
         is_floating = labels.is_floating_point()
         is_number = is_floating and self.problem_type is None and logits.shape[-1] == 1
@@ -248,7 +259,7 @@ class SequenceClassificationModule(TaskModule):
 
 
 class TokenClassificationModule(TaskModule):
-    """As `LossModule`, for models that classify each token; labels of -100 do not count.
+    """Train models that classify each token; labels of -100 do not count.
 
     Logs `val_accuracy` and `val_f1` (mean over the classes) if the number of classes is known,
     unless `metrics` are passed.

@@ -89,7 +89,7 @@ class Backend(SpecialTokens):
 
     @property
     def vocab(self) -> dict[str, int]:
-        """As `get_vocab()`."""
+        """The vocabulary: each token's id."""
         return self.get_vocab()
 
     @property
@@ -103,7 +103,7 @@ class Backend(SpecialTokens):
         return {token.content: index for index, token in sorted(self.added_tokens_decoder.items())}
 
     def get_added_vocab(self) -> dict[str, int]:
-        """As `added_tokens_encoder`."""
+        """Return the ids of the tokens that were added to the vocabulary."""
         return self.added_tokens_encoder
 
     def _add_tokens(self, new_tokens: list[Any], special_tokens: bool = False) -> int:
@@ -155,7 +155,7 @@ class Backend(SpecialTokens):
         clean_up_tokenization_spaces: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As `PreTrainedTokenizerFast.decode`: a text, or a list of texts for a list of lists.
+        """Convert token ids to a text, or to a list of texts for a list of lists.
 
         Args:
             token_ids: a number, or lists, arrays or tensors of them.
@@ -163,6 +163,9 @@ class Backend(SpecialTokens):
             clean_up_tokenization_spaces: remove spaces before punctuation; by default the
                 attribute. That also applies to lists of lists, where 5.3.0 ignores the attribute.
             kwargs: for subclasses.
+
+        Returns:
+            A text, or a list of texts.
         """
         if isinstance(token_ids, Mapping):
             token_ids = token_ids["input_ids"]
@@ -181,7 +184,14 @@ class Backend(SpecialTokens):
         clean_up_tokenization_spaces: bool | None = None,
         **kwargs: Any,
     ) -> list[str]:
-        """As `PreTrainedTokenizerFast.batch_decode`: `decode`, and always a list."""
+        """Convert token ids to a list of texts.
+
+        Args:
+            sequences: lists, arrays or tensors of token ids.
+            skip_special_tokens: see `decode`.
+            clean_up_tokenization_spaces: see `decode`.
+            kwargs: see `decode`.
+        """
         texts = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces, **kwargs)
         if isinstance(texts, str):
             return [texts]
@@ -213,7 +223,7 @@ class Backend(SpecialTokens):
         token_ids_1: list[int] | None = None,
         already_has_special_tokens: bool = False,
     ) -> list[int]:
-        """As `PreTrainedTokenizerBase.get_special_tokens_mask`: 1 for special tokens, 0 for others.
+        """Return 1 for each special token, and 0 for others.
 
         Args:
             token_ids_0: token ids, special ones among them.
@@ -236,8 +246,7 @@ class Backend(SpecialTokens):
         pad_to_multiple_of: int | None,
         padding_side: str | None = None,
     ) -> None:
-        """As the method of `PreTrainedTokenizerFast`: set what the next call of the library will
-        do.
+        """Set how the library `tokenizers` pads and truncates in its next call.
 
         Args:
             padding_strategy: whether to pad, and to what.

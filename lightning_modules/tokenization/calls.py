@@ -77,8 +77,10 @@ class Calls(Backend):
         tokenizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> BatchEncoding:
-        """As `PreTrainedTokenizerFast.__call__`, but safe in several threads, and an unknown
-        argument is warned of.
+        """Convert texts to token ids and further columns.
+
+        As `PreTrainedTokenizerFast.__call__` of transformers, but safe in several threads, and an
+        unknown argument is warned of.
 
         Args:
             text: a text, a list of texts; with `is_split_into_words` a list of words, or several
@@ -146,15 +148,32 @@ class Calls(Backend):
     def encode(
         self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, **kwargs: Any
     ) -> Any:
-        """As `PreTrainedTokenizerFast.encode`: the "input_ids" of a call with these arguments."""
+        """Convert a text to token ids.
+
+        Args:
+            text: as in a call.
+            text_pair: as in a call.
+            add_special_tokens: as in a call.
+            kwargs: further arguments of a call.
+
+        Returns:
+            The column "input_ids" of the call.
+        """
         return self(text, text_pair, add_special_tokens=add_special_tokens, **kwargs)["input_ids"]
 
     def tokenize(
         self, text: Any, pair: Any = None, add_special_tokens: bool = False, **kwargs: Any
     ) -> list[str]:
-        """As `PreTrainedTokenizerFast.tokenize`: the tokens of a text, as strings.
+        """Split a text into tokens.
 
-        Accepts the arguments of a call.
+        Args:
+            text: as in a call.
+            pair: the second text, `text_pair` of a call.
+            add_special_tokens: as in a call.
+            kwargs: further arguments of a call.
+
+        Returns:
+            The tokens, as strings.
         """
         return self(text, pair, add_special_tokens=add_special_tokens, **kwargs).tokens()
 

@@ -34,8 +34,10 @@ class Chat(Calls):
         tokenizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As `PreTrainedTokenizerBase.apply_chat_template` of 5.3.0, which returns a dict by
-        default.
+        """Convert a chat to text or token ids, by a template of jinja.
+
+        As `PreTrainedTokenizerBase.apply_chat_template` of transformers 5.3.0, which returns a dict
+        by default.
 
         Args:
             conversation: messages, dicts with "role" and "content"; or a list of such chats.
@@ -114,7 +116,7 @@ class Chat(Calls):
     def get_chat_template(
         self, chat_template: str | None = None, tools: list[Any] | None = None
     ) -> str:
-        """As the method of `PreTrainedTokenizerBase`: the template that is applied.
+        """Return the template that `apply_chat_template` applies.
 
         Args:
             chat_template: a template, or the name of one of the tokenizer's; by default its only

@@ -169,7 +169,7 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
     ) -> Self:
-        """As `PreTrainedTokenizerFast.from_pretrained`.
+        """Load a tokenizer from a file, a folder or the Hub.
 
         Args:
             pretrained_model_name_or_path: a tokenizer.json, a folder that transformers 4.x or 5.x
@@ -177,6 +177,9 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
             kwargs: `cache_dir`, `force_download`, `local_files_only`, `token`, `revision` and
                 `subfolder` are options of the Hub; the others override settings in the files.
                 `trust_remote_code` has no effect: no code is run.
+
+        Returns:
+            The tokenizer.
 
         Raises:
             OSError: not found; the message says how to get it. With HF_HUB_OFFLINE=1 only the cache
@@ -212,9 +215,9 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self.update_post_processor()
 
     def update_post_processor(self) -> None:
-        """As `TokenizersBackend.update_post_processor`.
+        """Let the post-processor add `bos_token` and `eos_token` to each text, if they are enabled.
 
-        The post-processor adds only `bos_token` and `eos_token` to each text, if they are enabled.
+        It adds nothing else. As `TokenizersBackend.update_post_processor` of transformers.
         """
         if self.bos_token is None:
             self._adds_bos_token = False

@@ -143,7 +143,9 @@ class Padding(Backend):
         return_tensors: str | TensorType | None = None,
         verbose: bool = True,
     ) -> BatchEncoding:
-        """As `PreTrainedTokenizerBase.pad`, but its argument is not changed.
+        """Pad samples to one length; the samples are not changed.
+
+        As `PreTrainedTokenizerBase.pad` of transformers.
 
         "input_ids", "attention_mask", "token_type_ids" and "special_tokens_mask" are padded; other
         columns are not.
@@ -157,6 +159,9 @@ class Padding(Backend):
             return_attention_mask: add one; by default if `model_input_names` has it.
             return_tensors: "pt" or "np"; by default the type of the input.
             verbose: warn of a `max_length` without effect.
+
+        Returns:
+            The padded columns.
 
         Raises:
             ValueError: "input_ids" are missing, columns differ in length, or no pad token.

@@ -55,8 +55,7 @@ class Saving(Backend):
         push_to_hub: bool = False,
         **kwargs: Any,
     ) -> tuple[str, ...]:
-        """As `PreTrainedTokenizerFast.save_pretrained`: files that both can read, transformers 4.x
-        too.
+        """Write the files of the tokenizer, which transformers can read, 4.x too.
 
         Args:
             save_directory: is made if it is missing.

@@ -134,7 +134,9 @@ class SpecialTokens:
         replace_extra_special_tokens: bool = True,
         replace_additional_special_tokens: bool | None = None,
     ) -> int:
-        """As `PreTrainedTokenizerBase.add_special_tokens`.
+        """Set special tokens, and add those that the vocabulary lacks.
+
+        As `PreTrainedTokenizerBase.add_special_tokens` of transformers.
 
         Sets special tokens, and adds those that the vocabulary lacks.
 
@@ -197,7 +199,7 @@ class SpecialTokens:
         new_tokens: str | AddedToken | Sequence[str | AddedToken],
         special_tokens: bool = False,
     ) -> int:
-        """As `PreTrainedTokenizerBase.add_tokens`: add tokens that the vocabulary lacks.
+        """Add tokens that the vocabulary lacks.
 
         Args:
             new_tokens: one or several.

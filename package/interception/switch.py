@@ -97,12 +97,20 @@ def installed() -> bool:
 
 
 def load_ipython_extension(ipython: InteractiveShell) -> None:
-    """Run `install` for `%load_ext lightrainer` in a notebook."""
+    """Serve the names of transformers in a notebook: `%load_ext lightrainer`, see `install`.
+
+    Args:
+        ipython: the shell of the notebook.
+    """
     install()
 
 
 def unload_ipython_extension(ipython: InteractiveShell) -> None:
-    """Run `uninstall` for `%unload_ext lightrainer` in a notebook."""
+    """Stop serving the names of transformers in a notebook: `%unload_ext lightrainer`.
+
+    Args:
+        ipython: the shell of the notebook.
+    """
     uninstall()
 
 

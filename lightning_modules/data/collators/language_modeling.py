@@ -298,8 +298,9 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
         }
 
     def mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any]:
-        """Mask as ALBERT does: 80 of 100 chosen tokens become the mask, 10 any other token;
-        `inputs` are changed.
+        """Mask token ids, in place, as ALBERT does.
+
+        Of 100 chosen tokens 80 become the mask, and 10 any other token.
 
         Args:
             inputs: token ids, shape (samples, tokens).
