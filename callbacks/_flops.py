@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import cast
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_flop
+from torch.utils.flop_counter import (
+    FlopCounterMode,
+    sdpa_backward_flop,  # pyright: ignore[reportUnknownVariableType] - untyped in torch
+    sdpa_flop,  # pyright: ignore[reportUnknownVariableType] - untyped in torch
+)
 
 
 def flop_counter() -> FlopCounterMode:
@@ -13,8 +18,9 @@ def flop_counter() -> FlopCounterMode:
     counter = FlopCounterMode(display=False)
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    counter.flop_registry[attention] = sdpa_flop
-    counter.flop_registry[attention_backward] = sdpa_backward_flop
+    registry = cast("dict[object, object]", counter.flop_registry)  # pyright: ignore[reportUnknownMemberType]
+    registry[attention] = sdpa_flop
+    registry[attention_backward] = sdpa_backward_flop
     return counter
 
 

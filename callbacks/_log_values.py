@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def failures_as_warnings(callback: object, action: str) -> Iterator[None]:
+def failures_as_warnings(callback: object, action: str) -> Generator[None]:
     """Turn exceptions inside the block into warnings: a failing display must not end the training.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import torch
@@ -29,9 +29,9 @@ class SignalExchange:
     def __init__(self) -> None:
         import torch.distributed as dist
 
-        self.agreed_signal = 0
+        self.agreed_signal: int = 0
         # Typed as Any: torch declares an int too, which it returns to ranks outside of the group.
-        self._group: Any = dist.new_group(backend="gloo")
+        self._group: Any = dist.new_group(backend="gloo")  # pyright: ignore[reportUnknownMemberType]
 
         # The exchange that is in progress: its handle, and the tensor that it reduces.
         self._pending: dist.Work | None = None
@@ -40,8 +40,8 @@ class SignalExchange:
         # Calls so far, the call of the last exchange, and the call of the next one.
         self._calls = 0
         self._last_exchange = 0
-        self._next_exchange = 0
-        self._calls_between = 1
+        self._next_exchange: int = 0
+        self._calls_between: int = 1
         self._last_exchange_time = time.perf_counter()
 
     def exchange(self, signal_number: int, wait: bool) -> int:
@@ -89,15 +89,14 @@ class SignalExchange:
 
         # At most twice as many calls as last time, since the first steps may take longer or
         # shorter than the others.
-        calls_between = int(
-            min(self.interval_seconds / max(seconds_per_call, 1e-9), 2 * self._calls_between)
-        )
+        calls_in_interval = self.interval_seconds / max(seconds_per_call, 1e-9)
+        calls_between = int(min(calls_in_interval, 2 * self._calls_between))
 
         # The maximum of the negative numbers is the smallest number of calls of all ranks.
         self._reduced = torch.tensor(
             [signal_number, -max(calls_between, 1)], dtype=torch.int32, device="cpu"
         )
-        self._pending = dist.all_reduce(
+        self._pending = dist.all_reduce(  # pyright: ignore[reportUnknownMemberType] - untyped in torch
             self._reduced, dist.ReduceOp.MAX, group=self._group, async_op=True
         )
 
@@ -107,8 +106,9 @@ class SignalExchange:
         if pending is None or self._reduced is None:
             return
         pending.wait()
-        self.agreed_signal, negative_calls = self._reduced.tolist()
-        self._calls_between = -negative_calls
+        reduced = cast("list[int]", self._reduced.tolist())  # pyright: ignore[reportUnknownMemberType]
+        self.agreed_signal = reduced[0]
+        self._calls_between = -reduced[1]
         self._next_exchange = self._last_exchange + self._calls_between
 
 

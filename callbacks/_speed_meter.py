@@ -11,7 +11,7 @@ from .state import TrainerState
 if TYPE_CHECKING:
     from torch import nn
 
-    from .base import EventArguments
+    from ..facade import TrainingArguments
 
 
 class SpeedMeter:
@@ -41,7 +41,7 @@ class SpeedMeter:
         self._start_tokens = state.num_input_tokens_seen
 
     def measure(
-        self, args: EventArguments, state: TrainerState, train_dataloader: object = None
+        self, args: TrainingArguments, state: TrainerState, train_dataloader: object = None
     ) -> bool:
         """Store the figures since the start, start again, and return whether any step was done.
 
@@ -93,7 +93,7 @@ def length_or_none(collection: object) -> int | None:
         return None
 
 
-def is_compiled(args: EventArguments | None, model: nn.Module | None) -> bool:
+def is_compiled(args: TrainingArguments | None, model: nn.Module | None) -> bool:
     """Return whether the model is compiled in place, so that its hooks would be traced.
 
     That is by `torch_compile` or `model.compile()`.

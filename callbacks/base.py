@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .recording import record
 from .state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from ..facade import TrainingArguments
 
 EVENTS = (
     "on_init_end",
@@ -27,12 +30,6 @@ EVENTS = (
 )
 """The names of all events."""
 
-EventArguments: TypeAlias = "Any"
-"""The `args` of an event: `TrainingArguments`, or the `BridgeArguments` of a `LightningBridge`.
-
-Any to type checkers, so that an override may declare the class that it is used with.
-"""
-
 EventResult: TypeAlias = "TrainerControl | None"
 """What an event returns: a control that replaces the current one, or None to keep that."""
 
@@ -44,7 +41,8 @@ class TrainerCallback:
 
     Every event is called as `event(args, state, control, **kwargs)`:
 
-    - `args`: the `TrainingArguments`, to read.
+    - `args`: the `TrainingArguments`, to read. Under a `LightningBridge` these are its
+      `BridgeArguments`, which have the same names where Lightning has the setting.
     - `state`: the `TrainerState`, to read.
     - `control`: the `TrainerControl`, whose switches an event may set, in place or on an object
       that it returns. Returning `None` keeps the current one.
@@ -88,7 +86,7 @@ class TrainerCallback:
 
     def on_init_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -100,7 +98,7 @@ class TrainerCallback:
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -113,7 +111,7 @@ class TrainerCallback:
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -125,7 +123,7 @@ class TrainerCallback:
 
     def on_epoch_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -137,7 +135,7 @@ class TrainerCallback:
 
     def on_epoch_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -150,7 +148,7 @@ class TrainerCallback:
 
     def on_step_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -162,7 +160,7 @@ class TrainerCallback:
 
     def on_pre_optimizer_step(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -171,7 +169,7 @@ class TrainerCallback:
 
     def on_optimizer_step(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -180,7 +178,7 @@ class TrainerCallback:
 
     def on_substep_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -192,7 +190,7 @@ class TrainerCallback:
 
     def on_step_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -205,7 +203,7 @@ class TrainerCallback:
 
     def on_evaluate(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -217,7 +215,7 @@ class TrainerCallback:
 
     def on_predict(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float],
@@ -227,7 +225,7 @@ class TrainerCallback:
 
     def on_save(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -240,7 +238,7 @@ class TrainerCallback:
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -252,7 +250,7 @@ class TrainerCallback:
 
     def on_prediction_step(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -261,7 +259,7 @@ class TrainerCallback:
 
     def on_push_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,

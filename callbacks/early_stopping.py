@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .base import EventArguments, TrainerCallback
+from .base import TrainerCallback
 from .state import ExportableState, TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from ..facade import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +50,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def check_metric_value(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         metric_value: float,
@@ -64,7 +67,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -96,7 +99,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def on_evaluate(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float] | None = None,

@@ -6,10 +6,10 @@ import contextlib
 import logging
 import os
 import pickle
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
-from .base import EventArguments, TrainerCallback
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 from .tensor_states import CALLBACK_STATES_NAME
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.utils.hooks import RemovableHandle
+
+    from ..facade import TrainingArguments
 
 
 logger = logging.getLogger(__name__)
@@ -83,7 +85,7 @@ class EMACallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -110,7 +112,7 @@ class EMACallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -130,14 +132,17 @@ class EMACallback(TrainerCallback):
         weights: list[torch.Tensor] = []
         for weight, average in zip(self._weights.values(), averages, strict=True):
             weights.append(weight.detach().to(average.dtype))
-        update = get_ema_multi_avg_fn(decay)
+        update = cast(
+            "Callable[[list[torch.Tensor], list[torch.Tensor], object], None]",
+            get_ema_multi_avg_fn(decay),
+        )
         update(averages, weights, None)
         if self._swap is not None:
             self._swap.drop_copies()
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -165,7 +170,7 @@ class EMACallback(TrainerCallback):
         self._copy_averages(dict(model.named_parameters()))
 
     @contextlib.contextmanager
-    def applied_to(self, model: nn.Module) -> Iterator[None]:
+    def applied_to(self, model: nn.Module) -> Generator[None]:
         """Give a model the average inside a `with`, for example to save it.
 
         After it, the model has its own weights again.
@@ -220,7 +225,7 @@ class EMACallback(TrainerCallback):
         stored_shapes = {name: average.shape for name, average in stored.items()}
 
         # Names that only one of them has differ too.
-        different_names = []
+        different_names: list[str] = []
         for name in {**shapes, **stored_shapes}:
             if shapes.get(name) != stored_shapes.get(name):
                 different_names.append(name)
@@ -232,7 +237,7 @@ class EMACallback(TrainerCallback):
         for name, average in self.averages.items():
             average.copy_(stored[name])
 
-    def _load_best_average(self, args: EventArguments, state: TrainerState) -> None:
+    def _load_best_average(self, args: TrainingArguments, state: TrainerState) -> None:
         """Load the average of the best checkpoint, if the model gets the weights of that."""
         best_checkpoint = state.best_model_checkpoint
         if best_checkpoint is None or not getattr(args, "load_best_model_at_end", False):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..lightning_modules.common.followed import followed
-from .base import EventArguments, EventResult, TrainerCallback
+from .base import EventResult, TrainerCallback
 from .state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from ..facade import TrainingArguments
 
 
 class DefaultFlowCallback(TrainerCallback):
@@ -18,7 +23,7 @@ class DefaultFlowCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -51,7 +56,7 @@ class DefaultFlowCallback(TrainerCallback):
 
     def on_epoch_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ._log_values import add_to_logs, is_training_log
-from .base import EventArguments, TrainerCallback
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from ..facade import TrainingArguments
 
 
 _LAYER = re.compile(r"^(.*?\.?\d+)(?:\.|$)")
@@ -46,7 +48,7 @@ class GradientNormCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -56,7 +58,7 @@ class GradientNormCallback(TrainerCallback):
 
     def on_pre_optimizer_step(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -77,7 +79,7 @@ class GradientNormCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
@@ -113,7 +115,7 @@ def layer_name(parameter_name: str) -> str:
     return module_name or parameter_name
 
 
-def _may_be_logged(args: EventArguments, state: TrainerState, control: TrainerControl) -> bool:
+def _may_be_logged(args: TrainingArguments, state: TrainerState, control: TrainerControl) -> bool:
     """Return whether a log may be due after the coming step.
 
     Only logs by interval are known in advance.
@@ -134,7 +136,8 @@ def _norm(gradient: torch.Tensor) -> torch.Tensor:
     import torch
 
     dtype = torch.promote_types(gradient.dtype, torch.float32)
-    return torch.linalg.vector_norm(_dense_values(gradient), dtype=dtype)
+    norm = torch.linalg.vector_norm(_dense_values(gradient), dtype=dtype)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return cast("torch.Tensor", norm)
 
 
 def _dense_values(gradient: torch.Tensor) -> torch.Tensor:
@@ -151,7 +154,8 @@ def _fetched(norms: list[torch.Tensor]) -> list[float]:
         is_dtensor = gather is not None
         whole_norms.append(gather() if is_dtensor else norm)
     device = whole_norms[0].device
-    return torch.stack([norm.to(device) for norm in whole_norms]).tolist()
+    stacked = torch.stack([norm.to(device) for norm in whole_norms])
+    return cast("list[float]", stacked.tolist())  # pyright: ignore[reportUnknownMemberType]
 
 
 def _clip_factor(norm: float | None, max_norm: float | None) -> float:

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..lightning_modules.common.suggestions import did_you_mean
-from .base import EVENTS, EventArguments, TrainerCallback
+from .base import EVENTS, TrainerCallback
 from .flow import DefaultFlowCallback
 from .state import TrainerControl, TrainerState
 from .switch_setters import SwitchSetters
@@ -19,6 +19,8 @@ from .switch_setters import SwitchSetters
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
+
+    from ..facade import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ def _forwarded(event: str, *switches_to_reset: str) -> ForwardedEvent:
 
     def forward(
         self: CallbackHandler,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -113,7 +115,7 @@ class CallbackHandler(TrainerCallback):
         Raises:
             TypeError: it has none of the events, or it is a callback of Lightning.
         """
-        new_callback = callback() if isinstance(callback, type) else callback
+        new_callback: object = callback() if isinstance(callback, type) else callback
         _check_is_callback(new_callback)
         _warn_of_misspelt_events(type(new_callback))
 
@@ -181,7 +183,7 @@ class CallbackHandler(TrainerCallback):
     def call_event(
         self,
         event: str,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -203,7 +205,7 @@ class CallbackHandler(TrainerCallback):
         callbacks = self.callbacks
         index = 0
         while index < len(callbacks):
-            callback = callbacks[index]
+            callback: object = callbacks[index]
 
             # Events that are inherited unchanged do nothing.
             method = getattr(callback, event, None)
@@ -260,7 +262,7 @@ class CallbackHandler(TrainerCallback):
 
     def on_evaluate(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float] | None = None,
@@ -272,7 +274,7 @@ class CallbackHandler(TrainerCallback):
 
     def on_predict(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float],
@@ -283,7 +285,7 @@ class CallbackHandler(TrainerCallback):
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,

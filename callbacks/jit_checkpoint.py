@@ -11,11 +11,14 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ._signal_exchange import SignalExchange, world_size
-from .base import EventArguments, TrainerCallback
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState, ends_epoch
+
+if TYPE_CHECKING:
+    from ..facade import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +84,9 @@ class CheckpointManager:
     def execute_jit_checkpoint(self) -> None:
         """Write a checkpoint of the current state."""
         self.is_checkpoint_requested = False
-        self.trainer._save_checkpoint(self.trainer.model, trial=None)
+        self.trainer._save_checkpoint(  # pyright: ignore[reportPrivateUsage] - as transformers names it
+            self.trainer.model, trial=None
+        )
 
     def _sigterm_handler(self, signum: int, frame: FrameType | None) -> None:
         if not self.is_checkpoint_requested:
@@ -214,7 +219,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -233,7 +238,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_epoch_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -243,7 +248,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_step_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -255,7 +260,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -272,7 +277,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_epoch_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -291,7 +296,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_prediction_step(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -320,7 +325,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_evaluate(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -331,7 +336,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_save(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -353,15 +358,17 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
         """Stop handling signals; save for a signal that came after the last step."""
         manager = self._manager_of_script()
-        if manager is not None and manager._original_sigterm_handler is not None:
-            signal.signal(signal.SIGTERM, manager._original_sigterm_handler)
+        if manager is not None:
+            handler = manager._original_sigterm_handler  # pyright: ignore[reportPrivateUsage] - as transformers names it
+            if handler is not None:
+                signal.signal(signal.SIGTERM, handler)
 
         # A signal that came after the last step, on any rank.
         if not self.is_listening:
@@ -563,7 +570,7 @@ def _save(trainer: SavingTrainer) -> None:
     """Write a checkpoint; a training of the Trainer of this package waits until it is on disk."""
     run = getattr(trainer, "_run", None)
     if run is None:
-        trainer._save_checkpoint(trainer.model, None)
+        trainer._save_checkpoint(trainer.model, None)  # pyright: ignore[reportPrivateUsage] - as transformers names it
     else:
         run._save_at_once()
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..lightning_modules.common.libraries import is_installed
 from ._log_values import add_to_logs, is_training_log
-from .base import EventArguments, TrainerCallback
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from ..facade import TrainingArguments
 
 _GIB = 2**30
 
@@ -41,7 +44,7 @@ class MemoryCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,

@@ -6,11 +6,11 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from ._signal_exchange import world_size
 from ._speed_meter import is_compiled
-from .base import EventArguments, TrainerCallback
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
+
+    from ..facade import TrainingArguments
 
 
 logger = logging.getLogger(__name__)
@@ -101,7 +103,7 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -129,7 +131,7 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_step_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -140,7 +142,7 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_pre_optimizer_step(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -192,7 +194,7 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_optimizer_step(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -208,7 +210,7 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -289,7 +291,7 @@ class NaNGuardCallback(TrainerCallback):
         self._statistics_before = []
 
 
-def _require_checkpoints(args: EventArguments) -> None:
+def _require_checkpoints(args: TrainingArguments) -> None:
     """Raise `ValueError` if no checkpoints with the optimizer are written, to go back to."""
     save_only_model = getattr(args, "save_only_model", None)
     if save_only_model is None:
@@ -373,7 +375,7 @@ def _combine_ranks(is_bad: bool, loss: float) -> tuple[bool, float]:
     import torch.distributed as dist
 
     ranks: list[tuple[bool, float]] = [(is_bad, loss)] * world_size()
-    dist.all_gather_object(ranks, (is_bad, loss))
+    dist.all_gather_object(ranks, (is_bad, loss))  # pyright: ignore[reportUnknownMemberType] - untyped in torch
     is_bad_on_any = any(is_bad_on_rank for is_bad_on_rank, _ in ranks)
     mean_loss = sum(loss_of_rank for _, loss_of_rank in ranks) / len(ranks)
     return is_bad_on_any, mean_loss
@@ -407,7 +409,7 @@ def _names_of_bad_gradients(
     if model is not None:
         names = {id(weight): name for name, weight in model.named_parameters()}
 
-    bad_names = []
+    bad_names: list[str] = []
     for index, weight in enumerate(parameters):
         if weight.grad is None or _local_values(weight.grad).isfinite().all():
             continue
@@ -417,7 +419,7 @@ def _names_of_bad_gradients(
 
 def _description(step: int, losses: list[torch.Tensor], bad_names: list[str]) -> str:
     """Describe the losses and the bad gradients of a step on this rank."""
-    facts = []
+    facts: list[str] = []
     if losses:
         loss_values = [f"{loss.float().mean().item():.4g}" for loss in losses]
         facts.append(f"the loss is {', '.join(loss_values)}")
@@ -448,7 +450,7 @@ def _loss_in(output: Any) -> torch.Tensor | None:
     if loss is None:
         loss = output
         if isinstance(output, (tuple, list)) and output:
-            loss = output[0]
+            loss = cast("Sequence[object]", output)[0]
         if not isinstance(loss, torch.Tensor) or loss.ndim != 0:
             return None
     if not isinstance(loss, torch.Tensor) or not loss.is_floating_point():
@@ -458,7 +460,7 @@ def _loss_in(output: Any) -> torch.Tensor | None:
 
 def _running_statistics(model: nn.Module) -> list[torch.Tensor]:
     """Return the buffers that forward passes change."""
-    buffers = []
+    buffers: list[torch.Tensor] = []
     for module in model.modules():
         if getattr(module, "track_running_stats", False):
             buffers.extend(module.buffers(recurse=False))

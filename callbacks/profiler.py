@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import collections
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
 from ._speed_meter import is_compiled
-from .base import EventArguments, TrainerCallback
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.profiler import profile
     from torch.utils.hooks import RemovableHandle
+
+    from ..facade import TrainingArguments
 
 
 _COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "xccl:", "mpi:")
@@ -31,17 +34,25 @@ _MAX_ALLOCATIONS = 100_000
 """Allocations that torch keeps in its memory history, as in its examples."""
 
 
-def _counted_as(part: str) -> Any:
+class _EventAverage(Protocol):
+    """The attributes of torch's `FunctionEventAvg` that are read here; times in microseconds."""
+
+    key: str
+    cpu_time_total: float
+    device_time_total: float
+
+
+def _counted_as(part: str) -> Callable[..., None]:
     """Return an event that adds the time since the last event to a part."""
 
     def event(
         self: ProfilerCallback,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        self._count_time(part)
+        self._count_time(part)  # pyright: ignore[reportPrivateUsage] - the event is a method of the class
 
     event.__doc__ = f"Count the time since the last event as that of the {part}."
     return event
@@ -92,7 +103,7 @@ class ProfilerCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -105,18 +116,19 @@ class ProfilerCallback(TrainerCallback):
         self._last_event_time = time.perf_counter()
 
         # The trace is written at the end, with the table, and not by the profiler.
-        schedule = torch.profiler.schedule(
-            wait=self.wait, warmup=self.warmup, active=self.active, repeat=1
+        schedule = cast(
+            "Callable[[int], torch.profiler.ProfilerAction]",
+            torch.profiler.schedule(  # pyright: ignore[reportUnknownMemberType] - untyped in torch
+                wait=self.wait, warmup=self.warmup, active=self.active, repeat=1
+            ),
         )
-        self._profiler = torch.profiler.profile(
-            schedule=schedule, on_trace_ready=lambda profiler: None
-        )
+        self._profiler = torch.profiler.profile(schedule=schedule, on_trace_ready=_ignore_trace)
         self._profiler.start()
         self._start_counting_if_due(args, model)
 
     def on_step_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -135,7 +147,7 @@ class ProfilerCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -151,7 +163,7 @@ class ProfilerCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -159,13 +171,13 @@ class ProfilerCallback(TrainerCallback):
         """Report the steps of a training that ended early."""
         self._finish(args, state, control)
 
-    def _start_counting_if_due(self, args: EventArguments, model: nn.Module | None) -> None:
+    def _start_counting_if_due(self, args: TrainingArguments, model: nn.Module | None) -> None:
         if self._steps != self.wait + self.warmup:
             return
         self.seconds.clear()
         self._last_event_time = time.perf_counter()
         if self._accelerator == "cuda":
-            torch.cuda.memory._record_memory_history(max_entries=_MAX_ALLOCATIONS)
+            _record_allocations(max_entries=_MAX_ALLOCATIONS)
 
         # Hooks of a compiled model would be compiled too.
         if model is not None and not is_compiled(args, model):
@@ -194,7 +206,9 @@ class ProfilerCallback(TrainerCallback):
         self.seconds[part] += now - self._last_event_time
         self._last_event_time = now
 
-    def _finish(self, args: EventArguments, state: TrainerState, control: TrainerControl) -> None:
+    def _finish(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl
+    ) -> None:
         """Stop the profiler, and report its steps; without effect if that was done before."""
         profiler = self._profiler
         self._profiler = None
@@ -210,18 +224,19 @@ class ProfilerCallback(TrainerCallback):
             control.should_training_stop = True
 
         # All processes stop to record allocations, process 0 writes the files.
-        folder = Path(args.output_dir) / "profile"
+        folder = Path(str(args.output_dir)) / "profile"
         is_writer = steps > 0 and state.is_world_process_zero
         if is_writer:
             folder.mkdir(parents=True, exist_ok=True)
         if self._accelerator == "cuda":
             if is_writer:
-                torch.cuda.memory._dump_snapshot(str(folder / "memory.pickle"))
-            torch.cuda.memory._record_memory_history(enabled=None)
+                snapshot_path = str(folder / "memory.pickle")
+                torch.cuda.memory._dump_snapshot(snapshot_path)  # pyright: ignore[reportPrivateUsage] - torch documents it
+            _record_allocations(enabled=None)
         if is_writer:
             self._report(profiler, steps, args, folder)
 
-    def _report(self, profiler: profile, steps: int, args: EventArguments, folder: Path) -> None:
+    def _report(self, profiler: profile, steps: int, args: TrainingArguments, folder: Path) -> None:
         """Print the table, and write it and the trace.
 
         Args:
@@ -244,7 +259,7 @@ class ProfilerCallback(TrainerCallback):
         print("", table, f"table and trace: {folder}", sep="\n")
 
 
-def advice(seconds: dict[str, float], args: EventArguments) -> list[str]:
+def advice(seconds: dict[str, float], args: TrainingArguments) -> list[str]:
     """Return a line for each part that takes too long, the largest part first.
 
     Args:
@@ -276,12 +291,21 @@ def advice(seconds: dict[str, float], args: EventArguments) -> list[str]:
 
     total = _total_seconds(seconds)
     shares = {part: seconds.get(part, 0) / total for part in remedies}
-    lines = []
+    lines: list[str] = []
     for part in sorted(remedies, key=lambda part: shares[part], reverse=True):
         acceptable_share, remedy = remedies[part]
         if shares[part] > acceptable_share:
             lines.append(f"{part} takes {shares[part]:.0%}: look at {remedy}")
     return lines
+
+
+def _ignore_trace(profiler: profile) -> None:
+    """Do nothing with a trace, as `on_trace_ready`."""
+
+
+def _record_allocations(**options: Any) -> None:
+    """Start to record the allocations on CUDA, or stop it with `enabled=None`."""
+    torch.cuda.memory._record_memory_history(**options)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType] - torch documents it
 
 
 def _accelerator_of(model: nn.Module | None) -> str:
@@ -297,7 +321,8 @@ def _accelerator_of(model: nn.Module | None) -> str:
 def _communication_seconds(profiler: profile) -> float:
     """Return the time of all collective operations."""
     microseconds = 0.0
-    for event in profiler.key_averages():
+    averages = cast("Iterable[_EventAverage]", profiler.key_averages())
+    for event in averages:
         if event.key.startswith(_COLLECTIVE_PREFIXES):
             microseconds += max(event.cpu_time_total, event.device_time_total)
     return microseconds / 1e6
@@ -314,7 +339,7 @@ def _table_lines(seconds: dict[str, float], steps: int) -> list[str]:
     """
     total = _total_seconds(seconds)
     ordered = sorted(seconds, key=lambda part: (part in _CONTAINED_PARTS, -seconds[part]))
-    lines = []
+    lines: list[str] = []
     for part in ordered:
         milliseconds = 1e3 * seconds[part] / steps
         share = seconds[part] / total

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ._log_values import failures_as_warnings, number_of
 from ._speed_meter import SpeedMeter, length_or_none
-from .base import EventArguments, TrainerCallback
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from ..facade import TrainingArguments
 
 _LABELS = {
     "epoch": "epoch",
@@ -69,7 +72,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -84,7 +87,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -100,7 +103,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_prediction_step(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         eval_dataloader: object = None,
@@ -119,7 +122,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_evaluate(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -133,7 +136,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_save(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -143,7 +146,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
@@ -163,7 +166,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -176,7 +179,7 @@ class ProgressCallback(TrainerCallback):
         self._close_prediction_bar()
         self._close_training_bar()
 
-    def _is_shown(self, args: EventArguments, state: TrainerState) -> bool:
+    def _is_shown(self, args: TrainingArguments, state: TrainerState) -> bool:
         return state.is_world_process_zero
 
     def _make_bar(
@@ -226,7 +229,7 @@ class ProgressCallback(TrainerCallback):
         return values_that_fit(self._shown_values, room)
 
     def _speed(
-        self, args: EventArguments, state: TrainerState, train_dataloader: object
+        self, args: TrainingArguments, state: TrainerState, train_dataloader: object
     ) -> dict[str, str]:
         """Return the speed since the last log or pause by label; empty if no step was done."""
         meter = self._speed_meter
@@ -247,7 +250,7 @@ class PrinterCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,

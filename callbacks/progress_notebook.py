@@ -13,7 +13,7 @@ from .progress import ProgressBar, ProgressCallback, values_beside_bar
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
-    from .base import EventArguments
+    from ..facade import TrainingArguments
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 _MAX_ROWS = 200
@@ -52,7 +52,7 @@ class NotebookProgressCallback(ProgressCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -65,7 +65,7 @@ class NotebookProgressCallback(ProgressCallback):
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
@@ -86,7 +86,7 @@ class NotebookProgressCallback(ProgressCallback):
 
     def on_evaluate(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float] | None = None,
@@ -102,7 +102,7 @@ class NotebookProgressCallback(ProgressCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -114,11 +114,11 @@ class NotebookProgressCallback(ProgressCallback):
         self._output = None
         self._has_ended = True
 
-    def _is_shown(self, args: EventArguments, state: TrainerState) -> bool:
+    def _is_shown(self, args: TrainingArguments, state: TrainerState) -> bool:
         return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
 
     def _add_evaluation(
-        self, args: EventArguments, state: TrainerState, metrics: dict[str, float]
+        self, args: TrainingArguments, state: TrainerState, metrics: dict[str, float]
     ) -> None:
         """Add an evaluation to the table."""
         column = "Step"
@@ -183,7 +183,10 @@ class _CellOutput:
         if not now and current_time < self._next_drawing:
             return
         self._next_drawing = current_time + _SECONDS_BETWEEN_DRAWINGS
-        from IPython.display import HTML, display
+        from IPython.display import (
+            HTML,
+            display,  # pyright: ignore[reportUnknownVariableType] - untyped in IPython
+        )
 
         parts = [bar.html() for bar in self.bars]
         parts.append(self.table.html())

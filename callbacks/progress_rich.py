@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from .base import EventArguments
+    from ..facade import TrainingArguments
+
 
 _WIDE = 110
 """Columns of a terminal that is wide enough for a long bar."""
@@ -40,7 +41,7 @@ class RichProgressCallback(ProgressCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -49,7 +50,7 @@ class RichProgressCallback(ProgressCallback):
         super().on_train_end(args, state, control, **kwargs)
         self._close_prediction_bar()
 
-    def _is_shown(self, args: EventArguments, state: TrainerState) -> bool:
+    def _is_shown(self, args: TrainingArguments, state: TrainerState) -> bool:
         return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
 
     def _make_bar(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -93,7 +93,7 @@ _current: ContextVar[RecordedValues | None] = ContextVar("recorded_values", defa
 
 
 @contextlib.contextmanager
-def recording_into(values: RecordedValues) -> Iterator[None]:
+def recording_into(values: RecordedValues) -> Generator[None]:
     """Let `record` add to these values in the block."""
     token = _current.set(values)
     try:

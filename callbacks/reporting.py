@@ -30,7 +30,7 @@ def available_reporting_integrations() -> list[str]:
     checks = {**AVAILABLE, "comet_ml": is_comet_available}
     available = [name for name in _NAMES_IN_ALL if checks[name]()]
 
-    left_out = set()
+    left_out: set[str] = set()
     if "mlflow" in available:
         left_out.add("azure_ml")
     if "dagshub" in available:

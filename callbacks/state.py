@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, cast
 
 from ._files import write_whole
 
@@ -32,7 +32,7 @@ class ExportableState:
         )
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Any:
+    def from_state(cls, state: dict[str, Any]) -> Self:
         """Build the object that `state()` described.
 
         Args:
@@ -162,12 +162,17 @@ class TrainerState:
     """States of callbacks by class name. A list of `ExportableState` objects is converted."""
 
     def __post_init__(self) -> None:
-        if self.log_history is None:
+        # The types of the fields are those after construction; a caller may pass None.
+        log_history = cast("list[dict[str, Any]] | None", self.log_history)
+        stateful_callbacks = cast(
+            "dict[str, Any] | Iterable[ExportableState] | None", self.stateful_callbacks
+        )
+        if log_history is None:
             self.log_history = []
-        if self.stateful_callbacks is None:
+        if stateful_callbacks is None:
             self.stateful_callbacks = {}
-        elif not isinstance(self.stateful_callbacks, dict):
-            self.stateful_callbacks = collect_states(self.stateful_callbacks)
+        elif not isinstance(stateful_callbacks, dict):
+            self.stateful_callbacks = collect_states(stateful_callbacks)
 
     def save_to_json(self, json_path: str | os.PathLike[str]) -> None:
         """Write the state to a JSON file; a kill leaves an older file intact.
@@ -282,7 +287,7 @@ def _as_json(value: Any) -> Any:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        return os.fspath(cast("os.PathLike[str]", value))
     raise TypeError(
         f"{value!r} of type {type(value).__name__} cannot be converted to JSON. Convert it to a "
         "number or a string."
@@ -310,11 +315,12 @@ def _read_entries(json_path: str | os.PathLike[str]) -> dict[str, Any]:
 
     if not isinstance(entries, dict):
         raise _unusable(json_path, f"it holds a JSON {type(entries).__name__}, not an object")
+    state_entries = cast("dict[str, Any]", entries)
     for name, (expected_type, type_name) in _ENTRY_TYPES.items():
-        value = entries.get(name)
+        value = state_entries.get(name)
         if value is not None and not isinstance(value, expected_type):
             raise _unusable(json_path, f"its {name!r} is {value!r}, not {type_name}")
-    return entries
+    return state_entries
 
 
 def _unusable(json_path: str | os.PathLike[str], reason: str) -> ValueError:

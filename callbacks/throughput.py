@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._log_values import add_to_logs, is_training_log
 from ._speed_meter import SpeedMeter, is_compiled
-from .base import EventArguments, TrainerCallback
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.flop_counter import FlopCounterMode
     from torch.utils.hooks import RemovableHandle
+
+    from ..facade import TrainingArguments
 
 
 logger = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -106,7 +108,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_step_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -125,7 +127,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_pre_optimizer_step(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -140,7 +142,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -154,7 +156,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_evaluate(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -168,7 +170,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
@@ -184,7 +186,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -201,11 +203,11 @@ class ThroughputCallback(TrainerCallback):
         counter = self._counter
         self._counter = None
         if counter is not None:
-            counter.__exit__(None, None, None)
+            counter.__exit__(None, None, None)  # pyright: ignore[reportUnknownMemberType] - untyped in torch
 
     def _measure(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         model: nn.Module | None,
         train_dataloader: object,
@@ -266,7 +268,7 @@ class ThroughputCallback(TrainerCallback):
         return self._counted_flops * world_size * counted_steps
 
     def _utilization(
-        self, flops_per_second: float, args: EventArguments, model: nn.Module | None
+        self, flops_per_second: float, args: TrainingArguments, model: nn.Module | None
     ) -> dict[str, float]:
         """Return the fraction of the peak as `mfu`.
 
@@ -378,7 +380,7 @@ def _is_positive_number(value: object) -> bool:
     return value > 0
 
 
-def _peak_flops_of_device(args: EventArguments, model: nn.Module | None) -> float | None:
+def _peak_flops_of_device(args: TrainingArguments, model: nn.Module | None) -> float | None:
     """Return the peak FLOP/s of the model's device with the dtype in use; None if unknown."""
     if model is None or not hasattr(model, "parameters"):
         return None

@@ -7,12 +7,15 @@ import math
 import re
 import time
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._signal_exchange import SignalExchange, world_size
 from ._speed_meter import format_seconds
-from .base import EventArguments, TrainerCallback
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState, ends_epoch
+
+if TYPE_CHECKING:
+    from ..facade import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +78,7 @@ class TimeLimitCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -91,7 +94,7 @@ class TimeLimitCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -105,7 +108,7 @@ class TimeLimitCallback(TrainerCallback):
 
     def on_epoch_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -121,7 +124,7 @@ class TimeLimitCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -188,8 +191,7 @@ def seconds_of(limit: float | str | timedelta) -> float:
         seconds = limit.total_seconds()
     elif isinstance(limit, str):
         seconds = _parse(limit)
-    # A bool is an int.
-    elif isinstance(limit, (int, float)) and not isinstance(limit, bool):
+    elif _is_number(limit):
         seconds = float(limit)
     else:
         raise TypeError(
@@ -201,6 +203,11 @@ def seconds_of(limit: float | str | timedelta) -> float:
     if not seconds > 0 or math.isinf(seconds):
         raise ValueError(f"limit is {limit!r}, but it must be above zero and finite. {_EXAMPLES}")
     return seconds
+
+
+def _is_number(value: object) -> bool:
+    # A bool is an int too.
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _parse(limit: str) -> float:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ..state import TrainerControl, TrainerState, collect_states, is_exportable
+from ..state import (
+    ExportableState,
+    TrainerControl,
+    TrainerState,
+    collect_states,
+    is_exportable,
+)
 from ..tensor_states import load_state_dicts, state_dicts
 from .averaged_weights import load_trained_weights, use_evaluated_weights
 from .core import BridgeCore
@@ -100,7 +106,9 @@ class LightningBridge(BridgeCore, Callback):
         """Return all objects that may be an `ExportableState`."""
         return [*self.callback_handler.callbacks, self.control]
 
-    def _load_exported_states(self, class_name: str, states: Any) -> None:
+    def _load_exported_states(
+        self, class_name: str, states: dict[str, Any] | list[dict[str, Any]]
+    ) -> None:
         """Load the states of all objects of a class, in their order.
 
         Args:
@@ -109,7 +117,11 @@ class LightningBridge(BridgeCore, Callback):
         """
         if not isinstance(states, list):
             states = [states]
-        exporters = [item for item in self._exporters() if type(item).__name__ == class_name]
+        exporters: list[ExportableState] = []
+        for candidate in self._exporters():
+            if type(candidate).__name__ == class_name:
+                exporters.append(candidate)
+
         # There may be fewer objects now, or more.
         for exporter, state in zip(exporters, states, strict=False):
             restored = type(exporter).from_state(state)
@@ -258,7 +270,7 @@ class LightningBridge(BridgeCore, Callback):
         metrics["eval_runtime"] = round(runtime, 4)
         self._log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(
-            self.args, self.state, self.control, {**metrics, "epoch": self.state.epoch}
+            self._event_args, self.state, self.control, {**metrics, "epoch": self.state.epoch}
         )
 
         # A `trainer.validate` of the script neither saves nor stops anything.
@@ -283,7 +295,7 @@ class LightningBridge(BridgeCore, Callback):
         """Fire `on_predict`, with the metrics."""
         metrics = as_evaluation(self._logs.new_metrics(trainer.callback_metrics), "test")
         self.control = self.callback_handler.on_predict(
-            self.args, self.state, self.control, metrics
+            self._event_args, self.state, self.control, metrics
         )
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -294,7 +306,9 @@ class LightningBridge(BridgeCore, Callback):
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fire `on_predict`, without metrics: Lightning computes none."""
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, {})
+        self.control = self.callback_handler.on_predict(
+            self._event_args, self.state, self.control, {}
+        )
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]

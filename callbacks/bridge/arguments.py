@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from ...lightning_modules.common.metric_directions import known_direction
 from ...lightning_modules.common.suggestions import did_you_mean
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback, Trainer
 
 
-def only_loader(loaders: Any) -> Any:
+def only_loader(loaders: object) -> object:
     """Return the loader of a list of one, and anything else unchanged."""
-    if isinstance(loaders, (list, tuple)) and len(loaders) == 1:
-        return loaders[0]
-    return loaders
+    if not isinstance(loaders, (list, tuple)):
+        return loaders
+    loader_list = cast("Sequence[object]", loaders)
+    return loader_list[0] if len(loader_list) == 1 else loader_list
 
 
 def _batch_size(loaders: object) -> int | None:
@@ -41,6 +42,29 @@ def _learning_rate(trainer: Trainer) -> float | None:
 def _output_dir(trainer: Trainer) -> str:
     folder = getattr(trainer.checkpoint_callback, "dirpath", None)
     return str(folder or trainer.default_root_dir)
+
+
+def _logging_strategy(trainer: Trainer) -> str:
+    return "steps" if _logging_steps(trainer) else "no"
+
+
+def _logging_steps(trainer: Trainer) -> int:
+    # Lightning sets this attribute without declaring it.
+    return cast(Any, trainer).log_every_n_steps
+
+
+def _save_strategy(trainer: Trainer) -> str:
+    return "epoch" if trainer.checkpoint_callbacks else "no"
+
+
+def _report_to(trainer: Trainer) -> list[str]:
+    """Return the trackers of `report_to`: none, since Lightning's loggers are its own."""
+    return []
+
+
+def _seed(trainer: Trainer) -> int:
+    """Return the seed of `seed_everything`, which Lightning keeps in an environment variable."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 42))
 
 
 def _eval_strategy(trainer: Trainer) -> str:
@@ -69,7 +93,7 @@ def _metric_for_best_model(trainer: Trainer) -> str | None:
     return as_metric_for_best_model(getattr(callback, "monitor", None))
 
 
-TRAINER_SETTINGS: dict[str, Callable[[Any], Any]] = {
+TRAINER_SETTINGS: dict[str, Callable[[Trainer], Any]] = {
     "max_steps": lambda trainer: trainer.max_steps,
     "num_train_epochs": _num_train_epochs,
     "gradient_accumulation_steps": lambda trainer: trainer.accumulate_grad_batches,
@@ -96,13 +120,13 @@ TRAINER_SETTINGS: dict[str, Callable[[Any], Any]] = {
 BRIDGE_SETTINGS: dict[str, Any] = {
     "output_dir": _output_dir,
     "logging_dir": None,
-    "logging_strategy": lambda trainer: "steps" if trainer.log_every_n_steps else "no",
-    "logging_steps": lambda trainer: trainer.log_every_n_steps,
+    "logging_strategy": _logging_strategy,
+    "logging_steps": _logging_steps,
     "logging_first_step": False,
     "eval_strategy": _eval_strategy,
     "eval_steps": _eval_steps,
     "eval_delay": 0,
-    "save_strategy": lambda trainer: "epoch" if trainer.checkpoint_callbacks else "no",
+    "save_strategy": _save_strategy,
     "save_steps": 500,
     "save_total_limit": None,
     "metric_for_best_model": _metric_for_best_model,
@@ -112,13 +136,13 @@ BRIDGE_SETTINGS: dict[str, Any] = {
     "project": "huggingface",
     "trackio_space_id": None,
     "trackio_bucket_id": None,
-    "report_to": lambda trainer: [],
+    "report_to": _report_to,
     "hub_private_repo": None,
     "push_to_hub": False,
     "hub_model_id": None,
     "disable_tqdm": False,
     "include_num_input_tokens_seen": "no",
-    "seed": lambda trainer: int(os.environ.get("PL_GLOBAL_SEED", 42)),
+    "seed": _seed,
 }
 """Settings that can be given to the bridge, with their defaults.
 
@@ -202,9 +226,10 @@ class BridgeArguments:
         """Return all settings by name, devices as text."""
         values: dict[str, Any] = {}
         for name in _ALL_SETTINGS:
-            value = getattr(self, name)
+            value: object = getattr(self, name)
+            text = str(value)
             is_plain = value is None or isinstance(value, (bool, int, float, str, list))
-            values[name] = value if is_plain else str(value)
+            values[name] = value if is_plain else text
         return values
 
     def to_sanitized_dict(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...lightning_modules.common.stop_iteration import stop_iteration_surfaces
 from ..handler import CallbackHandler
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
     from torch import nn
     from torch.optim import Optimizer
+
+    from ...facade import TrainingArguments
 
 
 @dataclass
@@ -143,17 +145,24 @@ class BridgeCore:
 
     # Events.
 
+    @property
+    def _event_args(self) -> TrainingArguments:
+        """The `args` of events, which have the names of `TrainingArguments` that Lightning has."""
+        return cast("TrainingArguments", self.args)
+
     @stop_iteration_surfaces
     def _fire(self, event: str) -> None:
         fire_event = getattr(self.callback_handler, event)
-        self.control = fire_event(self.args, self.state, self.control)
+        self.control = fire_event(self._event_args, self.state, self.control)
 
     @stop_iteration_surfaces
     def _log(self, logs: dict[str, Any]) -> None:
         """Add logs to the history, and fire `on_log`."""
         logs["epoch"] = self.state.epoch
         self.state.log_history.append({**logs, "step": self.state.global_step})
-        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+        self.control = self.callback_handler.on_log(
+            self._event_args, self.state, self.control, logs
+        )
 
     def _fire_unreported_save(self) -> None:
         """Fire `on_save` for a checkpoint that Lightning has written since the last hook."""
@@ -336,7 +345,7 @@ class BridgeCore:
             return
         trainer.validating = True
         try:
-            trainer.fit_loop.epoch_loop.val_loop.run()
+            trainer.fit_loop.epoch_loop.val_loop.run()  # pyright: ignore[reportUnknownMemberType]
         finally:
             trainer.training = True
             self._validation_request.restore(trainer)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from ..flow import DefaultFlowCallback
 from ..state import TrainerControl, TrainerState
 from .arguments import BridgeArguments
 
 if TYPE_CHECKING:
-    from ..base import EventArguments
+    from ...facade import TrainingArguments
 
 
 class BridgeFlow(DefaultFlowCallback):
@@ -29,7 +29,7 @@ class BridgeFlow(DefaultFlowCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -39,13 +39,13 @@ class BridgeFlow(DefaultFlowCallback):
 
     def on_step_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
         """Set the switches that are due by steps."""
-        settings = args.settings
+        settings = _bridge_settings(args)
         step = state.global_step
         previous_step = self._previous_step
         self._previous_step = step
@@ -72,13 +72,13 @@ class BridgeFlow(DefaultFlowCallback):
 
     def on_epoch_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
         """Set the switches that are due by epochs."""
-        settings = args.settings
+        settings = _bridge_settings(args)
         if args.logging_strategy == "epoch":
             control.should_log = True
         if settings.get("eval_strategy") == "epoch" and state.epoch >= args.eval_delay:
@@ -98,6 +98,11 @@ class BridgeFlow(DefaultFlowCallback):
             return True
         is_log_due = _is_due(self._previous_step, step, state.logging_steps)
         return args.logging_strategy == "steps" and is_log_due
+
+
+def _bridge_settings(args: TrainingArguments) -> dict[str, Any]:
+    """Return the settings that were given to the bridge; its events have its own arguments."""
+    return cast("BridgeArguments", args).settings
 
 
 def _is_due(previous_step: int, step: int, interval: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ _SHARDED_STRATEGIES = ("FSDPStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy")
 
 def as_evaluation(metrics: Mapping[str, Any], prefix: str = "eval") -> dict[str, float]:
     """Rename `val_loss`, `val/loss` and `loss` to `eval_loss`; keep single numbers only."""
-    renamed = {}
+    renamed: dict[str, Any] = {}
     for name, value in _without_duplicates(metrics).items():
         metric = _EVALUATION_PREFIX.sub("", name)
         renamed[f"{prefix}_{metric}"] = value
@@ -31,7 +31,7 @@ def as_evaluation(metrics: Mapping[str, Any], prefix: str = "eval") -> dict[str,
 
 def as_training(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Rename `train_loss` and `train/loss` to `loss`; keep single numbers only."""
-    renamed = {}
+    renamed: dict[str, Any] = {}
     for name, value in _without_duplicates(metrics).items():
         renamed[_TRAINING_PREFIX.sub("", name)] = value
     return _numbers(renamed)
@@ -62,7 +62,7 @@ def _without_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers and tensors of one element, as numbers; synchronizes the device."""
-    numbers = {}
+    numbers: dict[str, float] = {}
     for name, value in metrics.items():
         if hasattr(value, "numel"):
             if value.numel() != 1:
@@ -90,7 +90,7 @@ class _MeanLoss:
             return None
         mean = self._sum / self._count
         if trainer.world_size > 1:
-            return trainer.strategy.reduce(mean, reduce_op="mean")
+            return trainer.strategy.reduce(mean, reduce_op="mean")  # pyright: ignore[reportUnknownMemberType]
         return mean
 
     def reset(self) -> None:
@@ -130,10 +130,12 @@ class LogCollector:
             module: the LightningModule.
             outputs: of `training_step`: the loss, a mapping with it, or None.
         """
-        loss: Any = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if loss is None or not hasattr(loss, "detach"):
+        output: Any = outputs
+        if isinstance(outputs, Mapping):
+            output = cast("Mapping[str, Any]", outputs).get("loss")
+        if output is None or not hasattr(output, "detach"):
             return
-        loss = loss.detach().float()
+        loss: torch.Tensor = output.detach().float()
 
         # Lightning has divided the loss by the number of micro-batches.
         if module.automatic_optimization and trainer.accumulate_grad_batches > 1:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...lightning_modules.common.libraries import is_instance
-from ..base import EventArguments, TrainerCallback
+from ..base import TrainerCallback
 from ..state import TrainerControl, TrainerState
 from .availability import AVAILABLE, require
 from .values import checkpoint_folder, number_or_none
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from ...facade import TrainingArguments
 
 
 logger = logging.getLogger(__name__)
@@ -87,7 +89,7 @@ class LoggerCallback(TrainerCallback):
 
     def setup(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         model: nn.Module | None = None,
         **kwargs: Any,
@@ -110,7 +112,7 @@ class LoggerCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -124,7 +126,7 @@ class LoggerCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -142,7 +144,7 @@ class LoggerCallback(TrainerCallback):
 
     def on_save(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -155,7 +157,7 @@ class LoggerCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -176,13 +178,13 @@ class LoggerCallback(TrainerCallback):
         """Return whether the package is installed."""
         return AVAILABLE[self.platform]()
 
-    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         """Open a run, in process 0."""
 
-    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         """Send logs, in process 0."""
 
-    def _upload(self, args: EventArguments, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: TrainingArguments, state: TrainerState, folder: str) -> None:
         """Send the checkpoint in `folder`, in process 0."""
 
     def _finish(self) -> None:
@@ -244,7 +246,7 @@ class LoggerCallback(TrainerCallback):
             write_model(model, processing_class, folder)
 
     @contextmanager
-    def _failures_as_warnings(self, content: str) -> Iterator[None]:
+    def _failures_as_warnings(self, content: str) -> Generator[None]:
         """Turn exceptions inside the block into warnings.
 
         Args:
@@ -279,7 +281,7 @@ class PredictionLogger(LoggerCallback):
 
     def on_predict(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float],

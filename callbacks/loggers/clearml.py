@@ -15,7 +15,8 @@ from .values import SUMMARY_NAMES, config_of, flattened, group_and_metric
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..base import EventArguments
+    from ...facade import TrainingArguments
+
 
 _SINGLE_VALUES = (*SUMMARY_NAMES, "epoch")
 """Names of logs that are single values of a task, and not curves."""
@@ -71,7 +72,7 @@ class ClearMLCallback(LoggerCallback):
             creates_task = self._clearml.Task.current_task() is None
         return is_switched_on("CLEARML_LOG_MODEL", default=str(creates_task))
 
-    def _upload(self, args: EventArguments, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: TrainingArguments, state: TrainerState, folder: str) -> None:
         folder_name = os.path.basename(folder)
         name = folder_name + self._name_suffix
         model = self._clearml.OutputModel(task=self._clearml_task, name=name)
@@ -93,7 +94,7 @@ class ClearMLCallback(LoggerCallback):
                 raise_on_errors=True,
             )
 
-    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         self._uploaded_models = []
         task_class = self._clearml.Task
         self._clearml_task = task_class.current_task()
@@ -127,7 +128,7 @@ class ClearMLCallback(LoggerCallback):
             **options,
         )
 
-    def _connect_arguments(self, args: EventArguments) -> None:
+    def _connect_arguments(self, args: TrainingArguments) -> None:
         section = f"Transformers{self._name_suffix}"
         if self._is_overridden(f"{section}/_ignore_hparams_ui_overrides_"):
             self._clearml_task.connect(args, section)
@@ -172,7 +173,7 @@ class ClearMLCallback(LoggerCallback):
         )
         return False
 
-    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         if self._has_finished:
             task = self._create_task(state, continue_last_task=self._task_id)
             try:

@@ -14,7 +14,8 @@ from .base import LoggerCallback
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..base import EventArguments
+    from ...facade import TrainingArguments
+
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +59,12 @@ class DVCLiveCallback(LoggerCallback):
         """Whether checkpoints are uploaded: with `log_model="all"`."""
         return self._log_model == "all"
 
-    def _upload(self, args: EventArguments, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: TrainingArguments, state: TrainerState, folder: str) -> None:
         self.live.log_artifact(str(args.output_dir))
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -74,7 +75,7 @@ class DVCLiveCallback(LoggerCallback):
         """Store the model with `log_model=True`, and write the summary."""
         if self._initialized and self._log_model is True:
             name = "best" if args.load_best_model_at_end else "last"
-            folder = os.path.join(args.output_dir, name)
+            folder = os.path.join(str(args.output_dir), name)
             with self._failures_as_warnings("the model"):
                 self._write_model(state, model, processing_class, folder)
                 if state.is_world_process_zero:
@@ -86,7 +87,7 @@ class DVCLiveCallback(LoggerCallback):
                 self.live.end()
         super().on_train_end(args, state, control, **kwargs)
 
-    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         if self.live is None:
             self.live = self._live_class(**self._live_options)
         self.live.log_params(args.to_dict())
@@ -95,7 +96,7 @@ class DVCLiveCallback(LoggerCallback):
         if self._creates_live:
             self.live = None
 
-    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         # DVCLive decides what it can log, and which names are valid.
         could_log = import_module("dvclive.plots").Metric.could_log
         standardize_metric_name = import_module("dvclive.utils").standardize_metric_name

@@ -9,10 +9,13 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..base import EventArguments, TrainerCallback
+from ..base import TrainerCallback
 from ..state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from ...facade import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class KubeflowCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -63,7 +66,7 @@ class KubeflowCallback(TrainerCallback):
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
@@ -76,7 +79,7 @@ class KubeflowCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -103,7 +106,7 @@ class KubeflowCallback(TrainerCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,

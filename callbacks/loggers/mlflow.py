@@ -19,7 +19,8 @@ from .values import config_of, flattened
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..base import EventArguments
+    from ...facade import TrainingArguments
+
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +70,12 @@ class MLflowCallback(LoggerCallback):
         """Whether checkpoints are uploaded, by `HF_MLFLOW_LOG_ARTIFACTS`."""
         return is_switched_on("HF_MLFLOW_LOG_ARTIFACTS")
 
-    def _upload(self, args: EventArguments, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: TrainingArguments, state: TrainerState, folder: str) -> None:
         self._ml_flow.log_artifacts(
             folder, artifact_path=os.path.basename(folder), run_id=self.run_id
         )
 
-    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         self._auto_end_run = False
         self._enter_run(args, state)
         self.run_id = self._ml_flow.active_run().info.run_id
@@ -89,7 +90,7 @@ class MLflowCallback(LoggerCallback):
         if tags:
             self._ml_flow.set_tags(json.loads(tags))
 
-    def _enter_run(self, args: EventArguments, state: TrainerState) -> None:
+    def _enter_run(self, args: TrainingArguments, state: TrainerState) -> None:
         """Use the active run, resume the run of a checkpoint, or start a new run."""
         # A URI that the script has set has precedence over the environment.
         mlflow = self._ml_flow
@@ -158,7 +159,7 @@ class MLflowCallback(LoggerCallback):
             batch = names[start : start + self._max_batch_size]
             self._ml_flow.log_params({name: params[name] for name in batch}, synchronous=False)
 
-    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         # MLflow rejects names with other characters.
         metrics: dict[str, float] = {}
         for name, number in self._numbers(logs).items():
@@ -210,7 +211,7 @@ class DagsHubCallback(MLflowCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -225,11 +226,11 @@ class DagsHubCallback(MLflowCallback):
                 if dataset is not None:
                     import torch
 
-                    torch.save(dataset, os.path.join(args.output_dir, "dataset.pt"))
+                    torch.save(dataset, os.path.join(str(args.output_dir), "dataset.pt"))
                 self.repo.directory("artifacts").add_dir(str(args.output_dir))
         super().on_train_end(args, state, control, **kwargs)
 
-    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         owner, name = _repository(os.environ.get("MLFLOW_TRACKING_URI"))
         self.repo = self.Repo(owner=owner, name=name, branch=os.environ.get("BRANCH") or "main")
         super()._start(args, state, model)

@@ -15,7 +15,8 @@ from .values import config_of, rewrite_logs
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..base import EventArguments
+    from ...facade import TrainingArguments
+
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class AzureMLCallback(LoggerCallback):
 
     def on_init_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -52,7 +53,7 @@ class AzureMLCallback(LoggerCallback):
         """Get the run from the context."""
         self.setup(args, state)
 
-    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         if self.azureml_run is None:
             azureml = import_module("azureml.core.run")
             self.azureml_run = azureml.Run.get_context()
@@ -60,7 +61,7 @@ class AzureMLCallback(LoggerCallback):
     def _leave(self, state: TrainerState) -> None:
         """Leave the run open: all trials of a search share the run of Azure."""
 
-    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         for name, value in self._numbers(logs).items():
             self.azureml_run.log(name, value, description=name)
 
@@ -102,7 +103,7 @@ class CodeCarbonCallback(LoggerCallback):
 
     def on_init_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -113,7 +114,7 @@ class CodeCarbonCallback(LoggerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -131,7 +132,7 @@ class CodeCarbonCallback(LoggerCallback):
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         *more: Any,
@@ -141,7 +142,7 @@ class CodeCarbonCallback(LoggerCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -153,12 +154,13 @@ class CodeCarbonCallback(LoggerCallback):
             with self._failures_as_warnings("the figures"):
                 self.tracker.stop()
 
-    def _create_tracker(self, args: EventArguments) -> Any:
-        os.makedirs(args.output_dir, exist_ok=True)
+    def _create_tracker(self, args: TrainingArguments) -> Any:
+        output_dir = str(args.output_dir)
+        os.makedirs(output_dir, exist_ok=True)
         tracker_class = self._codecarbon.EmissionsTracker
         if os.environ.get("CODECARBON_COUNTRY_ISO_CODE"):
             tracker_class = self._codecarbon.OfflineEmissionsTracker
-        return tracker_class(output_dir=str(args.output_dir))
+        return tracker_class(output_dir=output_dir)
 
 
 class CometCallback(PredictionLogger):
@@ -199,7 +201,7 @@ class CometCallback(PredictionLogger):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -217,7 +219,7 @@ class CometCallback(PredictionLogger):
                 )
         super().on_train_end(args, state, control, **kwargs)
 
-    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         mode = os.environ.get("COMET_MODE", "").lower() or None
         if mode is not None and mode not in _COMET_MODES:
             logger.warning(
@@ -255,7 +257,7 @@ class CometCallback(PredictionLogger):
                 optimization_id=state.trial_name, parameters=state.trial_params
             )
 
-    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         self._report_prediction(state, logs)
 
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
@@ -308,12 +310,12 @@ class FlyteCallback(LoggerCallback):
         """Whether checkpoints are uploaded, by `sync_checkpoints`."""
         return self.sync_checkpoints
 
-    def _upload(self, args: EventArguments, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: TrainingArguments, state: TrainerState, folder: str) -> None:
         self.cp.save(folder)
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,

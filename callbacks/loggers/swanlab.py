@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ from .values import SUMMARY_NAMES, description, parameter_count, rewrite_logs, w
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..base import EventArguments
+    from ...facade import TrainingArguments
+
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class SwanLabCallback(PredictionLogger):
         super().__init__()
         self._swanlab: Any = import_module("swanlab")
 
-    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         if os.environ.get("SWANLAB_LOG_MODEL") is not None:
             logger.warning(
                 "SWANLAB_LOG_MODEL has no effect: SwanLab does not store models. Unset it."
@@ -95,7 +96,7 @@ class SwanLabCallback(PredictionLogger):
         except RuntimeError:
             return False
 
-    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         for name in SUMMARY_NAMES:
             if name in logs:
                 self._swanlab.log({f"single_value/{name}": logs[name]}, step=state.global_step)
@@ -112,7 +113,7 @@ class SwanLabCallback(PredictionLogger):
 
 
 @contextmanager
-def _without_variable(name: str) -> Iterator[None]:
+def _without_variable(name: str) -> Generator[None]:
     """Unset a variable in the block, since newer versions of swanlab fail if it is set."""
     value = os.environ.pop(name, None)
     try:
@@ -122,7 +123,7 @@ def _without_variable(name: str) -> Iterator[None]:
             os.environ[name] = value
 
 
-def _experiment_options(args: EventArguments, state: TrainerState) -> dict[str, Any]:
+def _experiment_options(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
     """Return project, name, id and resume mode of the experiment."""
     options: dict[str, Any] = {"project": os.environ.get("SWANLAB_PROJECT")}
 

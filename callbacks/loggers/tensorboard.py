@@ -19,7 +19,8 @@ from .values import number_or_none, rewrite_logs
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..base import EventArguments
+    from ...facade import TrainingArguments
+
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class TensorBoardCallback(LoggerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -75,7 +76,7 @@ class TensorBoardCallback(LoggerCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -84,7 +85,7 @@ class TensorBoardCallback(LoggerCallback):
         self._finish()
         self._log_failures()
 
-    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         writer = self._writer(args, state)
         writer.add_text("args", _as_text(args))
         # Models of other libraries may have no configuration.
@@ -94,7 +95,7 @@ class TensorBoardCallback(LoggerCallback):
         if hasattr(writer, "add_hparams"):
             _add_hparams(writer, args.to_sanitized_dict())
 
-    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         """Write numbers as scalars and strings as text, at `state.global_step`.
 
         Warns about other values.
@@ -124,7 +125,7 @@ class TensorBoardCallback(LoggerCallback):
             self.tb_writer.close()
             self.tb_writer = self._given_writer
 
-    def _writer(self, args: EventArguments, state: TrainerState) -> Any:
+    def _writer(self, args: TrainingArguments, state: TrainerState) -> Any:
         """Return the writer, which is opened by the first call."""
         if self.tb_writer is not None:
             return self.tb_writer
@@ -148,7 +149,7 @@ def _summary_writer_class() -> Any:
     return SummaryWriter
 
 
-def _logging_dir(args: EventArguments, state: TrainerState, resumed_run: str | None) -> str:
+def _logging_dir(args: TrainingArguments, state: TrainerState, resumed_run: str | None) -> str:
     """Return the directory of the logs.
 
     Args:
@@ -165,7 +166,7 @@ def _logging_dir(args: EventArguments, state: TrainerState, resumed_run: str | N
         start_time = datetime.now().strftime("%b%d_%H-%M-%S")
         name = f"{start_time}_{socket.gethostname()}"
     # The name may come from a checkpoint of another person, and must not leave the folder.
-    directory = os.path.join(args.output_dir, "runs", os.path.basename(name))
+    directory = os.path.join(str(args.output_dir), "runs", os.path.basename(name))
     return trial_folder(directory, state)
 
 

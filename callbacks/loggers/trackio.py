@@ -15,7 +15,8 @@ from .values import description, parameter_count, rewrite_logs, without_summary
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..base import EventArguments
+    from ...facade import TrainingArguments
+
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +54,12 @@ class TrackioCallback(PredictionLogger):
         self._description: dict[str, Any] = {}
 
         # Those of the training, for events after it. None before the first one.
-        self._args: EventArguments | None = None
+        self._args: TrainingArguments | None = None
         self._model: nn.Module | None = None
 
     def on_push_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -82,7 +83,7 @@ class TrackioCallback(PredictionLogger):
             )
             self._tag(model)
 
-    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         self._args = args
         self._model = model
         self._description = description(args, model)
@@ -91,7 +92,7 @@ class TrackioCallback(PredictionLogger):
             self._description["model/num_parameters"] = count
         self._open_run(args, state.trial_name or args.run_name or self._run_to_resume(state))
 
-    def _open_run(self, args: EventArguments, name: str | None) -> None:
+    def _open_run(self, args: TrainingArguments, name: str | None) -> None:
         options: dict[str, Any] = {"resume": "allow", "private": args.hub_private_repo}
         # Trials of a search share a group.
         if args.run_name and name != args.run_name:
@@ -106,7 +107,7 @@ class TrackioCallback(PredictionLogger):
         # trackio adds the name of the user if the argument has none.
         self._space_id = self._trackio.context_vars.current_space_id.get()
 
-    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         self._send({**without_summary(logs), "train/global_step": state.global_step})
 
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
@@ -129,7 +130,7 @@ class TrackioCallback(PredictionLogger):
         if args is not None and self._space_id is not None and _allows_static_space(args):
             self._freeze(args)
 
-    def _freeze(self, args: EventArguments) -> None:
+    def _freeze(self, args: TrainingArguments) -> None:
         """Create a static copy of the Space, which needs no server."""
         if not hasattr(self._trackio, "freeze"):
             logger.warning(
@@ -145,7 +146,7 @@ class TrackioCallback(PredictionLogger):
         )
         self._tag(self._model)
 
-    def _name_of_static_space(self, args: EventArguments) -> str:
+    def _name_of_static_space(self, args: TrainingArguments) -> str:
         """Return the name of the earlier copy, or that of the arguments, or a new one."""
         chosen = getattr(args, "trackio_static_space_id", None)
         return self._static_space_id or chosen or _new_space_name(args.project)
@@ -154,7 +155,8 @@ class TrackioCallback(PredictionLogger):
         """Add the Space to the model's tags, from which the model card and the Hub take it."""
         url = self.SPACE_URL.format(space_id=self._static_space_id or self._space_id)
         tags: list[str] = []
-        for tag in getattr(model, "model_tags", None) or []:
+        present_tags: list[str] | None = getattr(model, "model_tags", None)
+        for tag in present_tags or []:
             is_link_to_space = str(tag).startswith("trackio:https://")
             if not is_link_to_space:
                 tags.append(tag)
@@ -162,7 +164,7 @@ class TrackioCallback(PredictionLogger):
         model.model_tags = list(dict.fromkeys(tags))
 
 
-def _allows_static_space(args: EventArguments) -> bool:
+def _allows_static_space(args: TrainingArguments) -> bool:
     return getattr(args, "trackio_static_space_id", None) is not False
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..base import EventArguments
+    from ...facade import TrainingArguments
     from ..state import TrainerState
 
 SUMMARY_NAMES = (
@@ -35,7 +35,7 @@ def rewrite_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         The values by their new names.
     """
-    grouped = {}
+    grouped: dict[str, Any] = {}
     for name, value in logs.items():
         group, metric = group_and_metric(name)
         grouped[f"{group}/{metric}"] = value
@@ -72,7 +72,7 @@ def number_or_none(value: Any) -> float | int | None:
     return element if isinstance(element, (int, float)) else None
 
 
-def description(args: EventArguments, model: nn.Module | None) -> dict[str, Any]:
+def description(args: TrainingArguments, model: nn.Module | None) -> dict[str, Any]:
     """Return the settings of a run: of adapters, of the model, and all arguments, tokens masked."""
     settings: dict[str, Any] = {}
     adapters = getattr(model, "peft_config", None)
@@ -87,7 +87,7 @@ def config_of(model: nn.Module | None) -> dict[str, Any]:
     """Return the configuration of a model as a dict; empty if it has none."""
     config: Any = getattr(model, "config", None)
     if isinstance(config, Mapping):
-        return dict(config)
+        return dict(cast("Mapping[str, Any]", config))
     if hasattr(config, "to_dict"):
         return config.to_dict()
     return {}
@@ -113,20 +113,21 @@ def flattened(values: Mapping[str, Any], separator: str = ".") -> dict[str, Any]
 def _leaves(values: Mapping[str, Any], prefix: str, separator: str) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}{separator}", separator)
+            inner = cast("Mapping[str, Any]", value)
+            yield from _leaves(inner, f"{prefix}{name}{separator}", separator)
         else:
             yield f"{prefix}{name}", value
 
 
-def checkpoint_folder(args: EventArguments, state: TrainerState) -> str:
+def checkpoint_folder(args: TrainingArguments, state: TrainerState) -> str:
     """Return the folder of the checkpoint that was just written."""
     name = f"checkpoint-{state.global_step}"
-    folder = os.path.join(args.output_dir, name)
+    folder = os.path.join(str(args.output_dir), name)
     if not state.is_hyper_param_search or os.path.isdir(folder):
         return folder
 
     # In a search it is in the folder of the trial: the newest one of this name.
-    folders_of_trials = list(Path(args.output_dir).glob(f"run-*/{name}"))
+    folders_of_trials = list(Path(str(args.output_dir)).glob(f"run-*/{name}"))
     if not folders_of_trials:
         return folder
     return str(max(folders_of_trials, key=os.path.getmtime))

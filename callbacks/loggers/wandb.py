@@ -25,7 +25,8 @@ from .values import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..base import EventArguments
+    from ...facade import TrainingArguments
+
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class WandbCallback(PredictionLogger):
         """The id of the run; None without a run."""
         return getattr(self._wandb.run, "id", None)
 
-    def _upload(self, args: EventArguments, state: TrainerState, folder: str) -> None:
+    def _upload(self, args: TrainingArguments, state: TrainerState, folder: str) -> None:
         metadata = {**self._summary(), "model/num_parameters": self._parameter_count()}
         artifact = self._create_artifact(args, metadata)
         artifact.add_dir(folder)
@@ -110,7 +111,7 @@ class WandbCallback(PredictionLogger):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
@@ -134,7 +135,7 @@ class WandbCallback(PredictionLogger):
             self._wandb.finish()
         self._initialized = False
 
-    def _start(self, args: EventArguments, state: TrainerState, model: nn.Module | None) -> None:
+    def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         # Start a run, or resume that of the checkpoint.
         resumed_id = self._run_to_resume(state)
         if self._wandb.run is None:
@@ -160,7 +161,7 @@ class WandbCallback(PredictionLogger):
             with self._failures_as_warnings("the architecture of the model"):
                 self._upload_architecture(args, model)
 
-    def _upload_architecture(self, args: EventArguments, model: Any) -> None:
+    def _upload_architecture(self, args: TrainingArguments, model: Any) -> None:
         metadata = {
             "model_config": config_of(model) or None,
             "num_parameters": self._parameter_count(),
@@ -171,7 +172,7 @@ class WandbCallback(PredictionLogger):
             artifact = self._create_artifact(args, metadata)
             self._upload_artifact(artifact, folder, "base_model")
 
-    def _report(self, args: EventArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         for name in SUMMARY_NAMES:
             if name in logs:
                 self._wandb.run.summary[name] = logs[name]
@@ -180,7 +181,7 @@ class WandbCallback(PredictionLogger):
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
         self._wandb.log(rewrite_logs(metrics))
 
-    def _create_artifact(self, args: EventArguments, metadata: dict[str, Any]) -> Any:
+    def _create_artifact(self, args: TrainingArguments, metadata: dict[str, Any]) -> Any:
         """Return an artifact with the name of the run, or with its id if no name was chosen."""
         run = self._wandb.run
         is_named = args.run_name is not None and args.run_name != args.output_dir
@@ -201,7 +202,7 @@ class WandbCallback(PredictionLogger):
                 summary[name] = value
         return summary
 
-    def _final_metadata(self, args: EventArguments, state: TrainerState) -> dict[str, Any]:
+    def _final_metadata(self, args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
         if not args.load_best_model_at_end:
             return self._summary()
         return {
@@ -214,7 +215,7 @@ class WandbCallback(PredictionLogger):
         return self._wandb.config.get("model/num_parameters")
 
 
-def _run_options(args: EventArguments, state: TrainerState) -> dict[str, Any]:
+def _run_options(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
     """Return mode, name and group of the run; the trials of a search share a group."""
     options: dict[str, Any] = {}
     if is_switched_on("WANDB_DISABLED"):

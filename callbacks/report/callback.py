@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._files import trial_folder, write_whole
 from .._log_values import add_to_logs, failures_as_warnings, is_training_log
-from ..base import EventArguments, TrainerCallback
+from ..base import TrainerCallback
 from ..memory import memory_in_use
 from ..state import TrainerControl, TrainerState
 from ..throughput import ThroughputCallback
@@ -20,6 +20,8 @@ from .pictures import check_matplotlib, draw, draw_loss_curve
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from ...facade import TrainingArguments
 
 
 _MAX_TIME_SHARE = 0.02
@@ -39,7 +41,7 @@ class _DrawingCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: Any,
@@ -87,7 +89,7 @@ class LossCurveCallback(_DrawingCallback):
 
     def on_evaluate(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -98,7 +100,7 @@ class LossCurveCallback(_DrawingCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -107,11 +109,11 @@ class LossCurveCallback(_DrawingCallback):
         self._next_drawing = 0.0
         self.on_evaluate(args, state, control)
 
-    def _draw(self, args: EventArguments, state: TrainerState) -> dict[Path, bytes]:
+    def _draw(self, args: TrainingArguments, state: TrainerState) -> dict[Path, bytes]:
         picture = draw_loss_curve(state.log_history)
         if picture is None:
             return {}
-        path = Path(args.output_dir) / "loss_curve.png"
+        path = Path(str(args.output_dir)) / "loss_curve.png"
         if self.path is not None:
             path = Path(self.path)
         return {path: picture}
@@ -154,7 +156,7 @@ class RunReportCallback(_DrawingCallback):
 
     def on_train_begin(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         *,
@@ -168,7 +170,7 @@ class RunReportCallback(_DrawingCallback):
 
     def on_log(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
@@ -188,7 +190,7 @@ class RunReportCallback(_DrawingCallback):
 
     def on_evaluate(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -201,7 +203,7 @@ class RunReportCallback(_DrawingCallback):
 
     def on_predict(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         *metrics: object,
@@ -212,7 +214,7 @@ class RunReportCallback(_DrawingCallback):
 
     def on_save(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -223,7 +225,7 @@ class RunReportCallback(_DrawingCallback):
 
     def on_train_end(
         self,
-        args: EventArguments,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         **kwargs: object,
@@ -234,12 +236,12 @@ class RunReportCallback(_DrawingCallback):
         self._status = "finished" if state.global_step >= state.max_steps else "stopped"
         self._write(args, state)
 
-    def _write(self, args: EventArguments, state: TrainerState) -> None:
+    def _write(self, args: TrainingArguments, state: TrainerState) -> None:
         if state.is_world_process_zero:
             self._write_files(lambda: self._draw(args, state))
 
-    def _draw(self, args: EventArguments, state: TrainerState) -> dict[Path, bytes]:
-        output_dir = args.output_dir
+    def _draw(self, args: TrainingArguments, state: TrainerState) -> dict[Path, bytes]:
+        output_dir = str(args.output_dir)
         chosen_folder = output_dir if self.folder is None else self.folder
         folder = Path(trial_folder(chosen_folder, state))
         name = getattr(args, "run_name", None) or os.path.basename(os.path.abspath(output_dir))

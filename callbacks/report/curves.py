@@ -45,7 +45,7 @@ class Panel:
     """One chart."""
 
     title: str
-    curves: dict[str, Points] = field(default_factory=dict)
+    curves: dict[str, Points] = field(default_factory=dict[str, Points])
     """The points of each curve, by label; values may be NaN or infinite."""
 
 

@@ -67,7 +67,7 @@ def _table(log_history: list[dict[str, Any]]) -> str:
 
 def _row(tag: str, values: list[Any]) -> str:
     """Return a row of the table; its cells have the tag `th` or `td`."""
-    cells = []
+    cells: list[str] = []
     for value in values:
         text = f"{value:.6g}" if isinstance(value, float) else shortened(value)
         cells.append(f"<{tag}>{escape(text)}</{tag}>")

@@ -1,5 +1,8 @@
 """Draw panels of curves with matplotlib."""
 
+# The methods of matplotlib take `**kwargs` without types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import io

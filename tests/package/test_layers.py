@@ -118,11 +118,15 @@ TYPES = (
     "TrainingArguments",
     "Seq2SeqTrainingArguments",
 )
-"""Classes that all rooms of the facade may name for type checkers."""
+"""Classes that all rooms of the facade, and the callbacks, may name for type checkers."""
 
 
 def names_the_trainer(path, node):
-    """Return whether a statement imports the Trainer or its arguments, as types."""
+    """Return whether a statement of the facade or the callbacks imports the Trainer or its
+    arguments, as types.
+    """
+    if path.relative_to(ROOT).parts[0] not in ("facade", "callbacks"):
+        return False
     found = resolved(path, node)
     known = {("lightrainer", "facade", name) for name in TYPES}
     return node in for_type_checkers(path) and set(found) <= known
@@ -132,7 +136,8 @@ def names_the_trainer(path, node):
 def imports(path):
     """Everything that a module imports, also by `import_module` and `__import__` with a text.
 
-    All rooms of the facade may name the Trainer and its arguments for type checkers.
+    All rooms of the facade, and the callbacks, may name the Trainer and its arguments for type
+    checkers.
     """
     found = []
     for node in ast.walk(tree(path)):

@@ -35,6 +35,20 @@ class Telling(TrainerCallback):
         print(state.global_step)
 
 
+class PlainPython(TrainerCallback):
+    """Overrides an event without types, as most scripts do: they are those of the base class."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Check them."""
+        assert_type(args, TrainingArguments)
+        assert_type(state, TrainerState)
+        assert_type(control, TrainerControl)
+        print(args.leaning_rate)  # pyright: ignore[reportAttributeAccessIssue] - a slip to be found
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        """Name one more value of the event."""
+
+
 args = TrainingArguments("out", learning_rate=1e-4, eval_strategy="steps")
 trainer = Trainer(model=nn.Linear(2, 2), args=args, callbacks=[EarlyStoppingCallback(2), Telling()])
 
