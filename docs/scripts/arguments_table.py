@@ -11,7 +11,7 @@ from typing import Any
 
 from lightrainer import Seq2SeqTrainingArguments
 from lightrainer.facade.arguments.fields import ARGUMENTS
-from lightrainer.facade.parser.help_formatter import concern
+from lightrainer.facade.parser.help_formatter import argument_group_of
 
 PAGE = Path(__file__).resolve().parents[1] / "reference" / "arguments.md"
 INTRODUCTION = """\
@@ -40,7 +40,7 @@ def sections(kind: type[Seq2SeqTrainingArguments]) -> Iterator[str]:
     """Return one section for each concern: its heading, what it holds, its table."""
     rows: dict[tuple[str, str], list[str]] = {}
     for item in dataclasses.fields(kind):
-        rows.setdefault(concern(kind, item.name) or ("more", ""), []).append(row(item))
+        rows.setdefault(argument_group_of(kind, item.name) or ("more", ""), []).append(row(item))
     for (name, sentence), lines in rows.items():
         yield f"\n## {name}\n\n{sentence}\n\n{HEAD}{''.join(lines)}"
 

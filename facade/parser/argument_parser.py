@@ -9,7 +9,7 @@ from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, field, fields
 from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 from ...lightning_modules.common.json_files import read_object
 from ...lightning_modules.common.redaction import (
@@ -22,8 +22,11 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from ..arguments.fields import ArgumentFields
 from ..arguments.old_names import OLD_NAMES, accepted, advice
 from ..arguments.unknown import NamesItsArguments
-from .help_formatter import ArgumentHelpFormatter, concern
-from .options import add_field, flags_of, to_bool
+from .help_formatter import ArgumentHelpFormatter, argument_group_of
+from .options import AcceptsOptions, add_field, flags_of, to_bool
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def HfArg(  # noqa: N802 - the documented name
@@ -40,35 +43,39 @@ def HfArg(  # noqa: N802 - the documented name
     As `transformers.hf_argparser.HfArg`, but a dict of metadata that is passed is not changed.
 
     Args:
-        aliases: Further names of the option, such as "-e"; one or a list.
+        aliases: Other names of the option, such as "-e"; one or a list.
         help: A sentence for `--help`.
-        default: Value where the option is not given. Without it and `default_factory` the option is
-            required.
+        default: The value if the option is not on the command line. An option with neither this nor
+            `default_factory` is required.
         default_factory: A function without arguments that makes the default.
-        metadata: Further metadata; "choices" and "metavar" are meant for argparse too.
+        metadata: More metadata of the field; "choices", "metavar" and other keys of
+            `ARGPARSE_KEYS` are passed to argparse, too.
         **kwargs: Passed to `dataclasses.field`.
 
     Returns:
         A field of `dataclasses`.
     """
-    said = {"aliases": aliases, "help": help}
-    known = {
-        **(metadata or {}),
-        **{key: value for key, value in said.items() if value is not None},
-    }
-    return field(default=default, default_factory=default_factory, metadata=known, **kwargs)
+    # A copy: the caller may use one dict for several fields.
+    field_metadata = dict(metadata or {})
+    if aliases is not None:
+        field_metadata["aliases"] = aliases
+    if help is not None:
+        field_metadata["help"] = help
+    return field(
+        default=default, default_factory=default_factory, metadata=field_metadata, **kwargs
+    )
 
 
 class HfArgumentParser(ArgumentParser):
     """Read dataclasses from a command line, a JSON or YAML file, or a dict.
 
-    As `transformers.HfArgumentParser`, but a misspelt option is answered with the nearest one.
+    As `transformers.HfArgumentParser`, but errors suggest the nearest option.
 
-    Each field of a dataclass is an option, written with underscores or with dashes; a truth value
-    that is True by default has an opposite, `--no_x`. In the help the training arguments stand
-    under headings. Beyond the reference: a dict is written as JSON, a `default_factory` is called
-    for fields of all types, a field declared as `str` or something else keeps text that is not
-    something else, and a list field with text as its default keeps that.
+    Each field of a dataclass is an option, written with underscores or with dashes. A bool that is
+    True by default also has the option `--no_x`. The help groups the training arguments under
+    headings. Beyond the reference: a dict is written as JSON, a `default_factory` is called for
+    fields of every type, a union of `str` and another type keeps text that the other type cannot
+    convert, and a list field whose default is text keeps that text.
 
     Args:
         dataclass_types: One dataclass, or several. One that has `_argument_group_name` gets a
@@ -77,35 +84,57 @@ class HfArgumentParser(ArgumentParser):
 
     Raises:
         TypeError: One of the classes is not a dataclass.
-        ValueError: A field is of a type that cannot be read from a command line.
-        RuntimeError: An annotation names what cannot be found from its module, such as a class
+        ValueError: The type of a field cannot be read from a command line.
+        RuntimeError: An annotation names something that its module does not define, such as a class
             inside a function.
     """
 
-    dataclass_types: list[Any]
+    dataclass_types: list[type[DataclassInstance]]
     """The dataclasses, in the order of the results."""
 
-    def __init__(self, dataclass_types: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        dataclass_types: type[DataclassInstance] | Iterable[type[DataclassInstance]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         kwargs.setdefault("formatter_class", ArgumentHelpFormatter)
         super().__init__(**kwargs)
-        if dataclass_types is None:
-            dataclass_types = []
-        several = isinstance(dataclass_types, Iterable) and not isinstance(dataclass_types, type)
-        self.dataclass_types = list(dataclass_types) if several else [dataclass_types]
-        for kind in self.dataclass_types:
-            self._add_dataclass_arguments(kind)
 
-    def _add_dataclass_arguments(self, kind: Any) -> None:
-        hints = _hints(kind)
-        headings: dict[Any, Any] = {}
-        whole = getattr(kind, "_argument_group_name", None)
-        for item in fields(kind):
+        # A class may be iterable, too, by its metaclass.
+        if dataclass_types is None:
+            self.dataclass_types = []
+        elif isinstance(dataclass_types, type) or not isinstance(dataclass_types, Iterable):
+            self.dataclass_types = [dataclass_types]
+        else:
+            self.dataclass_types = list(dataclass_types)
+
+        for dataclass_type in self.dataclass_types:
+            self._add_dataclass_arguments(dataclass_type)
+
+    def _add_dataclass_arguments(self, dataclass_type: type[DataclassInstance]) -> None:
+        """Add the options of a dataclass, under headings if it is one of training arguments."""
+        type_hints = _resolved_type_hints(dataclass_type)
+        group_name: str | None = getattr(dataclass_type, "_argument_group_name", None)
+        groups: dict[tuple[str, str | None], AcceptsOptions] = {}
+
+        for item in fields(dataclass_type):
             if not item.init:
                 continue
-            heading = (whole, None) if whole is not None else concern(kind, item.name)
-            if heading not in headings:
-                headings[heading] = self.add_argument_group(*heading) if heading else self
-            add_field(headings[heading], item, hints[item.name])
+
+            # Title and description of the group in the help.
+            heading: tuple[str, str | None] | None
+            if group_name is not None:
+                heading = (group_name, None)
+            else:
+                heading = argument_group_of(dataclass_type, item.name)
+
+            # Without a heading it joins argparse's own group, "options".
+            container: AcceptsOptions = self
+            if heading is not None:
+                if heading not in groups:
+                    groups[heading] = self.add_argument_group(*heading)
+                container = groups[heading]
+            add_field(container, item, type_hints[item.name])
 
     def parse_args_into_dataclasses(
         self,
@@ -120,111 +149,148 @@ class HfArgumentParser(ArgumentParser):
         Later options win over earlier ones: files are read first, then the command line.
 
         Args:
-            args: The words of the command line; by default those this program was started with.
+            args: The words of the command line; by default those of this program.
             return_remaining_strings: Return unknown words as a list, instead of raising.
-            look_for_args_file: Read options from the file beside the program that is named like it,
-                except for the ending ".args", if it exists.
+            look_for_args_file: Read options from the file next to the program that has its name and
+                the suffix ".args", if it exists.
             args_filename: Read them from this file instead.
-            args_file_flag: An option that names such files, such as "--args_file"; it may be given
+            args_file_flag: An option that names such files, such as "--args_file"; it may occur
                 several times.
 
         Returns:
-            The objects; then a Namespace, if other options were added to the parser; then the list,
-            if asked for.
+            One object for each dataclass; then a Namespace, if other options were added to the
+            parser; then the unknown words, if `return_remaining_strings` is set.
 
         Raises:
             ValueError: There are unknown words, or a dataclass does not accept its values.
-            FileNotFoundError: A file of options that was named does not exist.
-            SystemExit: A value cannot be converted, or is missing: argparse prints what is wrong
-                and ends the program.
+            FileNotFoundError: A file of options was named, but does not exist.
+            SystemExit: A value is missing or cannot be converted: argparse prints the problem and
+                ends the program.
         """
-        # rebound, so that tracebacks hold no secret
-        args = None if args is None else secret_words(args)
-        words = secret_words(sys.argv[1:]) if args is None else list(args)
-        files = _files_beside(look_for_args_file, args_filename)
+        # `args` is rebound, so that tracebacks show no token.
+        if args is None:
+            words = secret_words(sys.argv[1:])
+        else:
+            args = secret_words(args)
+            words = list(args)
+
+        # The words of files come first, so that the command line wins.
+        files = _default_args_files(look_for_args_file, args_filename)
         if args_file_flag:
-            named, words = _named_files(words, args_file_flag)
-            files += named
-        words = (
-            secret_words(
-                [word for file in files for word in file.read_text(encoding="utf-8").split()]
-            )
-            + words
-        )
+            flagged_files, words = _split_args_files(words, args_file_flag)
+            files += flagged_files
+        words = _words_of_files(files) + words
+
         self._add_old_options(words)
-        namespace, rest = self.parse_known_args(words)
-        if rest and not return_remaining_strings:
-            raise ValueError(self._not_understood(rest))
-        found = self._fill(namespace)
-        return (*found, rest) if return_remaining_strings else tuple(found)
+        namespace, unknown_words = self.parse_known_args(words)
+        if unknown_words and not return_remaining_strings:
+            raise ValueError(self._unknown_words_message(unknown_words))
+
+        results = self._build_dataclasses(namespace)
+        if return_remaining_strings:
+            results.append(unknown_words)
+        return tuple(results)
 
     def _add_old_options(self, words: Sequence[str]) -> None:
-        """Add the options of transformers 4 that occur on a command line, and no others: the
-        help stays as it is.
-        """
-        written = {
-            word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")
-        }
-        understood = set().union(*map(_old_names, self.dataclass_types))
-        own_options = self._option_string_actions
-        for name in sorted(written & understood):
-            if f"--{name}" in own_options:  # of the script itself
-                continue
-            convert = OLD_NAMES[name].kind
-            options: dict[str, Any] = (
-                {"type": convert} if convert else {"nargs": "?", "const": True, "type": to_bool}
-            )
-            self.add_argument(*flags_of(name), **options, default=SUPPRESS, help=SUPPRESS)
+        """Add the options of transformers 4 that occur on a command line.
 
-    def _fill(self, namespace: Namespace) -> list[Any]:
-        """Return an object of each dataclass, and a Namespace of what is left."""
-        rest = secret_values(vars(namespace))
-        found: list[Any] = []
-        for kind in self.dataclass_types:
-            values = {name: value for name, value in rest.items() if name in _accepted_names(kind)}
-            for item in fields(kind):
+        The others are not added: they would change the help.
+        """
+        option_names_used: set[str] = set()
+        for word in words:
+            if word.startswith("--"):
+                option_name = word[2:].partition("=")[0]
+                option_names_used.add(option_name.replace("-", "_"))
+
+        old_names: set[str] = set()
+        for dataclass_type in self.dataclass_types:
+            old_names |= _old_names(dataclass_type)
+
+        existing_options = self._option_string_actions
+        for name in sorted(option_names_used & old_names):
+            # The script may have added an option of this name.
+            if f"--{name}" in existing_options:
+                continue
+
+            convert = OLD_NAMES[name].kind
+            settings: dict[str, Any]
+            if convert:
+                settings = {"type": convert}
+            else:
+                settings = {"nargs": "?", "const": True, "type": to_bool}
+            self.add_argument(*flags_of(name), **settings, default=SUPPRESS, help=SUPPRESS)
+
+    def _build_dataclasses(self, namespace: Namespace) -> list[Any]:
+        """Return one object for each dataclass, then a Namespace of the other options, if any."""
+        parsed = secret_values(vars(namespace))
+        results: list[Any] = []
+        for dataclass_type in self.dataclass_types:
+            names = _accepted_names(dataclass_type)
+            values = {name: value for name, value in parsed.items() if name in names}
+
+            # A list that is not on the command line keeps the text that is its default: argparse
+            # would have parsed that text as an element.
+            for item in fields(dataclass_type):
                 if isinstance(item.default, str) and values.get(item.name, "") is None:
-                    # a list that was not given keeps the text that it has as its default
                     del values[item.name]
-            # a default must not conflict with an old name
-            if not _old_names(kind).isdisjoint(values):
+
+            # With an old name on the command line, the default of its successor is left out:
+            # the two would conflict.
+            if not _old_names(dataclass_type).isdisjoint(values):
                 values = {
                     name: value
                     for name, value in values.items()
                     if value is not self.get_default(name)
                 }
-            found.append(kind(**values))
-        known = set().union(*map(_accepted_names, self.dataclass_types))
-        others = {name: value for name, value in rest.items() if name not in known}
-        return [*found, Namespace(**others)] if others else found
+            results.append(dataclass_type(**values))
 
-    def _not_understood(self, rest: list[str]) -> str:
-        names = {name.replace("-", "_") for name in re.findall(r"--([\w-]+)", self.format_help())}
-        said = [f"The command line has words that no option takes: {option_names(rest)}."]
-        for word in rest:
-            name = word.lstrip("-").partition("=")[0].replace("-", "_")
-            near = self._advice(name, names) if word.startswith("-") else ""
-            if near:
-                said.append(f"{word.partition('=')[0]}:{near}")
-        return " ".join(said)
+        all_names = self._all_accepted_names()
+        other_values = {name: value for name, value in parsed.items() if name not in all_names}
+        if other_values:
+            results.append(Namespace(**other_values))
+        return results
 
-    def _advice(self, name: str, known: set[str]) -> str:
-        """Suggest the successor of a training argument, or the nearest known name."""
-        training = any(issubclass(kind, ArgumentFields) for kind in self.dataclass_types)
-        return (advice if training else did_you_mean)(name, sorted(known))
+    def _all_accepted_names(self) -> set[str]:
+        """Return the names that at least one of the dataclasses accepts."""
+        names: set[str] = set()
+        for dataclass_type in self.dataclass_types:
+            names |= _accepted_names(dataclass_type)
+        return names
+
+    def _unknown_words_message(self, unknown_words: list[str]) -> str:
+        """Return the error about words that no option accepts, with suggestions for options."""
+        option_names_in_help = re.findall(r"--([\w-]+)", self.format_help())
+        valid_names = {name.replace("-", "_") for name in option_names_in_help}
+
+        sentences = [
+            f"The command line has words that no option accepts: {option_names(unknown_words)}."
+        ]
+        for word in unknown_words:
+            if not word.startswith("-"):
+                continue
+            option = word.partition("=")[0]
+            suggestion = self._advice(option.lstrip("-").replace("-", "_"), valid_names)
+            if suggestion:
+                sentences.append(f"{option}:{suggestion}")
+        return " ".join(sentences)
+
+    def _advice(self, name: str, valid_names: set[str]) -> str:
+        """Suggest the successor of a training argument, or the nearest valid name."""
+        for dataclass_type in self.dataclass_types:
+            if issubclass(dataclass_type, ArgumentFields):
+                return advice(name, sorted(valid_names))
+        return did_you_mean(name, sorted(valid_names))
 
     def _check_value(self, action: Action, value: Any) -> None:
-        """As in argparse, but suggest the nearest choice; an optimizer may be the path of a
-        class.
-        """
+        """As in argparse, but suggest the nearest choice."""
+        # An optimizer may also be the path of a class.
         if action.dest == "optim" and "." in str(value):
             return
         try:
             super()._check_value(action, value)
         except ArgumentError as error:
-            raise ArgumentError(
-                action, f"{error.message}.{did_you_mean(value, action.choices or ())}"
-            ) from None
+            suggestion = did_you_mean(value, action.choices or ())
+            raise ArgumentError(action, f"{error.message}.{suggestion}") from None
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong on the command line, and end the program.
@@ -243,32 +309,37 @@ class HfArgumentParser(ArgumentParser):
         """Build one object for each dataclass from a dict.
 
         Args:
-            args: The fields of all the dataclasses; values are passed on as they are.
-            allow_extra_keys: Ignore keys that are no field, instead of raising.
+            args: The fields of all dataclasses by name; values are passed on unchanged.
+            allow_extra_keys: Ignore keys that are not fields, instead of raising.
 
         Raises:
             ValueError: There are such keys, or a dataclass does not accept its values.
         """
+        # `args` is rebound, so that tracebacks show no token.
         args = secret_values(args)
-        names = set().union(*map(_accepted_names, self.dataclass_types))
-        extra = [key for key in args if key not in names]
-        if extra and not allow_extra_keys:
-            said = [
-                f"{key!r} is not a field of {self._kinds()}.{self._advice(key, names)}"
-                for key in extra
-            ]
-            raise ValueError(" ".join(said) + " Pass allow_extra_keys=True to leave such keys out.")
-        found: list[Any] = []
-        for kind in self.dataclass_types:
-            values = {key: value for key, value in args.items() if key in _accepted_names(kind)}
-            found.append(kind(**values))
-        return tuple(found)
 
-    def _kinds(self) -> str:
-        return (
-            " or ".join(kind.__name__ for kind in self.dataclass_types)
-            or "any dataclass, as none was given"
-        )
+        all_names = self._all_accepted_names()
+        extra_keys = [key for key in args if key not in all_names]
+        if extra_keys and not allow_extra_keys:
+            dataclass_names = self._dataclass_names()
+            sentences: list[str] = []
+            for key in extra_keys:
+                suggestion = self._advice(key, all_names)
+                sentences.append(f"{key!r} is not a field of {dataclass_names}.{suggestion}")
+            sentences.append("Pass allow_extra_keys=True to ignore such keys.")
+            raise ValueError(" ".join(sentences))
+
+        results: list[Any] = []
+        for dataclass_type in self.dataclass_types:
+            names = _accepted_names(dataclass_type)
+            values = {key: value for key, value in args.items() if key in names}
+            results.append(dataclass_type(**values))
+        return tuple(results)
+
+    def _dataclass_names(self) -> str:
+        if not self.dataclass_types:
+            return "any dataclass, because the parser has none"
+        return " or ".join(dataclass_type.__name__ for dataclass_type in self.dataclass_types)
 
     def parse_json_file(
         self, json_file: str | os.PathLike[str], allow_extra_keys: bool = False
@@ -283,7 +354,7 @@ class HfArgumentParser(ArgumentParser):
             The objects, in the order of the dataclasses.
 
         Raises:
-            ValueError: The file is not JSON, names the position; or see `parse_dict`.
+            ValueError: The file is not JSON, with the position; or as in `parse_dict`.
         """
         content = secret_values(read_object(json_file, keys="field names and their values"))
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
@@ -302,67 +373,90 @@ class HfArgumentParser(ArgumentParser):
 
         Raises:
             ImportError: PyYAML is not installed.
-            ValueError: The file is not YAML, names the position; or see `parse_dict`.
+            ValueError: The file is not YAML, with the position; or as in `parse_dict`.
         """
         import yaml
 
-        content: Any = None
+        content: object = None
         problem = ""
         try:
             content = yaml.safe_load(Path(yaml_file).read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            place = getattr(error, "problem_mark", None)
-            where = f" in line {place.line + 1}, column {place.column + 1}" if place else ""
-            problem = f"{getattr(error, 'problem', None) or error}{where}"
-        # raised outside the handler: the YAML parser's frames hold the text, which may contain a
-        # token
+            problem = str(getattr(error, "problem", None) or error)
+            mark = getattr(error, "problem_mark", None)
+            if mark:
+                problem = f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
+
+        # Raised outside of the handler: the frames of the YAML parser hold the text of the file,
+        # which may contain a token.
         if problem:
             raise ValueError(f"{yaml_file}: the file is not YAML: {problem}.")
         if not isinstance(content, dict):
             raise ValueError(
-                f"{yaml_file} holds a {type(content).__name__}; write field names and values "
-                "into it."
+                f"{yaml_file} must contain field names and their values, but contains a "
+                f"{type(content).__name__}."
             )
-        content = secret_values(content)  # rebound, so that tracebacks hold no secret
+
+        # `content` is rebound, so that tracebacks show no token.
+        content = secret_values(content)
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
 
 
-def _accepted_names(kind: Any) -> set[str]:
-    """Return the fields of a dataclass, and the names of transformers 4 that it takes beside
-    them.
+def _accepted_names(dataclass_type: type[DataclassInstance]) -> set[str]:
+    """Return the fields of a dataclass, and the names of transformers 4 that it also accepts."""
+    field_names = {item.name for item in fields(dataclass_type) if item.init}
+    return field_names | _old_names(dataclass_type)
+
+
+def _old_names(dataclass_type: type[DataclassInstance]) -> set[str]:
+    """Return the names of transformers 4 that a dataclass accepts, empty unless they are on."""
+    if accepted() and issubclass(dataclass_type, NamesItsArguments):
+        return set(dataclass_type._old_names())
+    return set()
+
+
+def _resolved_type_hints(dataclass_type: type[DataclassInstance]) -> dict[str, Any]:
+    """Return the types of the fields, by name.
+
+    Raises:
+        RuntimeError: An annotation names something that its module does not define.
     """
-    return {item.name for item in fields(kind) if item.init} | _old_names(kind)
-
-
-def _old_names(kind: Any) -> set[str]:
-    """Return the names of transformers 4 that a dataclass takes; none if they are not accepted."""
-    return set(kind._old_names()) if accepted() and issubclass(kind, NamesItsArguments) else set()
-
-
-def _hints(kind: type) -> dict[str, Any]:
     try:
-        return get_type_hints(kind)
+        return get_type_hints(dataclass_type)
     except NameError as error:
-        said = f"The annotations of {kind.__qualname__} cannot be read: {error}"
         raise RuntimeError(
-            f"{said}. Define the class, and what they name, at the top level."
+            f"The annotations of {dataclass_type.__qualname__} cannot be resolved: {error}. Define "
+            "the class, and every name in its annotations, at the top level of a module."
         ) from error
 
 
-def _files_beside(look: bool, filename: str | os.PathLike[str] | None) -> list[Path]:
-    """Return the file of options that was passed, or the one beside the program, if it exists."""
-    if filename:
-        return [Path(filename)]
+def _default_args_files(
+    look_for_args_file: bool, args_filename: str | os.PathLike[str] | None
+) -> list[Path]:
+    """Return the file of options that was passed, or the one next to the program, if it exists."""
+    if args_filename:
+        return [Path(args_filename)]
+
     # In an interactive session the program has no name.
-    if not look or not sys.argv or not Path(sys.argv[0]).name:
+    if not look_for_args_file or not sys.argv or not Path(sys.argv[0]).name:
         return []
-    beside = Path(sys.argv[0]).with_suffix(".args")
-    return [beside] if beside.is_file() else []
+    args_file = Path(sys.argv[0]).with_suffix(".args")
+    if not args_file.is_file():
+        return []
+    return [args_file]
 
 
-def _named_files(words: list[str], flag: str) -> tuple[list[Path], list[str]]:
-    """Split words into the files that follow the flag, and the others."""
+def _split_args_files(words: list[str], flag: str) -> tuple[list[Path], list[str]]:
+    """Return the files of options that follow the flag, and the other words."""
     parser = ArgumentParser(add_help=False)
     parser.add_argument(flag, dest="files", action="append", default=[])
-    namespace, rest = parser.parse_known_args(words)
-    return [Path(name) for name in namespace.files], rest
+    namespace, other_words = parser.parse_known_args(words)
+    return [Path(name) for name in namespace.files], other_words
+
+
+def _words_of_files(files: list[Path]) -> list[str]:
+    """Return the words of files of options, with tokens masked."""
+    words: list[str] = []
+    for file in files:
+        words = secret_words(words + file.read_text(encoding="utf-8").split())
+    return words

@@ -5,39 +5,58 @@ from __future__ import annotations
 import functools
 import json
 import types
-from argparse import ArgumentTypeError
+from argparse import Action, ArgumentTypeError
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field
 from enum import Enum
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Protocol, Union, get_args, get_origin
 
 from ...lightning_modules.common.suggestions import did_you_mean
 
-WORDS = {
-    **dict.fromkeys(("yes", "true", "t", "y", "1"), True),
-    **dict.fromkeys(("no", "false", "f", "n", "0"), False),
+TRUTH_WORDS = {
+    "yes": True,
+    "true": True,
+    "t": True,
+    "y": True,
+    "1": True,
+    "no": False,
+    "false": False,
+    "f": False,
+    "n": False,
+    "0": False,
 }
 """Lower-case words for True and False on a command line."""
 
-PASSED_ON = ("help", "choices", "metavar", "nargs", "const", "action", "required")
+ARGPARSE_KEYS = ("help", "choices", "metavar", "nargs", "const", "action", "required")
 """Keys of a field's metadata that are passed to argparse."""
 
 
-def add_field(container: Any, item: Field[Any], declared: Any) -> None:
+class AcceptsOptions(Protocol):
+    """A parser, or a group of options in its help."""
+
+    def add_argument(self, *name_or_flags: str, **kwargs: Any) -> Action:
+        """As `argparse.ArgumentParser.add_argument`."""
+        ...
+
+
+def add_field(container: AcceptsOptions, item: Field[Any], declared_type: Any) -> None:
     """Add the options of a field to a parser or to a group of one.
 
     Args:
         container: A parser or group.
         item: The field; it is not changed.
-        declared: Its resolved type.
+        declared_type: The type of the field, resolved: a class, a union, a Literal or a generic.
 
     Raises:
         ValueError: The type cannot be read from a command line.
     """
     aliases = item.metadata.get("aliases", [])
-    aliases = [aliases] if isinstance(aliases, str) else aliases
-    settings = settings_of(item, declared)
+    if isinstance(aliases, str):
+        aliases = [aliases]
+    settings = add_argument_settings(item, declared_type)
     container.add_argument(*flags_of(item.name), *aliases, **settings)
+
+    # A flag that is on by default has an opposite.
     if item.default is True and settings.get("const") is True:
         container.add_argument(
             *flags_of(f"no_{item.name}"),
@@ -50,101 +69,129 @@ def add_field(container: Any, item: Field[Any], declared: Any) -> None:
 
 def flags_of(name: str) -> Iterable[str]:
     """Return the option with underscores, and the one with dashes."""
-    return dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+    with_underscores = f"--{name}"
+    with_dashes = f"--{name.replace('_', '-')}"
+    if with_underscores == with_dashes:
+        return (with_underscores,)
+    return (with_underscores, with_dashes)
 
 
-def settings_of(item: Field[Any], declared: Any) -> dict[str, Any]:
-    """Return the keyword arguments of `add_argument` for a field."""
-    given = {key: item.metadata[key] for key in PASSED_ON if key in item.metadata}
-    kind, keep_text = chosen_type(item.name, declared)
-    choices = choices_of(kind)
-    if kind is bool:
-        found = _flag(item, declared, keep_text)
+def add_argument_settings(item: Field[Any], declared_type: Any) -> dict[str, Any]:
+    """Return the keyword arguments of `add_argument` for a field.
+
+    Those that follow from its type win over those in its metadata.
+    """
+    settings = {key: item.metadata[key] for key in ARGPARSE_KEYS if key in item.metadata}
+
+    # A list of choices is not a choice itself: `choices_of` is empty for it.
+    value_type, keeps_text = type_to_parse(item.name, declared_type)
+    choices = choices_of(value_type)
+    if value_type is bool:
+        settings |= _flag_settings(item, declared_type, keeps_text)
     elif choices:
-        found = {"choices": choices, "type": _picker(choices), **_default(item)}
-    elif kind is list or get_origin(kind) is list:
-        found = _several(item, kind)
+        settings |= {"choices": choices, "type": _choice_converter(choices)}
+        settings |= _default_settings(item)
+    elif value_type is list or get_origin(value_type) is list:
+        settings |= _list_settings(item, value_type)
     else:
-        found = {"type": converter(item.name, kind, keep_text), **_default(item)}
-    return {**given, **found}
+        settings["type"] = converter(value_type, keeps_text)
+        settings |= _default_settings(item)
+    return settings
 
 
-def chosen_type(name: str, declared: Any) -> tuple[Any, bool]:
-    """Return the member of a union that text is converted to, and whether text that does not
-    convert is kept.
+def type_to_parse(field_name: str, declared_type: Any) -> tuple[Any, bool]:
+    """Return the member of a union that text is converted to.
 
     Of `str` and another type it is the other one; with None among three or more members it is the
     second, or the first if None is the second. These are the reference's rules; where the reference
-    fails (`str | list[str] | None`, `str | bool | None`) the field is read as text or as a truth
-    value.
+    fails (`str | list[str] | None`, `str | bool | None`) the field is read as text or as a bool.
+
+    Args:
+        field_name: The name of the field, for the error.
+        declared_type: The type of the field; one that is not a union is returned as it is.
+
+    Returns:
+        The type, and whether text that cannot be converted to it is kept as text.
 
     Raises:
         ValueError: The union has several types, none of which is `str`.
     """
-    members: tuple[Any, ...] = (
-        get_args(declared) if get_origin(declared) in (Union, types.UnionType) else ()
-    )
-    others = [member for member in members if member is not types.NoneType]
-    if len(others) < 2:
-        return (others[0] if others else declared), False
-    if str not in others:
-        said = (
-            f"The field {name!r} is declared as {declared}, and a command line cannot tell which "
-            "is meant"
+    members: tuple[Any, ...] = ()
+    if get_origin(declared_type) in (Union, types.UnionType):
+        members = get_args(declared_type)
+    members_but_none = [member for member in members if member is not types.NoneType]
+
+    # A single type, or one type and None.
+    if not members_but_none:
+        return declared_type, False
+    if len(members_but_none) == 1:
+        return members_but_none[0], False
+
+    if str not in members_but_none:
+        raise ValueError(
+            f"The field {field_name!r} is declared as {declared_type}, and a command line cannot "
+            "tell which of these types is meant. Declare one type, alone or with None, or add str."
         )
-        raise ValueError(f"{said}: declare one type, alone or with None, or add str.")
-    optional = len(others) < len(members)
-    first = members[0]
-    second = members[1]
-    if optional and bool in others:
+
+    # Where the reference fails.
+    is_optional = len(members_but_none) < len(members)
+    first_member = members[0]
+    second_member = members[1]
+    if is_optional and bool in members_but_none:
         return bool, True
-    if optional and get_origin(second) is list:
+    if is_optional and get_origin(second_member) is list:
         return str, False
-    chosen = first if second is types.NoneType or (second is str and not optional) else second
+
+    # As in the reference.
+    chosen = second_member
+    is_text_second = second_member is str and not is_optional
+    if second_member is types.NoneType or is_text_second:
+        chosen = first_member
     return chosen, chosen is not str
 
 
-def choices_of(kind: Any) -> Sequence[Any]:
-    """Return the values of a Literal or of an enumeration's members; an empty list for other
-    types.
-    """
-    if get_origin(kind) is Literal:
-        return get_args(kind)
-    return (
-        [member.value for member in kind]
-        if isinstance(kind, type) and issubclass(kind, Enum)
-        else []
-    )
+def choices_of(value_type: Any) -> Sequence[Any]:
+    """Return the values of a Literal or of an enumeration's members; empty for other types."""
+    if get_origin(value_type) is Literal:
+        return get_args(value_type)
+    if isinstance(value_type, type) and issubclass(value_type, Enum):
+        return [member.value for member in value_type]
+    return []
 
 
-def converter(name: str, kind: Any, keep_text: bool = False) -> Callable[[str], Any]:
+def converter(value_type: Any, keeps_text: bool = False) -> Callable[[str], Any]:
     """Return the function that converts text to a type.
 
     Args:
-        name: The field's, for the error.
-        kind: A type that is neither a choice nor a list.
-        keep_text: Keep text that cannot be converted.
+        value_type: A type that is neither a choice nor a list.
+        keeps_text: Return text that cannot be converted, instead of raising.
     """
-    if kind is Any or kind is object:
+    if value_type is Any or value_type is object:
         return str
-    if kind is bool:
-        convert: Callable[[str], Any] = to_bool
-    elif kind is dict or get_origin(kind) is dict:
+
+    # Called with text, `bool` and `dict` would not parse it.
+    convert: Callable[[str], Any]
+    if value_type is bool:
+        convert = to_bool
+    elif value_type is dict or get_origin(value_type) is dict:
         convert = to_dict
     else:
-        convert = kind
-    return _or_text(convert) if keep_text else convert
+        convert = value_type
+
+    if keeps_text:
+        return _or_text(convert)
+    return convert
 
 
 def to_bool(text: str | bool) -> bool:
-    """Parse one of `WORDS`, in upper or lower case."""
+    """Parse one of `TRUTH_WORDS`, in upper or lower case."""
     if isinstance(text, bool):
         return text
-    if text.lower() not in WORDS:
+    if text.lower() not in TRUTH_WORDS:
         raise ArgumentTypeError(
-            f"{text!r} is neither true nor false. Write one of: {', '.join(WORDS)}."
+            f"{text!r} is neither true nor false. Write one of: {', '.join(TRUTH_WORDS)}."
         )
-    return WORDS[text.lower()]
+    return TRUTH_WORDS[text.lower()]
 
 
 def to_dict(text: str) -> dict[str, Any]:
@@ -163,6 +210,8 @@ def to_dict(text: str) -> dict[str, Any]:
 
 
 def _or_text(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a function that converts text, or returns it unchanged if that fails."""
+
     @functools.wraps(convert)
     def convert_or_keep(text: str) -> Any:
         try:
@@ -173,30 +222,32 @@ def _or_text(convert: Callable[[str], Any]) -> Callable[[str], Any]:
     return convert_or_keep
 
 
-def _picker(choices: Iterable[Any]) -> Callable[[str], Any]:
-    """Return a function from text to the choice of that spelling; argparse refuses text that is
-    no choice.
+def _choice_converter(choices: Iterable[Any]) -> Callable[[str], Any]:
+    """Return a function from text to the choice that is written so.
+
+    It returns other text unchanged, which argparse then refuses.
     """
-    written = {str(choice): choice for choice in choices}
-    return lambda text: written.get(text, text)
+    choices_by_text = {str(choice): choice for choice in choices}
+    return lambda text: choices_by_text.get(text, text)
 
 
-def _member(kind: type[Enum]) -> Callable[[str], Enum]:
-    values = {str(member.value): member.value for member in kind}
+def _member_converter(enumeration: type[Enum]) -> Callable[[str], Enum]:
+    """Return a function from text to a member of an enumeration."""
+    values_by_text = {str(member.value): member.value for member in enumeration}
 
     def pick(text: str) -> Enum:
         try:
-            return kind(values.get(text, text))
+            return enumeration(values_by_text.get(text, text))
         except ValueError:
-            valid = ", ".join(values)
-            raise ArgumentTypeError(
-                f"{text!r} is not one of: {valid}.{did_you_mean(text, values)}"
-            ) from None
+            valid = ", ".join(values_by_text)
+            suggestion = did_you_mean(text, values_by_text)
+            raise ArgumentTypeError(f"{text!r} is not one of: {valid}.{suggestion}") from None
 
     return pick
 
 
-def _default(item: Field[Any]) -> dict[str, Any]:
+def _default_settings(item: Field[Any]) -> dict[str, Any]:
+    """Return the default of a field; without one the option is required."""
     if item.default is not MISSING:
         return {"default": item.default}
     if item.default_factory is not MISSING:
@@ -204,26 +255,39 @@ def _default(item: Field[Any]) -> dict[str, Any]:
     return {"required": True}
 
 
-def _flag(item: Field[Any], declared: Any, keep_text: bool) -> dict[str, Any]:
-    """Return settings where `--x` alone means True; with None as "unset" a value is required. No
-    default is False.
+def _flag_settings(item: Field[Any], declared_type: Any, keeps_text: bool) -> dict[str, Any]:
+    """Return settings where `--x` alone means True.
+
+    A field that is None by default requires a value. One without a default is False.
     """
-    found: dict[str, Any] = {"type": _or_text(to_bool) if keep_text else to_bool}
-    default = _default(item).get("default")
-    optional = types.NoneType in get_args(declared)
-    if default is None and optional:
-        return found
-    missing = item.default is MISSING and item.default_factory is MISSING
-    return {**found, "default": False if missing else default, "nargs": "?", "const": True}
+    settings: dict[str, Any] = {"type": converter(bool, keeps_text)}
+
+    default = _default_settings(item).get("default")
+    is_optional = types.NoneType in get_args(declared_type)
+    if default is None and is_optional:
+        return settings
+
+    if item.default is MISSING and item.default_factory is MISSING:
+        default = False
+    settings |= {"default": default, "nargs": "?", "const": True}
+    return settings
 
 
-def _several(item: Field[Any], kind: Any) -> dict[str, Any]:
-    element, keep_text = chosen_type(item.name, (get_args(kind) or (str,))[0])
-    choices = choices_of(element)
-    found: dict[str, Any] = {"nargs": "+"}
-    if get_origin(element) is Literal:
-        found |= {"choices": choices, "type": _picker(choices)}
+def _list_settings(item: Field[Any], list_type: Any) -> dict[str, Any]:
+    """Return settings where the words after `--x` are the elements of a list."""
+    element_types = get_args(list_type) or (str,)
+    element_type, keeps_text = type_to_parse(item.name, element_types[0])
+    choices = choices_of(element_type)
+
+    settings: dict[str, Any] = {"nargs": "+"}
+    if get_origin(element_type) is Literal:
+        settings |= {"choices": choices, "type": _choice_converter(choices)}
+    elif choices:
+        settings["type"] = _member_converter(element_type)
     else:
-        found["type"] = _member(element) if choices else converter(item.name, element, keep_text)
-    # argparse would parse text as the one element.
-    return found if isinstance(item.default, str) else {**found, **_default(item)}
+        settings["type"] = converter(element_type, keeps_text)
+
+    # A default that is text stays out: argparse would parse it as the one element.
+    if not isinstance(item.default, str):
+        settings |= _default_settings(item)
+    return settings
