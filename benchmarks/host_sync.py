@@ -2,7 +2,7 @@
 evaluation.
 
 Each wait may leave the device without work. They are counted on a pretended device, which
-`docs/develop/gpu.md` describes, in the settings of `tests/shared/counted_waits.py`.
+`docs/develop/gpu.md` describes, in the settings of `tests/helpers/devices/counted_waits.py`.
 `python -m benchmarks.host_sync publish` writes the table into that page.
 """
 
@@ -33,7 +33,7 @@ out.
 
 def waits_of_steps() -> dict[str, Waits]:
     """Return the waits of steps between two logs, by setting."""
-    import counted_waits as cases
+    from helpers.devices import counted_waits as cases
 
     settings = {**cases.SETTINGS, "control: a loss that is read": cases.CONTROL}
     return _counted(settings, lambda api, setting: cases.waits_between_logs(api, setting, COUNT))
@@ -41,7 +41,7 @@ def waits_of_steps() -> dict[str, Waits]:
 
 def waits_of_evaluations() -> dict[str, Waits]:
     """Return the waits of batches of an evaluation, by setting."""
-    import counted_waits as cases
+    from helpers.devices import counted_waits as cases
 
     return _counted(
         cases.EVALUATIONS,
@@ -52,7 +52,7 @@ def waits_of_evaluations() -> dict[str, Waits]:
 def _counted(
     settings: dict[str, Any], count: Callable[[Any, Any], Counter[tuple[str, str]]]
 ) -> dict[str, Waits]:
-    import pretended_cuda
+    from helpers.devices import pretended_cuda
 
     found: dict[str, Waits] = {}
     with pretended_cuda.pretended_device():
@@ -95,7 +95,7 @@ def publish(lines: list[str]) -> None:
 
 
 def main() -> list[Figure]:
-    sys.path.insert(0, str(ROOT / "tests" / "shared"))
+    sys.path.insert(0, str(ROOT / "tests"))
     logging.disable(logging.WARNING)
     steps = waits_of_steps()
     evaluations = waits_of_evaluations()

@@ -29,7 +29,7 @@ SERVERS = "LIGHTRAINER_TESTS_SERVERS"
 
 def pytest_configure(config):
     """All workers of a run share the processes that others are forked from: see
-    `tests/shared/starting.py`.
+    `tests/helpers/processes/starting.py`.
 
     And a folder for temporary files, as killed processes, torchrun and others leave theirs behind.
     """
@@ -52,7 +52,7 @@ def _pretend(config):
     """Pretend a CUDA device for the whole run, unless there is one; programs that tests start
     have no pretended one.
     """
-    from pretended_cuda import pretended_device, use_real_device
+    from helpers.devices.pretended_cuda import pretended_device, use_real_device
 
     if torch.cuda.is_available():
         use_real_device()
@@ -84,7 +84,7 @@ def _device_for_gpu_tests(request):
     if request.node.get_closest_marker("gpu") is None or torch.cuda.is_available():
         yield
         return
-    from pretended_cuda import pretended_device
+    from helpers.devices.pretended_cuda import pretended_device
 
     with pretended_device():
         yield
@@ -96,7 +96,7 @@ def _tf32_as_before():
     Lightning cannot read.
     """
     yield
-    from pretended_cuda import pretended
+    from helpers.devices.pretended_cuda import pretended
 
     if torch.cuda.is_available() and pretended() is None:
         if hasattr(torch.backends, "fp32_precision"):
@@ -223,7 +223,7 @@ def pytest_runtest_setup(item):
 
 def _skip_without_hardware(item):
     """Skip a test whose subject a pretended device cannot have, before its fixtures are made."""
-    from pretended_cuda import pretended
+    from helpers.devices.pretended_cuda import pretended
 
     gpu = item.get_closest_marker("gpu")
     has_hardware = torch.cuda.is_available() and pretended() is None

@@ -24,8 +24,7 @@ OTHER_FOLDERS = {
         "code"
     ),
     "tests": (
-        "Mirrors the folders of the code; parity/ trains the same thing with the reference and "
-        "compares"
+        "Mirrors the folders of the code; parity/ compares with the reference; helpers/ has no test"
     ),
 }
 

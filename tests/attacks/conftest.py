@@ -23,7 +23,7 @@ def genuine(tmp_path_factory) -> Path:
     """A checkpoint with every file that one may hold; see `write_whole_checkpoint`. Not to be
     changed.
     """
-    from attacked import write_whole_checkpoint
+    from helpers.checkpoints.harmful_checkpoints import write_whole_checkpoint
 
     return write_whole_checkpoint(tmp_path_factory.mktemp("genuine"))
 
@@ -37,6 +37,6 @@ def checkpoint(genuine, tmp_path) -> Path:
 @pytest.fixture
 def evil(tmp_path):
     """Makes a folder when it is unpickled."""
-    from attacked import Evil
+    from helpers.checkpoints.harmful_checkpoints import Evil
 
     return Evil(tmp_path / "evil")

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from starting import finished_ranks
 
-SCRIPT = Path(__file__).with_name("deepspeed_attack_script.py")
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
+
+SCRIPT = HELPERS / "checkpoints" / "deepspeed_attack_script.py"
 BESIDE = Path(sys.prefix) / "deepspeed"
 """Where the Makefile installs it: transformers and accelerate would import it in every process
 that has it.

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from attacked import WARNINGS, lightning_trainer
-from tiny import points, tiny, trainer
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 
+from helpers.checkpoints.harmful_checkpoints import WARNINGS, lightning_trainer
+from helpers.trainer.tiny_trainings import points, tiny, trainer
 from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader
 from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
 from lightrainer.lightning_modules.distributed import sharding

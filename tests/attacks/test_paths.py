@@ -12,11 +12,11 @@ from typing import Any
 import optuna
 import pytest
 import torch
-from attacked import WARNINGS, lightning_trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from tiny import At, files, points, tiny, told, trainer
 
 import lightrainer
+from helpers.checkpoints.harmful_checkpoints import WARNINGS, lightning_trainer
+from helpers.trainer.tiny_trainings import At, files, points, tiny, told, trainer
 from lightrainer.__main__ import main
 from lightrainer.callbacks._files import trial_folder
 from lightrainer.facade.checkpointing import training_state

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from attacked import (
+from torch.distributed.checkpoint.metadata import Metadata
+
+from helpers.checkpoints.harmful_checkpoints import (
     DOORS,
     FILES,
     MODEL_PARTS,
@@ -23,9 +25,7 @@ from attacked import (
     poison,
     put_value,
 )
-from tiny import tiny
-from torch.distributed.checkpoint.metadata import Metadata
-
+from helpers.trainer.tiny_trainings import tiny
 from lightrainer.lightning_modules.checkpoints import load_torch, sharded_files
 from lightrainer.lightning_modules.checkpoints.sharded_reading import read_table
 

@@ -1,7 +1,8 @@
 """Run the tests of callbacks in one thread."""
 
 import pytest
-from searched_once import packages_searched_once  # noqa: F401 - a fixture
+
+from helpers.lightning.searched_once import packages_searched_once  # noqa: F401 - a fixture
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from small_training import LanguageModel, make_trainer, same, trained, weights
 from torch import nn
 
+from helpers.callbacks.small_training import LanguageModel, make_trainer, same, trained, weights
 from lightrainer import TrainerCallback
 from lightrainer.callbacks import EMACallback, TrainerControl, TrainerState
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from small_training import trained, training_logs
 
+from helpers.callbacks.small_training import trained, training_logs
 from lightrainer import TrainerCallback
 from lightrainer.callbacks import GradientNormCallback, gradient_norms
 

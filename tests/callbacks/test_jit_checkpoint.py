@@ -4,8 +4,8 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from starting import finished_ranks
 
+from helpers.processes.starting import finished_ranks
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState
 
 ARGUMENTS = SimpleNamespace(save_only_model=False)

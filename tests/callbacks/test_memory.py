@@ -3,8 +3,8 @@
 import psutil
 import pytest
 import torch
-from small_training import trained, training_logs
 
+from helpers.callbacks.small_training import trained, training_logs
 from lightrainer.callbacks import MemoryCallback, memory
 
 

@@ -8,11 +8,11 @@ import math
 import pytest
 import torch
 from lightning.pytorch.callbacks import SpikeDetection
-from same_values import same
-from small_training import make_trainer
 from torch import nn
 from torch.nn import functional
 
+from helpers.callbacks.small_training import make_trainer
+from helpers.comparing.same_values import same
 from lightrainer import NaNGuardCallback, NaNGuardError, TrainerCallback
 
 BAD = 3  # the step with the bad sample: two a step, no shuffling

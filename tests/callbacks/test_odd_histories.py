@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
-from made_up_runs import Page
-from made_up_runs import history as long_history
 
+from helpers.callbacks.made_up_runs import Page
+from helpers.callbacks.made_up_runs import history as long_history
 from lightrainer.callbacks import (
     LossCurveCallback,
     PrinterCallback,

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
-from plain import make_trainer as plain_trainer
-from small_training import (
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import default_collate
+
+from helpers.callbacks.bridged_trainings import make_trainer as plain_trainer
+from helpers.callbacks.small_training import (
     LanguageModel,
     make_trainer,
     same,
@@ -12,9 +15,6 @@ from small_training import (
     training_logs,
     weights,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import default_collate
-
 from lightrainer import LightningBridge, LossModule
 from lightrainer.callbacks import (
     EMACallback,

@@ -9,8 +9,8 @@ import time
 
 import pytest
 import torch
-from small_training import make_trainer, sentences
 
+from helpers.callbacks.small_training import make_trainer, sentences
 from lightrainer import ProfilerCallback, TrainingArguments
 from lightrainer.callbacks.profiler import advice
 

@@ -1,7 +1,6 @@
 """The table in a notebook: what is displayed, and once for real, in a kernel of Jupyter."""
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import IPython
@@ -10,8 +9,9 @@ import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import RichOutput
-from small_training import make_trainer, trained
 
+from helpers import TESTS
+from helpers.callbacks.small_training import make_trainer, trained
 from lightrainer.callbacks import (
     NotebookProgressCallback,
     ProgressCallback,
@@ -163,8 +163,8 @@ def test_a_real_kernel_shows_the_table(tmp_path):
     """Nothing but a Trainer in a cell: it finds by itself that it is in a notebook."""
     cell = f"""
 import sys
-sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1] / "shared")]!r}
-from small_training import make_trainer
+sys.path.insert(0, {str(TESTS)!r})
+from helpers.callbacks.small_training import make_trainer
 trainer = make_trainer({str(tmp_path)!r}, disable_tqdm=False, eval_strategy="epoch")
 trainer.train()
 """

@@ -6,8 +6,8 @@ import time
 
 import pytest
 from rich.console import Console
-from small_training import make_trainer, trained
 
+from helpers.callbacks.small_training import make_trainer, trained
 from lightrainer.callbacks import ProgressCallback, RichProgressCallback, TrainerCallback
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 4, "disable_tqdm": False}

@@ -4,7 +4,9 @@ import logging
 
 import pytest
 import torch
-from small_training import (
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from helpers.callbacks.small_training import (
     FLOPS_PER_TOKEN,
     LENGTH,
     LanguageModel,
@@ -13,8 +15,6 @@ from small_training import (
     trained,
     training_logs,
 )
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-
 from lightrainer import TrainerCallback
 from lightrainer.callbacks import MemoryCallback, ThroughputCallback
 from lightrainer.callbacks._flops import flop_counter, peak_flops

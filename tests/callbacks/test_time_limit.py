@@ -4,8 +4,8 @@ import logging
 from datetime import timedelta
 
 import pytest
-from small_training import same, trained, training_logs, weights
 
+from helpers.callbacks.small_training import same, trained, training_logs, weights
 from lightrainer import TrainerCallback
 from lightrainer.callbacks import TimeLimitCallback
 from lightrainer.callbacks.time_limit import seconds_of

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starting import finished_ranks, forked_torchrun
 
-SCRIPT = Path(__file__).with_name("train_script.py")
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks, forked_torchrun
+
+SCRIPT = HELPERS / "ddp" / "train_script.py"
 # by scenario
 OTHER_SCRIPTS = dict.fromkeys(("seq2seq", "seq2seq_sharded"), SCRIPT.with_name("seq2seq_script.py"))
 OTHER_SCRIPTS["batch_sharding"] = SCRIPT.with_name("batch_sharding_script.py")

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from starting import NEWEST, finished_ranks
 
+from helpers import HELPERS
+from helpers.processes.starting import NEWEST, finished_ranks
 from lightrainer.lightning_modules.checkpoints import problems
 
 pytest.importorskip("peft")
 
-SCRIPT = Path(__file__).with_name("adapter_exchange_script.py")
+SCRIPT = HELPERS / "ddp" / "adapter_exchange_script.py"
 BESIDE = Path(sys.prefix) / "deepspeed"
 FSDP = ["fsdp1", "fsdp1_parts", "fsdp2", "fsdp2_parts"]
 PLAIN = ["fsdp1-plain", "fsdp1_parts-plain", "fsdp2_parts-plain"]

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from starting import finished_ranks
+
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
 
 pytest.importorskip("peft")
 
-SCRIPT = Path(__file__).with_name("adapter_script.py")
+SCRIPT = HELPERS / "ddp" / "adapter_script.py"
 STRATEGIES = ["ddp", "fsdp1", "fsdp1_hybrid", "fsdp2", "fsdp2_grad", "fsdp2_parts"]
 BESIDE = Path(sys.prefix) / "deepspeed"
 DEEPSPEED = ["deepspeed2", "deepspeed3"] if BESIDE.is_dir() else []

@@ -6,7 +6,8 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from batch_sharding_script import CASES, EVALUATED, TRAINED
+
+from helpers.ddp.batch_sharding_script import CASES, EVALUATED, TRAINED
 
 NUMBERS = ("loss", "grad_norm", "learning_rate", "epoch", "eval_loss", "step")
 EACH_READS = ["stream that each reads", "split stream that each reads"]

@@ -4,17 +4,18 @@ the best of two sets.
 
 import json
 import math
-from pathlib import Path
 
 import pytest
-from starting import finished_ranks
+
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder, script = (
         tmp_path_factory.mktemp("callbacks"),
-        Path(__file__).with_name("callback_script.py"),
+        HELPERS / "ddp" / "callback_script.py",
     )
     said = finished_ranks(script, str(folder), log=folder / "log.txt", seconds=120)
     return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)], said

@@ -3,14 +3,22 @@ in one process.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from beside_one_process import NUMBERS, close, devices, goes_on, launched, same_model
 
-SCRIPT = Path(__file__).with_name("context_script.py")
+from helpers import HELPERS
+from helpers.processes.beside_one_process import (
+    NUMBERS,
+    close,
+    devices,
+    goes_on,
+    launched,
+    same_model,
+)
+
+SCRIPT = HELPERS / "ddp" / "context_script.py"
 LANGUAGE_MODELS = ["llama", "smooth_llama"]
 PAIR = ["mean", "items", "smooth", *LANGUAGE_MODELS]
 HEADS = ["heads_mean", "heads_items", "heads_llama"]

@@ -2,12 +2,13 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 import torch
-from elastic_script import CHAIN, RESUMED, SAMPLES
-from starting import finished_ranks
+
+from helpers import HELPERS
+from helpers.ddp.elastic_script import CHAIN, RESUMED, SAMPLES
+from helpers.processes.starting import finished_ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the trainings are forked")
 KEPT = [(name, number) for name, cases in RESUMED.items() for number in range(len(cases))]
@@ -16,7 +17,7 @@ KEPT = [(name, number) for name, cases in RESUMED.items() for number in range(le
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     script, folder = (
-        Path(__file__).with_name("elastic_script.py"),
+        HELPERS / "ddp" / "elastic_script.py",
         tmp_path_factory.mktemp("elastic"),
     )
     said = finished_ranks(script, str(folder), log=folder / "script.txt", seconds=600, processes=0)

@@ -1,8 +1,8 @@
 """`lightrainer estimate` predicts the memory and traffic of two ranks to the byte."""
 
 import pytest
-from estimate_script import BATCH, CONFIG, SEQUENCE
 
+from helpers.ddp.estimate_script import BATCH, CONFIG, SEQUENCE
 from lightrainer.tools.estimate import Job, estimate, model_from_config
 
 MODEL = model_from_config(

@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
-from evaluation_script import CLASSES, Tokens, lengths, samples
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAUROC
+
+from helpers.ddp.evaluation_script import CLASSES, Tokens, lengths, samples
 
 OURS, REFERENCE = "lightrainer", "transformers"
 KINDS = ["list", "stream", "stream by a worker"]

@@ -2,12 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
-from starting import finished_ranks, forked_torchrun
 
-HERE = Path(__file__).parent
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks, forked_torchrun
+
+SCRIPTS = HELPERS / "ddp"
 SECONDS = 300
 FAILED = r"OtherProcessError: Process {} \(pid \d+ on \S+\) failed: {}"
 NO_NUMBER = "ArithmeticError: no number left"
@@ -56,7 +57,7 @@ def of_two(script, folder, *options, **environment):
     """Return the output of two processes under torchrun, which come to a good end."""
     log = folder / "log.txt"
     code, said = forked_torchrun(
-        HERE / script, str(folder), log=log, seconds=SECONDS, options=options, **environment
+        SCRIPTS / script, str(folder), log=log, seconds=SECONDS, options=options, **environment
     )
     assert code == 0, said[-8000:]
     return said
@@ -66,7 +67,9 @@ def of_two(script, folder, *options, **environment):
 def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
     options = {"log": folder / "log.txt", "seconds": SECONDS, "processes": 0}
-    said = finished_ranks(HERE / "fault_script.py", str(folder), *SCENARIOS, *DECISIONS, **options)
+    said = finished_ranks(
+        SCRIPTS / "fault_script.py", str(folder), *SCENARIOS, *DECISIONS, **options
+    )
     return folder, json.loads(said.splitlines()[-1])
 
 
@@ -95,7 +98,7 @@ def test_the_others_end_and_name_the_first_error(faults, scenario):
 def test_torchrun_ends_the_others_and_shows_the_cause(tmp_path, scenario):
     log = tmp_path / "log.txt"
     code, output = forked_torchrun(
-        HERE / "fault_actions.py", scenario, str(tmp_path), log=log, seconds=SECONDS
+        SCRIPTS / "fault_actions.py", scenario, str(tmp_path), log=log, seconds=SECONDS
     )
     assert code == 1
     *_, summary = output.split("Root Cause (first observed failure):")

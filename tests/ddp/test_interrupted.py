@@ -5,14 +5,14 @@ nothing is lost.
 import json
 import re
 import signal
-from pathlib import Path
 
 import pytest
-from starting import finished_ranks, forked_torchrun
 
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks, forked_torchrun
 from lightrainer.lightning_modules.checkpoints import problems
 
-SCRIPT = Path(__file__).with_name("interrupted_script.py")
+SCRIPT = HELPERS / "ddp" / "interrupted_script.py"
 SECONDS = 240  # a run takes about ten
 
 

@@ -4,11 +4,12 @@ training.
 
 import json
 import os
-from pathlib import Path
 
 import pytest
-from launched_script import ALONE, CASES, REFERENCE
-from starting import finished_ranks
+
+from helpers import HELPERS
+from helpers.ddp.launched_script import ALONE, CASES, REFERENCE
+from helpers.processes.starting import finished_ranks
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
@@ -22,7 +23,7 @@ APART = ("srun on two nodes", "Kubeflow", "no local rank, two machines")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("launched")
-    script = Path(__file__).with_name("launched_script.py")
+    script = HELPERS / "ddp" / "launched_script.py"
     ours = (
         "SLURM",
         "OMPI",

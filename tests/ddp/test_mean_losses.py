@@ -1,11 +1,12 @@
 """A loss that is a mean over its micro-batch counts by its labels under every strategy."""
 
 import json
-from pathlib import Path
 
 import pytest
-from mean_loss_script import STRATEGIES, logs
-from starting import finished_ranks
+
+from helpers import HELPERS
+from helpers.ddp.mean_loss_script import STRATEGIES, logs
+from helpers.processes.starting import finished_ranks
 
 pytest.importorskip("transformers")
 
@@ -13,7 +14,7 @@ pytest.importorskip("transformers")
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mean_losses")
-    script = Path(__file__).with_name("mean_loss_script.py")
+    script = HELPERS / "ddp" / "mean_loss_script.py"
     finished_ranks(script, str(folder), log=folder / "log", seconds=240, library="transformers")
     return json.loads((folder / "found.json").read_text())
 

@@ -4,8 +4,9 @@ batches of both.
 
 import pytest
 import torch
-from module_runs import Words, evaluated, pairs, words
 from safetensors.torch import load_file
+
+from helpers.ddp.module_runs import Words, evaluated, pairs, words
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LeafSpec:FutureWarning",

@@ -3,12 +3,13 @@ other is caught.
 """
 
 import json
-from pathlib import Path
 
 import pytest
-from starting import finished_ranks, forked_ranks
 
-SCRIPT = Path(__file__).with_name("search_script.py")
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks, forked_ranks
+
+SCRIPT = HELPERS / "ddp" / "search_script.py"
 SECONDS = 180  # a run takes about twenty
 
 

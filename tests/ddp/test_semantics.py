@@ -4,11 +4,12 @@ batches.
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from starting import finished_ranks
+
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
@@ -19,7 +20,7 @@ OF_PLACE = [("of_place", 2), ("of_place", 1)]  # on one machine, and on two with
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("semantics")
-    script = Path(__file__).with_name("semantics_script.py")
+    script = HELPERS / "ddp" / "semantics_script.py"
     options = {"processes": 0, "library": "transformers"}
     finished_ranks(script, str(folder), log=folder / "script.txt", seconds=240, **options)
     return folder

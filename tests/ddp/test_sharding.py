@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import shard_script
 import torch
-from beside_one_process import (
+from safetensors.torch import load_file
+from torch.distributed.fsdp import StateDictType
+
+from helpers import HELPERS
+from helpers.ddp import shard_script
+from helpers.processes.beside_one_process import (
     NUMBERS,
     close,
     devices,
@@ -21,14 +25,11 @@ from beside_one_process import (
     same_model,
     same_optimizer,
 )
-from safetensors.torch import load_file
-from starting import finished_ranks, forked_ranks
-from torch.distributed.fsdp import StateDictType
-
+from helpers.processes.starting import finished_ranks, forked_ranks
 from lightrainer.lightning_modules.checkpoints import problems
 from lightrainer.lightning_modules.checkpoints.manifest import files_below
 
-SCRIPT = Path(__file__).with_name("shard_script.py")
+SCRIPT = HELPERS / "ddp" / "shard_script.py"
 PARTS = ["fsdp1_parts", "fsdp2_parts"]
 EXACT = [
     "fsdp1",

@@ -3,12 +3,14 @@ as in one process.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from beside_one_process import (
+from safetensors.torch import load_file
+
+from helpers import HELPERS
+from helpers.processes.beside_one_process import (
     NUMBERS,
     close,
     devices,
@@ -17,9 +19,8 @@ from beside_one_process import (
     same_model,
     same_optimizer,
 )
-from safetensors.torch import load_file
 
-SCRIPT = Path(__file__).with_name("split_script.py")
+SCRIPT = HELPERS / "ddp" / "split_script.py"
 PAIR = ["dropout", "sequence", "method"]
 GRID = ["grid", "grid_fsdp", "grid_parts"]
 LANGUAGE_MODELS = ["qwen", "grid_qwen"]

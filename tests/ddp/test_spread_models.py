@@ -13,9 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from helpers import HELPERS
 from lightrainer import Trainer, TrainingArguments
 
-SCRIPT = Path(__file__).with_name("spread_script.py")
+SCRIPT = HELPERS / "ddp" / "spread_script.py"
 NEWEST = Path(sys.prefix) / "newest"
 CASES = {
     "fsdp": "llama",

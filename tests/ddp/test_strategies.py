@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starting import finished_ranks
 
-SCRIPT = Path(__file__).with_name("strategy_script.py")
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
+
+SCRIPT = HELPERS / "ddp" / "strategy_script.py"
 BESIDE = Path(sys.prefix) / "deepspeed"
 """Where the Makefile installs it."""
 REPLICATED = ["ddp", "fsdp", "sharded", "sharded, one file"]

@@ -4,10 +4,11 @@ process does.
 
 import json
 import os
-from pathlib import Path
 
 import pytest
-from starting import finished_ranks
+
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
@@ -19,7 +20,7 @@ STEPS = ("plain", "by_accelerator", "twice", "without_sync", "cached", "by_attri
 def seen(tmp_path_factory):
     """Run the script once; return a reader of what the ranks of a library saw."""
     folder = tmp_path_factory.mktemp("user_code")
-    script = Path(__file__).with_name("user_code_script.py")
+    script = HELPERS / "ddp" / "user_code_script.py"
     finished_ranks(
         script,
         str(folder),

@@ -9,15 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import beside_one_process
 import pytest
 import torch
 from safetensors.torch import load_file
-from starting import finished_ranks
 
+from helpers import HELPERS
+from helpers.processes import beside_one_process
+from helpers.processes.starting import finished_ranks
 from lightrainer.lightning_modules.distributed.zero_states import ZeroStates
 
-SCRIPT = Path(__file__).with_name("deepspeed_script.py")
+SCRIPT = HELPERS / "ddp" / "deepspeed_script.py"
 BESIDE = Path(sys.prefix) / "deepspeed"
 """Where the Makefile installs it: transformers and accelerate would import it in every process
 that has it.

@@ -13,8 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from page_runner import FILE_NAME, NEEDS, SLOW, blocks
-from starting import forked_python
+
+from helpers import HELPERS
+from helpers.processes.starting import forked_python
+from helpers.scripts.page_runner import FILE_NAME, NEEDS, SLOW, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = [
@@ -49,7 +51,7 @@ def runner():
     # Programs that pages start are forked too; the others of the environment are as they are.
     folders = [str(Path(program).parent) for program in (forked_python(), sys.executable)]
     path = os.pathsep.join([*folders, ours.get("PATH", "")])
-    script = str(Path(__file__).with_name("page_runner.py"))
+    script = str(HELPERS / "scripts" / "page_runner.py")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(
         [forked_python(), script], env={**ours, "PATH": path}, **pipes

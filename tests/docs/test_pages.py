@@ -8,9 +8,9 @@ from pathlib import Path
 import optuna
 import yaml
 from packaging.version import Version
-from page_runner import blocks
 
 import lightrainer
+from helpers.scripts.page_runner import blocks
 from lightrainer import Trainer
 from lightrainer.facade.search.search_run import OPTIONS
 from lightrainer.tools.estimate.job import PRECISIONS, SHARDING

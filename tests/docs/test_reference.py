@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from page_runner import blocks
 
 import lightrainer
+from helpers.scripts.page_runner import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

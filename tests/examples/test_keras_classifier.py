@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from starting import forked_python
+
+from helpers.processes.starting import forked_python
 
 # Not imported here: Keras would look for TensorFlow.
 pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="keras is not installed")

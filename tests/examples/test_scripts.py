@@ -4,7 +4,7 @@
 Each is stopped after three steps, and started again for six: it finds its checkpoint and goes on.
 What it leaves on the disk is the same to the last bit, but for what a clock measured
 (`CLOCK_ENDINGS`) and for `train_loss` after a resumption, which the reference 5.3.0 divides by all
-steps (`tests/parity/repairs.py`); six being twice three, doubling it gives the right one exactly.
+steps (`tests/helpers/parity/repairs.py`); six being twice three, doubling it gives the right one exactly.
 """
 
 import ast
@@ -16,9 +16,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from comparison import differences, without_clock
 from safetensors.torch import load_file
-from starting import forked_python
+
+from helpers import HELPERS
+from helpers.comparing.bit_differences import differences, without_clock
+from helpers.processes.starting import forked_python
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "examples" / "scripts"
@@ -162,7 +164,8 @@ def sides(tmp_path_factory):
     for side, folder in folders.items():
         (folder / "jobs.json").write_text(json.dumps(todo[side]))
     commands = [
-        [forked_python(), *runner, HERE / "side.py", "jobs.json"] for runner in (REFERENCE, OURS)
+        [forked_python(), *runner, HELPERS / "scripts" / "side_script.py", "jobs.json"]
+        for runner in (REFERENCE, OURS)
     ]
     for side, text in zip(folders, said_by(commands, list(folders.values())), strict=True):
         said = json.loads(text.splitlines()[-1])

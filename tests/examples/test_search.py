@@ -6,7 +6,8 @@ from pathlib import Path
 
 import optuna
 import pytest
-from starting import forked_torchrun
+
+from helpers.processes.starting import forked_torchrun
 
 FOLDER = Path(__file__).parents[2] / "examples" / "search"
 SECONDS = 150

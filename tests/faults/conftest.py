@@ -3,8 +3,9 @@
 import os
 
 import pytest
-from resuming import train
-from trainings import EVERY_STEP
+
+from helpers.checkpoints.resumed_trainings import train
+from helpers.faults.killed_trainings import EVERY_STEP
 
 
 @pytest.fixture(autouse=True)

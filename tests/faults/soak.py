@@ -20,12 +20,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "facade"), str(HERE.parent / "shared")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kill_trainings import report_of, warm_up
-from resuming import KINDS
-from trainings import ANYTIME, ASKED, BEST, EVALUATED, WORKERS, Case
+from helpers.checkpoints.resumed_trainings import KINDS
+from helpers.faults.kill_trainings_script import report_of, warm_up
+from helpers.faults.killed_trainings import ANYTIME, ASKED, BEST, EVALUATED, WORKERS, Case
 
 KILLS = 8
 """In one training, at most."""

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from resuming import train
-from tiny import At
-from trainings import EVERY_STEP
+
+from helpers.checkpoints.resumed_trainings import train
+from helpers.faults.killed_trainings import EVERY_STEP
+from helpers.trainer.tiny_trainings import At
 
 NEWEST = 8
 FILES = [

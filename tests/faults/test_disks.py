@@ -6,15 +6,16 @@ import os
 import re
 
 import pytest
-from disk_trainings import CASES
-from launching import report_of
+
+from helpers.faults.disk_trainings_script import CASES
+from helpers.faults.launching import report_of
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the trainings are forked")
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    return report_of("disk_trainings.py", tmp_path_factory.mktemp("disks"))
+    return report_of("disk_trainings_script.py", tmp_path_factory.mktemp("disks"))
 
 
 def goes_on(found, case):

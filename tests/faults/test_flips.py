@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from resuming import train
 from safetensors.torch import load_file, save_file
-from trainings import EVERY_STEP
 
+from helpers.checkpoints.resumed_trainings import train
+from helpers.faults.killed_trainings import EVERY_STEP
 from lightrainer.lightning_modules import checkpoints
 
 NEWEST, BEFORE = 8, 7

@@ -9,9 +9,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from launching import report_of
-from resuming import KINDS
-from trainings import CASES, Case
+
+from helpers.checkpoints.resumed_trainings import KINDS
+from helpers.faults.killed_trainings import CASES, Case
+from helpers.faults.launching import report_of
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the trainings are forked"),
@@ -29,7 +30,7 @@ def reports(folder: Path, processes: int, soak: int) -> Iterator[dict]:
     kills, share = 0, soak * list(NAMES.values()).count(processes) // len(CASES)
     for seed in count(0, len(CASES)):
         options = ["--processes", processes, "--seed", seed, "--kills", 12 if seed else 3]
-        report = report_of("kill_trainings.py", folder / str(seed), *options)
+        report = report_of("kill_trainings_script.py", folder / str(seed), *options)
         kills += sum(len(case["kills"]) for case in report.values())
         yield report
         if kills >= share:

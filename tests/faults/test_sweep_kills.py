@@ -1,7 +1,8 @@
 """Sweeps that are killed at any moment; `sweep_kills.py` does it as often as you like."""
 
 import pytest
-from sweep_kills import kill_at_random
+
+from helpers.faults.killed_sweeps import kill_at_random
 
 
 @pytest.mark.parametrize("name", ["study.db", "study.log"])

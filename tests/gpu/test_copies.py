@@ -3,12 +3,12 @@ checkpoint once.
 """
 
 import lightning
-import pretended_cuda
 import pytest
-from counted_waits import SETTINGS, Words, padded, sentences, trainer_of
-from ranks import Classifier, points
 
 import lightrainer
+from helpers.devices import pretended_cuda
+from helpers.devices.counted_waits import SETTINGS, Words, padded, sentences, trainer_of
+from helpers.processes.rank_training import Classifier, points
 from lightrainer import DataModule, LossModule, Trainer, TrainingArguments
 
 pytestmark = pytest.mark.gpu

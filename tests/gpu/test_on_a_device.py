@@ -7,13 +7,13 @@ import warnings
 import lightning
 import pytest
 import torch
-from beside_one_process import devices
-from ranks import Classifier, points
 from safetensors.torch import load_file
-from same_values import same
 from torch import nn
 from torch.utils.data import default_collate
 
+from helpers.comparing.same_values import same
+from helpers.processes.beside_one_process import devices
+from helpers.processes.rank_training import Classifier, points
 from lightrainer import (
     NaNGuardCallback,
     ProfilerCallback,

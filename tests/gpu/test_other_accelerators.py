@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import arguments, tiny
 
+from helpers.trainer.tiny_trainings import arguments, tiny
 from lightrainer import DataModule, Trainer
 from lightrainer.facade.distributed import process
 from lightrainer.lightning_modules.common import seeding

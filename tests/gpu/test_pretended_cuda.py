@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import pytest
 import torch
-from pretended_cuda import DEVICE, pretended_device
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from helpers.devices.pretended_cuda import DEVICE, pretended_device
 from lightrainer import TrainingArguments
 
 pytestmark = pytest.mark.cpu_only("the test makes a pretended device itself")

@@ -1,7 +1,10 @@
 """The host waits for the device at logs, and at most once for a batch of an evaluation."""
 
 import pytest
-from counted_waits import (
+
+import lightrainer
+from benchmarks import host_sync
+from helpers.devices.counted_waits import (
     CONTROL,
     EVALUATIONS,
     SETTINGS,
@@ -9,9 +12,6 @@ from counted_waits import (
     waits_between_logs,
     waits_of_batches,
 )
-
-import lightrainer
-from benchmarks import host_sync
 
 pytestmark = pytest.mark.gpu
 

@@ -1,7 +1,8 @@
 """Report at the end what was compared."""
 
 import pytest
-from library_runs import COMPARED
+
+from helpers.libraries.library_runs import COMPARED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -7,7 +7,8 @@ import json
 from importlib.metadata import version
 
 import pytest
-from library_runs import ASIDE, COMPARED, TWO_PROCESSES, Both, execute, train_both
+
+from helpers.libraries.library_runs import ASIDE, COMPARED, TWO_PROCESSES, Both, execute, train_both
 
 pytestmark = pytest.mark.libraries  # minutes, in an environment of their own
 

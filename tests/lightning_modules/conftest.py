@@ -5,7 +5,8 @@ purpose.
 from pathlib import Path
 
 import pytest
-from searched_once import packages_searched_once  # noqa: F401 - a fixture
+
+from helpers.lightning.searched_once import packages_searched_once  # noqa: F401 - a fixture
 
 FILTERS = (
     # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from forking import free_port
-from machines import why_not_isolated
-from starting import forked_python, forked_torchrun
 
-HERE = Path(__file__).parent
-SCRIPT = HERE / "launch_training.py"
+from helpers import HELPERS, TESTS
+from helpers.nodes.machines import why_not_isolated
+from helpers.processes.forking import free_port
+from helpers.processes.starting import forked_python, forked_torchrun
+
+SCRIPT = HELPERS / "nodes" / "launch_script.py"
 DEEPSPEED = Path(sys.prefix) / "deepspeed"
 SECONDS = 400
 WRAPPED = {
@@ -77,13 +78,11 @@ USUAL = ("fsdp2",)  # the others with `make test-nodes`
 
 
 def started(words, folder, python=sys.executable):
-    paths = os.pathsep.join(
-        [str(HERE.parent / "shared"), *([str(DEEPSPEED)] if DEEPSPEED.is_dir() else [])]
-    )
+    folders = [TESTS, DEEPSPEED] if DEEPSPEED.is_dir() else [TESTS]
     surroundings = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": paths,
+        "PYTHONPATH": os.pathsep.join(map(str, folders)),
         "DS_ACCELERATOR": "cpu",
     }
     with open(folder / "log.txt", "a") as log:
@@ -143,7 +142,11 @@ def by_launcher(folder, module, config, python, isolated):
     ]
     if isolated:
         commands = [
-            [str(HERE / "launched_machines.py"), str(folder / "machines"), json.dumps(commands)]
+            [
+                str(SCRIPT.with_name("launched_machines_script.py")),
+                str(folder / "machines"),
+                json.dumps(commands),
+            ]
         ]
     return finished([started(words, folder, python) for words in commands], folder)
 

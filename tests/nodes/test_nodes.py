@@ -11,13 +11,14 @@ import re
 from pathlib import Path
 
 import pytest
-from beside_one_process import close
-from machines import why_not_isolated
-from starting import finished_ranks
+
+from helpers import HELPERS
+from helpers.nodes.machines import why_not_isolated
+from helpers.processes.beside_one_process import close
+from helpers.processes.starting import finished_ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the machines are forked")
 
-HERE = Path(__file__).parent
 SECONDS = 400
 PARAMETERS = 264  # of the model that is sharded
 ALWAYS = ["strategies", "elastic", "each", "first", "killed", "agent"]
@@ -72,15 +73,17 @@ def all_reports(request, tmp_path_factory):
     def get(way):
         if way not in made:
             folder = tmp_path_factory.mktemp(way)
-            paths = os.pathsep.join(map(str, [HERE, HERE.parent / "ddp", HERE.parent / "shared"]))
             known = {
                 "log": folder / "log.txt",
                 "seconds": SECONDS,
                 "processes": 0,
-                "PYTHONPATH": paths,
             }
             said = finished_ranks(
-                HERE / "node_scenarios.py", str(folder), way, *asked[way], **known
+                HELPERS / "nodes" / "node_scenarios_script.py",
+                str(folder),
+                way,
+                *asked[way],
+                **known,
             )
             made[way] = json.loads(said.splitlines()[-1])
         return made[way]

@@ -30,11 +30,15 @@ def said_without(library: str, name: str, test: str) -> str:
         "-p",
         "no:cacheprovider",
         "-p",
-        "renamed_names",
+        "helpers.scripts.renamed_names",
         "-W",
         "default",
     ]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+    }
     environment["RENAMED"] = f"{library}:{name}"
     command += ["--tb=line", "--no-header", test]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)

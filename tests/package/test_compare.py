@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import NET, command
 
+from helpers.processes.package_commands import NET, command
 from lightrainer.tools.compare import runs
 from lightrainer.tools.compare.differences import (
     CONTENT,

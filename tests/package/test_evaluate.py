@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import NET, command
+
+from helpers.processes.package_commands import NET, command
 
 SCRIPT = """\
 import sys, torch

@@ -6,8 +6,8 @@ import random
 import re
 
 import pytest
-from commands import NET, command
 
+from helpers.processes.package_commands import NET, command
 from lightrainer.tools.lr_find import smooth, steepest_step, variation
 
 SCRIPT = """\

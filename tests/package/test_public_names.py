@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from tiny import split
 
 import lightrainer
+from helpers.trainer.tiny_trainings import split
 
 NAMES = split("""
     Adafactor AutoTokenizer BatchEncoding BatchMetrics BestRun CallbackHandler CausalLMModule DataCollator

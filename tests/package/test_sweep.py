@@ -18,14 +18,15 @@ import optuna
 import psutil
 import pytest
 import torch
-from starting import code_of, forked_python, said_in, start
 
+from helpers import HELPERS
+from helpers.processes.starting import code_of, forked_python, said_in, start
 from lightrainer.__main__ import main
 from lightrainer.facade.search.storages import open_storage
 from lightrainer.tools.sweep import command as sweep_command
 from lightrainer.tools.sweep.script_process import set_objective
 
-SCRIPT = Path(__file__).with_name("sweep_script.py")
+SCRIPT = HELPERS / "scripts" / "sweep_script.py"
 SPACE = "learning_rate: {low: 1e-3, high: 1e-1, log: true}\nwidth: [4, 8]\n"
 LOSS = ["--metric", "eval_loss"]  # so that the script is not asked
 # after which it hangs: a trial takes about five, most of them imports, on a machine that is not

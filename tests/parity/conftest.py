@@ -6,7 +6,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from searched_once import packages_searched_once  # noqa: F401 - a fixture
+
+from helpers.lightning.searched_once import packages_searched_once  # noqa: F401 - a fixture
 
 
 @pytest.fixture(autouse=True)

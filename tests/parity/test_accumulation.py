@@ -4,9 +4,10 @@ common size.
 
 import pytest
 import torch
-from datasets_for_parity import pad, points, sentences
-from harness import Case, run
-from models import Classifier, TokenModel, gpt2
+
+from helpers.parity.harness import Case, run
+from helpers.parity.parity_datasets import pad, points, sentences
+from helpers.parity.parity_models import Classifier, TokenModel, gpt2
 
 # Whole batches give the same items in the same order to 4 x 3 and to 1 x 12.
 ARGUMENTS = {

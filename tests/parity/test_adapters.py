@@ -4,11 +4,12 @@ bit for bit.
 
 import pytest
 import torch
-from comparison import differences
-from datasets_for_parity import class_data, point_data, sentence_data
-from harness import Case, assert_same, run
-from interrupted_runs import interrupted
-from models import Classifier, bert, gpt2
+
+from helpers.comparing.bit_differences import differences
+from helpers.parity.harness import Case, assert_same, run
+from helpers.parity.interrupted_runs import interrupted
+from helpers.parity.parity_datasets import class_data, point_data, sentence_data
+from helpers.parity.parity_models import Classifier, bert, gpt2
 
 peft = pytest.importorskip("peft")
 

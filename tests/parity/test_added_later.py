@@ -10,12 +10,12 @@ import random
 
 import pytest
 import torch
-from datasets_for_parity import point_data
-from harness import Case, assert_parity
-from models import Classifier
-from test_checkpoint_exchange import DIRECTIONS, exchanged
 
 import lightrainer
+from helpers.parity.harness import Case, assert_parity
+from helpers.parity.interrupted_runs import DIRECTIONS, exchanged
+from helpers.parity.parity_datasets import point_data
+from helpers.parity.parity_models import Classifier
 from lightrainer.lightning_modules.data.batch_samplers import BatchesAfter
 from lightrainer.lightning_modules.data.rebalancing import BatchRebalanceSampler
 

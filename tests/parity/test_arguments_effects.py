@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from argument_effects import ROWS, Row
-from comparison import differences
-from harness import Run, assert_same, run
 
+from helpers.comparing.bit_differences import differences
+from helpers.parity.argument_effects import ROWS, Row
+from helpers.parity.harness import Run, assert_same, run
 from lightrainer.lightning_modules.common import seeding
 
 NOT_COMPARED = {

@@ -5,12 +5,12 @@ reference.
 import pytest
 import torch
 import transformers
-from comparison import without_clock
-from harness import DEFAULTS
-from repairs import trainer_class
 from torch import nn
 
 import lightrainer
+from helpers.comparing.bit_differences import without_clock
+from helpers.parity.harness import DEFAULTS
+from helpers.parity.repairs import trainer_class
 
 
 class Limited(nn.Module):

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from comparison import differences
-from datasets_for_parity import point_data, points
-from harness import Case, assert_parity, assert_same, run
-from interrupted_runs import folders, interrupted
-from models import Classifier
 from safetensors.torch import load_file
-from test_checkpoints import assert_same_checkpoint
+
+from helpers.comparing.bit_differences import differences
+from helpers.parity.harness import Case, assert_parity, assert_same, run
+from helpers.parity.interrupted_runs import assert_same_checkpoint, folders, interrupted
+from helpers.parity.parity_datasets import point_data, points
+from helpers.parity.parity_models import Classifier
 
 BY_STEPS = {"eval_strategy": "steps", "save_strategy": "steps"}
 BEST = {"load_best_model_at_end": True, "learning_rate": 0.2, "num_train_epochs": 3}

@@ -6,14 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from comparison import differences, without_clock
-from datasets_for_parity import point_data, sentence_data
-from harness import Case, assert_same, run
-from interrupted_runs import folders, interrupted, interruption
-from models import Classifier, gpt2, t5
-from seq2seq_trainings import build as build_seq2seq
 
-DIRECTIONS = ["theirs resumed by ours", "ours resumed by theirs", "ours resumed by ours"]
+from helpers.comparing.bit_differences import differences, without_clock
+from helpers.parity.harness import Case, assert_same, run
+from helpers.parity.interrupted_runs import (
+    DIRECTIONS,
+    exchanged,
+    folders,
+    interruption,
+)
+from helpers.parity.parity_datasets import point_data, sentence_data
+from helpers.parity.parity_models import Classifier, gpt2, t5
+from helpers.parity.seq2seq_trainings import build as build_seq2seq
+
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
 
 SCHEDULES = {
@@ -51,22 +56,6 @@ CASES = {
 def test_every_schedule_is_tried(reference):
     left_out = {"greedy"}  # not in 5.3.0; test_added_later.py
     assert set(SCHEDULES) == {member.value for member in reference.SchedulerType} - left_out
-
-
-def exchanged(reference, ours, case, folder: Path, direction: str, step: int = 3):
-    """The run that goes on from the other's checkpoint, after comparing it with the reference's
-    straight one.
-    """
-    straight = run(reference, case, folder / "straight")
-    first = reference if direction.startswith("theirs") else ours
-    second = reference if direction.endswith("theirs") else ours
-    interrupted(first, case, step, folder / "stopped")
-    checkpoint = folder / "stopped" / f"checkpoint-{step}"
-    resumed = run(second, case.but(model_seed=99), folder / "resumed", resume=str(checkpoint))
-    for one in (straight, resumed):
-        one.history[-1].pop("train_loss")
-    assert_same(straight, resumed, ignoring=("output", "trainer"))
-    return checkpoint
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -5,16 +5,16 @@ the reference.
 import functools
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from comparison import differences
-from datasets_for_parity import Stream, point_data, sentence_data, sentences
-from harness import Case, Run, assert_parity, assert_same, checkpoint_state, run
-from interrupted_runs import folders, interrupted
-from models import Classifier, TokenModel, gpt2
 from safetensors.torch import load_file
+
+from helpers.comparing.bit_differences import differences
+from helpers.parity.harness import Case, Run, assert_parity, assert_same, run
+from helpers.parity.interrupted_runs import assert_same_checkpoint, folders, interrupted
+from helpers.parity.parity_datasets import Stream, point_data, sentence_data, sentences
+from helpers.parity.parity_models import Classifier, TokenModel, gpt2
 
 STRATEGIES = {
     "steps": {"save_strategy": "steps", "save_steps": 2},
@@ -40,25 +40,6 @@ def test_when_to_save(reference, ours, tmp_path, name, accumulation):
     assert any(folder.startswith("checkpoint-") for folder in folders(expected))
     for folder in folders(expected):
         assert_same_checkpoint(expected.folder / folder, actual.folder / folder)
-
-
-def assert_same_checkpoint(expected: Path, actual: Path) -> None:
-    """All documented files are there; what can be compared is the same."""
-    missing = {path.name for path in expected.iterdir()} - {path.name for path in actual.iterdir()}
-    assert not missing, f"{actual.name} lacks {sorted(missing)}"
-    found = differences(
-        load_file(expected / "model.safetensors"),
-        load_file(actual / "model.safetensors"),
-        "weights",
-    )
-    found += differences(checkpoint_state(expected), checkpoint_state(actual), "trainer_state")
-    for name in ("optimizer.pt", "scheduler.pt"):
-        if (expected / name).exists():
-            left, right = (
-                torch.load(folder / name, weights_only=True) for folder in (expected, actual)
-            )
-            found += differences(left, right, name)
-    assert not found, "\n".join(found[:20])
 
 
 EACH_STEP = {

@@ -5,10 +5,11 @@ import copy
 import numpy as np
 import pytest
 import torch
-from comparison import differences
-from datasets_for_parity import point_data, points
-from harness import Case, assert_same, run
-from models import Classifier
+
+from helpers.comparing.bit_differences import differences
+from helpers.parity.harness import Case, assert_same, run
+from helpers.parity.parity_datasets import point_data, points
+from helpers.parity.parity_models import Classifier
 
 CASE = Case(Classifier, point_data, {"eval_strategy": "epoch"}, test=lambda: points(7, seed=21))
 

@@ -5,16 +5,15 @@ import sys
 
 import pytest
 import torch
-from comparison import differences
-from datasets_for_parity import points
-from harness import run
-from interrupted_runs import interrupted
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning_side import WARNINGS, Plain
-from models import Classifier
-from test_lightning_folders import CASE, EVERY_STEP
 from torch.utils.data import DataLoader
 
+from helpers.comparing.bit_differences import differences
+from helpers.parity.harness import run
+from helpers.parity.interrupted_runs import interrupted
+from helpers.parity.lightning_side import CASE, EVERY_STEP, WARNINGS, Plain
+from helpers.parity.parity_datasets import points
+from helpers.parity.parity_models import Classifier
 from lightrainer.__main__ import main
 from lightrainer.lightning_modules import LossModule
 from lightrainer.lightning_modules.checkpoints import problems

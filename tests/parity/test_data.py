@@ -4,7 +4,9 @@ moments.
 
 import pytest
 import torch
-from datasets_for_parity import (
+
+from helpers.parity.harness import Case, assert_parity, assert_same, build, run
+from helpers.parity.parity_datasets import (
     MeasuredStream,
     NoisyPoints,
     Stream,
@@ -13,8 +15,7 @@ from datasets_for_parity import (
     points,
     sentences,
 )
-from harness import Case, assert_parity, assert_same, build, run
-from models import Classifier, TokenModel, gpt2
+from helpers.parity.parity_models import Classifier, TokenModel, gpt2
 
 LENGTHS = [
     *({"num_train_epochs": epochs} for epochs in (1, 2.5, 0.4)),

@@ -6,7 +6,9 @@ import copy
 
 import pytest
 import torch
-from datasets_for_parity import (
+
+from helpers.parity.harness import Case, assert_parity, assert_same, run
+from helpers.parity.parity_datasets import (
     MeasuredStream,
     Stream,
     class_data,
@@ -16,8 +18,7 @@ from datasets_for_parity import (
     sentence_data,
     sentences,
 )
-from harness import Case, assert_parity, assert_same, run
-from models import Classifier, TokenModel, bert, gpt2
+from helpers.parity.parity_models import Classifier, TokenModel, bert, gpt2
 
 CONFIGS = {
     "split": {"split_batches": True},

@@ -4,10 +4,11 @@ for when it is due.
 
 import pytest
 import torch
-from comparison import differences
-from datasets_for_parity import NoisyPoints, point_data, points, sentence_data, sentences
-from harness import Case, assert_parity
-from models import Classifier, gpt2
+
+from helpers.comparing.bit_differences import differences
+from helpers.parity.harness import Case, assert_parity
+from helpers.parity.parity_datasets import NoisyPoints, point_data, points, sentence_data, sentences
+from helpers.parity.parity_models import Classifier, gpt2
 
 
 def test_logits_are_prepared_for_the_metrics(reference, ours, tmp_path):

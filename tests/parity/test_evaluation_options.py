@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from comparison import differences, without_clock
-from datasets_for_parity import MeasuredStream, Stream, pad, points, sentences
-from harness import Case, assert_parity, build
-from models import Classifier
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
+
+from helpers.comparing.bit_differences import differences, without_clock
+from helpers.parity.harness import Case, assert_parity, build
+from helpers.parity.parity_datasets import MeasuredStream, Stream, pad, points, sentences
+from helpers.parity.parity_models import Classifier
 
 
 class Layers(nn.Module):

@@ -1,11 +1,12 @@
 """Callbacks are called in the same order, at the same steps, with the same flags."""
 
 import pytest
-from comparison import differences, without_clock
-from datasets_for_parity import point_data, points
-from harness import Case, assert_parity
-from models import Classifier
-from test_event_sequences import BY_EPOCH, BY_STEPS, EVENTS, FLAGS
+
+from helpers.comparing.bit_differences import differences, without_clock
+from helpers.parity.event_sequences import BY_EPOCH, BY_STEPS, EVENTS, FLAGS
+from helpers.parity.harness import Case, assert_parity
+from helpers.parity.parity_datasets import point_data, points
+from helpers.parity.parity_models import Classifier
 
 
 def recorder(api, entries: list):

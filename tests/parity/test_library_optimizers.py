@@ -6,10 +6,11 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from comparison import differences
-from datasets_for_parity import point_data
-from harness import Case, assert_parity, assert_same, run
-from models import Classifier
+
+from helpers.comparing.bit_differences import differences
+from helpers.parity.harness import Case, assert_parity, assert_same, run
+from helpers.parity.parity_datasets import point_data
+from helpers.parity.parity_models import Classifier
 
 ALL_LINEAR = {"optim_target_modules": "all-linear"}
 # What the reference shows of another schedule it does not apply to the layers, see below.

@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from comparison import differences
-from datasets_for_parity import Stream, point_data, points
-from harness import Case, run
-from interrupted_runs import interrupted
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
-from lightning_side import STEPS, WARNINGS, Plain
-from models import Classifier
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
 import lightrainer
+from helpers.comparing.bit_differences import differences
+from helpers.parity.harness import run
+from helpers.parity.interrupted_runs import interrupted
+from helpers.parity.lightning_side import CASE, EVERY_STEP, STEPS, WARNINGS, Plain
+from helpers.parity.parity_datasets import Stream, point_data, points
 from lightrainer.lightning_modules import build_loader
 from lightrainer.lightning_modules.checkpoints import problems
 
@@ -29,12 +28,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
 ]
 
-# Lightning sums the norms of the gradients in the order of the parameter groups: the last bit would
-# be another.
-CASE = Case(Classifier, point_data, {"max_grad_norm": 0.0})
 # An epoch has 6 steps: in its middle, at its end, in the middle of the second.
 POINTS = (1, 3, 6, 8)
-EVERY_STEP = {"every_n_train_steps": 1, "save_top_k": -1}
 LIMITS = {"epochs": {}, "steps": {"epochs": -1, "max_steps": STEPS}}
 
 

@@ -3,9 +3,10 @@
 import math
 
 import pytest
-from datasets_for_parity import point_data, points
-from harness import Case, assert_parity
-from models import Classifier, SometimesNotANumber
+
+from helpers.parity.harness import Case, assert_parity
+from helpers.parity.parity_datasets import point_data, points
+from helpers.parity.parity_models import Classifier, SometimesNotANumber
 
 
 @pytest.mark.parametrize("filtered", [True, False])

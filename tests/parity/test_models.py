@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from datasets_for_parity import (
+
+from helpers.parity.harness import Case, assert_parity, assert_same, run
+from helpers.parity.parity_datasets import (
     class_data,
     labelled_sentences,
     point_data,
@@ -10,8 +12,7 @@ from datasets_for_parity import (
     sentence_data,
     sentences,
 )
-from harness import Case, assert_parity, assert_same, run
-from models import (
+from helpers.parity.parity_models import (
     Classifier,
     ObjectClassifier,
     TokenModel,

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from starting import SERVERS
+
+from helpers.processes.starting import SERVERS
 
 HERE = Path(__file__).parent
 NEWEST = Path(sys.prefix) / "newest"

@@ -4,9 +4,10 @@ those by name.
 
 import pytest
 import torch
-from datasets_for_parity import point_data
-from harness import Case, assert_parity
-from models import Classifier
+
+from helpers.parity.harness import Case, assert_parity
+from helpers.parity.parity_datasets import point_data
+from helpers.parity.parity_models import Classifier
 
 
 def test_frozen_parameters(reference, ours, tmp_path):

@@ -4,11 +4,12 @@ saved.
 
 import pytest
 import torch
-from comparison import differences
-from datasets_for_parity import point_data, sentence_data
-from harness import Case, Run, assert_parity, assert_same, run
-from models import Classifier, TokenModel, gpt2
-from test_checkpoint_exchange import DIRECTIONS, exchanged
+
+from helpers.comparing.bit_differences import differences
+from helpers.parity.harness import Case, Run, assert_parity, assert_same, run
+from helpers.parity.interrupted_runs import DIRECTIONS, exchanged
+from helpers.parity.parity_datasets import point_data, sentence_data
+from helpers.parity.parity_models import Classifier, TokenModel, gpt2
 
 SAVED = {"save_strategy": "steps", "save_steps": 4}
 ARGUMENTS = {

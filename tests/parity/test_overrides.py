@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from datasets_for_parity import point_data, points, sentence_data, sentences
-from harness import Case, assert_parity, assert_same, run
-from models import Classifier, TokenModel, gpt2
 from torch.nn import functional
 from torch.utils.data import DataLoader, SequentialSampler
+
+from helpers.parity.harness import Case, assert_parity, assert_same, run
+from helpers.parity.parity_datasets import point_data, points, sentence_data, sentences
+from helpers.parity.parity_models import Classifier, TokenModel, gpt2
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3, "gradient_accumulation_steps": 2}
 

@@ -7,15 +7,15 @@ import json
 import pytest
 import torch
 from accelerate import Accelerator
-from comparison import differences, without_clock
-from datasets_for_parity import points
-from harness import DEFAULTS
-from models import Classifier
-from pretended_cuda import trains_on_device
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader
 
+from helpers.comparing.bit_differences import differences, without_clock
+from helpers.devices.pretended_cuda import trains_on_device
+from helpers.parity.harness import DEFAULTS
+from helpers.parity.parity_datasets import points
+from helpers.parity.parity_models import Classifier
 from lightrainer.lightning_modules.checkpoints import load_torch
 
 

@@ -4,13 +4,13 @@ plain Trainer.
 
 import pytest
 import torch
-from comparison import differences
-from datasets_for_parity import class_data, point_data, sentence_data
-from harness import Case, run
-from lightning_side import WARNINGS
-from models import Classifier, bert, gpt2, t5
-from plain_lightning import plain_run
 
+from helpers.comparing.bit_differences import differences
+from helpers.parity.harness import Case, run
+from helpers.parity.lightning_side import WARNINGS
+from helpers.parity.parity_datasets import class_data, point_data, sentence_data
+from helpers.parity.parity_models import Classifier, bert, gpt2, t5
+from helpers.parity.plain_lightning import plain_run
 from lightrainer.lightning_modules import (
     CausalLMModule,
     LossModule,

@@ -6,11 +6,12 @@ import math
 
 import pytest
 import torch
-from comparison import differences
-from datasets_for_parity import class_data, point_data, sentence_data
-from harness import Case, assert_parity, assert_same, build, run
-from models import Classifier, TokenModel, bert, gpt2, t5
 from torch import nn
+
+from helpers.comparing.bit_differences import differences
+from helpers.parity.harness import Case, assert_parity, assert_same, build, run
+from helpers.parity.parity_datasets import class_data, point_data, sentence_data
+from helpers.parity.parity_models import Classifier, TokenModel, bert, gpt2, t5
 
 
 def scaling_on_the_cpu(base):

@@ -1,9 +1,10 @@
 """A training that goes on with steps of another size is as long as was asked for."""
 
 import pytest
-from datasets_for_parity import MeasuredStream, Stream, points
-from harness import Case, run
-from models import Classifier
+
+from helpers.parity.harness import Case, run
+from helpers.parity.parity_datasets import MeasuredStream, Stream, points
+from helpers.parity.parity_models import Classifier
 
 BATCH, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 

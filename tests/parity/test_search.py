@@ -4,9 +4,10 @@ same best run.
 
 import optuna
 import pytest
-from datasets_for_parity import points
-from harness import DEFAULTS
-from models import Classifier
+
+from helpers.parity.harness import DEFAULTS
+from helpers.parity.parity_datasets import points
+from helpers.parity.parity_models import Classifier
 
 
 @pytest.fixture(autouse=True)

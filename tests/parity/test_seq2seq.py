@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from comparison import differences, without_clock
-from harness import DEFAULTS, random_state
-from seq2seq_trainings import Words, bart, build, pairs, t5
+
+from helpers.comparing.bit_differences import differences, without_clock
+from helpers.parity.harness import DEFAULTS, random_state
+from helpers.parity.seq2seq_trainings import Words, bart, build, pairs, t5
 
 pytestmark = [
     # Both libraries meet it at the first batch, for a model that says no length.

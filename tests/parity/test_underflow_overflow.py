@@ -4,10 +4,11 @@ fault.
 
 import pytest
 import torch
-from datasets_for_parity import point_data
-from harness import Case, assert_parity, build
-from models import Classifier
 from torch import nn
+
+from helpers.parity.harness import Case, assert_parity, build
+from helpers.parity.parity_datasets import point_data
+from helpers.parity.parity_models import Classifier
 
 
 def test_a_watched_training(reference, ours, tmp_path):

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets_for_parity import points
-from models import Classifier
-from pretended_cuda import trains_on_device
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset, Sampler
 from transformers import BertConfig, BertForSequenceClassification
+
+from helpers.devices.pretended_cuda import trains_on_device
+from helpers.parity.parity_datasets import points
+from helpers.parity.parity_models import Classifier
 
 # --- Objects that note their calls.
 

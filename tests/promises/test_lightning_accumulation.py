@@ -6,9 +6,11 @@ pytest.importorskip("transformers")
 
 import lightning
 import torch
-from small_samples import SAMPLES
 from torch.utils.data import DataLoader
-from user_code import (
+
+from helpers.promises.class_walk import Step, own_loss, whole_batch
+from helpers.promises.small_samples import SAMPLES
+from helpers.promises.user_code import (
     Tagger,
     TaggerThatNamesItems,
     TaggerThatNamesItemsOnly,
@@ -20,8 +22,6 @@ from user_code import (
     smoothed_loss,
     with_adapter,
 )
-from walk import Step, own_loss, whole_batch
-
 from lightrainer import LossModule
 
 # torch warns of what Lightning does with its trees; the other is advice.

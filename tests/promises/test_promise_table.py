@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from promise_table import KINDS, PROMISES
+
+from helpers.promises.promise_table import KINDS, PROMISES
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -49,7 +50,7 @@ ALL_ROWS = [row for page in PAGES for row in rows(page)]
 @pytest.mark.parametrize("row", ALL_ROWS)
 def test_every_promise_is_in_the_table(row):
     assert [name for name in PROMISES if row.startswith(name)] != [], (
-        "tests/promises/promise_table.py lacks it"
+        "tests/helpers/promises/promise_table.py lacks it"
     )
 
 

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from resumption_walk import PLACES, SETTINGS, table_row, walk
-from starting import finished_ranks
 
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
+from helpers.promises.resumption_walk import PLACES, SETTINGS, table_row, walk
 from lightrainer.lightning_modules.internals import lightning_internals
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "user" / "lightning.md"
+PAGE = Path(__file__).parents[2] / "docs" / "user" / "lightning.md"
 CHOICE = ["a dict of streams"]
 """Rows of `make test`; tests/lightning_modules/tasks resumes at every place, too."""
 WITH_DEEPSPEED = ["DeepSpeed ZeRO 2", "DeepSpeed ZeRO 2 and `accumulate_grad_batches=4`"]
@@ -51,7 +51,7 @@ def row_of(name: str, folder: Path) -> str:
         "processes": setting.processes,
         "library": library,
     }
-    finished_ranks(HERE / "resumption_script.py", name, str(folder), **options)
+    finished_ranks(HELPERS / "promises" / "resumption_script.py", name, str(folder), **options)
     return json.loads((folder / "row.json").read_text())
 
 

@@ -13,13 +13,13 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 import torch
-from small_samples import SAMPLES
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import default_collate
-from user_code import KINDS, Kind, Stream, Tagger, own_loss, samples_for
-from walk import ARGUMENTS, GradientReader, trained, whole_batch
 
+from helpers.promises.class_walk import ARGUMENTS, GradientReader, trained, whole_batch
+from helpers.promises.small_samples import SAMPLES
+from helpers.promises.user_code import KINDS, Kind, Stream, Tagger, own_loss, samples_for
 from lightrainer import Trainer, TrainerCallback
 
 USUAL_CODE = (

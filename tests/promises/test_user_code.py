@@ -4,15 +4,16 @@ overrides.
 
 import json
 import os
-from pathlib import Path
 
 import pytest
-from starting import finished_ranks
+
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from user_code import KINDS, NOT_IN_PROCESSES
+from helpers.promises.user_code import KINDS, NOT_IN_PROCESSES
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 
@@ -33,7 +34,7 @@ def found_by_two(tmp_path_factory):
     of their trainings.
     """
     folder = tmp_path_factory.mktemp("two")
-    script = Path(__file__).with_name("user_kinds_script.py")
+    script = HELPERS / "promises" / "user_kinds_script.py"
     options = {"log": folder / "log.txt", "seconds": 600, "library": "transformers"}
     finished_ranks(script, str(folder), *IN_PROCESSES, **options)
     return json.loads((folder / "found.json").read_text())

@@ -8,13 +8,17 @@ import re
 from pathlib import Path
 
 import pytest
-from starting import finished_ranks
+
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
 
 pytest.importorskip("transformers", "5.3")
 
 import transformers
-import walk
-from walk_tables import (
+
+import lightrainer
+from helpers.promises import class_walk
+from helpers.promises.class_tables import (
     CHOICE,
     CHOICE_IN_PROCESSES,
     EVEN_ONLY,
@@ -26,12 +30,9 @@ from walk_tables import (
     matches,
 )
 
-import lightrainer
-
 # models of transformers warn when they are imported and called
 pytestmark = pytest.mark.filterwarnings("default")
 
-HERE = Path(__file__).parent
 TOLERANCE = 1e-5
 """Relative: other sums of the same numbers in float32."""
 
@@ -92,7 +93,7 @@ def differing(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]
 def walked_here(names: list[str], folder: Path) -> dict[str, dict[str, float]]:
     found = {}
     for name in names:
-        found[name] = walk.differences(
+        found[name] = class_walk.differences(
             getattr(transformers, name), folder, with_uneven=not matches(name, EVEN_ONLY)
         )
     return found
@@ -101,7 +102,7 @@ def walked_here(names: list[str], folder: Path) -> dict[str, dict[str, float]]:
 def walked_by_two(names: list[str], folder: Path) -> dict[str, dict[str, float]]:
     """Return the differences of all classes in two processes, which are started once."""
     options = {"log": folder / "log.txt", "seconds": 3600, "library": "transformers"}
-    finished_ranks(HERE / "walk_script.py", str(folder), *names, **options)
+    finished_ranks(HELPERS / "promises" / "class_walk_script.py", str(folder), *names, **options)
     return json.loads((folder / "differences.json").read_text())
 
 
@@ -125,7 +126,7 @@ class Unweighed(lightrainer.Trainer):
 
 def test_window_of_unweighed_means_is_another_step(tmp_path, monkeypatch):
     """Control: the promise is broken on purpose, and the same comparison finds it."""
-    monkeypatch.setattr(walk, "Trainer", Unweighed)
+    monkeypatch.setattr(class_walk, "Trainer", Unweighed)
     found = walked_here(["BertForSequenceClassification", "LlamaForCausalLM"], tmp_path)
     assert list(differing(found)) == ["BertForSequenceClassification"]
     assert len(differing(found)["BertForSequenceClassification"]) == 4

@@ -10,17 +10,21 @@ import itertools
 import json
 import os
 import platform
+import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="2", WANDB_DISABLED="true", COMET_MODE="DISABLED")
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import numpy as np
 import tensorflow as tf
-from legacy_script import arguments, dataset, figures
-from scenarios import SCENARIOS
 from transformers import TFTrainer
+
+from helpers.keras.legacy_scenarios import SCENARIOS
+from helpers.keras.legacy_script import arguments, dataset, figures
 
 OUTPUT = Path(__file__).with_name("figures.json")
 

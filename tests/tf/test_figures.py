@@ -11,8 +11,7 @@ import pytest
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
-from scenarios import SCENARIOS, accuracy, built_model, named_weights, numbers
-
+from helpers.keras.legacy_scenarios import SCENARIOS, accuracy, built_model, named_weights, numbers
 from lightrainer import TFTrainer, TFTrainingArguments
 
 # 2026-11: keras 3.15 has numpy look into tensors of torch in its old way, and warns of layers made

@@ -8,10 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from plain import Automatic, Network, Recorder, facade, fit, loader, make_trainer, points, raising
-from starting import finished_ranks
 from torch.utils.data import DataLoader, IterableDataset
 
+from helpers import HELPERS
+from helpers.callbacks.bridged_trainings import (
+    Automatic,
+    Network,
+    Recorder,
+    facade,
+    fit,
+    loader,
+    make_trainer,
+    points,
+    raising,
+)
+from helpers.processes.starting import finished_ranks
 from lightrainer import (
     EarlyStoppingCallback,
     EMACallback,
@@ -480,7 +491,7 @@ def test_two_processes(tmp_path):
     """Under DDP all processes hear the same events, the loss is the mean of all, and the first
     one alone shows.
     """
-    script = Path(__file__).with_name("two_processes.py")
+    script = HELPERS / "callbacks" / "bridge_script.py"
     said = finished_ranks(
         script, str(tmp_path), log=tmp_path / "log", seconds=120, CUDA_VISIBLE_DEVICES=""
     )

@@ -8,7 +8,9 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
-from plain import (
+
+import lightrainer
+from helpers.callbacks.bridged_trainings import (
     At,
     Automatic,
     Network,
@@ -20,8 +22,6 @@ from plain import (
     make_trainer,
     raising,
 )
-
-import lightrainer
 from lightrainer import LossModule
 from lightrainer.callbacks import EVENTS, LightningBridge
 from lightrainer.callbacks.bridge import HOOKS

@@ -5,12 +5,12 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-import recorded_clients
 import transformers
-from small_run import Small, trainer
 from transformers.integrations import integration_utils as reference
 
 import lightrainer
+from helpers.loggers import recorded_clients
+from helpers.loggers.reported_training import Small, trainer
 from lightrainer import callbacks
 from lightrainer.callbacks import EVENTS, TrainerControl, TrainerState, reads_checkpoints
 from lightrainer.callbacks.loggers import availability

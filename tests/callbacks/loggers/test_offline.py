@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import read_back
 import transformers
-from offline import both, files_with_the_secret, needs
-from small_run import callback_of, points, trainer, without_times
-from starting import finished_ranks
 
 import lightrainer
+from helpers import HELPERS
+from helpers.loggers import tracker_files
+from helpers.loggers.offline_clients import both, files_with_the_secret, needs
+from helpers.loggers.reported_training import callback_of, points, trainer, without_times
+from helpers.processes.starting import finished_ranks
 
 # dvclive
 
@@ -25,7 +26,7 @@ import lightrainer
 def test_dvclive_has_the_files_of_the_reference(tmp_path):
     both(tmp_path, "dvclive", lambda made: made.evaluate())
     theirs, ours = (
-        read_back.dvclive_metrics(tmp_path / name / "dvclive")
+        tracker_files.dvclive_metrics(tmp_path / name / "dvclive")
         for name in ("transformers", "lightrainer")
     )
     assert without_times(theirs) == without_times(ours)
@@ -118,7 +119,7 @@ def test_trackio_has_the_logs_of_the_reference_and_goes_on_after_the_training(
     made.evaluate()
     made.predict(points(4))
     theirs, ours = (
-        read_back.trackio_logs(trackio_folder, name) for name in ("transformers", "lightrainer")
+        tracker_files.trackio_logs(trackio_folder, name) for name in ("transformers", "lightrainer")
     )
     *logs, evaluated, predicted = [(run, without_times(values)) for run, values in ours]
     assert logs == [(run, without_times(values)) for run, values in theirs]
@@ -175,7 +176,7 @@ def test_comet_has_the_metrics_and_parameters_of_the_reference(tmp_path, monkeyp
     monkeypatch.setenv("COMET_START_ONLINE", "0")
     monkeypatch.setenv("COMET_DISABLE_AUTO_LOGGING", "1")
     script, options = (
-        Path(__file__).with_name("comet_script.py"),
+        HELPERS / "loggers" / "comet_script.py",
         {
             "processes": 0,
             "library": "lightrainer",
@@ -192,7 +193,7 @@ def test_comet_has_the_metrics_and_parameters_of_the_reference(tmp_path, monkeyp
     found = []
     for api in ("transformers", "lightrainer"):
         (archive,) = (tmp_path / api).glob("*.zip")
-        found.append(read_back.comet_experiment(archive))
+        found.append(tracker_files.comet_experiment(archive))
     theirs, ours = found
     timeless = [
         [row for row in run["metrics"] if "runtime" not in row[0] and "per_second" not in row[0]]

@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
-import read_back
-from offline import both, needs
-from small_run import SECRET, callback_of, trainer, without_times
 
 import lightrainer
+from helpers.loggers import tracker_files
+from helpers.loggers.offline_clients import both, needs
+from helpers.loggers.reported_training import SECRET, callback_of, trainer, without_times
 
 # The filter is for MLflow 3.17 beside SQLAlchemy 2.1.
 pytestmark = [
@@ -39,7 +39,7 @@ def mlflow(monkeypatch, store, request):
 def mlflow_runs(mlflow, store, request):
     """Read the runs of this test."""
     return lambda: [
-        run for run in read_back.mlflow_runs(store) if run["experiment"] == request.node.name
+        run for run in tracker_files.mlflow_runs(store) if run["experiment"] == request.node.name
     ]
 
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-import read_back
-from offline import both, files_with_the_secret, needs
-from small_run import Small, callback_of, points, trainer, without_times
 
 import lightrainer
+from helpers.loggers import tracker_files
+from helpers.loggers.offline_clients import both, files_with_the_secret, needs
+from helpers.loggers.reported_training import Small, callback_of, points, trainer, without_times
 
 pytestmark = needs("wandb")
 
@@ -41,7 +41,7 @@ def test_wandb_has_the_history_the_summary_and_the_configuration_of_the_referenc
         files.append(ended(wandb))
 
     both(tmp_path, "wandb", then, run_name="first")
-    theirs, ours = map(read_back.wandb_run, files)
+    theirs, ours = map(tracker_files.wandb_run, files)
     histories = [[plain(entry) for entry in run["history"]] for run in (theirs, ours)]
     assert histories[0] == histories[1]
     assert all("train/loss" in entry for entry in histories[1][:4])
@@ -89,7 +89,7 @@ def test_wandb_watches_the_model_and_keeps_it_with_its_checkpoints(wandb, tmp_pa
     name = f"model-{callback.run_id}"
     assert watched == [(made.model, {"log": "all", "log_freq": 100})]
     aliases = [
-        found for kept, found in read_back.wandb_run(ended(wandb))["artifacts"] if kept == name
+        found for kept, found in tracker_files.wandb_run(ended(wandb))["artifacts"] if kept == name
     ]
     assert [sorted({*found} - {"latest"}) for found in aliases] == [
         ["base_model"],

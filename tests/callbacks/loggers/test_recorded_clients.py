@@ -6,12 +6,12 @@ import copy
 import os
 
 import pytest
-import recorded_clients
 import transformers
-from small_run import SECRET, Small, callback_of, trainer, without_times
 from transformers.integrations import integration_utils as reference
 
 import lightrainer
+from helpers.loggers import recorded_clients
+from helpers.loggers.reported_training import SECRET, Small, callback_of, trainer, without_times
 from lightrainer import callbacks
 from lightrainer.callbacks import TrainerControl, TrainerState
 from lightrainer.callbacks.loggers import availability

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import recorded_clients
-from offline import needs
-from small_run import callback_of, trainer
 
 import lightrainer
+from helpers.loggers import recorded_clients
+from helpers.loggers.offline_clients import needs
+from helpers.loggers.reported_training import callback_of, trainer
 from lightrainer.callbacks.loggers import availability
 
 SAVED = {"save_strategy": "steps", "save_steps": 2}

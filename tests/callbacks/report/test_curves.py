@@ -2,8 +2,7 @@
 
 import math
 
-from made_up_runs import history
-
+from helpers.callbacks.made_up_runs import history
 from lightrainer.callbacks.report.curves import panels
 
 

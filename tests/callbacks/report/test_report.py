@@ -5,9 +5,9 @@ import sys
 
 import pytest
 import torch
-from made_up_runs import NAME, Page, arguments, state
-from small_training import trained
 
+from helpers.callbacks.made_up_runs import NAME, Page, arguments, state
+from helpers.callbacks.small_training import trained
 from lightrainer.callbacks import (
     LossCurveCallback,
     MemoryCallback,

@@ -4,9 +4,9 @@ tested elsewhere.
 
 import pytest
 import torch
-from tiny import arguments, tiny
 from torch import nn
 
+from helpers.trainer.tiny_trainings import arguments, tiny
 from lightrainer.facade.accelerator.accelerator import Accelerator
 
 

@@ -4,11 +4,11 @@ process and two.
 
 import pytest
 import torch
-from accelerator_calls import CALLS, outcome
-from accelerator_loops import train
-from accelerator_ranks_script import AS_THERE
-from tiny import arguments
 
+from helpers.accelerator.accelerator_calls import CALLS, outcome
+from helpers.accelerator.accelerator_loops import train
+from helpers.accelerator.accelerator_ranks_script import AS_THERE
+from helpers.trainer.tiny_trainings import arguments
 from lightrainer.facade.accelerator.accelerator import Accelerator
 
 accelerate = pytest.importorskip("accelerate")

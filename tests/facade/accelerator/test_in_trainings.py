@@ -4,10 +4,10 @@ process.
 
 import pytest
 import torch
-from accelerator_ranks_script import WAYS, Model, batch_of, in_a_training
 from safetensors.torch import load_file
-from tiny import arguments
 
+from helpers.accelerator.accelerator_ranks_script import WAYS, Model, batch_of, in_a_training
+from helpers.trainer.tiny_trainings import arguments
 from lightrainer.facade.accelerator.accelerator import Accelerator
 
 

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tiny import arguments
 
+from helpers.trainer.tiny_trainings import arguments
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.accelerator.refusals import REFUSED
 from lightrainer.facade.arguments.parallelism import ParallelismConfig

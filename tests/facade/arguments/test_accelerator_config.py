@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from starting import finished_code
 from transformers import TrainingArguments as Reference
 from transformers.trainer_pt_utils import AcceleratorConfig as ReferenceAcceleratorConfig
 
+from helpers.processes.starting import finished_code
 from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments, problems
 
 CONTENT = dict.fromkeys(("dispatch_batches", "even_batches", "use_seedable_sampler"), False)

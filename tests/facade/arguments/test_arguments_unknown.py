@@ -4,9 +4,9 @@ import dataclasses
 import inspect
 
 import pytest
-from tiny import tiny
 from transformers import TrainingArguments as Reference
 
+from helpers.trainer.tiny_trainings import tiny
 from lightrainer import HfArgumentParser, Trainer, TrainingArguments
 from lightrainer.facade.arguments.old_names import OLD_NAMES
 from lightrainer.tools.command_line import CommandParser

@@ -6,7 +6,8 @@ import gc
 import importlib
 
 import pytest
-from tiny import arguments
+
+from helpers.trainer.tiny_trainings import arguments
 
 zero = importlib.import_module("lightrainer.facade.arguments.hf_deepspeed")
 STAGE3 = {

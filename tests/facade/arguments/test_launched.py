@@ -11,8 +11,8 @@ from fnmatch import fnmatch
 from typing import Any
 
 import pytest
-from tiny import arguments
 
+from helpers.trainer.tiny_trainings import arguments
 from lightrainer import TrainingArguments
 from lightrainer.facade.arguments import launched
 from lightrainer.facade.arguments.fsdp_config import read_fsdp

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from tiny import points, trainer
 
+from helpers.trainer.tiny_trainings import points, trainer
 from lightrainer import TrainingArguments
 
 

@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-from tiny import arguments
 
+from helpers.trainer.tiny_trainings import arguments
 from lightrainer import TrainingArguments
 from lightrainer.facade.arguments import sweep_trial
 from lightrainer.facade.arguments.trial_options import parse_with_trial

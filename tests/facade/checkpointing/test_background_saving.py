@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import At, files, same, trained, trainer, weights
 
+from helpers.trainer.tiny_trainings import At, files, same, trained, trainer, weights
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.checkpointing import saving
 from lightrainer.lightning_modules.checkpoints import BackgroundWriter, disk, problems, writing

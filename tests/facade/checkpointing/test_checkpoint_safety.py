@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import files, trained
 from torch import nn
 
+from helpers.trainer.tiny_trainings import files, trained
 from lightrainer.lightning_modules.checkpoints import (
     load_weights,
     problems,

@@ -4,8 +4,9 @@ import os
 
 import pytest
 import torch
-from tiny import points, trained, trainer
 from torch.utils.data import Dataset
+
+from helpers.trainer.tiny_trainings import points, trained, trainer
 
 # Starting worker processes from a process with threads is what the loader does; Python 3.12 and
 # later warn about it.

@@ -14,16 +14,17 @@ import fsspec
 import pytest
 import s3fs
 import torch
-from starting import code_of, finished_ranks, start
-from store_server import StoreServer
-from tiny import At, same, told, trainer, weights
 
+from helpers import HELPERS
+from helpers.checkpoints.s3_server import StoreServer
+from helpers.processes.starting import code_of, finished_ranks, start
+from helpers.trainer.tiny_trainings import At, same, told, trainer, weights
 from lightrainer import HfArgumentParser, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import object_store
 from lightrainer.facade.checkpointing.object_store import StoreFolder
 from lightrainer.lightning_modules.common.local_paths import local_folder
 
-SCRIPT = Path(__file__).with_name("store_training.py")
+SCRIPT = HELPERS / "checkpoints" / "object_store_script.py"
 SAVES = {"save_strategy": "steps", "save_steps": 2, "max_steps": 8}
 
 

@@ -9,8 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from resuming import KINDS, SAMPLES, STEPS, Noisy, Run, StatefulStream, Stream, share, train
 
+from helpers.checkpoints.resumed_trainings import (
+    KINDS,
+    SAMPLES,
+    STEPS,
+    Noisy,
+    Run,
+    StatefulStream,
+    Stream,
+    share,
+    train,
+)
 from lightrainer import EarlyStoppingCallback
 from lightrainer.lightning_modules.common.safe_serialization import from_plain
 

@@ -17,9 +17,9 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
+from helpers.trainer.tiny_trainings import arguments, tiny, trainer
 from lightrainer import Trainer
 from lightrainer.lightning_modules.models.inspection import unwrap_model
-from tests.facade.tiny import arguments, tiny, trainer
 
 SIZES = {
     "vocab_size": 20,

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import At, files, same, trained, trainer, weights
 
+from helpers.trainer.tiny_trainings import At, files, same, trained, trainer, weights
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import saving
 from lightrainer.lightning_modules.checkpoints import owners

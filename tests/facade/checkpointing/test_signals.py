@@ -8,16 +8,16 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from sigterm_trainer import SCENARIOS
-from starting import finished_ranks, forked_ranks
-from tiny import At, points, told, trainer
 from transformers import trainer_jit_checkpoint
 
+from helpers import HELPERS
+from helpers.checkpoints.signals_script import SCENARIOS
+from helpers.processes.starting import finished_ranks, forked_ranks
+from helpers.trainer.tiny_trainings import At, points, told, trainer
 from lightrainer import get_last_checkpoint
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, jit_checkpoint
 from lightrainer.facade.checkpointing.saving import CheckpointSaver
@@ -27,7 +27,7 @@ from lightrainer.lightning_modules.data.worker_state import ignore_signals
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "fork"), reason="the trainings are forked, or get signals of POSIX"
 )
-HERE = Path(__file__).parents[1]
+SCRIPTS = HELPERS / "checkpoints"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("signals")
     options = {"log": folder / "log.txt", "seconds": 600, "processes": 0}
     return json.loads(
-        finished_ranks(HERE / "sigterm_trainer.py", str(folder), **options).splitlines()[-1]
+        finished_ranks(SCRIPTS / "signals_script.py", str(folder), **options).splitlines()[-1]
     )
 
 
@@ -73,7 +73,7 @@ def test_a_signal_to_the_whole_group_of_processes(tmp_path, number, how):
         "PYTHONWARNINGS": "ignore",
     }
     (code,), said = forked_ranks(
-        HERE / "signalled_group.py", str(tmp_path), how, str(int(number)), **options
+        SCRIPTS / "signalled_group_script.py", str(tmp_path), how, str(int(number)), **options
     )
     last = get_last_checkpoint(tmp_path)
     interrupted = number == signal.SIGINT

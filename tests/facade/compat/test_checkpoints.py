@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from same_values import same
 from torch import nn
 from transformers import trainer_utils
 
+from helpers.comparing.same_values import same
 from lightrainer.facade.compat import checkpoints
 
 

@@ -1,10 +1,9 @@
 """Order of the processes of a script, as in the reference."""
 
-from pathlib import Path
-
-from starting import finished_ranks
 from transformers import trainer_utils
 
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
 from lightrainer.facade.compat import processes
 
 
@@ -17,5 +16,5 @@ def test_the_main_process_by_its_rank():
 
 def test_rank_0_goes_first(tmp_path):
     """The script raises if rank 1 does not find the file of rank 0, or rank 0 finds one."""
-    script, log = Path(__file__).with_name("ordering_script.py"), tmp_path / "log.txt"
+    script, log = HELPERS / "trainer" / "ordering_script.py", tmp_path / "log.txt"
     finished_ranks(script, str(tmp_path), log=log, seconds=180)

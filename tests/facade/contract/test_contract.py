@@ -5,17 +5,19 @@ them.
 import copy
 import dataclasses
 
-import of_evaluation
-import of_execution
-import of_generation
-import of_hub
-import of_reporting
-import of_run
-import of_saving
-import of_surroundings
 import pytest
-from effects import Effect, Place, surroundings
 
+from helpers.contract import (
+    of_evaluation,
+    of_execution,
+    of_generation,
+    of_hub,
+    of_reporting,
+    of_run,
+    of_saving,
+    of_surroundings,
+)
+from helpers.contract.effects import Effect, Place, surroundings
 from lightrainer import Seq2SeqTrainingArguments
 
 PARTS = (

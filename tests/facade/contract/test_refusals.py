@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from refusals import COMBINATIONS, Bad
-from tiny import ARGUMENTS, files, points, tiny
 
 import lightrainer
+from helpers.contract.refusals import COMBINATIONS, Bad
+from helpers.trainer.tiny_trainings import ARGUMENTS, files, points, tiny
 
 # The table sets these itself, or is about them not being set.
 QUIET = {

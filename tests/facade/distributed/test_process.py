@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from starting import finished_code, finished_ranks
 
+from helpers.processes.starting import finished_code, finished_ranks
 from lightrainer import TrainingArguments
 from lightrainer.facade.distributed import process
 from lightrainer.facade.distributed.process import ProcessEnvironment, current_process

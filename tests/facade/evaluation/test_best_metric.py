@@ -4,8 +4,9 @@ and what to set.
 
 import pytest
 import torch
-from tiny import points, tiny, trained, trainer
 from torchmetrics.classification import MulticlassAccuracy
+
+from helpers.trainer.tiny_trainings import points, tiny, trained, trainer
 
 BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
 

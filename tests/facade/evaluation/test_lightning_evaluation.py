@@ -5,9 +5,9 @@ metrics.
 import pytest
 import torch
 from lightning.pytorch import Callback
-from tiny import points, trainer
 from torchmetrics.classification import MulticlassAccuracy
 
+from helpers.trainer.tiny_trainings import points, trainer
 from lightrainer.facade.evaluation.module import EvaluationModule
 
 

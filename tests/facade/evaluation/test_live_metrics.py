@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torchmetrics
-from tiny import At, points, told, trained, trainer
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset
@@ -21,6 +20,7 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
+from helpers.trainer.tiny_trainings import At, points, told, trained, trainer
 from lightrainer import BatchMetrics, TokenLoss, TokenPerplexity
 
 

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import points, trainer
+
+from helpers.trainer.tiny_trainings import points, trainer
 
 
 class Caching(torch.nn.Linear):

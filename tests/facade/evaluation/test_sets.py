@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from plain_seq2seq import pad, pairs, seq2seq_trainer
-from tiny import losses, points, tiny, trained, trainer, weights
 from torchmetrics.classification import MulticlassAccuracy
 
+from helpers.trainer.plain_seq2seq import pad, pairs, seq2seq_trainer
+from helpers.trainer.tiny_trainings import losses, points, tiny, trained, trainer, weights
 from lightrainer import EarlyStoppingCallback, default_data_collator
 
 SETS = {"a": points(6, seed=2), "b": points(5, seed=3), "c": points(4, seed=4)}

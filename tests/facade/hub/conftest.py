@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_client import point_at
-from hub_server import HubServer
+
+from helpers.hub.hub_client import point_at
+from helpers.hub.hub_server import HubServer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

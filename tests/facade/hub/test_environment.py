@@ -3,13 +3,14 @@ HF_HUB_OFFLINE.
 """
 
 import json
-from pathlib import Path
 
 import pytest
-from hub_server import TOKEN, HubServer
-from starting import forked_ranks
 
-SCRIPT = Path(__file__).with_name("hub_script.py")
+from helpers import HELPERS
+from helpers.hub.hub_server import TOKEN, HubServer
+from helpers.processes.starting import forked_ranks
+
+SCRIPT = HELPERS / "hub" / "hub_script.py"
 NAME = "me/model"
 
 

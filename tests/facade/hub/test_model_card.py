@@ -13,10 +13,10 @@ import pytest
 import torch
 from huggingface_hub import ModelCard, constants, metadata_eval_result
 from huggingface_hub.repocard import metadata_load
-from tiny import points, told, trained, trainer
 from transformers import GPT2Config, GPT2ForSequenceClassification
 from transformers.modelcard import TrainingSummary
 
+from helpers.trainer.tiny_trainings import points, told, trained, trainer
 from lightrainer.facade.hub import model_card
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}

@@ -8,12 +8,22 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from hub_server import TOKEN
 from huggingface_hub import CommitInfo, PyTorchModelHubMixin
 from huggingface_hub.errors import HfHubHTTPError
 from safetensors.torch import load
-from tiny import At, Tiny, files, same, tiny, told, trained, trainer, weights
 
+from helpers.hub.hub_server import TOKEN
+from helpers.trainer.tiny_trainings import (
+    At,
+    Tiny,
+    files,
+    same,
+    tiny,
+    told,
+    trained,
+    trainer,
+    weights,
+)
 from lightrainer import Trainer
 from lightrainer.lightning_modules.checkpoints import writing
 from lightrainer.lightning_modules.common import process_identity

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
-from tiny import trainer
 
 import lightrainer.facade.trainer as home
+from helpers.trainer.tiny_trainings import trainer
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from hub_server import TOKEN
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import close_session
 
+from helpers.hub.hub_server import TOKEN
 from lightrainer.facade.hub import Repository, errors, repository
 from lightrainer.facade.hub.repository import is_repository_name
 

@@ -5,7 +5,8 @@ was never stopped.
 import shutil
 
 import pytest
-from tiny import At, losses, same, told, trained, trainer, weights
+
+from helpers.trainer.tiny_trainings import At, losses, same, told, trained, trainer, weights
 
 NAME = "me/model"
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hub_client import point_at
-from hub_server import HubServer
-from tiny import tiny
 from tokenizers import Tokenizer, models
 
 import lightrainer
+from helpers.hub.hub_client import point_at
+from helpers.hub.hub_server import HubServer
+from helpers.trainer.tiny_trainings import tiny
 from lightrainer import (
     AutoTokenizer,
     HfArgumentParser,

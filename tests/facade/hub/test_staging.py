@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from tiny import files
 
+from helpers.trainer.tiny_trainings import files
 from lightrainer.facade.hub import pushing
 from lightrainer.facade.hub.model_card import _replace_file
 from lightrainer.facade.hub.pushing import StagingFolder

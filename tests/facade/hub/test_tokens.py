@@ -4,9 +4,9 @@ import logging
 import traceback
 
 import pytest
-from hub_server import TOKEN
-from tiny import trainer
 
+from helpers.hub.hub_server import TOKEN
+from helpers.trainer.tiny_trainings import trainer
 from lightrainer.callbacks import RunReportCallback
 
 SECRET = "hf_aTokenThatNobodyMayRead"

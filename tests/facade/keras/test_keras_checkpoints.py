@@ -11,41 +11,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers import HELPERS
+
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
-from keras_things import ASIDE, furthest, in_torch_only, losses, network, points, trainer, weights
 from safetensors.numpy import load_file
-from starting import finished_ranks
 
+from helpers.keras.tiny_keras import (
+    ASIDE,
+    eventful,
+    furthest,
+    in_torch_only,
+    losses,
+    network,
+    resumable,
+    trainer,
+    weights,
+)
+from helpers.processes.starting import finished_ranks
 from lightrainer import EarlyStoppingCallback
 from lightrainer.lightning_modules.keras.wrapping import wrap_keras_model
-
-
-def eventful(seed=3):
-    """Whatever a model may keep: dropout with and without a seed, and moving statistics."""
-    keras.utils.set_random_seed(seed)
-    more = [
-        keras.layers.BatchNormalization(),
-        keras.layers.Dropout(0.4),
-        keras.layers.Dropout(0.2, seed=4),
-    ]
-    return network(*more, seed=seed)
-
-
-def resumable(folder, model, **changes):
-    known = {
-        "train_dataset": points(20),
-        "save_strategy": "steps",
-        "save_steps": 3,
-        "gradient_accumulation_steps": 2,
-    }
-    return trainer(
-        folder,
-        model=model,
-        per_device_train_batch_size=3,
-        num_train_epochs=3,
-        **{**known, **changes},
-    )
 
 
 def test_resumed_equals_uninterrupted_in_the_same_process_and_in_a_new_one(tmp_path):
@@ -64,7 +49,7 @@ def test_resumed_equals_uninterrupted_in_the_same_process_and_in_a_new_one(tmp_p
     assert again.state.log_history[: len(made.state.log_history) // 2] != []
     assert losses(again) == losses(made)
     assert furthest(weights(other), weights(whole)) == 0
-    script = Path(__file__).with_name("keras_resume_script.py")
+    script = HELPERS / "keras" / "keras_resume_script.py"
     finished_ranks(
         script, str(tmp_path / "new"), log=tmp_path / "log", seconds=240, processes=0, **ASIDE
     )

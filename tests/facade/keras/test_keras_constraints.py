@@ -6,7 +6,8 @@ keras = pytest.importorskip("keras", reason="keras is not installed")
 
 import numpy as np
 import torch
-from keras_things import furthest, network, points, trainer, weights
+
+from helpers.keras.tiny_keras import furthest, network, points, trainer, weights
 
 
 def constrained(limit=0.3):

@@ -9,9 +9,9 @@ keras = pytest.importorskip("keras", reason="keras is not installed")
 
 import datasets
 import torch
-from keras_things import furthest, losses, points, trainer, weights
 from torch.utils.data import Dataset, IterableDataset
 
+from helpers.keras.tiny_keras import furthest, losses, points, trainer, weights
 from lightrainer import TFTrainer
 
 X, Y = (np.stack(part) for part in zip(*points(), strict=True))

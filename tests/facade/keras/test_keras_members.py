@@ -12,8 +12,8 @@ import pytest
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
 import torch
-from keras_things import Subclassed, furthest, losses, network, points, trainer, weights
 
+from helpers.keras.tiny_keras import Subclassed, furthest, losses, network, points, trainer, weights
 from lightrainer import PredictionOutput, TFTrainer, TrainerCallback
 
 IN_TRAINING = (

@@ -3,15 +3,17 @@ as of two.
 """
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from helpers import HELPERS
+
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
 import torch
-from keras_things import (
+
+from helpers.keras.tiny_keras import (
     ARGUMENTS,
     ASIDE,
     Subclassed,
@@ -24,8 +26,7 @@ from keras_things import (
     trainer,
     weights,
 )
-from starting import finished_ranks
-
+from helpers.processes.starting import finished_ranks
 from lightrainer import TFTrainer
 
 STEPS = 50
@@ -164,7 +165,7 @@ def test_the_loss_is_the_mean_whatever_labels_there_are(tmp_path, loss, labels):
 
 def test_two_processes_are_one_of_twice_the_batch(tmp_path):
     """Also with micro-batches; each sample is evaluated once, in its order."""
-    script, log = Path(__file__).with_name("keras_script.py"), tmp_path / "log"
+    script, log = HELPERS / "keras" / "keras_script.py", tmp_path / "log"
     finished_ranks(script, str(tmp_path), log=log, seconds=240, **ASIDE)
     alone = network()
     known = {**ARGUMENTS, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}

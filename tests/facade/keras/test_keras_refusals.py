@@ -10,8 +10,8 @@ import pytest
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
 import torch
-from keras_things import Subclassed, arguments, network, points, trainer
 
+from helpers.keras.tiny_keras import Subclassed, arguments, network, points, trainer
 from lightrainer import TFTrainer, TrainingArguments
 from lightrainer.facade.keras.arguments import UNSUPPORTED
 

@@ -10,8 +10,7 @@ keras = pytest.importorskip("keras", reason="keras is not installed")
 if keras.backend.backend() != "tensorflow":
     pytest.skip("Keras computes in torch here: `make test-tf`", allow_module_level=True)
 
-from keras_things import furthest, losses, trainer, weights
-
+from helpers.keras.tiny_keras import furthest, losses, trainer, weights
 from lightrainer import TFTrainer
 
 # 2026-11: TensorFlow 2.21, numpy's old way

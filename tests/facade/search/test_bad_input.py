@@ -7,9 +7,9 @@ from pathlib import Path
 import optuna
 import pytest
 import torch
-from small_searches import searcher, space
-from tiny import files, tiny, trainer
 
+from helpers.search.small_searches import searcher, space
+from helpers.trainer.tiny_trainings import files, tiny, trainer
 from lightrainer.facade.search.hyperparameter_search import MissingBackendError
 from lightrainer.facade.search.storages import StorageError
 from lightrainer.facade.search.trial_folders import checked_name

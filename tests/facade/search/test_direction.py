@@ -5,8 +5,8 @@ import json
 import logging
 
 import pytest
-from small_searches import Odd, random_sampler, searcher, space
 
+from helpers.search.small_searches import Odd, random_sampler, searcher, space
 from lightrainer.facade.search.hyperparameters import default_compute_objective
 
 

@@ -6,8 +6,8 @@ import math
 
 import optuna
 import pytest
-from tiny import trainer
 
+from helpers.trainer.tiny_trainings import trainer
 from lightrainer import HPSearchBackend
 
 

@@ -10,9 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from forking import free_port
-from small_searches import goes_on_after_a_kill, random_sampler, searcher, space
 
+from helpers.processes.forking import free_port
+from helpers.search.small_searches import goes_on_after_a_kill, random_sampler, searcher, space
 from lightrainer.facade.search.storages import disconnect
 
 

@@ -7,12 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from small_searches import searcher, space
 
-SCRIPT = Path(__file__).with_name("ray_script.py")
+from helpers import HELPERS
+from helpers.search.small_searches import searcher, space
+
+SCRIPT = HELPERS / "search" / "ray_script.py"
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed"

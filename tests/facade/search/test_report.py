@@ -8,8 +8,8 @@ import re
 
 import optuna
 import pytest
-from small_searches import random_sampler, searcher, space
 
+from helpers.search.small_searches import random_sampler, searcher, space
 from lightrainer.facade.search import report
 from lightrainer.facade.search.report import write_report
 from lightrainer.facade.search.storages import open_storage

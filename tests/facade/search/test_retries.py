@@ -4,9 +4,9 @@ done twice.
 
 import optuna
 import pytest
-from small_searches import goes_on_after_a_kill, random_sampler, searcher, space
-from tiny import At, told
 
+from helpers.search.small_searches import goes_on_after_a_kill, random_sampler, searcher, space
+from helpers.trainer.tiny_trainings import At, told
 from lightrainer.facade.search import retries
 from lightrainer.facade.search.report import table
 from lightrainer.facade.search.storages import disconnect, open_storage

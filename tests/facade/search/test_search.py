@@ -11,9 +11,9 @@ from functools import partial
 
 import optuna
 import pytest
-from small_searches import Odd, random_sampler, searcher, space
-from tiny import Tiny, files, same, tiny, weights
 
+from helpers.search.small_searches import Odd, random_sampler, searcher, space
+from helpers.trainer.tiny_trainings import Tiny, files, same, tiny, weights
 from lightrainer import TimeLimitCallback, Trainer, TrainerCallback
 from lightrainer.facade.trainer import portable
 

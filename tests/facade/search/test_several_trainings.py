@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import optuna
 import pytest
-from tiny import tiny, trained
 
+from helpers.trainer.tiny_trainings import tiny, trained
 from lightrainer.facade.arguments import sweep_trial
 from lightrainer.facade.search import sweep_reports
 

@@ -5,9 +5,9 @@ import json
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from tiny import arguments
 from transformers.utils import hp_naming
 
+from helpers.trainer.tiny_trainings import arguments
 from lightrainer.facade import Seq2SeqTrainingArguments
 from lightrainer.facade.arguments.trial_values import apply, declared_types
 from lightrainer.facade.search.trial_folders import TrialShortNamer

@@ -6,10 +6,10 @@ import re
 import types
 
 import pytest
-from test_plan import of_four
-from tiny import Tiny, arguments, trainer
 from torch import nn
 
+from helpers.trainer.four_processes import of_four
+from helpers.trainer.tiny_trainings import Tiny, arguments, trainer
 from lightrainer.facade.arguments.parallelism import (
     ContextParallelConfig,
     ParallelismConfig,

@@ -10,8 +10,8 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from tiny import arguments, trainer
 
+from helpers.trainer.tiny_trainings import arguments, trainer
 from lightrainer.facade.arguments.deepspeed_config import (
     fill_from_arguments,
     fill_from_run,

@@ -5,8 +5,8 @@ import os
 import re
 
 import pytest
-from tiny import arguments
 
+from helpers.trainer.tiny_trainings import arguments
 from lightrainer import HfArgumentParser, TrainingArguments
 from lightrainer.facade.arguments.exports import LOADING_VARIABLES
 from lightrainer.facade.arguments.fsdp_config import OLD_NAMES, READERS, REFUSED, read_fsdp

@@ -6,8 +6,8 @@ import re
 import types
 
 import pytest
-from tiny import arguments
 
+from helpers.trainer.tiny_trainings import arguments
 from lightrainer.facade.arguments import parallelism
 from lightrainer.facade.arguments.parallelism import ParallelismConfig
 

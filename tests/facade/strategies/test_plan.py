@@ -6,10 +6,10 @@ import datetime
 import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
-from tiny import At, arguments, told, trainer
 
+from helpers.trainer.four_processes import of_four
+from helpers.trainer.tiny_trainings import At, arguments, told, trainer
 from lightrainer import RunPlan, TrainingArguments
-from lightrainer.facade.distributed.process import ProcessEnvironment
 from lightrainer.facade.strategies.plan import translate
 from lightrainer.facade.strategies.strategy import Strategy
 
@@ -59,24 +59,6 @@ def test_what_a_training_reads_as_it_goes_is_shown(tmp_path, name, value, text):
     different = [row for number, row in changed.items() if row != plain[number]]
     assert len(different) == 1
     assert text in different[0][2]
-
-
-@dataclasses.dataclass(repr=False)
-class OfFour(TrainingArguments):
-    """As two processes on each of two machines see it, without starting them."""
-
-    @property
-    def distributed_state(self):
-        return ProcessEnvironment(
-            rank=0, local_rank=0, world_size=4, local_world_size=2, device=torch.device("cpu")
-        )
-
-
-def of_four(folder, **changes):
-    made = arguments(folder, **changes)
-    return OfFour(
-        **{item.name: getattr(made, item.name) for item in dataclasses.fields(made) if item.init}
-    )
 
 
 def test_the_options_of_ddp_arrive(tmp_path):

@@ -5,11 +5,11 @@ import datetime
 import pytest
 import torch
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
-from test_plan import of_four
-from tiny import Tiny, files, trainer
 from torch import nn
 from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
 
+from helpers.trainer.four_processes import of_four
+from helpers.trainer.tiny_trainings import Tiny, files, trainer
 from lightrainer.__main__ import main
 from lightrainer.facade.strategies.plan import translate
 

@@ -6,9 +6,9 @@ import importlib.util
 
 import pytest
 import torch
-from test_plan import of_four
 from torch import nn
 
+from helpers.trainer.four_processes import of_four
 from lightrainer.facade.strategies.plan import translate
 from lightrainer.lightning_modules.distributed.tensor_parallel import (
     _styles,

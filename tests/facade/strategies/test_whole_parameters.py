@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from tiny import arguments, tiny, trainer
 
+from helpers.trainer.tiny_trainings import arguments, tiny, trainer
 from lightrainer import Trainer
 from lightrainer.facade.strategies.deepspeed import DeepSpeed
 from lightrainer.facade.strategies.fsdp import FSDP

@@ -7,11 +7,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+from helpers import HELPERS
 from lightrainer import TrainingArguments
 from lightrainer.facade.arguments.enums import ParallelMode
 from lightrainer.facade.distributed import process
@@ -128,7 +128,7 @@ def seen(tmp_path_factory):
     """
     if importlib.util.find_spec("torch_xla") is None:
         pytest.skip("torch_xla is not installed")
-    script = Path(__file__).with_name("xla_training.py")
+    script = HELPERS / "devices" / "xla_script.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path_factory.mktemp("xla"))],
         env={**os.environ, "PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1"},

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from of_execution import Words
-from tiny import arguments, points, same, tiny, trained, trainer, weights
 
+from helpers.contract.of_execution import Words
+from helpers.trainer.tiny_trainings import arguments, points, same, tiny, trained, trainer, weights
 from lightrainer import PrinterCallback, Trainer, TrainingArguments
 
 CHANGED = {

@@ -9,8 +9,18 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from tiny import At, Tiny, arguments, points, same, told, trained, trainer, weights
 
+from helpers.trainer.tiny_trainings import (
+    At,
+    Tiny,
+    arguments,
+    points,
+    same,
+    told,
+    trained,
+    trainer,
+    weights,
+)
 from lightrainer import EarlyStoppingCallback, ExportableState, Trainer, TrainerCallback
 from lightrainer.lightning_modules.training.out_of_memory import is_out_of_memory
 

@@ -8,8 +8,18 @@ import sys
 
 import pytest
 import torch
-from tiny import At, Tiny, losses, points, same, told, trained, trainer, weights
 
+from helpers.trainer.tiny_trainings import (
+    At,
+    Tiny,
+    losses,
+    points,
+    same,
+    told,
+    trained,
+    trainer,
+    weights,
+)
 from lightrainer import Trainer
 
 # --- several runs of one trainer

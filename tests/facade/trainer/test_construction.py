@@ -5,10 +5,10 @@ import re
 
 import pytest
 import torch
-from tiny import Tiny, files, points, tiny, trainer
 from torch.utils.data import IterableDataset
 
 import lightrainer
+from helpers.trainer.tiny_trainings import Tiny, files, points, tiny, trainer
 from lightrainer import Trainer
 
 

@@ -12,10 +12,10 @@ from lightning.pytorch import Callback
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
+from helpers.trainer.tiny_trainings import points, split, tiny, trainer
 from lightrainer import Trainer, TrainerCallback, default_data_collator
 from lightrainer.lightning_modules.data.iteration import iterate
 from lightrainer.lightning_modules.data.loaders import build_loader
-from tests.facade.tiny import points, split, tiny, trainer
 
 TAKEN_FOR_ANSWERS = [IndexError, AttributeError, NotImplementedError]
 """Errors by which objects say that they have no more, or lack something."""

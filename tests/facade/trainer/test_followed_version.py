@@ -6,7 +6,8 @@ import math
 
 import pytest
 import torch
-from tiny import Tiny, points, trained, trainer
+
+from helpers.trainer.tiny_trainings import Tiny, points, trained, trainer
 
 
 @pytest.fixture(params=["5.3.0", "5.23.0"])

@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 
-from tests.facade.tiny import points
-from tests.facade.tiny import trainer as made
+from helpers.trainer.tiny_trainings import points
+from helpers.trainer.tiny_trainings import trainer as made
 
 
 def train_and_evaluate(trainer):

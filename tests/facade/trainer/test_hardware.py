@@ -3,8 +3,8 @@
 import pytest
 import torch
 from lightning.fabric.accelerators.cuda import _check_cuda_matmul_precision
-from tiny import trainer
 
+from helpers.trainer.tiny_trainings import trainer
 from lightrainer import TrainingArguments
 from lightrainer.facade.trainer.steps import empty_cache_if_due
 

@@ -10,11 +10,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import At as Calls
-from tiny import arguments, losses, points, same, split, told, trained, trainer, weights
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
+from helpers.trainer.tiny_trainings import At as Calls
+from helpers.trainer.tiny_trainings import (
+    arguments,
+    losses,
+    points,
+    same,
+    split,
+    told,
+    trained,
+    trainer,
+    weights,
+)
 from lightrainer import Trainer
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.arguments import old_names

@@ -6,7 +6,8 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback
-from tiny import At, points, split, told, trained, trainer
+
+from helpers.trainer.tiny_trainings import At, points, split, told, trained, trainer
 
 # Hooks of Lightning that a training, an evaluation and a prediction are made of.
 HOOKS = split("""

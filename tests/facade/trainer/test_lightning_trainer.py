@@ -4,7 +4,8 @@ import inspect
 
 import lightning
 import pytest
-from tiny import points, trainer, weights
+
+from helpers.trainer.tiny_trainings import points, trainer, weights
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 from lightning.pytorch import Callback
-from tiny import At, Tiny, losses, same, tiny, told, trainer, weights
 
+from helpers.trainer.tiny_trainings import At, Tiny, losses, same, tiny, told, trainer, weights
 from lightrainer import Trainer
 
 

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import Tiny, files, same, tiny, trained, trainer, weights
 from torch.nn import functional
+
+from helpers.trainer.tiny_trainings import Tiny, files, same, tiny, trained, trainer, weights
 
 
 def returning(form):

@@ -19,8 +19,8 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from safetensors.torch import load_file
-from tiny import At, points, same, split, told, trained, trainer, weights
 
+from helpers.trainer.tiny_trainings import At, points, same, split, told, trained, trainer, weights
 from lightrainer import LightningBridge
 
 EVERY_EPOCH = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 4}

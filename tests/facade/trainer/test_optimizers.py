@@ -8,9 +8,9 @@ import types
 import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
-from tiny import At, arguments, losses, tiny, trained, trainer
 from torch import nn
 
+from helpers.trainer.tiny_trainings import At, arguments, losses, tiny, trained, trainer
 from lightrainer.facade.distributed.process import ProcessEnvironment
 from lightrainer.lightning_modules.optim import LayerwiseOptimizer
 

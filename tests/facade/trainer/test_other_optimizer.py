@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 import torch
-from tiny import At, same, tiny, told, trainer, weights
 
+from helpers.trainer.tiny_trainings import At, same, tiny, told, trainer, weights
 from lightrainer.lightning_modules.common.safe_serialization import to_plain
 
 SAVING = {"save_strategy": "steps", "save_steps": 2}

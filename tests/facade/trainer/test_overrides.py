@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import At, losses, points, tiny, told, trained, trainer
 from torch.utils.data import DataLoader
 
+from helpers.trainer.tiny_trainings import At, losses, points, tiny, told, trained, trainer
 from lightrainer import Trainer
 
 PHASES = {

@@ -4,9 +4,9 @@ backward pass.
 
 import pytest
 import torch
-from tiny import Tiny, arguments, points
 from torch.nn import functional
 
+from helpers.trainer.tiny_trainings import Tiny, arguments, points
 from lightrainer import Trainer
 
 STEP = {

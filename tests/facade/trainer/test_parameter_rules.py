@@ -6,9 +6,18 @@ import json
 
 import pytest
 import torch
-from tiny import arguments, files, losses, points, same, tiny, trainer, weights
 from torch.nn import functional
 
+from helpers.trainer.tiny_trainings import (
+    arguments,
+    files,
+    losses,
+    points,
+    same,
+    tiny,
+    trainer,
+    weights,
+)
 from lightrainer import HfArgumentParser, Trainer, TrainingArguments
 from lightrainer.facade.arguments.enums import OptimizerNames
 from lightrainer.facade.strategies.fsdp import FSDP

@@ -1,14 +1,14 @@
 """Values that a script records are logged as the loss is."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
-from recording_script import recorded
-from starting import finished_ranks
-from tiny import At, points, tiny, trained, trainer
 
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
+from helpers.trainer.recording_script import recorded
+from helpers.trainer.tiny_trainings import At, points, tiny, trained, trainer
 from lightrainer import Trainer
 
 
@@ -44,7 +44,7 @@ def test_two_processes_record_together(tmp_path):
     """Unevenly many labels in each, an evaluation that repeats a sample, and a name that one
     process has alone.
     """
-    script = Path(__file__).parents[1] / "recording_script.py"
+    script = HELPERS / "trainer" / "recording_script.py"
     finished_ranks(script, str(tmp_path), log=tmp_path / "log", seconds=300)
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
     # The loss of an evaluated batch is over the labels in all processes; what is recorded there,

@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 import torch
-from of_reporting import SometimesNotANumber
-from tiny import files, losses, points, trained, trainer
 
+from helpers.contract.of_reporting import SometimesNotANumber
+from helpers.trainer.tiny_trainings import files, losses, points, trained, trainer
 from lightrainer import Trainer
 from lightrainer.facade.trainer.memory_report import MemoryTracker
 

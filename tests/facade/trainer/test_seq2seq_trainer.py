@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from plain_seq2seq import PAD, START, Plain, pad, pairs, plain, seq2seq_trainer
 
+from helpers.trainer.plain_seq2seq import PAD, START, Plain, pad, pairs, plain, seq2seq_trainer
 from lightrainer import Seq2SeqTrainer
 from lightrainer.facade.strategies.ddp import DDP, SingleDevice
 from lightrainer.facade.strategies.deepspeed import DeepSpeed

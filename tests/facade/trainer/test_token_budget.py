@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tiny import trainer
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset
 
+from helpers.trainer.tiny_trainings import trainer
 from lightrainer import DataCollatorWithPacking
 
 LENGTHS = [(7 * i * i) % 23 + 1 if i % 3 == 0 else 1 + i % 4 for i in range(40)]

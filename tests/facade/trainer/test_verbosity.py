@@ -1,7 +1,8 @@
 """`log_level` is heard, and `passive` is silent about it."""
 
 import pytest
-from starting import finished_code
+
+from helpers.processes.starting import finished_code
 
 PROGRAM = """
 import logging, torch

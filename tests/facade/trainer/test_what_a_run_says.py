@@ -5,8 +5,8 @@ import signal
 import traceback
 
 import pytest
-from tiny import At, Tiny, points, trainer
 
+from helpers.trainer.tiny_trainings import At, Tiny, points, trainer
 from lightrainer import ProgressCallback, Trainer
 from lightrainer.facade.evaluation.metrics import Moment
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny import At, Tiny, points, tiny, trainer, weights
 from torch.utils.data import DataLoader
 
+from helpers.trainer.tiny_trainings import At, Tiny, points, tiny, trainer, weights
 from lightrainer import DataCollatorWithPadding, Trainer, default_data_collator
 
 EPOCH = {"eval_strategy": "epoch"}

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 import torch
 from lightning.pytorch.plugins import AsyncCheckpointIO
-from module_world import Net, make_trainer, points, same_weights
 
+from helpers.lightning.tiny_modules import Net, make_trainer, points, same_weights
 from lightrainer.lightning_modules import (
     FolderCheckpoint,
     FolderCheckpointIO,

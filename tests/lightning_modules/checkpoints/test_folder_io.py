@@ -9,9 +9,9 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins import MixedPrecision
-from module_world import make_trainer, same_weights
 from torch import nn
 
+from helpers.lightning.tiny_modules import make_trainer, same_weights
 from lightrainer.lightning_modules import (
     FolderCheckpointIO,
     LossModule,

@@ -7,13 +7,15 @@ import os
 from pathlib import Path
 
 import pytest
-from starting import finished_ranks
+
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the writers are forked")
 
 
 def _run(tmp_path: Path, way: str) -> dict:
-    script = Path(__file__).with_name("kill_writer.py")
+    script = HELPERS / "checkpoints" / "killed_writers_script.py"
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     said = finished_ranks(

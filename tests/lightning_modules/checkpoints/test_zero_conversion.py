@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from zero_files import BUFFER, FROZEN, SHAPES, number, written
 
+from helpers.checkpoints.zero_files import BUFFER, FROZEN, SHAPES, number, written
 from lightrainer.lightning_modules.checkpoints import load_torch, problems, read_weights
 from lightrainer.lightning_modules.checkpoints.conversion import convert
 from lightrainer.lightning_modules.distributed.zero_stage_0 import ReplicatedStates

@@ -7,9 +7,8 @@ import importlib
 import sys
 from pathlib import Path
 
-from starting import finished_ranks
-from tiny import split
-
+from helpers.processes.starting import finished_ranks
+from helpers.trainer.tiny_trainings import split
 from lightrainer.lightning_modules.common import libraries
 
 ROOT = Path(__file__).parents[3]

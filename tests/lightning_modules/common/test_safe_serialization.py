@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from same_values import same
 
+from helpers.comparing.same_values import same
 from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
 from lightrainer.lightning_modules.common.safe_serialization import (
     UnsafeValueError,

@@ -7,8 +7,8 @@ import lightning
 import pytest
 import torch
 import torch.distributed as dist
-from module_world import make_trainer
 
+from helpers.lightning.tiny_modules import make_trainer
 from lightrainer.lightning_modules.distributed.device_meshes import (
     ModelParallelStrategy,
     cached_device_mesh,

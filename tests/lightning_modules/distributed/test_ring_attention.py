@@ -7,10 +7,10 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from cpu_rings import allow_rings_on_cpu
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
+from helpers.devices.cpu_rings import allow_rings_on_cpu
 from lightrainer.lightning_modules.common.versions import is_older
 from lightrainer.lightning_modules.distributed import ring_attention as module
 from lightrainer.lightning_modules.distributed.ring_attention import (

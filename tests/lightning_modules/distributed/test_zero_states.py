@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from zero_files import BUFFER, FROZEN, SHAPES, number, of_process, written
 
+from helpers.checkpoints.zero_files import BUFFER, FROZEN, SHAPES, number, of_process, written
 from lightrainer.lightning_modules.distributed import deepspeed_engine
 from lightrainer.lightning_modules.distributed.zero_files import saved_states
 from lightrainer.lightning_modules.distributed.zero_part import ZeroPart

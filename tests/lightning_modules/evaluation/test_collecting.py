@@ -6,10 +6,10 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from same_values import same
 from transformers import trainer_pt_utils as reference
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from helpers.comparing.same_values import same
 from lightrainer.lightning_modules.common.nested import (
     find_batch_size,
     map_nested,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from same_values import same
 from transformers import trainer_pt_utils as reference
 
+from helpers.comparing.same_values import same
 from lightrainer.lightning_modules.evaluation import preallocated_arrays as module
 from lightrainer.lightning_modules.evaluation.preallocated_arrays import PreallocatedArray, growing
 

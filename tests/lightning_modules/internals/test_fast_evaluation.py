@@ -5,8 +5,8 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.plugins import Precision
-from module_world import make_trainer
 
+from helpers.lightning.tiny_modules import make_trainer
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 
 

@@ -9,8 +9,8 @@ from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.plugins import Precision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
-from module_world import make_trainer
 
+from helpers.lightning.tiny_modules import make_trainer
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 from lightrainer.lightning_modules.internals.ddp import ModelDDPStrategy
 from lightrainer.lightning_modules.internals.fast_path import no_op

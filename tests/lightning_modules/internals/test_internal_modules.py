@@ -4,9 +4,9 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LightningCLI
-from module_world import make_trainer, points
 from torch.utils.data import DataLoader, DistributedSampler
 
+from helpers.lightning.tiny_modules import make_trainer, points
 from lightrainer.lightning_modules import DataModule
 from lightrainer.lightning_modules.internals import lightning_internals
 

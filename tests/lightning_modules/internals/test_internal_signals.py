@@ -5,8 +5,8 @@ import signal
 import pytest
 import torch
 from lightning.pytorch import Trainer
-from plain_fit import Model, make_trainer, run
 
+from helpers.lightning.plain_fit import Model, make_trainer, run
 from lightrainer.lightning_modules.internals import lightning_internals
 
 

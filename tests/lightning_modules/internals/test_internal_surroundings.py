@@ -13,8 +13,8 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
-from plain_fit import Loader, Model, make_trainer, run
 
+from helpers.lightning.plain_fit import Loader, Model, make_trainer, run
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 
 NAMES = ("lightning.pytorch", "lightning.fabric")

@@ -4,8 +4,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from starting import finished_code
 
+from helpers.processes.starting import finished_code
 from lightrainer.lightning_modules.internals import lightning_version
 
 

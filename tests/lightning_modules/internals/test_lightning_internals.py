@@ -5,17 +5,16 @@ take them for.
 import contextlib
 import functools
 
-import module_world
-import plain_fit
 import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
 
+from helpers.lightning import plain_fit, tiny_modules
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 from lightrainer.lightning_modules.training.accumulation import WindowLoader
 
-make_trainer = functools.partial(module_world.make_trainer, max_epochs=1, limit_val_batches=0)
+make_trainer = functools.partial(tiny_modules.make_trainer, max_epochs=1, limit_val_batches=0)
 WINDOWS = 4
 """Windows in an epoch of the tests' data."""
 

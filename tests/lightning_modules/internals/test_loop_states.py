@@ -8,9 +8,9 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities import CombinedLoader
-from module_world import make_trainer
 from torch.utils.data import DataLoader, Dataset
 
+from helpers.lightning.tiny_modules import make_trainer
 from lightrainer.lightning_modules.internals import lightning_internals, loop_states
 from lightrainer.lightning_modules.internals.loop_states import (
     current_loop_position,

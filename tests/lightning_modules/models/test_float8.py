@@ -6,9 +6,9 @@ import sys
 
 import pytest
 import torch
-from tiny import trainer
 from torch import nn
 
+from helpers.trainer.tiny_trainings import trainer
 from lightrainer.lightning_modules.models import float8
 
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from plain_seq2seq import Plain, plain, seq2seq_trainer
 from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 from transformers import Seq2SeqTrainer as Reference
 
+from helpers.trainer.plain_seq2seq import Plain, plain, seq2seq_trainer
 from lightrainer import Seq2SeqTrainer
 from lightrainer.lightning_modules.models.generation_config import read_generation_config
 

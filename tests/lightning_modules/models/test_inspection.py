@@ -6,9 +6,9 @@ import types
 
 import pytest
 import torch
-from module_world import Net
 from torch import nn
 
+from helpers.lightning.tiny_modules import Net
 from lightrainer.lightning_modules.models import inspection
 
 

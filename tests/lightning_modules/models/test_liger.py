@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from tiny import ARGUMENTS, Tiny, trainer
 
+from helpers.trainer.tiny_trainings import ARGUMENTS, Tiny, trainer
 from lightrainer import Trainer, TrainingArguments
 from lightrainer.lightning_modules.models.liger import apply_liger_kernels
 

@@ -6,9 +6,9 @@ import itertools
 import pytest
 import torch
 import transformers
-from reference_side import same
 from torch import nn
 
+from helpers.optim.reference_optimizers import same
 from lightrainer.lightning_modules.optim import Adafactor, AdafactorSchedule
 
 SHAPES = [(3, 4), (5,), (), (2, 3, 4), (1, 7)]

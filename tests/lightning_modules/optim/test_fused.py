@@ -4,10 +4,10 @@ LightningModule.
 
 import pytest
 import torch
-from module_world import make_trainer
 from torch import nn
 from torch.utils.data import DataLoader
 
+from helpers.lightning.tiny_modules import make_trainer
 from lightrainer import LossModule
 from lightrainer.lightning_modules.optim import OptimizerConfig, let_backward_step
 from lightrainer.lightning_modules.optim.schedules import ScheduleConfig

@@ -3,9 +3,9 @@
 import copy
 
 import torch
-from reference_side import same
 from torch import nn
 
+from helpers.optim.reference_optimizers import same
 from lightrainer.lightning_modules.optim.groups import save_group_state_by_index
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from reference_side import reference_optimizer
 from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config, T5Model, Trainer
 
+from helpers.optim.reference_optimizers import reference_optimizer
 from lightrainer.lightning_modules.optim import (
     OptimizerConfig,
     decay_parameter_names,

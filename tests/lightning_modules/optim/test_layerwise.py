@@ -4,13 +4,13 @@ import copy
 import gc
 
 import pytest
-import stand_ins
 import torch
-from reference_side import reference_class_and_kwargs, same, small_model
 from torch import nn
 from transformers import get_scheduler as reference_get_scheduler
 from transformers.trainer_pt_utils import LayerWiseDummyScheduler
 
+from helpers.optim import optimizer_stand_ins
+from helpers.optim.reference_optimizers import reference_class_and_kwargs, same, small_model
 from lightrainer.lightning_modules.common.suggestions import SchedulerType
 from lightrainer.lightning_modules.optim import LayerwiseOptimizer, OptimizerConfig
 from lightrainer.lightning_modules.optim.schedules import get_scheduler
@@ -30,7 +30,7 @@ def steps(model, numbers):
 
 
 def test_each_backward_pass_is_a_step_of_the_reference(monkeypatch):
-    stand_ins.install(monkeypatch, "galore_torch")
+    optimizer_stand_ins.install(monkeypatch, "galore_torch")
     model, expected = small_model(), small_model()
     torch.manual_seed(5)
     optimizer = CONFIG.build(model)
@@ -88,7 +88,7 @@ def test_each_parameter_has_a_schedule(monkeypatch, name):
     # do not take.
     first = lambda self: [next(iter(self.optimizer.optimizer_dict.values())).param_groups[0]["lr"]]
     monkeypatch.setattr(LayerWiseDummyScheduler, "get_lr", first)
-    stand_ins.install(monkeypatch, "galore_torch")
+    optimizer_stand_ins.install(monkeypatch, "galore_torch")
     model, expected = small_model(), small_model()
     optimizer = CONFIG.build(model)
     cls, kwargs = reference_class_and_kwargs(CONFIG, expected)

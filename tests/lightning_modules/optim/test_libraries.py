@@ -6,11 +6,11 @@ real ones.
 """
 
 import pytest
-import stand_ins
 import torch
-from reference_side import reference_class_and_kwargs, reference_optimizer, same
 from torch import nn
 
+from helpers.optim import optimizer_stand_ins
+from helpers.optim.reference_optimizers import reference_class_and_kwargs, reference_optimizer, same
 from lightrainer.lightning_modules.common.suggestions import OptimizerNames
 from lightrainer.lightning_modules.optim import (
     LayerwiseOptimizer,
@@ -108,7 +108,7 @@ def alike(left, right):
     ],
 )
 def test_class_and_arguments_equal_reference(monkeypatch, name, args):
-    stand_ins.install(monkeypatch)
+    optimizer_stand_ins.install(monkeypatch)
     model = Model()
     actual_class, actual = optimizer_class_and_kwargs(config(name, args=args), model)
     expected_class, expected = reference_class_and_kwargs(config(name, args=args), model)
@@ -118,13 +118,13 @@ def test_class_and_arguments_equal_reference(monkeypatch, name, args):
 
 @pytest.mark.parametrize("name", [name for name in OF_LIBRARIES if "layerwise" not in name])
 def test_groups_equal_reference(monkeypatch, name):
-    stand_ins.install(monkeypatch)
+    optimizer_stand_ins.install(monkeypatch)
     model = Model()
     actual = config(name).build(model)
-    asked, stand_ins.Overrides.asked = stand_ins.Overrides.asked, []
+    asked, optimizer_stand_ins.Overrides.asked = optimizer_stand_ins.Overrides.asked, []
     expected = reference_optimizer(config(name), model)
     assert alike(actual.given, expected.given)
-    assert alike(asked, stand_ins.Overrides.asked)
+    assert alike(asked, optimizer_stand_ins.Overrides.asked)
     in_8_bits = "8bit" in name and "torch" not in name and "galore" not in name
     assert [module for module, *_ in asked] == (
         [model.embedding, model.positions] if in_8_bits else []
@@ -133,7 +133,7 @@ def test_groups_equal_reference(monkeypatch, name):
 
 def test_galore_with_adafactor_for_each_layer_gets_its_arguments(monkeypatch):
     """The reference leaves them out, so that GaLore's Adafactor refuses the learning rate."""
-    stand_ins.install(monkeypatch)
+    optimizer_stand_ins.install(monkeypatch)
     names = ("galore_adafactor_layerwise", "galore_adafactor")
     layerwise, plain = (optimizer_class_and_kwargs(config(name), Model())[1] for name in names)
     arguments = {key: value for key, value in plain.items() if key != "params"}
@@ -164,7 +164,7 @@ def test_galore_with_adafactor_for_each_layer_gets_its_arguments(monkeypatch):
 )
 def test_numbers_are_numbers(monkeypatch, name, args, expected):
     """The reference passes these on as texts, or reads every text as true."""
-    stand_ins.install(monkeypatch)
+    optimizer_stand_ins.install(monkeypatch)
     kwargs = optimizer_class_and_kwargs(config(name, args=args))[1]
     assert {key: kwargs[key] for key in expected} == expected
     others = {key: value for key, value in kwargs.items() if key not in expected}
@@ -177,7 +177,7 @@ def test_numbers_are_numbers(monkeypatch, name, args, expected):
 @pytest.mark.parametrize("name", OF_LIBRARIES)
 def test_a_library_that_is_not_there_is_named_with_its_remedy(monkeypatch, name):
     """An ImportError, and a ValueError too, as the reference raises one or the other."""
-    stand_ins.hide(monkeypatch)
+    optimizer_stand_ins.hide(monkeypatch)
     with pytest.raises(MissingLibraryError, match=f"(?s)optim='{name}'.*pip install") as caught:
         config(name).build(Model())
     assert isinstance(caught.value, ImportError)

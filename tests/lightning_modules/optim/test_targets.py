@@ -3,10 +3,10 @@
 import logging
 
 import pytest
-import stand_ins
-from reference_side import reference_class_and_kwargs
 from torch import nn
 
+from helpers.optim import optimizer_stand_ins
+from helpers.optim.reference_optimizers import reference_class_and_kwargs
 from lightrainer.lightning_modules.common.suggestions import OptimizerNames
 from lightrainer.lightning_modules.optim import OptimizerConfig
 from lightrainer.lightning_modules.optim.low_rank import target_layers
@@ -48,7 +48,7 @@ MEANT = [
 
 @pytest.mark.parametrize(("targets", "expected"), MEANT, ids=str)
 def test_layers_are_those_of_the_reference(monkeypatch, targets, expected):
-    stand_ins.install(monkeypatch, "galore_torch")
+    optimizer_stand_ins.install(monkeypatch, "galore_torch")
     model = Model()
     assert target_layers(NAME, model, targets) == expected
     config = OptimizerConfig(name=NAME, target_modules=targets)
@@ -63,7 +63,7 @@ def test_layers_are_those_of_the_reference(monkeypatch, targets, expected):
     "targets", ["attn", "all-linaer", ["norm"], ["query", "value"], [], ""], ids=str
 )
 def test_what_names_no_layer_is_an_error(monkeypatch, targets):
-    stand_ins.install(monkeypatch, "galore_torch")
+    optimizer_stand_ins.install(monkeypatch, "galore_torch")
     config = OptimizerConfig(name=NAME, target_modules=targets)
     with pytest.raises(ValueError, match="No target modules"):
         reference_class_and_kwargs(config, Model())

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import optuna
 import pytest
-from module_world import Net, make_trainer, points, seeded
 from torch.utils.data import DataLoader
 
+from helpers.lightning.tiny_modules import Net, make_trainer, points, seeded
 from lightrainer import LossModule, OptimizerConfig, OptunaPruningCallback
 from lightrainer.lightning_modules import optimize_together
 

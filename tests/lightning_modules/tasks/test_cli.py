@@ -5,9 +5,9 @@ YAML file.
 import pytest
 import torch
 from lightning.pytorch.cli import LightningCLI
-from module_world import Counted, Net, TokenNet, same_weights
 from torchmetrics.classification import MulticlassAccuracy
 
+from helpers.lightning.tiny_modules import Counted, Net, TokenNet, same_weights
 from lightrainer.lightning_modules import (
     CausalLMModule,
     DataModule,

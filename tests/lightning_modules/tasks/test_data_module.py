@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
-from module_world import (
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torchmetrics.classification import MulticlassAccuracy
+
+from helpers.lightning.tiny_modules import (
     Counted,
     Net,
     Seen,
@@ -21,9 +24,6 @@ from module_world import (
     seeded,
     sentences,
 )
-from torch.utils.data import DataLoader, Dataset, IterableDataset
-from torchmetrics.classification import MulticlassAccuracy
-
 from lightrainer.lightning_modules import DataModule, LossModule, set_seed
 
 OPTIMIZER = {"learning_rate": 0.05}
@@ -274,7 +274,14 @@ def test_functions_that_make_datasets():
         return points()
 
     data = DataModule(
-        make, {"a": make, "b": {"class_path": "module_world.Counted", "init_args": {"count": 5}}}
+        make,
+        {
+            "a": make,
+            "b": {
+                "class_path": "helpers.lightning.tiny_modules.Counted",
+                "init_args": {"count": 5},
+            },
+        },
     )
     assert made == []
     for _ in range(2):

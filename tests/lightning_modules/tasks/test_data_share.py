@@ -7,8 +7,8 @@ import types
 import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
-from module_world import points
 
+from helpers.lightning.tiny_modules import points
 from lightrainer import DataModule, LossModule
 from lightrainer.lightning_modules.tasks.data_share import DataShare, data_share
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import Callback
-from module_world import CLASSES, ROWS, make_trainer, same_weights
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
+from helpers.lightning.tiny_modules import CLASSES, ROWS, make_trainer, same_weights
 from lightrainer import (
     CausalLMModule,
     DataModule,

@@ -9,9 +9,9 @@ from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import BackboneFinetuning, ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.tuner import Tuner
-from module_world import Net, Seen, make_trainer, points, same_weights, seeded
 from torch.utils.data import IterableDataset
 
+from helpers.lightning.tiny_modules import Net, Seen, make_trainer, points, same_weights, seeded
 from lightrainer.lightning_modules import DataModule, LossModule, OptimizerConfig, set_seed
 
 OPTIMIZER = {"learning_rate": 0.05, "weight_decay": 0.1}

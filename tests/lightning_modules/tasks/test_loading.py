@@ -5,11 +5,11 @@ for.
 import pytest
 import torch
 from lightning.pytorch import LightningModule
-from module_world import make_trainer, same_weights, seeded
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from helpers.lightning.tiny_modules import make_trainer, same_weights, seeded
 from lightrainer import DataModule, LossModule, SequenceClassificationModule
 
 ROWS = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
-from module_world import Net, Seen, make_trainer, points, seeded
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from torchmetrics import MetricCollection
@@ -18,6 +17,7 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
+from helpers.lightning.tiny_modules import Net, Seen, make_trainer, points, seeded
 from lightrainer import BatchMetrics, LossModule, TokenLoss
 from lightrainer.lightning_modules.optim import OptimizerConfig
 from lightrainer.lightning_modules.optim.schedules import ScheduleConfig

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from module_world import make_trainer
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanSquaredError, Metric
 from torchmetrics.classification import MulticlassAccuracy
 
+from helpers.lightning.tiny_modules import make_trainer
 from lightrainer import CausalLMModule, LossModule, SequenceClassificationModule
 
 TRUE_PRECISIONS = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64}

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from module_world import Net, TokenNet, make_trainer, points, same_weights, seeded
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
+from helpers.lightning.tiny_modules import Net, TokenNet, make_trainer, points, same_weights, seeded
 from lightrainer.lightning_modules import (
     CausalLMModule,
     DataModule,
@@ -19,7 +19,7 @@ from lightrainer.lightning_modules import (
     ScheduleConfig,
 )
 
-DESCRIBED = {"class_path": "module_world.Net", "init_args": {"width": 5}}
+DESCRIBED = {"class_path": "helpers.lightning.tiny_modules.Net", "init_args": {"width": 5}}
 
 
 def loader():
@@ -57,7 +57,7 @@ class TestForms:
         ("path", "message"),
         [
             *(
-                ("module_world.Nett", "is not the path of a class"),
+                ("helpers.lightning.tiny_modules.Nett", "is not the path of a class"),
                 ("nowhere.Net", "is not the path of a class"),
             ),
             *(("os.system", "is neither a Module"), ("subprocess.Popen", "is neither a Module")),

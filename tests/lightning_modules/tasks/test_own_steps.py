@@ -4,10 +4,10 @@ the loss.
 
 import pytest
 import torch
-from module_world import Bare, make_trainer, seeded
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from helpers.lightning.tiny_modules import Bare, make_trainer, seeded
 from lightrainer import LightningBridge, LossModule
 
 ROWS = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))

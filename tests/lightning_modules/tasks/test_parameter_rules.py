@@ -4,9 +4,9 @@ form of optimizer.
 
 import pytest
 import torch
-from module_world import Net, make_trainer, points, seeded
 from torch.utils.data import DataLoader
 
+from helpers.lightning.tiny_modules import Net, make_trainer, points, seeded
 from lightrainer.lightning_modules import LossModule
 
 RULES = {

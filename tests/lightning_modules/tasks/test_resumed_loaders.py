@@ -9,10 +9,10 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
-from module_world import Net, make_trainer, points, same_weights, seeded
-from resumed_world import Events, EveryHook, Following, Noisy, Plain, Stream
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
+from helpers.lightning.resumed_modules import Events, EveryHook, Following, Noisy, Plain, Stream
+from helpers.lightning.tiny_modules import Net, make_trainer, points, same_weights, seeded
 from lightrainer.lightning_modules import DataModule, LossModule, build_loader, set_seed
 from lightrainer.lightning_modules.tasks.resuming import ResumingCallback
 

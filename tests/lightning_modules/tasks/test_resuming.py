@@ -9,8 +9,9 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from module_world import Net, make_trainer, points, same_weights, seeded
-from resumed_world import (
+from torch.utils.data import IterableDataset
+
+from helpers.lightning.resumed_modules import (
     ITEMS,
     Counting,
     Events,
@@ -23,8 +24,7 @@ from resumed_world import (
     Sized,
     Stream,
 )
-from torch.utils.data import IterableDataset
-
+from helpers.lightning.tiny_modules import Net, make_trainer, points, same_weights, seeded
 from lightrainer.lightning_modules import DataModule, LossModule, set_seed
 
 pytestmark = pytest.mark.filterwarnings(

@@ -5,11 +5,11 @@ samples of all.
 import pytest
 import torch
 from lightning.pytorch.utilities import CombinedLoader
-from module_world import Bare, Net, make_trainer, points, seeded
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
+from helpers.lightning.tiny_modules import Bare, Net, make_trainer, points, seeded
 from lightrainer.lightning_modules import LossModule
 
 SGD = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}}

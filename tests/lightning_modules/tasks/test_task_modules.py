@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from module_world import Net, make_trainer, pad, points, seeded, sentences
 from torch import nn
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAccuracy
 
+from helpers.lightning.tiny_modules import Net, make_trainer, pad, points, seeded, sentences
 from lightrainer.lightning_modules import (
     CausalLMModule,
     DataModule,

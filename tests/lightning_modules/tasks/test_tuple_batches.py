@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
-from module_world import CLASSES, ROWS, Bare, make_trainer, same_weights, seeded
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanSquaredError
 from torchmetrics.classification import MulticlassAccuracy
 
+from helpers.lightning.tiny_modules import CLASSES, ROWS, Bare, make_trainer, same_weights, seeded
 from lightrainer.lightning_modules import (
     CausalLMModule,
     DataModule,

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from kinds import backend, both, corpus
 from torch.utils.data import DataLoader
 
+from helpers.tokenization.trained_tokenizers import backend, both, corpus
 from lightrainer import BatchEncoding, PreTrainedTokenizerFast
 from lightrainer.lightning_modules.tokenization.backend import turns
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import jinja2
 import pytest
-from comparing import LATER, assert_same
-from kinds import both, text
+
+from helpers.tokenization.compared_answers import LATER, assert_same
+from helpers.tokenization.trained_tokenizers import both, text
 
 PLAIN = (
     "{{ cls_token }}{% for message in messages %}\n  {% if message['role'] == 'user' %}\nUser: {{ "

@@ -8,10 +8,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from comparing import LATER, answer, assert_same, assert_same_answer
-from kinds import KINDS, backend, both, text, written
 from transformers import PreTrainedTokenizerFast as Reference
 
+from helpers.tokenization.compared_answers import LATER, answer, assert_same, assert_same_answer
+from helpers.tokenization.trained_tokenizers import KINDS, backend, both, text, written
 from lightrainer import PreTrainedTokenizerFast
 
 CASES = 250

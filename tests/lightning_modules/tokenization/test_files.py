@@ -5,10 +5,10 @@ import pickle
 
 import pytest
 import transformers
-from comparing import LATER, assert_same
-from kinds import KINDS, NAMED, SPECIAL, both, written
 from tokenizers import AddedToken
 
+from helpers.tokenization.compared_answers import LATER, assert_same
+from helpers.tokenization.trained_tokenizers import KINDS, NAMED, SPECIAL, both, written
 from lightrainer import AutoTokenizer, PreTrainedTokenizerFast
 
 TEXTS = ["some [MASK] text", "and <new> more, <extra> don't", "日本 🙂"]

@@ -2,13 +2,13 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from hub_client import point_at
-from hub_server import HubServer
-from kinds import both
 
+from helpers import HELPERS
+from helpers.hub.hub_client import point_at
+from helpers.hub.hub_server import HubServer
+from helpers.tokenization.trained_tokenizers import both
 from lightrainer import AutoTokenizer, PreTrainedTokenizerFast
 
 NAME = "me/words"
@@ -89,7 +89,7 @@ def test_revisions_and_subfolders(hub, tmp_path):
 
 def test_it_is_all_done_without_transformers(tmp_path):
     """In a process in which it cannot be imported: made, saved, loaded, called, padded, chatted."""
-    script = Path(__file__).parent / "without_transformers.py"
+    script = HELPERS / "tokenization" / "without_transformers_script.py"
     done = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )

@@ -6,7 +6,8 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from processes import forked, run, said
+
+from helpers.processes.plain_pythons import forked, run, said
 
 # Not imported here: Keras would look for TensorFlow.
 pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="keras is not installed")

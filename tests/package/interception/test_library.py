@@ -3,16 +3,16 @@ the rest is its own.
 """
 
 import json
-from pathlib import Path
 
 import pytest
-from processes import forked, said
 
+from helpers import HELPERS
+from helpers.processes.plain_pythons import forked, said
 from lightrainer.interception.names import SERVED
 
 OF_FOUR = {"trainer_tf", "training_args_tf"}
 """Modules that only transformers 4 has."""
-AUDIT = Path(__file__).with_name("audit_script.py")
+AUDIT = HELPERS / "scripts" / "audit_script.py"
 
 # In a process that serves because it says so itself: its models, which may be there already, stay
 # with the collector.

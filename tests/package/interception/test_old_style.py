@@ -3,14 +3,14 @@ are served.
 """
 
 import json
-from pathlib import Path
 
 import pytest
-from processes import forked, said
 
+from helpers import HELPERS
+from helpers.processes.plain_pythons import forked, said
 from lightrainer.facade.arguments.old_names import OLD_NAMES
 
-SCRIPT = Path(__file__).with_name("old_style_script.py")
+SCRIPT = HELPERS / "scripts" / "old_style_script.py"
 
 # What is given, and what the arguments then are.
 INPUTS_TOO = {"include_for_metrics": ["loss", "inputs"]}

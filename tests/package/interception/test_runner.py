@@ -7,8 +7,8 @@ import signal
 import sys
 
 import pytest
-from processes import run
 
+from helpers.processes.plain_pythons import run
 from lightrainer.__main__ import main
 
 SCRIPT = """

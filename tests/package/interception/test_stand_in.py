@@ -2,8 +2,7 @@
 
 import json
 
-from processes import forked, said
-
+from helpers.processes.plain_pythons import forked, said
 from lightrainer.interception.names import VERSION
 from lightrainer.interception.stand_in.names import STAND_IN
 

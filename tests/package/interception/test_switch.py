@@ -1,7 +1,8 @@
 """Interception switched on and off in a running process, also late, and in child processes."""
 
 import pytest
-from processes import forked, run, said
+
+from helpers.processes.plain_pythons import forked, run, said
 
 ON_AND_OFF = """
 import importlib, json, logging, os, sys

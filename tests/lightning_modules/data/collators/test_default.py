@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from batches import assert_same, tokenizer
 from transformers import BatchEncoding
 from transformers import DataCollatorWithPadding as ReferencePadding
 from transformers import DefaultDataCollator as ReferenceDefault
 from transformers import default_data_collator as reference_collator
 from transformers.data.data_collator import DataCollatorMixin
 
+from helpers.tokenization.letter_tokenizer import assert_same, tokenizer
 from lightrainer.lightning_modules.data import collators as ours
 
 FEATURES = {

@@ -9,9 +9,9 @@ import random
 import numpy as np
 import pytest
 import torch
-from batches import CASES, assert_same, tokenizer, twin
 from transformers.data import data_collator as reference
 
+from helpers.tokenization.letter_tokenizer import CASES, assert_same, tokenizer, twin
 from lightrainer.lightning_modules.data import collators as ours
 
 

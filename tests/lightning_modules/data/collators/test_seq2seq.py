@@ -6,10 +6,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from batches import assert_same, tokenizer
 from transformers import BartConfig, BartForConditionalGeneration
 from transformers import DataCollatorForSeq2Seq as Reference
 
+from helpers.tokenization.letter_tokenizer import assert_same, tokenizer
 from lightrainer import DataCollatorForSeq2Seq
 
 

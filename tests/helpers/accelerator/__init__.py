@@ -1,0 +1,1 @@
+"""Calls that are made on the accelerator of both libraries."""

@@ -1,0 +1,1 @@
+"""Small trainings and made-up histories for tests of callbacks."""

@@ -1,0 +1,1 @@
+"""Checkpoints that are resumed, interrupted, damaged, attacked, or in an object store."""

@@ -1,0 +1,1 @@
+"""Compares results to the last bit."""

@@ -1,0 +1,1 @@
+"""Tables of what each argument of a training does, or why it is refused."""

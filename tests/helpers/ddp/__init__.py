@@ -1,0 +1,1 @@
+"""Scripts of several ranks, also under DeepSpeed, and what they share."""

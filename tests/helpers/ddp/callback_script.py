@@ -1,0 +1,177 @@
+"""Trainings with callbacks in two processes, of which one is another matter at times, for
+`torchrun`.
+
+    torchrun --nproc_per_node=2 callback_script.py OUTPUT_FOLDER
+
+Every rank writes what it saw to `OUTPUT_FOLDER/rank<rank>.json`.
+"""
+
+import json
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks import SpikeDetection
+from safetensors.torch import load_file
+from torchmetrics.classification import MulticlassAccuracy
+
+from helpers.processes.rank_training import QUIET, Classifier, points, timeless
+from lightrainer import (
+    EMACallback,
+    GradientNormCallback,
+    MemoryCallback,
+    NaNGuardCallback,
+    RunReportCallback,
+    ThroughputCallback,
+    TimeLimitCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+RANK = int(os.environ["RANK"])
+
+
+class Slow(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        time.sleep(0.03)
+
+
+class Spiking(Classifier):
+    """The loss of the fifth batch is large, in rank 1 alone, and that of the sixth NaN, while
+    gradients are sound.
+    """
+
+    calls = 0
+
+    def forward(self, x, labels=None):
+        outputs = super().forward(x, labels)
+        self.calls += 1
+        factor, more = (
+            {5: (1000, 0.0), 6: (1, float("nan"))}.get(self.calls, (1, 0.0))
+            if RANK == 1
+            else (1, 0.0)
+        )
+        return {**outputs, "loss": factor * outputs["loss"] + more}
+
+
+def trained(
+    folder: Path, callbacks: Any = (), resume: Any = None, model: Any = Classifier, **changes: Any
+) -> Trainer:
+    """Train for 40 steps; `changes` are parameters of the Trainer or of the arguments."""
+    given = {
+        name: changes.pop(name) for name in ("eval_dataset", "compute_metrics") if name in changes
+    }
+    options = {
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 4,
+        "learning_rate": 1e-2,
+        "logging_steps": 2,
+    }
+    options |= {"save_strategy": "no", "ddp_timeout": 60, **QUIET}
+    arguments = TrainingArguments(str(folder), **{**options, **changes})
+    torch.manual_seed(7)
+    trainer = Trainer(
+        model(), arguments, train_dataset=points(80), callbacks=list(callbacks), **given
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def of_two_sets(folder: Path) -> dict[str, Any]:
+    """The best model by the mean of a metric of both."""
+    options = {
+        "max_steps": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "save_strategy": "best",
+        "logging_steps": 1,
+    }
+    trainer = trained(
+        folder,
+        eval_aggregate="mean",
+        metric_for_best_model="mean_accuracy",
+        eval_dataset={"a": points(13), "b": points(6)},
+        compute_metrics={
+            "a": lambda prediction: {
+                "accuracy": (prediction.predictions.argmax(-1) == prediction.label_ids).mean()
+            },
+            "b": {"accuracy": MulticlassAccuracy(3, average="micro")},
+        },
+        **options,
+    )
+    state = trainer.state
+    return {
+        "logs": timeless(state.log_history),
+        "best": state.best_metric,
+        "step": state.best_global_step,
+    }
+
+
+class Reads(TrainerCallback):
+    """Reads each checkpoint as soon as it hears of it."""
+
+    def __init__(self):
+        self.steps: list[int] = []
+
+    def on_save(self, args, state, control, **kwargs):
+        if load_file(Path(args.output_dir, f"checkpoint-{state.global_step}", "model.safetensors")):
+            self.steps.append(state.global_step)
+
+
+def read_by_one_process(folder: Path, reader: int) -> list[int]:
+    """Return the steps of the checkpoints that this process has read, while the other has no
+    such callback.
+    """
+    callback = Reads()
+    callbacks = [callback] if reader == RANK else []
+    trained(folder, callbacks, max_steps=3, save_strategy="steps", save_steps=1)
+    return callback.steps
+
+
+def main(folder: Path) -> None:
+    warnings.filterwarnings("ignore")
+    limit = TimeLimitCallback(0.4 if RANK == 1 else "2h")
+    stopped = trained(folder / "stopped", [Slow(), limit])
+    average, whole_average = EMACallback(0.9), EMACallback(0.9)
+    report = RunReportCallback(picture=False)
+    measuring = [
+        ThroughputCallback(peak_flops=1e12),
+        MemoryCallback(),
+        GradientNormCallback(),
+        report,
+    ]
+    changes = {"save_strategy": "steps", "save_steps": 15}
+    whole = trained(folder / "whole", [whole_average, *measuring], **changes)
+    resumed = trained(
+        folder / "whole", [average], resume=str(folder / "whole" / "checkpoint-15"), **changes
+    )
+    guard = NaNGuardCallback("go_back", spikes=SpikeDetection(window=3, warmup=2, rtol=5.0))
+    back = trained(
+        folder / "back", [guard], model=Spiking, max_steps=6, save_strategy="steps", save_steps=3
+    )
+    kept = load_file(folder / "back" / "checkpoint-3" / "model.safetensors")
+    seen = {
+        "step": stopped.state.global_step,
+        "stopped": limit.stopped,
+        "max_steps": stopped.state.max_steps,
+        "average": [one.tolist() for one in average.averages.values()],
+        "whole_average": [one.tolist() for one in whole_average.averages.values()],
+        "weights": [one.tolist() for one in resumed.model.parameters()],
+        "logs": [entry for entry in whole.state.log_history if "loss" in entry],
+        "skipped": guard.skipped,
+        "back": all(
+            torch.equal(kept[name], weight) for name, weight in back.model.state_dict().items()
+        ),
+        "sets": of_two_sets(folder / "sets"),
+        "read": [read_by_one_process(folder / f"read_by_{reader}", reader) for reader in (0, 1)],
+    }
+    (folder / f"rank{RANK}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,156 @@
+"""Evaluations of data of every length, for `torchrun`: the library is its argument.
+
+    torchrun --nproc_per_node=N evaluation_script.py LIBRARY SCENARIO OUTPUT_FOLDER
+
+Every rank writes what it saw to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
+"""
+
+import importlib
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from helpers.processes.rank_training import QUIET, Stream, leave_group
+
+BATCH = 2
+CLASSES = 3
+WIDEST = 6
+
+
+def lengths(processes: int, kind: str = "list") -> list[int]:
+    """One sample, fewer than processes, the last round a sample short, full and with one more,
+    and several rounds.
+    """
+    whole = BATCH * processes
+    ends = [1, processes - 1, whole - 1, whole, whole + 1, 17]
+    return sorted(
+        {count for count in (ends[:1] + ends[-2:] if "worker" in kind else ends) if count}
+    )
+
+
+class Tokens(nn.Module):
+    """Logits for each token from a table, and which sample it is."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.table = nn.Embedding(11, CLASSES)
+
+    def forward(self, input_ids, labels=None, index=None):
+        logits = self.table(input_ids)
+        loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+        return {"loss": loss, "logits": logits, "index": index}
+
+
+def samples(count: int) -> list[dict[str, torch.Tensor]]:
+    """Tokens of different lengths, of which some have no label; the third sample has none at
+    all.
+    """
+    generator = torch.Generator().manual_seed(3)
+    made = []
+    for index in range(count):
+        ids = torch.randint(11, (1 + (7 * index) % WIDEST,), generator=generator)
+        labels = ids % CLASSES
+        labels[torch.rand(len(ids), generator=generator) < 0.4] = -100
+        labels[0] = -100 if index == 2 else ids[0] % CLASSES
+        made.append({"input_ids": ids, "labels": labels, "index": torch.tensor(index)})
+    return made
+
+
+def pad(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    batch = {
+        name: pad_sequence([item[name] for item in items], batch_first=True, padding_value=filler)
+        for name, filler in (("input_ids", 0), ("labels", -100))
+    }
+    return {**batch, "index": torch.stack([item["index"] for item in items])}
+
+
+def metrics_of(api: Any, seen: list[Any]) -> dict[str, Any]:
+    """The ways of computing metrics that are compared: a function, and torchmetrics objects of
+    several kinds.
+    """
+
+    def function(prediction):
+        seen.append([prediction.predictions[1].tolist(), prediction.label_ids.tolist()])
+        return {}
+
+    if api.__name__ == "transformers":
+        return {"function": function}
+    from torchmetrics import MetricCollection
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+
+    torch_metrics = {
+        "token_loss": api.TokenLoss(),
+        "perplexity": api.TokenPerplexity(),
+        "plain": lambda predictions, labels: (predictions.argmax(-1) == labels).float().mean(),
+        "several": MetricCollection(
+            [MulticlassAccuracy(CLASSES, average="micro"), MulticlassAUROC(CLASSES)]
+        ),
+    }
+    return {"function": function, "torchmetrics": torch_metrics}
+
+
+def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
+    """All that comes out of evaluating and predicting one dataset; of a stream, in fewer
+    evaluations.
+    """
+    seen.clear()
+    listed = isinstance(dataset, list)
+    trainer.compute_metrics = None if listed else metrics["function"]
+    prediction = trainer.predict(dataset)
+    found = {
+        "logits": prediction.predictions[0].tolist(),
+        "index": prediction.predictions[1].tolist(),
+        "labels": prediction.label_ids.tolist(),
+        "test_loss": prediction.metrics["test_loss"],
+    }
+    for name in metrics if listed else ["torchmetrics"]:
+        trainer.compute_metrics = metrics[name]
+        values = trainer.evaluate(dataset)
+        found[name] = {
+            key: value
+            for key, value in values.items()
+            if not key.endswith(("_runtime", "_per_second"))
+        }
+    found["seen"] = list(seen)
+    return found
+
+
+def main(library: str, scenario: str, folder: Path) -> None:
+    warnings.filterwarnings("ignore")
+    api = importlib.import_module(library)
+    options = {"per_device_eval_batch_size": BATCH, "ddp_timeout": 60, **QUIET}
+    arguments = api.TrainingArguments(str(folder / scenario), **options)
+    trainer = api.Trainer(model=Tokens(), args=arguments, data_collator=pad)
+    rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    seen: list[Any] = []
+    metrics = metrics_of(api, seen)
+    results = {
+        f"{kind} of {count}": outcome(trainer, make(samples(count)), metrics, seen)
+        for kind, make in (("list", list), ("stream", Stream))
+        for count in lengths(processes, kind)
+        if kind == "list" or library == "lightrainer"
+    }
+    if library == "lightrainer":
+        trainer.args.dataloader_num_workers = 1
+        for count in lengths(processes, "stream by a worker"):
+            results[f"stream by a worker of {count}"] = outcome(
+                trainer, Stream(samples(count)), metrics, seen
+            )
+    (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(results))
+    del trainer
+    leave_group(library)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,1 @@
+"""Stands in for GPUs and TPUs on a machine that has none."""

@@ -1,0 +1,1 @@
+"""Trainings and sweeps that are killed, or run out of disk space."""

@@ -1,0 +1,21 @@
+"""Starts the scripts beside this file, each in a process of its own, which can fork others as
+nobody else is in it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from helpers import HELPERS
+from helpers.processes.starting import finished_ranks
+
+SECONDS = 1800
+
+
+def report_of(script: str, folder: Path, *options: object) -> dict[str, Any]:
+    """The JSON object that a script prints last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [str(folder), *map(str, options)]
+    known = {"log": folder / "script.txt", "seconds": SECONDS, "processes": 0}
+    said = finished_ranks(HELPERS / "faults" / script, *words, **known)
+    return json.loads(said.splitlines()[-1])

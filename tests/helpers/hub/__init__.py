@@ -1,0 +1,1 @@
+"""A Hub on this machine, and its client."""

@@ -1,0 +1,1 @@
+"""Scripts that train with TRL, sentence-transformers, PEFT and SetFit."""

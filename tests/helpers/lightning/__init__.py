@@ -1,0 +1,1 @@
+"""Small modules, data and trainers of plain Lightning."""

@@ -1,0 +1,1 @@
+"""Clients of trackers, recorded or without a network, and what they wrote."""

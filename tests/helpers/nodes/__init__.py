@@ -1,0 +1,1 @@
+"""Machines made on this one, and the scripts that they run."""

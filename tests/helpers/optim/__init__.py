@@ -1,0 +1,1 @@
+"""Optimizers of the reference, and stand-ins for libraries of optimizers."""

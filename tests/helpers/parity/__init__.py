@@ -1,0 +1,1 @@
+"""The same trainings with transformers, with lightrainer, and with plain Lightning."""

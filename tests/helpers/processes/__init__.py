@@ -1,0 +1,1 @@
+"""Starts programs, ranks and torchrun, and waits for their ends."""

@@ -1,0 +1,1 @@
+"""Every kind of user code that a promise of the README concerns."""

@@ -1,0 +1,1 @@
+"""Scripts of users, and what runs them, for tests of the command line, examples and pages."""

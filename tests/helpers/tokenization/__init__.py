@@ -1,0 +1,1 @@
+"""Tokenizers that are made in place, and comparisons of their answers."""

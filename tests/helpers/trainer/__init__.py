@@ -1,0 +1,1 @@
+"""The smallest trainings of the Trainer."""
