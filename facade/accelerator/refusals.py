@@ -5,71 +5,77 @@ from __future__ import annotations
 __all__ = ["REFUSED", "refusal"]
 
 _STATES = (
-    "set save_strategy and resume_from_checkpoint; in a loop of your own save state_dict()s by "
+    "use save_strategy and resume_from_checkpoint. In a custom loop, write each state_dict() with "
     "accelerator.save"
 )
-_TRACKERS = "the trackers are those of report_to. Call trainer.log, or add a callback with on_log"
-_FP8 = "pass fp8=True to TrainingArguments, which is that of torchao without settings"
-_GRID = "there is no parallelism_config with that dimension. Give one in the arguments"
+_TRACKERS = "report_to selects the trackers. Call trainer.log, or use a callback with on_log"
+_FP8 = "use fp8=True in TrainingArguments, which runs torchao without further settings"
+_GRID = "it needs a parallelism_config with this dimension. Set it in TrainingArguments"
 _PROJECT = (
-    "folders and numbers of checkpoints are those of the arguments: output_dir, save_total_limit"
+    "checkpoints are numbered by their step. Set output_dir and save_total_limit in "
+    "TrainingArguments"
 )
 
 REFUSED: dict[str, str] = {
     "save_state": _STATES,
     "load_state": _STATES,
-    "register_for_checkpointing": "give a callback state_dict and load_state_dict",
+    "register_for_checkpointing": "use a callback with state_dict and load_state_dict",
     "register_save_state_pre_hook": (
-        "there is no save_state. Override Trainer._save, or use a callback with on_save"
+        "save_state is not supported. Override Trainer._save, or use a callback with on_save"
     ),
     "register_load_state_pre_hook": (
-        "there is no load_state. Override Trainer._load_from_checkpoint"
+        "load_state is not supported. Override Trainer._load_from_checkpoint"
     ),
     "project_configuration": _PROJECT,
     "save_iteration": _PROJECT,
     "init_trackers": _TRACKERS,
     "log": _TRACKERS,
     "get_tracker": (
-        "the trackers are those of report_to: look for their callback in "
-        "trainer.callback_handler.callbacks"
+        "report_to selects the trackers. Their callbacks are in trainer.callback_handler.callbacks"
     ),
     "ddp_handler": (
-        "set ddp_find_unused_parameters, ddp_bucket_cap_mb and their like in the arguments"
+        "set ddp_find_unused_parameters, ddp_bucket_cap_mb and the other ddp arguments in "
+        "TrainingArguments"
     ),
-    "scaler_handler": (
-        "Lightning's precision plugin has the scaler; its scale is trainer.accelerator.scaler"
-    ),
-    "init_handler": "set ddp_backend and ddp_timeout in the arguments",
-    "autocast_handler": "pass it to accelerator.autocast",
-    "profile_handler": "pass it to accelerator.profile",
-    "rng_types": "set accelerator_config={'use_seedable_sampler': ...} in the arguments",
+    "scaler_handler": "fp16 in TrainingArguments scales losses with trainer.accelerator.scaler",
+    "init_handler": "set ddp_backend and ddp_timeout in TrainingArguments",
+    "autocast_handler": "pass the handler to accelerator.autocast",
+    "profile_handler": "pass the handler to accelerator.profile",
+    "rng_types": "set accelerator_config={'use_seedable_sampler': ...} in TrainingArguments",
     "fp8_recipe_handler": _FP8,
     "ao_recipe_handler": _FP8,
     "te_recipe_handler": _FP8,
     "msamp_recipe_handler": _FP8,
-    "deepspeed_engine_wrapped": "in a training with DeepSpeed the engine is trainer.model_wrapped",
+    "deepspeed_engine_wrapped": "in a training with DeepSpeed, use trainer.model_wrapped",
     "deepspeed_ulysses_dl_adapter": (
-        "a batch is split here, not a loader. Set sp_size of parallelism_config"
+        "sequences are split in each batch, not by the loader. Set sp_size in parallelism_config"
     ),
     "tensor_parallel_rank": _GRID,
     "data_parallel_rank": _GRID,
     "data_parallel_shard_rank": _GRID,
-    "pipeline_parallel_rank": "pipelines are not supported, as in transformers",
-    "context_parallel_rank": "not in transformers either. Use process_index // tp_size % cp_size",
+    "pipeline_parallel_rank": "pipeline parallelism is not supported, as in transformers",
+    "context_parallel_rank": (
+        "transformers does not have it either. Compute process_index // tp_size % cp_size"
+    ),
 }
 """Reasons by member. `hasattr` is False for these members, and they cannot be set."""
 
-_UNKNOWN = "it has those members of accelerate.Accelerator that Trainers and their libraries use"
+_UNKNOWN = (
+    "it has the members of accelerate.Accelerator that Trainers and libraries use. "
+    "docs/user/accelerator.md lists them"
+)
 
 
 class RefusedError(RuntimeError, AttributeError):
-    """A RuntimeError, as of grid ranks in the reference, that is an AttributeError for
-    `hasattr`.
-    """
+    """A RuntimeError, as the reference raises it, that makes `hasattr` return False."""
 
 
 def refusal(name: str) -> AttributeError:
     """Return the error for an unsupported member."""
     reason = REFUSED.get(name, _UNKNOWN)
-    kind = RefusedError if reason is _GRID else AttributeError
-    return kind(f"trainer.accelerator has no {name!r}: {reason}.")
+    message = f"trainer.accelerator has no attribute {name!r}: {reason}."
+
+    # As in the reference, a rank in a grid raises a RuntimeError if there is no grid.
+    if reason == _GRID:
+        return RefusedError(message)
+    return AttributeError(message)

@@ -81,7 +81,7 @@ def test_refusals_say_why_and_what_to_do(ours, name):
     """Scripts may ask with hasattr; and none of them can be set, which would have no effect."""
     assert not hasattr(ours, name)
     assert getattr(ours, name, "nothing") == "nothing"
-    with pytest.raises(AttributeError, match=f"has no '{name}': .{{20}}"):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}': .{{20}}"):
         getattr(ours, name)
     if not hasattr(Accelerator, name):
         with pytest.raises(AttributeError, match=name):
