@@ -1,4 +1,4 @@
-"""Ranks, kind of distribution, code that runs on some ranks only, and what all ranks exchange."""
+"""Processes: their ranks, how they share a training, and what they exchange."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,7 +32,18 @@ logger = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
 
-_REDUCTIONS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+Inputs = TypeVar("Inputs")
+"""A list, tuple, tensor, array or `Dataset`, or a dict of them."""
+
+Tensors = TypeVar("Tensors")
+"""A tensor, or tensors in lists, tuples and dicts."""
+
+_REDUCTIONS = {
+    "sum": dist.ReduceOp.SUM,
+    # The sum is divided by the number of processes.
+    "mean": dist.ReduceOp.SUM,
+    "max": dist.ReduceOp.MAX,
+}
 
 
 class DistributedType(str, Enum):
@@ -49,14 +60,14 @@ class DistributedType(str, Enum):
 
     @property
     def on_several_devices(self) -> bool:
-        """Return whether each process has a device of its own, and the whole model on it."""
+        """Return whether each process has its own device, and the whole model on it."""
         return self.value.startswith("MULTI_") and self is not DistributedType.MULTI_CPU
 
 
 def distribution(args: TrainingArguments) -> DistributedType:
     """Return the kind of distribution; sharding needs several processes.
 
-    Unlike in the reference, which has FSDP on GPUs only, this is FSDP on any device.
+    Unlike in the reference, which has FSDP on GPUs only, it is `FSDP` on any device.
     """
     if args.deepspeed:
         return DistributedType.DEEPSPEED
@@ -66,21 +77,20 @@ def distribution(args: TrainingArguments) -> DistributedType:
 
 
 def fsdp_version(args: TrainingArguments) -> int | None:
-    """Return the FSDP version of the arguments, or None; a grid with a sharding dimension is
-    version 2.
-    """
+    """Return the FSDP version of the arguments, or None without FSDP."""
     settings = settings_of(args)
     if settings is not None:
         return settings.version
+
+    # A grid shards with version 2.
     groups = groups_of(args)
-    return (
-        2 if groups is not None and (groups.dp_shard_enabled or groups.splits_sequences) else None
-    )
+    if groups is not None and (groups.dp_shard_enabled or groups.splits_sequences):
+        return 2
+    return None
 
 
 class Processes:
-    """The members of `accelerate.Accelerator`, and of its `state`, about processes and what they
-    exchange.
+    """Members of `accelerate.Accelerator`, and of its `state`, about processes.
 
     Args:
         args: the training arguments.
@@ -98,7 +108,7 @@ class Processes:
         "args.local_process_index", "Index of this process on this machine."
     )
     mixed_precision: str = forwarded("args.mixed_precision", "`no`, `bf16` or `fp16`.")
-    parallelism_config: Any = forwarded(
+    parallelism_config: ParallelismConfig | None = forwarded(
         "args.parallelism_config", "The `parallelism_config` of the arguments."
     )
 
@@ -119,9 +129,7 @@ class Processes:
 
     @property
     def distributed_type(self) -> DistributedType:
-        """Return `NO`, `MULTI_CPU`, `MULTI_GPU`, `FSDP` or `DEEPSPEED`; members equal these
-        strings.
-        """
+        """Return a member such as `NO`, `MULTI_GPU` or `FSDP`; members equal their names."""
         return distribution(self.args)
 
     @property
@@ -135,7 +143,7 @@ class Processes:
             dist.barrier()
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print on the first process of a machine only."""
+        """Print on the first process of each machine only."""
         if self.is_local_main_process:
             print(*args, **kwargs)
 
@@ -148,12 +156,14 @@ class Processes:
         return others_wait(self.is_local_main_process, self.num_processes)
 
     @contextlib.contextmanager
-    def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
-        """Yield the contiguous share of this process of a list, tuple, tensor, array, `Dataset`, or
-        dict of them.
+    def split_between_processes(
+        self, inputs: Inputs, apply_padding: bool = False
+    ) -> Iterator[Inputs]:
+        """Yield the share of this process, which is a contiguous part of the inputs.
 
         Args:
-            inputs: data to split; other values, such as text, stay whole on each process.
+            inputs: a list, tuple, tensor, array or `Dataset`, or a dict of them; other values, such
+                as text, stay whole on each process.
             apply_padding: pad shorter shares with the last element, so that they can be gathered.
 
         Raises:
@@ -161,21 +171,25 @@ class Processes:
         """
         yield share_of_inputs(inputs, self.process_index, self.num_processes, apply_padding)
 
-    # --- the place in a grid: ranks that split layers are consecutive, then come those that shard
-    # one copy
+    # Ranks in a grid. Ranks that split the same layers are consecutive; the next larger groups are
+    # those that shard one copy of the model.
 
     @property
     def tensor_parallel_rank(self) -> int:
         """Return the rank among the processes that split layers; 0 if none are split.
 
         Raises:
-            RuntimeError: no `parallelism_config`; `hasattr` returns False.
+            RuntimeError: no `parallelism_config` is set; `hasattr` returns False.
         """
         return self.process_index % self._groups("tensor_parallel_rank").tp_size
 
     @property
     def data_parallel_rank(self) -> int:
-        """Return the rank among the copies of the model; errors as of `tensor_parallel_rank`."""
+        """Return the rank among the copies of the model.
+
+        Raises:
+            RuntimeError: as for `tensor_parallel_rank`.
+        """
         groups = self._groups("data_parallel_rank")
         if not groups.dp_replicate_enabled:
             return 0
@@ -183,8 +197,10 @@ class Processes:
 
     @property
     def data_parallel_shard_rank(self) -> int:
-        """Return the rank among the processes that shard one copy; errors as of
-        `tensor_parallel_rank`.
+        """Return the rank among the processes that shard one copy.
+
+        Raises:
+            RuntimeError: as for `tensor_parallel_rank`.
         """
         return data_rank(self.args) % self._groups("data_parallel_shard_rank").dp_shard_size
 
@@ -194,61 +210,65 @@ class Processes:
             raise refusal(name)
         return groups
 
-    # --- functions that run on some processes; on the others they return None
+    # Functions that run on some processes, and return None on the others.
 
     def on_main_process(self, function: Function | None = None) -> Function:
         """Run a function on process 0 only."""
-        return self._where(function, lambda: self.is_main_process)
+        return self._run_where(lambda: self.is_main_process, function)
 
     def on_local_main_process(self, function: Function | None = None) -> Function:
         """Run a function on the first process of each machine only."""
-        return self._where(function, lambda: self.is_local_main_process)
+        return self._run_where(lambda: self.is_local_main_process, function)
 
     def on_last_process(self, function: Function) -> Function:
         """Run a function on the last process only."""
-        return self._where(function, lambda: self.is_last_process)
+        return self._run_where(lambda: self.is_last_process, function)
 
     def on_process(
         self, function: Function | None = None, process_index: int | None = None
     ) -> Function:
         """Run a function on one process only; without a function, return the decorator."""
-        return self._where(function, lambda: self.process_index == process_index, process_index)
+        decorate = functools.partial(self._run_where, lambda: self.process_index == process_index)
+        if function is None and process_index is not None:
+            return decorate
+        return decorate(function)
 
     def on_local_process(
         self, function: Function | None = None, local_process_index: int | None = None
     ) -> Function:
         """As `on_process`, with the rank within each machine."""
-        return self._where(
-            function, lambda: self.local_process_index == local_process_index, local_process_index
+        decorate = functools.partial(
+            self._run_where, lambda: self.local_process_index == local_process_index
         )
+        if function is None and local_process_index is not None:
+            return decorate
+        return decorate(function)
 
-    def _where(
-        self, function: Function | None, here: Callable[[], bool], rank: int | None = None
-    ) -> Function:
-        if function is None and rank is not None:
-            return functools.partial(self._where, here=here)
+    def _run_where(self, is_selected: Callable[[], bool], function: Function | None) -> Function:
+        """Return the function, run only on selected processes; a single process always runs it."""
         if not callable(function):
             raise TypeError(
-                f"{function!r} is no function. Write "
-                "@trainer.accelerator.on_process(process_index=1)."
+                f"Only a function can be decorated, not {function!r}. Write "
+                "@trainer.accelerator.on_process(process_index=1) above it."
             )
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            if here() or not self.use_distributed:
+            if is_selected() or not self.use_distributed:
                 return function(*args, **kwargs)
             return None
 
         return run
 
-    # --- exchanges, which all processes have to call
+    # Collectives, which all processes have to call.
 
-    def gather(self, tensor: Any) -> Any:
-        """Concatenate (nested) tensors of all processes along the first dimension, on every
-        process.
+    def gather(self, tensor: Tensors) -> Tensors:
+        """Concatenate tensors of all processes along the first dimension, on every process.
 
-        Shapes must be equal on all processes, see `pad_across_processes`. Scalars become vectors. A
-        single process gets its input back.
+        Args:
+            tensor: tensors, nested or not, of equal shapes on all processes; see
+                `pad_across_processes`. Scalars become vectors. A single process gets its input
+                back.
 
         Raises:
             TypeError: with several processes, `tensor` holds something other than tensors.
@@ -257,8 +277,8 @@ class Processes:
             return tensor
         return map_nested(all_gather, tensor)
 
-    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Reduce (nested) tensors over all processes; returns copies.
+    def reduce(self, tensor: Tensors, reduction: str = "sum", scale: float = 1.0) -> Tensors:
+        """Reduce tensors over all processes; return copies.
 
         Args:
             tensor: tensors, nested or not, of equal shapes on all processes.
@@ -271,22 +291,22 @@ class Processes:
         """
         if scale != 1.0:
             logger.warning(
-                "accelerator.reduce: scale=%s counts on TPUs only, and is left out here.", scale
+                "accelerator.reduce: scale=%s is ignored, as it applies to TPUs only.", scale
             )
-        return map_nested(functools.partial(self._reduce_one, reduction), tensor)
+        return map_nested(functools.partial(self._reduce_tensor, reduction), tensor)
 
-    def _reduce_one(self, reduction: str, leaf: Any) -> torch.Tensor:
-        leaf = require_tensor(leaf).clone()
+    def _reduce_tensor(self, reduction: str, leaf: object) -> torch.Tensor:
+        tensor = require_tensor(leaf).clone()
         if self.num_processes > 1:
-            dist.all_reduce(leaf, _REDUCTIONS[reduction])
+            dist.all_reduce(tensor, _REDUCTIONS[reduction])
             if reduction == "mean":
-                leaf /= self.num_processes
-        return leaf
+                tensor /= self.num_processes
+        return tensor
 
     def pad_across_processes(
-        self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
-    ) -> Any:
-        """Pad tensors along `dim` to the longest of all processes, so that they can be gathered.
+        self, tensor: Tensors, dim: int = 0, pad_index: int = 0, pad_first: bool = False
+    ) -> Tensors:
+        """Pad tensors to the longest of all processes along `dim`, so that they can be gathered.
 
         Args:
             tensor: tensors, nested or not; those without the dimension `dim` are returned

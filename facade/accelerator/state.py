@@ -12,11 +12,13 @@ from ..distributed.process_group import leave
 from .processes import DistributedType, Processes, fsdp_version
 
 if TYPE_CHECKING:
+    from torch.distributed.fsdp import StateDictType
+
     from ..arguments.fsdp_config import FSDPSettings
 
 
 class StateView(Processes):
-    """As `accelerate.state.AcceleratorState`, but without state: a view of the arguments.
+    """As `accelerate.state.AcceleratorState`, but only a view of the arguments.
 
     Args:
         args: the training arguments.
@@ -27,7 +29,7 @@ class StateView(Processes):
     initialized = True
     deepspeed_plugins = None
     torch_tp_plugin = None
-    device_mesh: Any = None
+    device_mesh = None
 
     backend: str | None = forwarded(
         "args.distributed_state.backend", "The backend of the process group, or None."
@@ -47,20 +49,21 @@ class StateView(Processes):
         """
         if self.args.deepspeed:
             raise NotImplementedError(
-                "trainer.accelerator.state.deepspeed_plugin: deepspeed shards only the model that "
-                "is trained. Leave deepspeed out, or use an adapter instead of a second model."
+                "trainer.accelerator.state.deepspeed_plugin is not supported: DeepSpeed shards "
+                "only the trained model. Train without deepspeed, or use an adapter instead of a "
+                "second model."
             )
 
     @property
     def fsdp_plugin(self) -> FSDPPlugin | None:
-        """Return the plugin with the settings of FSDP; None without FSDP."""
+        """Return a plugin with the settings of FSDP; None without FSDP."""
         settings = settings_of(self.args)
         if settings is None:
             return None
         return FSDPPlugin(settings)
 
-    def destroy_process_group(self, group: Any = None) -> None:
-        """Destroy a process group, by default that of all processes if there is one."""
+    def destroy_process_group(self, group: dist.ProcessGroup | None = None) -> None:
+        """Destroy a process group, by default that of all processes if it exists."""
         if group is None:
             leave()
         else:
@@ -81,23 +84,24 @@ class StateView(Processes):
         )
 
 
-_TYPES = {"full": "FULL_STATE_DICT", "sharded": "SHARDED_STATE_DICT"}
+_STATE_DICT_TYPES = {"full": "FULL_STATE_DICT", "sharded": "SHARDED_STATE_DICT"}
 
 
 class FSDPPlugin:
-    """As `accelerate.FullyShardedDataParallelPlugin`, without what shards a second model.
+    """As `accelerate.FullyShardedDataParallelPlugin`, but it cannot shard a second model.
 
     Args:
         settings: those of the training arguments.
 
     Raises:
-        NotImplementedError: for all other attributes, when they are read or set.
+        NotImplementedError: another attribute is read, or any is set.
     """
 
     __slots__ = ("_settings",)
     _settings: FSDPSettings
 
     def __init__(self, settings: FSDPSettings) -> None:
+        # Past the refusals of `__setattr__`.
         object.__setattr__(self, "_settings", settings)
 
     @property
@@ -108,30 +112,31 @@ class FSDPPlugin:
     @property
     def state_dict_type(self) -> str:
         """Return the form of checkpoints: `FULL_STATE_DICT` or `SHARDED_STATE_DICT`."""
-        return _TYPES[self._settings.state_dict_type]
+        return _STATE_DICT_TYPES[self._settings.state_dict_type]
 
-    def set_state_dict_type(self, state_dict_type: Any = None) -> None:
-        """Accept `FULL_STATE_DICT`: `save_model` writes whole weights in any case.
+    def set_state_dict_type(self, state_dict_type: StateDictType | str | None = None) -> None:
+        """Accept `FULL_STATE_DICT`, as `save_model` always writes whole weights.
 
         Args:
             state_dict_type: a name, or a `torch.distributed.fsdp.StateDictType`. None changes
                 nothing.
 
         Raises:
-            NotImplementedError: another form than whole weights or that of the arguments.
+            NotImplementedError: neither whole weights nor the form in the arguments.
         """
         if state_dict_type is None:
             return
         name = str(getattr(state_dict_type, "name", state_dict_type)).upper()
         if name not in ("FULL_STATE_DICT", self.state_dict_type):
             raise NotImplementedError(
-                f"fsdp_plugin.set_state_dict_type({name!r}): save_model writes whole weights, and "
-                "the form of checkpoints is fixed when a training begins: set "
-                "fsdp_config={'state_dict_type': ...} for it."
+                f"fsdp_plugin.set_state_dict_type({name!r}) is not supported: save_model always "
+                "writes whole weights. Set fsdp_config={'state_dict_type': ...} in "
+                "TrainingArguments for the form of checkpoints."
             )
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what is not here; names with two underscores are those that Python looks for."""
+        """Raise the error of an unsupported attribute."""
+        # Python itself looks for these, and expects an AttributeError.
         if name.startswith("__"):
             raise AttributeError(name)
         _refuse(name)
@@ -143,7 +148,7 @@ class FSDPPlugin:
 
 def _refuse(name: str) -> NoReturn:
     raise NotImplementedError(
-        f"trainer.accelerator.state.fsdp_plugin.{name}: fsdp shards only the model that is "
-        "trained. Set fsdp_config in the arguments for it. For a second model leave fsdp out, or "
-        "use an adapter instead of a second model."
+        f"trainer.accelerator.state.fsdp_plugin.{name} is not supported: FSDP shards only the "
+        "trained model, by fsdp_config of TrainingArguments. Train without fsdp, or use an adapter "
+        "instead of a second model."
     )

@@ -75,7 +75,7 @@ def test_invalid_reductions(accelerator, caplog):
     with pytest.raises(TypeError, match=r"There is a str .'text'."):
         accelerator.reduce(["text"])
     assert accelerator.reduce(torch.ones(1), scale=2.0) == 1.0
-    assert "scale=2.0 counts on TPUs only" in caplog.text
+    assert "scale=2.0 is ignored" in caplog.text
 
 
 def test_preparing_gives_back_what_it_was_given(accelerator):
