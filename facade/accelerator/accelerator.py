@@ -1,19 +1,17 @@
-"""The members of `accelerate.Accelerator` that Trainer scripts and subclasses use, over
-Lightning and torch.
-"""
+"""`Accelerator`, the object of `trainer.accelerator`, over Lightning and torch."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import nn
-from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.join import Join, Joinable
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
@@ -46,23 +44,61 @@ from .refusals import REFUSED, refusal
 from .state import StateView
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from ..arguments import TrainingArguments
+    from ..arguments.accelerator import AcceleratorConfig
     from ..strategies.strategy import Strategy
 
 
-class Accelerator(Processes):
-    """As `accelerate.Accelerator`, for the members that are used through `trainer.accelerator`.
+class AutocastHandler(Protocol):
+    """An object such as `accelerate.utils.AutocastKwargs`."""
 
-    Outside a run it prepares custom loops; while Lightning runs, `bind` connects it to the
-    strategy, so that `backward` scales and synchronises as strategy and precision plugin do.
-    Missing members raise an AttributeError with the reason and the alternative;
-    docs/user/accelerator.md lists them.
+    @property
+    def enabled(self) -> bool:
+        """Whether the block casts."""
+        ...
+
+    @property
+    def cache_enabled(self) -> bool | None:
+        """Whether casts of weights are cached; None for the setting of torch."""
+        ...
+
+
+class ProfileHandler(Protocol):
+    """An object such as `accelerate.utils.ProfileKwargs`."""
+
+    @property
+    def output_trace_dir(self) -> str | None:
+        """Folder for the trace of each process; None for no trace."""
+        ...
+
+    def build(self) -> torch.profiler.profile:
+        """Return the profiler."""
+        ...
+
+
+class SteppingInBackward(Protocol):
+    """An optimizer that steps in its own backward pass, such as LOMO."""
+
+    def fused_backward(self, loss: torch.Tensor, lr: float) -> None:
+        """Run the backward pass, and update each parameter in it."""
+        ...
+
+
+class Accelerator(Processes):
+    """As `accelerate.Accelerator`, for the members that scripts and libraries use.
+
+    Outside a run it prepares models and loaders for custom loops. For a run of Lightning, `bind`
+    connects it to the strategy, so that `backward` scales and synchronises as strategy and
+    precision plugin do. Unsupported members raise an AttributeError with the reason and the
+    alternative; docs/user/accelerator.md lists them.
 
     Args:
         args: the training arguments.
     """
 
-    # Members that have one value.
+    # Members with a fixed value.
     project_dir: str | None = None
     logging_dir: str | None = None
     delayed_fp8_autocast = False
@@ -72,19 +108,18 @@ class Accelerator(Processes):
     device_placement = True
     step_scheduler_with_optimizer = True
 
-    # Of a run of Lightning.
+    # State of a run of Lightning.
     strategy: Strategy = STRATEGY_OUTSIDE_OF_RUNS
     """Strategy of the current run, or of the last one."""
     micro_batch: MicroBatchLoss | None = None
-    """Weighs the loss of the micro-batch that the Trainer trains now; None outside of
-    `Trainer.training_step`.
-    """
+    """Weighs the loss of the current micro-batch; None outside of `Trainer.training_step`."""
     _backward: Callable[..., None] | None = None
-    _optimizer: Callable[[], Any] = staticmethod(lambda: None)
+    """The backward pass of the run."""
+    _optimizer_of_run: Callable[[], Optimizer | None] = staticmethod(lambda: None)
     _scaler: LossScaler | None = None
     _run_needs_no_scaler = False
 
-    # Of a custom loop.
+    # State of a custom loop.
     step = 0
     """Micro-batches since the last step at the end of a loader."""
     _open_windows = 0
@@ -134,22 +169,25 @@ class Accelerator(Processes):
     )
     is_fsdp2: bool = forwarded("state.is_fsdp2", "See `StateView.is_fsdp2`.")
     is_composable_parallelism_enabled: bool = forwarded("state.is_fsdp2", "As `is_fsdp2`.")
-    torch_device_mesh: Any = forwarded(
+    torch_device_mesh: DeviceMesh | None = forwarded(
         "strategy.device_mesh", "The device mesh of the running strategy, or None."
     )
 
     def __init__(self, args: TrainingArguments) -> None:
         super().__init__(args)
-        config: Any = args.accelerator_config
+        config = cast("AcceleratorConfig", args.accelerator_config)
         self.gradient_state = GradientState(dict(config.gradient_accumulation_kwargs or {}))
         self.apply_accumulation(args)
 
-        loading = config.to_dict()
-        loading["data_seed"] = args.data_seed
-        loading["use_stateful_dataloader"] = False
-        self.dataloader_config = SimpleNamespace(**loading)
+        # Scripts change these settings for the loaders that they prepare afterwards.
+        loader_settings = config.to_dict()
+        loader_settings["data_seed"] = args.data_seed
+        loader_settings["use_stateful_dataloader"] = False
+        self.dataloader_config = SimpleNamespace(**loader_settings)
 
         self.state = StateView(args)
+
+        # What was prepared.
         self._models: list[nn.Module] = []
         self._optimizers: list[PreparedOptimizer] = []
         self._schedulers: list[PreparedScheduler] = []
@@ -157,49 +195,53 @@ class Accelerator(Processes):
         export_precision(args)
 
     def apply_accumulation(self, args: TrainingArguments) -> None:
-        """Set the accumulation of the arguments; 1 as in later versions, where the Trainer
-        divides losses itself.
+        """Set the accumulation of the arguments.
+
+        It is 1 where a newer version of transformers is followed, whose Trainer divides losses.
         """
-        self.gradient_accumulation_steps = (
-            1 if followed().hides_accumulation else args.gradient_accumulation_steps
-        )
+        self.gradient_accumulation_steps = args.gradient_accumulation_steps
+        if followed().hides_accumulation:
+            self.gradient_accumulation_steps = 1
 
     def __getattr__(self, name: str) -> Any:
-        """Raise the error of a missing member; `hasattr` returns False."""
+        """Raise the error of an unsupported member; `hasattr` returns False."""
         raise refusal(name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         """Refuse members that would have no effect; allow attributes of subclasses and scripts."""
         if name in REFUSED and not hasattr(type(self), name):
             raise refusal(name)
         super().__setattr__(name, value)
 
-    def __deepcopy__(self, memo: Any) -> Accelerator:
-        """Return this object: there is one for each Trainer, as in the reference."""
+    def __deepcopy__(self, memo: dict[int, object]) -> Accelerator:
+        """Return this object: a Trainer has one accelerator, as in the reference."""
         return self
 
     def bind(
         self,
         backward: Callable[..., None] | None,
-        optimizer: Any = None,
+        optimizer: Callable[[], Optimizer | None] | None = None,
         strategy: Strategy | None = None,
     ) -> None:
         """Connect to a run of Lightning, or disconnect with None.
 
         Args:
-            backward: the backward pass of the run; None for torch's own.
+            backward: the backward pass of the run; None for that of torch.
             optimizer: returns the optimizer of the run.
             strategy: of the run; kept after it.
         """
         self._backward = backward
-        self._optimizer = optimizer or (lambda: None)
+        self._optimizer_of_run = optimizer or (lambda: None)
         self.strategy = strategy or self.strategy
-        self._run_needs_no_scaler = False  # what `scaler` reads
+
+        # Steps ask for the scaler, so a run without one answers from here. Reset first, as `scaler`
+        # reads it.
+        self._run_needs_no_scaler = False
         if strategy is not None:
             self._run_needs_no_scaler = self.scaler is None
 
     @property
-    def trackers(self) -> list[Any]:
+    def trackers(self) -> list[object]:
         """Return an empty list: the trackers of `report_to` are callbacks."""
         return []
 
@@ -207,16 +249,18 @@ class Accelerator(Processes):
 
     @property
     def multi_device(self) -> bool:
-        """Return whether there are several processes, each with its own device and the whole
-        model on it.
-        """
+        """Return whether several processes each have a device with the whole model on it."""
         return self.use_distributed and self.distributed_type.on_several_devices
 
     def maybe_context_parallel(
-        self, buffers: Any = None, buffer_seq_dims: Any = None, no_restore_buffers: Any = None
+        self,
+        buffers: list[torch.Tensor] | None = None,
+        buffer_seq_dims: list[int] | None = None,
+        no_restore_buffers: set[torch.Tensor] | None = None,
     ) -> contextlib.AbstractContextManager[Any]:
-        """Split sequences over ranks within the block (`cp_size`, `sp_size`); do nothing outside of
-        a training.
+        """Split sequences over ranks within the block, by `cp_size` or `sp_size`.
+
+        Outside of a training nothing is split.
 
         Args:
             buffers: tensors that are replaced in place by the part of this rank.
@@ -226,12 +270,13 @@ class Accelerator(Processes):
         return self.strategy.split_sequences(buffers, buffer_seq_dims, no_restore_buffers)
 
     @contextlib.contextmanager
-    def profile(self, profile_handler: Any = None) -> Iterator[Any]:
+    def profile(
+        self, profile_handler: ProfileHandler | None = None
+    ) -> Iterator[torch.profiler.profile]:
         """Profile the block with torch's profiler.
 
         Args:
-            profile_handler: object like `accelerate.utils.ProfileKwargs`, with `build()` and
-                `output_trace_dir`, the folder for the trace of each process.
+            profile_handler: settings; None for the defaults of torch, without a trace.
         """
         if profile_handler is None:
             with torch.profiler.profile() as profiler:
@@ -243,24 +288,28 @@ class Accelerator(Processes):
         folder = profile_handler.output_trace_dir
         if folder is not None:
             os.makedirs(folder, exist_ok=True)
-            profiler.export_chrome_trace(os.path.join(folder, f"profile_{self.process_index}.json"))
+            path = os.path.join(folder, f"profile_{self.process_index}.json")
+            profiler.export_chrome_trace(path)
             self.wait_for_everyone()
 
     def end_training(self) -> None:
         """Destroy the process group at the end of a custom loop; no collective may follow."""
         self.state.destroy_process_group()
 
-    # --- loaders that are read
+    # Metrics.
 
-    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """As `gather`, without the samples that pad the last batch of a loader, and with each batch
-        once.
+    def gather_for_metrics(self, input_data: object, use_gather_object: bool = False) -> Any:
+        """As `gather`, but without repeated samples.
+
+        Those are the padding of the last batch of a loader, and the batches that several processes
+        share.
 
         Args:
             input_data: tensors, nested or not. Other objects are pickled and joined by
                 `join_objects`, which unlike the reference joins the values of dicts.
             use_gather_object: pickle tensors, too, so that their shapes may differ.
         """
+        # One of the processes that share a batch counts.
         are_objects = use_gather_object or not has_only_tensors(input_data)
         copies = copies_of_batches(self.args)
         if self.num_processes == 1:
@@ -270,28 +319,26 @@ class Accelerator(Processes):
         else:
             gathered = map_nested(functools.partial(all_gather, every=copies), input_data)
 
-        # The last batch may be padded with repeated samples.
+        # The last batch may be padded.
         samples = self.remainder
         if samples <= 0 or not self.end_of_dataloader:
             return gathered
         if not are_objects:
-            return _truncate(gathered, samples)
+            return _first_samples(gathered, samples)
         if self.num_processes == 1:
             return gathered
         return cut_objects(gathered, samples)
 
     @contextlib.contextmanager
     def keep_loader_position(self) -> Iterator[None]:
-        """Restore `end_of_dataloader` and `remainder` after another loader was read in the
-        block.
-        """
-        known = self.gradient_state.loader_end
+        """Restore `end_of_dataloader` and `remainder` after the block has read another loader."""
+        loader_end = self.gradient_state.loader_end
         try:
             yield
         finally:
-            self.gradient_state.loader_end = known
+            self.gradient_state.loader_end = loader_end
 
-    # --- backward pass
+    # Backward pass.
 
     @property
     def in_run(self) -> bool:
@@ -313,10 +360,10 @@ class Accelerator(Processes):
 
     def renew_scaler(self) -> LossScaler | None:
         """Replace the scaler, keeping the scale, to drop the state of an interrupted step."""
-        last = self.scaler
-        if last is not None:
+        old_scaler = self.scaler
+        if old_scaler is not None:
             self._scaler = LossScaler(self.device.type)
-            self._scaler.load_state_dict(last.state_dict())
+            self._scaler.load_state_dict(old_scaler.state_dict())
         return self.scaler
 
     @property
@@ -326,22 +373,27 @@ class Accelerator(Processes):
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
-        """Return whether fp16 skipped the last optimizer step; False for fused optimizers, which
-        skip it themselves.
+        """Return whether fp16 skipped the last optimizer step.
+
+        False for fused optimizers, which skip it themselves.
         """
+        # A custom loop.
         if not self.in_run and self._optimizers:
             return any(optimizer.step_was_skipped for optimizer in self._optimizers)
+
+        # A run: an engine such as DeepSpeed knows, or else the scaler.
         if self.strategy.step_was_skipped is not None:
             return self.strategy.step_was_skipped
         scaler = self.scaler
         return scaler is not None and scaler.step_was_skipped
 
-    def autocast(self, autocast_handler: Any = None) -> contextlib.AbstractContextManager[Any]:
+    def autocast(
+        self, autocast_handler: AutocastHandler | None = None
+    ) -> contextlib.AbstractContextManager[Any]:
         """Return the autocast context of the model's forward passes, for other code.
 
         Args:
-            autocast_handler: object like `accelerate.utils.AutocastKwargs`, with `enabled` and
-                `cache_enabled`.
+            autocast_handler: settings; None casts, and caches as torch does.
         """
         dtype = HALF.get(PRECISIONS[self.mixed_precision])
         if dtype is None:
@@ -369,7 +421,7 @@ class Accelerator(Processes):
             learning_rate: for optimizers that step in the backward pass, such as LOMO.
             kwargs: for `torch.Tensor.backward`.
         """
-        # Weight of this micro-batch.
+        # The weight of this micro-batch.
         if self._open_windows and not self.in_run:
             loss = loss / self.gradient_accumulation_steps
         elif self.micro_batch is not None:
@@ -377,20 +429,23 @@ class Accelerator(Processes):
             loss = self.micro_batch.weigh(loss)
 
         # An optimizer that steps in the backward pass gets the learning rate.
-        stepping: Any = None
+        stepping_optimizer = None
         if learning_rate is not None:
-            stepping = self._stepping_in_backward()
-        if stepping is not None:
+            stepping_optimizer = self._optimizer_stepping_in_backward()
+        if stepping_optimizer is not None:
             kwargs["learning_rate"] = learning_rate
 
+        # A run: Lightning's strategy and precision plugin.
         if self._backward is not None:
             self._backward(loss, **kwargs)
             return
-        if stepping is not None:
-            stepping.fused_backward(loss, learning_rate)
+
+        # A custom loop.
+        if stepping_optimizer is not None and learning_rate is not None:
+            stepping_optimizer.fused_backward(loss, learning_rate)
             return
 
-        # A custom loop, whose prepared optimizers unscale.
+        # The loss is scaled only if prepared optimizers unscale the gradients.
         if self._optimizers and not self._run_needs_no_scaler:
             scaler = self.scaler
             if scaler is not None:
@@ -403,30 +458,32 @@ class Accelerator(Processes):
         Raises:
             ValueError: no learning rate, or no such optimizer.
         """
-        if learning_rate is None or self._stepping_in_backward() is None:
+        if learning_rate is None or self._optimizer_stepping_in_backward() is None:
             raise ValueError(
-                "lomo_backward needs a learning_rate, and an optimizer such as that of "
-                "optim='lomo'."
+                f"lomo_backward needs a learning_rate (it is {learning_rate!r}) and an optimizer "
+                "that steps in the backward pass, such as that of optim='lomo'."
             )
         self.backward(loss, learning_rate=learning_rate)
 
     @property
     def has_lomo_optimizer(self) -> bool:
         """Return whether the optimizer steps in the backward pass."""
-        return self._stepping_in_backward() is not None
+        return self._optimizer_stepping_in_backward() is not None
 
-    def _stepping_in_backward(self) -> Any:
-        optimizers = [self._optimizer(), *(prepared.optimizer for prepared in self._optimizers)]
+    def _optimizer_stepping_in_backward(self) -> SteppingInBackward | None:
+        optimizers = [self._optimizer_of_run()]
+        for prepared in self._optimizers:
+            optimizers.append(prepared.optimizer)
         for optimizer in optimizers:
             if steps_in_backward(optimizer):
-                return optimizer
+                return cast("SteppingInBackward", optimizer)
         return None
 
     @contextlib.contextmanager
     def accumulate(self, *models: nn.Module) -> Iterator[None]:
         """Accumulate gradients in a custom loop: synchronise and step at the end of a window.
 
-        Without effect in a training, where the Trainer counts.
+        No effect in a training, where the Trainer counts micro-batches.
 
         Args:
             models: models whose gradients stay local until the end of the window.
@@ -444,9 +501,10 @@ class Accelerator(Processes):
             self.step += 1
             self.sync_gradients = self.step % state.num_steps == 0
 
-        exchanges = self.sync_gradients or (self.use_distributed and self.sync_each_batch)
+        # Within the window gradients stay local, unless each micro-batch exchanges them.
+        synchronizes = self.sync_gradients or (self.use_distributed and self.sync_each_batch)
         with contextlib.ExitStack() as stack:
-            if not exchanges:
+            if not synchronizes:
                 for model in models:
                     stack.enter_context(self.no_sync(model))
             self._open_windows += 1
@@ -461,8 +519,7 @@ class Accelerator(Processes):
 
     @contextlib.contextmanager
     def trigger_sync_in_backward(self, model: nn.Module) -> Iterator[None]:
-        """Synchronise gradients in the next backward pass, although the forward passes ran in
-        `no_sync`.
+        """Synchronise gradients in the next backward pass, despite forward passes in `no_sync`.
 
         Args:
             model: a DistributedDataParallel, or the model of the run inside one; others are
@@ -472,72 +529,89 @@ class Accelerator(Processes):
         if not isinstance(wrapper, nn.parallel.DistributedDataParallel):
             yield
             return
-        names = ("require_backward_grad_sync", "require_forward_param_sync")
-        before = {name: getattr(wrapper, name) for name in names}
-        for name in names:
-            setattr(wrapper, name, True)
+
+        # The forward passes have left the reducer unprepared.
+        backward_sync = wrapper.require_backward_grad_sync
+        forward_sync = wrapper.require_forward_param_sync
+        wrapper.require_backward_grad_sync = True
+        wrapper.require_forward_param_sync = True
         wrapper.reducer.prepare_for_backward([])
         try:
             yield
         finally:
-            for name, value in before.items():
-                setattr(wrapper, name, value)
+            wrapper.require_backward_grad_sync = backward_sync
+            wrapper.require_forward_param_sync = forward_sync
 
-    def unscale_gradients(self, optimizer: Any = None) -> None:
-        """Divide gradients by the loss scale of fp16; idempotent within a step, no effect in other
-        precisions.
+    def unscale_gradients(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
+        """Divide gradients by the loss scale of fp16; no effect in other precisions.
+
+        Further calls within a step have no effect.
 
         Args:
             optimizer: one optimizer or several; by default that of the run, or all prepared ones.
         """
+        # Before the first loss is scaled, the scaler has no scale.
         scaler = self.scaler
-        # None: nothing has been scaled yet
         if scaler is None or getattr(scaler, "_scale", True) is None:
             return
 
         if optimizer is None:
-            optimizer = self._optimizer()
+            optimizer = self._optimizer_of_run()
         if optimizer is None:
             optimizer = self._optimizers
-        optimizers = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
-        for one in optimizers:
-            scaler.unscale_(one.optimizer if isinstance(one, PreparedOptimizer) else one)
+        if not isinstance(optimizer, (list, tuple)):
+            optimizer = [cast("Optimizer", optimizer)]
+
+        # The scaler knows an optimizer by its parameters, which the wrapped one has.
+        for each in optimizer:
+            if isinstance(each, PreparedOptimizer):
+                scaler.unscale_(each.optimizer)
+            else:
+                scaler.unscale_(each)
 
     def clip_grad_norm_(
-        self, parameters: Any, max_norm: float, norm_type: float = 2
+        self,
+        parameters: torch.Tensor | Iterable[torch.Tensor],
+        max_norm: float,
+        norm_type: float = 2,
     ) -> torch.Tensor:
-        """Unscale gradients and clip them to `max_norm`; returns the norm before clipping.
+        """Unscale gradients and clip them to `max_norm`; return the norm before clipping.
 
         With sharded gradients this is a collective, and the norm is global. DeepSpeed clips within
         its step, to `max_grad_norm` of the arguments; then this returns the norm of the last step.
         """
         if not self._run_needs_no_scaler:
             self.unscale_gradients()
-        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        return self.strategy.clip_grad_norm(parameters, max_norm, norm_type)
+        if isinstance(parameters, torch.Tensor):
+            parameters = [parameters]
+        return self.strategy.clip_grad_norm(list(parameters), max_norm, norm_type)
 
-    def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
+    def clip_grad_value_(
+        self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float
+    ) -> None:
         """Unscale gradients and clamp their values to `clip_value`, also sharded ones.
 
         Raises:
             NotImplementedError: DeepSpeed holds the gradients.
         """
         self.unscale_gradients()
-        parameters = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+        if isinstance(parameters, torch.Tensor):
+            parameters = [parameters]
         self.strategy.clip_grad_values(parameters, clip_value)
 
-    # --- custom loops
+    # Custom loops.
 
     def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
-        """Prepare models, optimizers, schedules and loaders, each by its own method; return others
-        unchanged.
+        """Prepare models, optimizers, schedules and loaders, each by its own method.
+
+        Other objects are returned unchanged.
 
         Args:
             args: the objects; several are returned as a tuple in their order.
             device_placement: for each of them, whether it is moved to the device.
 
         Raises:
-            ValueError: `device_placement` has another length, or a model lies on several devices.
+            ValueError: `device_placement` has another length, or a model is on several devices.
         """
         placements: list[bool | None] = [None] * len(args)
         if device_placement is not None:
@@ -545,7 +619,7 @@ class Accelerator(Processes):
 
         prepared = []
         for unprepared, placement in zip(args, placements, strict=True):
-            prepared.append(self._prepare_one(unprepared, placement))
+            prepared.append(self._prepare_object(unprepared, placement))
 
         # Schedules last: each looks for its optimizer among the prepared ones.
         for index, item in enumerate(prepared):
@@ -556,7 +630,7 @@ class Accelerator(Processes):
             return prepared[0]
         return tuple(prepared)
 
-    def _prepare_one(self, unprepared: Any, device_placement: bool | None) -> Any:
+    def _prepare_object(self, unprepared: object, device_placement: bool | None) -> object:
         if isinstance(unprepared, DataLoader):
             return self.prepare_data_loader(unprepared, device_placement=device_placement)
         if isinstance(unprepared, nn.Module):
@@ -568,31 +642,30 @@ class Accelerator(Processes):
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
-        """Move a model to the device, cast its forward passes, and wrap it in
-        `DistributedDataParallel`.
+        """Move a model to the device, cast its forward passes, and wrap it for several processes.
 
-        The model of a training, which Lightning prepares, and sharded models are returned
-        unchanged.
+        The wrapper is `DistributedDataParallel`. The model of a training, which Lightning prepares,
+        and sharded models are returned unchanged.
 
         Args:
             model: any model; its mode is kept.
             device_placement: False leaves it on its device.
-            evaluation_mode: do not wrap it: it is not trained.
+            evaluation_mode: do not wrap it, as it is not trained.
 
         Raises:
-            ValueError: several processes, and the model lies on several devices.
+            ValueError: several processes, and the model is on several devices.
             NotImplementedError: it would have to be sharded for a custom loop.
         """
-        is_of_run = self.strategy.is_running and self.strategy.is_trained_model(model)
-        if is_of_run or sharding.is_sharded(model) or model in self._models:
+        is_trained_in_run = self.strategy.is_running and self.strategy.is_trained_model(model)
+        if is_trained_in_run or sharding.is_sharded(model) or model in self._models:
             return model
 
         # Device.
         is_on_several = self.verify_device_map(model)
         if is_on_several and self.num_processes > 1:
             raise ValueError(
-                "The model lies on several devices: start one process, or load it without "
-                "device_map."
+                "The model is on several devices. Start a single process, or load the model "
+                "without device_map."
             )
         if device_placement is not False and not is_on_several:
             model = model.to(self.device)
@@ -602,9 +675,9 @@ class Accelerator(Processes):
             start_casting(model, self.autocast)
 
         # Exchange of gradients.
-        is_trained = not evaluation_mode and any(
-            parameter.requires_grad for parameter in model.parameters()
-        )
+        is_trained = False
+        if not evaluation_mode:
+            is_trained = any(parameter.requires_grad for parameter in model.parameters())
         if is_trained and self.num_processes > 1:
             model = choose(self.args, find_unused_parameters=False).wrap(model, self.device)
         self._models.append(model)
@@ -614,23 +687,25 @@ class Accelerator(Processes):
         self,
         data_loader: DataLoader,
         device_placement: bool | None = None,
-        slice_fn_for_dispatch: Any = None,
+        slice_fn_for_dispatch: object = None,
     ) -> DataLoader:
         """Shard a loader over the processes, in an order that depends on seed and epoch.
 
         While it is iterated, `gather_for_metrics` drops the samples that pad the last batch.
 
         Args:
-            data_loader: a torch DataLoader. Loaders of the Trainer are returned unchanged, and in
-                one process those with an iteration of their own.
+            data_loader: a torch DataLoader. Loaders of the Trainer are returned unchanged, as are,
+                in a single process, those that override the iteration of torch.
             device_placement: False does not move batches to the device.
-            slice_fn_for_dispatch: not used: a batch is read for one process.
+            slice_fn_for_dispatch: ignored: process 0 reads whole batches for the others, so no
+                batch is sliced.
 
         Raises:
             NotImplementedError: several processes, and the loader yields samples instead of
                 batches.
         """
-        loader = prepared_loader(self, data_loader, placed=device_placement is not False)
+        moves_batches = device_placement is not False
+        loader = prepared_loader(self, data_loader, moves_batches=moves_batches)
         if not any(loader is prepared for prepared in self._dataloaders):
             self._dataloaders.append(loader)
         return loader
@@ -638,8 +713,7 @@ class Accelerator(Processes):
     def prepare_optimizer(
         self, optimizer: Optimizer, device_placement: bool | None = None
     ) -> PreparedOptimizer:
-        """Wrap an optimizer so that it steps at the end of an `accumulate` window, see
-        `PreparedOptimizer`.
+        """Wrap an optimizer so that it steps at the end of a window; see `PreparedOptimizer`.
 
         Args:
             optimizer: any; prepared ones are returned unchanged.
@@ -647,6 +721,8 @@ class Accelerator(Processes):
         """
         if isinstance(optimizer, PreparedOptimizer):
             return optimizer
+
+        # Loading a state moves it to the device of the parameters.
         if device_placement is not False and optimizer.state:
             optimizer.load_state_dict(optimizer.state_dict())
 
@@ -654,17 +730,18 @@ class Accelerator(Processes):
         self._optimizers.append(prepared)
         return prepared
 
-    def prepare_scheduler(self, scheduler: Any) -> PreparedScheduler:
-        """Wrap a schedule so that it steps with its prepared optimizer, see `PreparedScheduler`."""
+    def prepare_scheduler(self, scheduler: LRScheduler | PreparedScheduler) -> PreparedScheduler:
+        """Wrap a schedule so that it steps with its optimizer; see `PreparedScheduler`."""
         if isinstance(scheduler, PreparedScheduler):
             return scheduler
 
-        # It may have been made for the optimizer, or for the prepared one; else it follows all of
-        # them.
+        # The schedule may have been created for the optimizer, or for the prepared one. Without one
+        # of them it steps with all prepared optimizers.
         scheduled = getattr(scheduler, "optimizer", None)
-        optimizers = [
-            one for one in self._optimizers if scheduled is one or scheduled is one.optimizer
-        ]
+        optimizers: list[PreparedOptimizer] = []
+        for optimizer in self._optimizers:
+            if scheduled is optimizer or scheduled is optimizer.optimizer:
+                optimizers.append(optimizer)
         if not optimizers:
             optimizers = list(self._optimizers)
 
@@ -672,27 +749,27 @@ class Accelerator(Processes):
         self._schedulers.append(prepared)
         return prepared
 
-    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
+    def skip_first_batches(self, dataloader: DataLoader, num_batches: int = 0) -> DataLoader:
         """Return a loader without its first batches; those of a map-style dataset are not read."""
         return loader_after(dataloader, num_batches)
 
     @contextlib.contextmanager
     def join_uneven_inputs(
-        self, joinables: list[Any], even_batches: bool | None = None
+        self, joinables: list[Joinable], even_batches: bool | None = None
     ) -> Iterator[None]:
         """Allow uneven numbers of batches: finished processes shadow the collectives of the others.
 
-        Unlike in the reference, on the CPU too.
+        Unlike in the reference, this works on the CPU too.
 
         Args:
             joinables: the prepared models.
-            even_batches: of the prepared loaders within the block; by default that of the
-                accelerator.
+            even_batches: replaces that of the prepared loaders within the block.
         """
         if self.num_processes == 1:
             yield
             return
 
+        # Where the last round is padded, all processes have equally many batches.
         are_even = self.even_batches
         if even_batches is not None:
             are_even = even_batches
@@ -706,22 +783,28 @@ class Accelerator(Processes):
             yield
             return
 
-        samplers: list[Any] = [loader.batch_sampler for loader in self._dataloaders]
+        samplers = [loader.batch_sampler for loader in self._dataloaders]
         if not all(hasattr(sampler, "even_batches") for sampler in samplers):
             logger.warning(
-                "even_batches=%s changes nothing for streams, and where process 0 reads.",
+                "even_batches=%s has no effect on streams, or with dispatch_batches=True.",
                 even_batches,
             )
         with rounds_filled(samplers, even_batches):
             yield
 
     def verify_device_map(self, model: nn.Module) -> bool:
-        """Return whether a model, or a part of it, lies on several devices (`device_map`)."""
-        return any(len(getattr(module, "hf_device_map", ())) > 1 for module in model.modules())
+        """Return whether a model, or a part of it, is on several devices (`device_map`)."""
+        for module in model.modules():
+            device_map = getattr(module, "hf_device_map", ())
+            if len(device_map) > 1:
+                return True
+        return False
 
-    def free_memory(self, *objects: Any) -> list[None]:
-        """Release prepared objects and the cached memory of the device; returns a None for each
-        argument.
+    def free_memory(self, *objects: object) -> list[None]:
+        """Release prepared objects and the cached memory of the device.
+
+        Returns:
+            A None for each argument, to assign to the variables of the script.
         """
         self._models.clear()
         self._optimizers.clear()
@@ -734,7 +817,7 @@ class Accelerator(Processes):
 
     clear = free_memory
 
-    # --- models and files
+    # Models and files.
 
     def unwrap_model(
         self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
@@ -743,8 +826,8 @@ class Accelerator(Processes):
 
         Args:
             model: wrapped or not.
-            keep_fp32_wrapper: False also removes the casts of forward passes that `prepare` added,
-                but not of a run.
+            keep_fp32_wrapper: False also removes the casts of forward passes that `prepare` added;
+                those of a run stay.
             keep_torch_compile: False also unwraps `torch.compile`. Otherwise a compiled model stays
                 compiled; unlike in the reference, `model` is not modified.
         """
@@ -754,13 +837,15 @@ class Accelerator(Processes):
         if inspection.inside_compiled(model) is None or not keep_torch_compile:
             return inner
 
+        # A wrapper inside the compiled model was removed, so the inner model gets the same
+        # compilation. The class is private to torch.
         compiled: Any = model
         if compiled._orig_mod is inner:
             return compiled
         return type(compiled)(inner, compiled.dynamo_ctx)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
-        """Return the full state dict of a model under the names of the unwrapped one.
+        """Return the full state dict of a model, with the names of the unwrapped one.
 
         With sharded weights this is a collective: process 0 gets them in host memory, the others an
         empty dict.
@@ -776,22 +861,24 @@ class Accelerator(Processes):
             model = inspection.unwrap_model(model)
         return model.state_dict()
 
-    def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
+    def save(self, obj: object, f: StrPath | IO[bytes], safe_serialization: bool = False) -> None:
         """Write an object to a file, on the saving process only.
 
         Args:
-            obj: anything `torch.save` takes; with `safe_serialization`, tensors by name.
+            obj: any object for `torch.save`; with `safe_serialization`, tensors by name.
             f: path; for torch's format also an open file.
             safe_serialization: write safetensors. Tensors that share memory are written once.
         """
-        if not self._writes:
+        if not self._is_saving_process:
             return
-        if safe_serialization:
-            from safetensors.torch import save_file
-
-            save_file(separate_tied_weights(obj)[0], f, metadata={"format": "pt"})
-        else:
+        if not safe_serialization:
             torch.save(obj, f)
+            return
+
+        from safetensors.torch import save_file
+
+        tensors, _ = separate_tied_weights(cast("Mapping[str, torch.Tensor]", obj))
+        save_file(tensors, cast("StrPath", f), metadata={"format": "pt"})
 
     def save_model(
         self,
@@ -800,22 +887,25 @@ class Accelerator(Processes):
         max_shard_size: int | str = "10GB",
         safe_serialization: bool = True,
     ) -> None:
-        """Write the weights of a model, not its configuration, to a folder, on the saving process
-        only.
+        """Write the weights of a model to a folder, on the saving process only.
+
+        The configuration of the model is not written.
 
         Args:
             model: wrapped or not; with a sharded one this is a collective.
             save_directory: created if missing; older weight shards in it are removed.
             max_shard_size: of a file, in bytes or such as "5GB"; larger weights are split, with an
                 index.
-            safe_serialization: `model.safetensors`, otherwise `pytorch_model.bin`.
+            safe_serialization: write `model.safetensors`; with False `pytorch_model.bin`.
 
         Raises:
             RuntimeError: some weights are on the meta device.
         """
+        # All processes gather, and one writes.
         weights = self.get_state_dict(model)
-        if not self._writes:
+        if not self._is_saving_process:
             return
+
         from huggingface_hub import save_torch_state_dict
 
         # safetensors holds a shared tensor once: the other names of tied weights go into the
@@ -835,20 +925,20 @@ class Accelerator(Processes):
         )
 
     @property
-    def _writes(self) -> bool:
-        return self.is_local_main_process if self.args.save_on_each_node else self.is_main_process
+    def _is_saving_process(self) -> bool:
+        if self.args.save_on_each_node:
+            return self.is_local_main_process
+        return self.is_main_process
 
     @property
     def should_save_model(self) -> bool:
-        """Return whether this process has to call `save_model`; True on all if weights may be
-        sharded.
-        """
+        """Return whether this process has to call `save_model`; all if weights may be sharded."""
         return self.is_local_main_process or self.args.parallelism_config is not None
 
 
-def _truncate(gathered: Any, samples: int) -> Any:
-    """Return the first samples of each tensor; unchanged if one is a scalar."""
+def _first_samples(tensors: Any, samples: int) -> Any:
+    """Return the first samples of each tensor; all are unchanged if one is a scalar."""
     try:
-        return map_nested(lambda leaf: leaf[:samples], gathered)
+        return map_nested(lambda tensor: tensor[:samples], tensors)
     except IndexError:
-        return gathered
+        return tensors

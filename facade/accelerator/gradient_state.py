@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...lightning_modules.data.epoch_loader import EpochLoader
 
 
-def _setting(name: str, default: Any, doc: str) -> Any:
-    """Return a property that is an item of `plugin_kwargs`."""
+def _setting(name: str, default: object, doc: str) -> Any:
+    """Return a property that reads and writes an item of `plugin_kwargs`."""
 
-    def write(self: GradientState, value: Any) -> None:
+    def read(self: GradientState) -> object:
+        return self.plugin_kwargs.get(name, default)
+
+    def write(self: GradientState, value: object) -> None:
         self.plugin_kwargs[name] = value
 
-    return property(lambda self: self.plugin_kwargs.get(name, default), write, doc=doc)
+    return property(read, write, doc=doc)
 
 
 class GradientState:
-    """As `accelerate.state.GradientState`, but one object per accelerator instead of shared state.
+    """As `accelerate.state.GradientState`, but each accelerator has its own state.
 
     Args:
         settings: any of `num_steps`, `adjust_scheduler`, `sync_with_dataloader` and
@@ -25,13 +31,15 @@ class GradientState:
 
     initialized = True
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, object]) -> None:
         self.plugin_kwargs = settings
         self.sync_gradients = True
-        self._loaders: list[weakref.ref[Any]] = []
+        self._active_loaders: list[weakref.ref[EpochLoader]] = []
+        """The prepared loaders being read, the innermost last."""
         self.loader_end: tuple[bool, int] | None = None
-        """`end_of_dataloader` and `remainder` as set by an evaluation; None to read them from
-        the active loader.
+        """`end_of_dataloader` and `remainder` as an evaluation, or a script, has set them.
+
+        None to read them from the active loader.
         """
 
     num_steps: int = _setting("num_steps", 1, "The micro-batches in a window of `accumulate`.")
@@ -42,19 +50,21 @@ class GradientState:
         "sync_with_dataloader", True, "The last batch of a loader ends a window."
     )
     sync_each_batch: bool = _setting(
-        "sync_each_batch", False, "Gradients are synchronised in each micro-batch."
+        "sync_each_batch", False, "Gradients are synchronised after each micro-batch."
     )
 
     @property
-    def dataloader_references(self) -> list[Any]:
+    def dataloader_references(self) -> list[EpochLoader | None]:
         """Return None followed by the prepared loaders being read, the innermost last."""
-        return [
-            None,
-            *(loader for reference in self._loaders if (loader := reference()) is not None),
-        ]
+        loaders: list[EpochLoader | None] = [None]
+        for reference in self._active_loaders:
+            loader = reference()
+            if loader is not None:
+                loaders.append(loader)
+        return loaders
 
     @property
-    def active_dataloader(self) -> Any:
+    def active_dataloader(self) -> EpochLoader | None:
         """Return the innermost prepared loader being read, or None."""
         return self.dataloader_references[-1]
 
@@ -68,44 +78,52 @@ class GradientState:
         """Return whether the current batch is the last one of its loader."""
         if self.loader_end is not None:
             return self.loader_end[0]
-        return self.in_dataloader and self.active_dataloader.end_of_loader
+        loader = self.active_dataloader
+        return loader is not None and loader.end_of_loader
 
     @end_of_dataloader.setter
-    def end_of_dataloader(self, ends: bool) -> None:
-        self.loader_end = ends, self.remainder
+    def end_of_dataloader(self, is_last_batch: bool) -> None:
+        self.loader_end = (is_last_batch, self.remainder)
 
     @property
     def remainder(self) -> int:
-        """Return the samples in the last round of the loader if that is not full; 0 if it is, -1
-        if unknown.
-        """
+        """Return the samples in the last round of the loader: 0 if it is full, -1 if unknown."""
         if self.loader_end is not None:
             return self.loader_end[1]
-        return self.active_dataloader.remainder if self.in_dataloader else -1
+        loader = self.active_dataloader
+        if loader is None:
+            return -1
+        return loader.remainder
 
     @remainder.setter
     def remainder(self, samples: int) -> None:
-        self.loader_end = self.end_of_dataloader, samples
+        self.loader_end = (self.end_of_dataloader, samples)
 
-    def enter_loader(self, loader: Any) -> None:
-        """Make a prepared loader that yields a batch the active one."""
+    def enter_loader(self, loader: EpochLoader) -> None:
+        """Make a prepared loader, which yields a batch, the active one."""
         self.loader_end = None
         if self.active_dataloader is not loader:
+            # It may be an outer loader whose inner loop was left early.
             self.exit_loader(loader)
-            self._loaders.append(weakref.ref(loader))
+            self._active_loaders.append(weakref.ref(loader))
 
-    def exit_loader(self, loader: Any) -> None:
-        """Remove an exhausted loader from the active ones."""
+    def exit_loader(self, loader: EpochLoader) -> None:
+        """Remove an exhausted loader from the active ones, and those that no longer exist."""
         self.loader_end = None
-        self._loaders = [one for one in self._loaders if one() not in (None, loader)]
+        still_active: list[weakref.ref[EpochLoader]] = []
+        for reference in self._active_loaders:
+            if reference() not in (None, loader):
+                still_active.append(reference)
+        self._active_loaders = still_active
 
     def _set_sync_gradients(self, sync_gradients: bool) -> None:
-        """Set `sync_gradients` by the reference's private name, which Trainer subclasses call."""
+        """Set `sync_gradients`; subclasses of the Trainer call this private name."""
         self.sync_gradients = sync_gradients
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
-        loader = f"end_of_dataloader={self.end_of_dataloader}, remainder={self.remainder}"
         return (
-            f"GradientState(sync_gradients={self.sync_gradients}, {loader}, {self.plugin_kwargs})"
+            f"GradientState(sync_gradients={self.sync_gradients}, "
+            f"end_of_dataloader={self.end_of_dataloader}, remainder={self.remainder}, "
+            f"{self.plugin_kwargs})"
         )

@@ -1,11 +1,13 @@
-"""What `Accelerator.prepare` returns: optimizers and schedules that step at the end of a window,
-sharded loaders.
+"""What `Accelerator.prepare` returns: optimizers, schedules and sharded loaders.
+
+Optimizers and schedules step at the end of an accumulation window.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -17,16 +19,49 @@ from ...lightning_modules.optim import steps_in_backward
 from ..arguments.parallelism import ways_of_sharing
 from ..distributed.process import forwarded
 
+if TYPE_CHECKING:
+    from types import SimpleNamespace
+
+    import torch
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from ...lightning_modules.internals.precision import LossScaler
+    from ..arguments import TrainingArguments
+    from ..arguments.accelerator import AcceleratorConfig
+    from .gradient_state import GradientState
+
+
+class ReadableAccelerator(Protocol):
+    """The members of `Accelerator` that prepared objects read."""
+
+    args: TrainingArguments
+    device: torch.device
+    num_processes: int
+    dataloader_config: SimpleNamespace
+    split_batches: bool
+    even_batches: bool
+    gradient_state: GradientState
+    sync_gradients: bool
+
+    @property
+    def in_run(self) -> bool:
+        """Whether Lightning runs."""
+        ...
+
+    @property
+    def scaler(self) -> LossScaler | None:
+        """The loss scaler of fp16."""
+        ...
+
 
 class PreparedOptimizer(Optimizer):
-    """As `accelerate.optimizer.AcceleratedOptimizer`: steps and clears gradients at the end of an
-    `accumulate` window.
+    """As `accelerate.optimizer.AcceleratedOptimizer`: steps at the end of a window.
 
-    While Lightning runs it only delegates.
+    Gradients are cleared then, too. While Lightning runs it only delegates.
 
     Args:
         optimizer: the wrapped optimizer; other attributes are delegated to it.
-        accelerator: gives the end of windows, and the loss scaler of fp16.
+        accelerator: tells when a window ends, and has the loss scaler of fp16.
     """
 
     state: Any = forwarded("optimizer.state", "See `torch.optim.Optimizer`.", writable=True)
@@ -44,7 +79,8 @@ class PreparedOptimizer(Optimizer):
         "optimizer.load_state_dict", "Load into the wrapped optimizer."
     )
 
-    def __init__(self, optimizer: Optimizer, accelerator: Any) -> None:
+    def __init__(self, optimizer: Optimizer, accelerator: ReadableAccelerator) -> None:
+        # Without the constructor of torch: all state is in the wrapped optimizer.
         self.optimizer = optimizer
         self.accelerator = accelerator
         self.step_was_skipped = False
@@ -57,23 +93,37 @@ class PreparedOptimizer(Optimizer):
 
     def train(self) -> None:
         """Switch an optimizer with two modes, such as a schedule-free one, to training."""
-        getattr(self.optimizer, "train", lambda: None)()
+        switch = getattr(self.optimizer, "train", None)
+        if switch is not None:
+            switch()
 
     def eval(self) -> None:
         """Switch to evaluation, see `train`."""
-        getattr(self.optimizer, "eval", lambda: None)()
+        switch = getattr(self.optimizer, "eval", None)
+        if switch is not None:
+            switch()
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Clear the gradients at the end of a window."""
-        if self._steps:
-            self.optimizer.zero_grad(set_to_none=True if set_to_none is None else set_to_none)
+        if set_to_none is None:
+            set_to_none = True
+        if self._ends_window:
+            self.optimizer.zero_grad(set_to_none=set_to_none)
 
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step at the end of a window, through the loss scaler, which skips infinite gradients."""
-        if not self._steps or steps_in_backward(self.optimizer):
+        if not self._ends_window or steps_in_backward(self.optimizer):
             return None
-        arguments = () if closure is None else (closure,)
-        scaler = None if self.accelerator.in_run else self.accelerator.scaler
+
+        # Some optimizers have no parameter for a closure.
+        arguments: list[Callable[[], Any]] = []
+        if closure is not None:
+            arguments.append(closure)
+
+        # In a run, the precision plugin of Lightning applies the loss scaler.
+        scaler = None
+        if not self.accelerator.in_run:
+            scaler = self.accelerator.scaler
         if scaler is None:
             return self.optimizer.step(*arguments)
 
@@ -83,14 +133,14 @@ class PreparedOptimizer(Optimizer):
         return result
 
     @property
-    def _steps(self) -> bool:
+    def _ends_window(self) -> bool:
         return self.accelerator.in_run or self.accelerator.sync_gradients
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return all attributes: torch keeps only those of a plain optimizer."""
         return dict(vars(self))
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
 
     def __repr__(self) -> str:
@@ -99,11 +149,10 @@ class PreparedOptimizer(Optimizer):
 
 
 class PreparedScheduler:
-    """As `accelerate.scheduler.AcceleratedScheduler`: steps with the optimizer, once for each
-    process.
+    """As `accelerate.scheduler.AcceleratedScheduler`: steps with the optimizer.
 
-    A schedule is written for the steps of a single process; with N processes there are N times
-    fewer.
+    A schedule is written for the steps of a single process. With N processes there are N times
+    fewer, so it steps N times.
 
     Args:
         scheduler: the wrapped schedule; other attributes are delegated to it.
@@ -112,12 +161,16 @@ class PreparedScheduler:
     """
 
     def __init__(
-        self, scheduler: Any, accelerator: Any, optimizers: list[PreparedOptimizer]
+        self,
+        scheduler: LRScheduler,
+        accelerator: ReadableAccelerator,
+        optimizers: list[PreparedOptimizer],
     ) -> None:
         self.scheduler = scheduler
         self.accelerator = accelerator
         self.optimizers = optimizers
-        self.skipped = 0  # steps of micro-batches that `adjust_scheduler` counts
+        self.skipped = 0
+        """Steps within windows, which `adjust_scheduler` counts."""
 
     def __getattr__(self, name: str) -> Any:
         """Delegate to the schedule."""
@@ -126,62 +179,73 @@ class PreparedScheduler:
         return getattr(self.scheduler, name)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """Step once for each process if the optimizers stepped; within a window only count, if
-        so configured.
+        """Step once for each process if the optimizers stepped.
+
+        Within a window nothing steps; with `adjust_scheduler` the step is counted.
         """
         accelerator = self.accelerator
         if accelerator.in_run:
             self.scheduler.step(*args, **kwargs)
-        elif not accelerator.sync_gradients:
+            return
+        if not accelerator.sync_gradients:
             if accelerator.gradient_state.adjust_scheduler:
                 self.skipped += 1
-        elif not any(optimizer.step_was_skipped for optimizer in self.optimizers):
-            for _ in range(1 if accelerator.split_batches else accelerator.num_processes):
-                if self.scheduler.last_epoch + self.skipped < getattr(
-                    self.scheduler, "total_steps", math.inf
-                ):
-                    self.scheduler.step(*args, **kwargs)
+            return
+        if any(optimizer.step_was_skipped for optimizer in self.optimizers):
+            return
+
+        # With split batches, the steps are as many as those of a single process.
+        steps = accelerator.num_processes
+        if accelerator.split_batches:
+            steps = 1
+        for _ in range(steps):
+            # A schedule such as OneCycleLR raises an error after its last step.
+            total_steps = getattr(self.scheduler, "total_steps", math.inf)
+            if self.scheduler.last_epoch + self.skipped < total_steps:
+                self.scheduler.step(*args, **kwargs)
 
 
-def prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> DataLoader:
+def prepared_loader(
+    accelerator: ReadableAccelerator, loader: DataLoader, *, moves_batches: bool
+) -> DataLoader:
     """Return the loader of `Accelerator.prepare_data_loader`.
 
     Args:
         accelerator: its processes share the data.
         loader: a torch DataLoader.
-        placed: move batches to the device.
+        moves_batches: move batches to the device.
     """
     if isinstance(loader, EpochLoader):
         return loader
 
-    # Iterations that are not torch's are left alone where nothing has to be shared.
-    is_alone = accelerator.num_processes == 1
-    if is_alone and not (can_be_rebuilt(loader) and has_batches(loader)):
+    # A single process has nothing to share, and can keep a loader that iterates in its own way.
+    is_single = accelerator.num_processes == 1
+    if is_single and not (can_be_rebuilt(loader) and has_batches(loader)):
         return loader
     if not has_batches(loader):
         raise NotImplementedError(
-            "A DataLoader with batch_size=None cannot be sharded: give it a batch_size."
+            "A DataLoader with batch_size=None cannot be sharded. Set a batch_size."
         )
 
-    ways = ways_of_sharing(
-        accelerator.args, accelerator.dataloader_config, accelerator.even_batches
-    )
-    rebuilt = rebuild_loader(loader, **ways)
-    rebuilt.watcher = _Watcher(accelerator, placed=placed)
-    return rebuilt
+    # A namespace with the fields of the argument; scripts may have changed them.
+    config = cast("AcceleratorConfig", accelerator.dataloader_config)
+    sharing_options = ways_of_sharing(accelerator.args, config, accelerator.even_batches)
+    sharded_loader = rebuild_loader(loader, **sharing_options)
+    sharded_loader.watcher = _Watcher(accelerator, moves_batches=moves_batches)
+    return sharded_loader
 
 
 class _Watcher:
     """Move batches to the device, and record the active loader in the accelerator."""
 
-    def __init__(self, accelerator: Any, *, placed: bool) -> None:
+    def __init__(self, accelerator: ReadableAccelerator, *, moves_batches: bool) -> None:
         self.accelerator = accelerator
-        self.placed = placed
+        self.moves_batches = moves_batches
 
     def on_batch(self, loader: EpochLoader, batch: Any) -> Any:
         """See `BatchWatcher`."""
         self.accelerator.gradient_state.enter_loader(loader)
-        if not self.placed:
+        if not self.moves_batches:
             return batch
 
         non_blocking = self.accelerator.dataloader_config.non_blocking

@@ -75,7 +75,7 @@ def refusal(name: str) -> AttributeError:
     reason = REFUSED.get(name, _UNKNOWN)
     message = f"trainer.accelerator has no attribute {name!r}: {reason}."
 
-    # As in the reference, a rank in a grid raises a RuntimeError if there is no grid.
+    # As in the reference, a rank in a grid raises a RuntimeError without a grid.
     if reason == _GRID:
         return RefusedError(message)
     return AttributeError(message)
