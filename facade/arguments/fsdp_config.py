@@ -186,21 +186,15 @@ def read_fsdp(
     is_version_2 = fsdp is True or followed().words_mean_fsdp_2
     if is_version_2:
         words.append("auto_wrap")
-    faults = [*_unknown_keys(config), *_unsupported_keys(config)]
+    faults = [*unknown_keys(config), *_unsupported_keys(config)]
     if words == ["offload"]:
         faults.append(
             "fsdp='offload' has no effect alone. Pass 'full_shard offload' or 'shard_grad_op "
             "offload'."
         )
 
-    # Values of keys that are set.
-    values: dict[str, Any] = {}
-    for key in READERS:
-        if config.get(key) is not None:
-            value = _read_key(key, config[key], faults)
-            if value is not None:
-                values[key] = value
-
+    faults += invalid_values(config)
+    values = _valid_values(config)
     version = values.get("version", 2 if is_version_2 else 1)
     wrap, layers = _wrapping(words, values, faults)
     prefetch = values.get("backward_prefetch")
@@ -332,15 +326,30 @@ description of valid ones.
 """
 
 
-def _read_key(key: str, raw_value: object, faults: list[str]) -> Any:
-    read, expected = READERS[key]
-    value = read(raw_value)
-    if value is None:
-        faults.append(f"fsdp_config[{key!r}]={raw_value!r} must be {expected}.")
-    return value
+def _valid_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of keys that are set, in torch's terms, without invalid ones."""
+    values: dict[str, Any] = {}
+    for key, (read, _) in READERS.items():
+        raw_value = config.get(key)
+        if raw_value is not None:
+            value = read(raw_value)
+            if value is not None:
+                values[key] = value
+    return values
 
 
-def _unknown_keys(config: Mapping[str, Any]) -> list[str]:
+def invalid_values(config: Mapping[str, Any]) -> list[str]:
+    """Return one sentence for each key whose value is invalid, whatever the other keys are."""
+    faults: list[str] = []
+    for key, (read, expected) in READERS.items():
+        raw_value = config.get(key)
+        if raw_value is not None and read(raw_value) is None:
+            faults.append(f"fsdp_config[{key!r}]={raw_value!r} must be {expected}.")
+    return faults
+
+
+def unknown_keys(config: Mapping[str, Any]) -> list[str]:
+    """Return one sentence for each key that neither torch nor Lightning has."""
     known = [*READERS, *REFUSED]
     return [
         f"fsdp_config has the key {key!r}, which is not known.{did_you_mean(key, known)} Known: "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .parallelism import SIZES
 
-__all__ = ["VARIABLES", "Variable", "is_on", "refusals", "value_of", "values_for"]
+__all__ = ["VARIABLES", "Variable", "is_on", "refusals", "set_by", "value_of", "values_for"]
 
 _EMPTY = ("", "None")
 _OFF = ("", "None", "0", "false", "no", "n", "f", "off")
@@ -208,6 +208,11 @@ def value_of(name: str, environment: Mapping[str, str] | None = None) -> str | N
     if switch and not is_on(switch):
         return None
     return value
+
+
+def set_by(name: str) -> str:
+    """Return the option of the launcher that sets a variable, and the variable, for messages."""
+    return f"{VARIABLES[name].option} of the launcher ({name}={os.environ.get(name)!r})"
 
 
 def values_for(argument: str, version: int | None = None) -> dict[str, str]:

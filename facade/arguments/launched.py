@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ..distributed.process import launched_world_size
 from .deepspeed_config import BATCHES, GATHER, load_deepspeed, value_at
 from .exports import was_exported
-from .fsdp_config import FSDP_DEFAULTS, fsdp_words, read_fsdp
-from .launch_variables import VARIABLES, is_on, value_of, values_for
+from .fsdp_config import FSDP_DEFAULTS, fsdp_words, invalid_values, read_fsdp
+from .launch_variables import VARIABLES, is_on, set_by, value_of, values_for
 from .parallelism import ParallelismConfig, read_parallelism
 from .reading import typed
 
@@ -150,10 +150,11 @@ _KEYS_BESIDE_FSDP = (
 
 
 def _set_fsdp(args: TrainingArguments) -> None:
+    _refuse_invalid_fsdp_values()
     if not _has_ranks_to_shard_over(args.parallelism_config):
         logger.warning(
-            "use_fsdp of the launcher (ACCELERATE_USE_FSDP) has no effect: there is nothing to "
-            "shard the model over."
+            f"{set_by('ACCELERATE_USE_FSDP')} has no effect: there is nothing to shard the model "
+            "over."
         )
         return
 
@@ -181,6 +182,26 @@ def _set_fsdp(args: TrainingArguments) -> None:
         settings = {key: settings[key] for key in settings if key not in _WRAPPING_KEYS}
     args.fsdp = cast("list[FSDPOption]", fsdp or True)
     args.fsdp_config = {**FSDP_DEFAULTS, **settings, **script_settings}
+
+
+def _refuse_invalid_fsdp_values() -> None:
+    """Refuse misspelt values of the launcher, in one process too, where they have no effect.
+
+    Raises:
+        ValueError: There are some; names option, variable and value, and the valid ones.
+    """
+    faults: list[str] = []
+    for name, variable in VARIABLES.items():
+        if not variable.argument.startswith("fsdp_config."):
+            continue
+        value = value_of(name)
+        if value is None:
+            continue
+        key = variable.argument.partition(".")[2]
+        for fault in invalid_values({key: typed(value)}):
+            faults.append(f"{set_by(name)}: {fault}")
+    if faults:
+        raise ValueError("\n".join(faults))
 
 
 def _has_ranks_to_shard_over(groups: object) -> bool:

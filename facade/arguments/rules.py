@@ -18,7 +18,15 @@ from .accelerator import AcceleratorConfig
 from .deepspeed_config import fill_from_arguments, load_deepspeed, value_at
 from .enums import SchedulerType
 from .fields import ARGUMENTS, ArgumentFields
-from .fsdp_config import FSDP_DEFAULTS, FSDPSettings, read_fsdp, shown_fsdp, without_effect
+from .fsdp_config import (
+    FSDP_DEFAULTS,
+    FSDPSettings,
+    invalid_values,
+    read_fsdp,
+    shown_fsdp,
+    unknown_keys,
+    without_effect,
+)
 from .launch_variables import refusals
 from .parallelism import ParallelismConfig
 from .reading import read_fields
@@ -434,6 +442,9 @@ RULES = [
     ),
     Rule(lambda args: args.deepspeed_config and args.fsdp and _fsdp_with_deepspeed(args.fsdp)),
     Rule(lambda args: args.fsdp_faults),
+    # A misspelt setting is refused in one process, too, although nothing reads it there.
+    Rule(lambda args: not args.fsdp and unknown_keys(args.fsdp_keys)),
+    Rule(lambda args: not args.fsdp and invalid_values(args.fsdp_keys)),
     Rule(lambda args: _fsdp_in_groups(args.fsdp_settings, args.groups)),
     # Attention is replaced in Python, differently on each rank.
     Rule(

@@ -17,6 +17,7 @@ from ...lightning_modules.models.float8 import require_float8
 from ...lightning_modules.models.inspection import base_of_adapter, number_of_classes
 from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_names
+from ..arguments.launch_variables import set_by
 from ..arguments.old_names import advice
 from ..arguments.parallelism import spreads_model
 from ..evaluation.live_metrics import (
@@ -331,8 +332,13 @@ def _backend_problem(args: Any) -> str | None:
     backends = torch.compiler.list_backends(exclude_tags=())
     if backend in backends:
         return None
+
+    # Somebody who started the script with the launcher's option never wrote the argument.
+    source = f"torch_compile_backend={backend!r}"
+    if "torch_compile_backend" in args.set_by_launcher:
+        source = set_by("ACCELERATE_DYNAMO_BACKEND")
     return (
-        f"torch_compile_backend={backend!r} is not known to torch."
+        f"{source} is not known to torch."
         f"{did_you_mean(backend, backends)} Choose from: {', '.join(backends)}."
     )
 

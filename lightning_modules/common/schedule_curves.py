@@ -81,7 +81,7 @@ def require_numbers(owner: str, arguments: Mapping[str, Any]) -> None:
     raise ValueError(message)
 
 
-_NOT_A_NUMBER = "expected is a number"
+_NOT_A_NUMBER = "must be a number"
 
 
 def _fault(name: str, value: Any) -> str | None:
@@ -100,7 +100,7 @@ def _fault(name: str, value: Any) -> str | None:
         return None
 
     if isinstance(value, bool) or not isinstance(value, Real):
-        return f"`{name}` is {value!r}, a {type(value).__name__}; {_NOT_A_NUMBER}."
+        return f"`{name}` {_NOT_A_NUMBER}, but is {value!r}."
     # `Real` declares no order.
     number = cast("float", value)
     if name in _ABOVE_0:
@@ -111,7 +111,7 @@ def _fault(name: str, value: Any) -> str | None:
         least = "at least 0"
     if is_large_enough and math.isfinite(number):
         return None
-    return f"`{name}` is {value!r}; it has to be {least}, and finite."
+    return f"`{name}` must be {least} and finite, but is {value!r}."
 
 
 def _ramp(step: int, warmup: float) -> float:

@@ -209,3 +209,17 @@ def test_rules_and_their_messages_name_arguments_that_exist():
     assert len(read) > 30
     assert len(named) > 10
     assert (read | named) - known == set()
+
+
+@pytest.mark.parametrize("fsdp", ["", "full_shard"])
+@pytest.mark.parametrize(
+    ("fsdp_config", "message"),
+    [
+        ({"version": 3}, r"fsdp_config\['version'\]=3 must be 1 or 2"),
+        ({"reshard_after_forward": "full_shart"}, "'full_shart' must be"),
+        ({"cpu_ofload": True}, "'cpu_ofload', which is not known. Did you mean 'cpu_offload'"),
+    ],
+)
+def test_misspelt_settings_of_fsdp_are_refused_without_fsdp_too(fsdp, fsdp_config, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingArguments(use_cpu=True, fsdp=fsdp, fsdp_config=fsdp_config)

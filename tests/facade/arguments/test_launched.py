@@ -11,9 +11,10 @@ from fnmatch import fnmatch
 from typing import Any
 
 import pytest
+import torch
 
 from helpers.trainer.tiny_trainings import arguments
-from lightrainer import TrainingArguments
+from lightrainer import Trainer, TrainingArguments
 from lightrainer.facade.arguments import launched
 from lightrainer.facade.arguments.fsdp_config import read_fsdp
 from lightrainer.facade.arguments.launch_variables import VARIABLES
@@ -243,6 +244,56 @@ def test_unsupported_values_are_refused_by_name(tmp_path, launch, environment, m
         arguments(tmp_path, use_cpu=True)
 
 
+MISSPELT = {
+    "VERSION": "3",
+    "SHARDING_STRATEGY": "FULL_SHART",
+    "RESHARD_AFTER_FORWARD": "maybe",
+    "OFFLOAD_PARAMS": "host",
+    "MIN_NUM_PARAMS": "many",
+    "AUTO_WRAP_POLICY": "TRANSFORMER_WRAP",
+    "BACKWARD_PREFETCH": "BACKWARDS",
+    "STATE_DICT_TYPE": "FULL",
+    "FORWARD_PREFETCH": "often",
+    "USE_ORIG_PARAMS": "original",
+    "CPU_RAM_EFFICIENT_LOADING": "efficient",
+    "SYNC_MODULE_STATES": "all",
+    "ACTIVATION_CHECKPOINTING": "some",
+}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("name", MISSPELT)
+def test_misspelt_values_of_fsdp_are_refused_by_option(
+    tmp_path, launch, monkeypatch, name, processes
+):
+    """In one process, too, where FSDP has no effect."""
+    monkeypatch.setattr(launched, "launched_world_size", lambda: processes)
+    launch(fsdp(**{name: MISSPELT[name]}))
+    option = VARIABLES[f"FSDP_{name}"].option
+    with pytest.raises(ValueError, match=rf"{option} of the launcher \(FSDP_{name}="):
+        arguments(tmp_path, use_cpu=True)
+
+
+def test_valid_values_of_fsdp_only_warn_in_one_process(tmp_path, launch, monkeypatch, caplog):
+    monkeypatch.setattr(launched, "launched_world_size", lambda: 1)
+    launch(fsdp(VERSION="2", SHARDING_STRATEGY="SHARD_GRAD_OP", IGNORED_MODULES="head"))
+    assert not arguments(tmp_path, use_cpu=True).fsdp
+    assert "ACCELERATE_USE_FSDP" in caplog.text
+
+
+def test_an_unknown_backend_is_named_by_its_option(tmp_path, launch):
+    """The script has not set the argument."""
+    launch(dynamo(BACKEND="inducter"))
+    args = arguments(tmp_path, use_cpu=True)
+    message = r"^dynamo_backend of the launcher \(ACCELERATE_DYNAMO_BACKEND='inducter'\).*inductor"
+    with pytest.raises(ValueError, match=message):
+        Trainer(torch.nn.Linear(1, 1), args)
+
+    args = arguments(tmp_path, use_cpu=True, torch_compile=True, torch_compile_backend="inducter")
+    with pytest.raises(ValueError, match=r"^torch_compile_backend='inducter'"):
+        Trainer(torch.nn.Linear(1, 1), args)
+
+
 def test_every_row_with_an_effect_is_tried():
     tried = {name for environment, *_ in FILLED + REFUSALS for name in environment}
     with_effect = {name for name, row in VARIABLES.items() if row.argument or row.refused}
@@ -301,7 +352,7 @@ def test_fsdp_is_left_out_where_there_is_nothing_to_shard_over(
     """The launcher asks for FSDP beside any parallelism_config, and for one process."""
     launch({**fsdp(VERSION="2"), **groups(TP_SIZE="4")})
     assert arguments(tmp_path, use_cpu=True).fsdp == []
-    assert "use_fsdp of the launcher (ACCELERATE_USE_FSDP) has no effect: there is" in caplog.text
+    assert "use_fsdp of the launcher (ACCELERATE_USE_FSDP='true') has no effect" in caplog.text
     monkeypatch.delenv("ACCELERATE_USE_PARALLELISM_CONFIG")
     monkeypatch.setattr(launched, "launched_world_size", lambda: 1)
     assert arguments(tmp_path, use_cpu=True).fsdp == []

@@ -231,7 +231,5 @@ def test_numbers_that_cannot_be_are_named(name, key, value):
             lambda: TrainingArguments(use_cpu=True, lr_scheduler_type=name, lr_scheduler_kwargs=own)
         ]
     for door in doors:
-        with pytest.raises(
-            (ValueError, TypeError), match=rf"`{key}` is .*(it has to be|expected is a number)"
-        ):
+        with pytest.raises((ValueError, TypeError), match=rf"`{key}` must be .*, but is "):
             door()
