@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _SEEDS = 2**32
 
 # Makes the kernels of accelerator libraries run in a fixed order.
-_DETERMINISTIC_ENVIRONMENT = {
+DETERMINISTIC_ENVIRONMENT = {
     "CUDA_LAUNCH_BLOCKING": "1",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "ASCEND_LAUNCH_BLOCKING": "1",
@@ -75,7 +75,7 @@ def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
         ValueError, TypeError: see `set_seed`.
     """
     set_seed(seed)
-    os.environ.update(_DETERMINISTIC_ENVIRONMENT)
+    os.environ.update(DETERMINISTIC_ENVIRONMENT)
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from helpers.callbacks.small_training import make_trainer, trained
+from lightrainer import TrainerControl, TrainerState, TrainingArguments
 from lightrainer.callbacks import ProgressCallback, RichProgressCallback, TrainerCallback
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 4, "disable_tqdm": False}
@@ -93,12 +94,15 @@ def test_strange_logs_are_no_markup(tmp_path):
 
 
 @pytest.mark.parametrize("total", [16, 100_000])
-def test_a_narrow_terminal_keeps_bar_steps_and_remaining_time(total):
+def test_a_narrow_terminal_keeps_bar_steps_and_remaining_time(tmp_path, total):
     """In 80 columns nothing is cut off and nothing is wrapped; what stands beside the bar is
     left out.
     """
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
-    bar = RichProgressCallback(console=console)._make_bar("training", total=total)
+    callback = RichProgressCallback(console=console)
+    args = TrainingArguments(str(tmp_path), report_to="none")
+    callback.on_train_begin(args, TrainerState(max_steps=total), TrainerControl())
+    bar = callback.training_bar
     bar.update(3)
     beside = {
         "epoch": "0.25",

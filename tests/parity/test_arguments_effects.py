@@ -59,7 +59,7 @@ OURS_ALONE = ("data_state", "_manifest")
 @pytest.fixture
 def _as_before(monkeypatch):
     """The settings of `full_determinism` for the whole process are reverted."""
-    for name in seeding._DETERMINISTIC_ENVIRONMENT:
+    for name in seeding.DETERMINISTIC_ENVIRONMENT:
         monkeypatch.setenv(name, "")  # so that it is as before at the end
         monkeypatch.delenv(name)
     before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark

@@ -77,10 +77,11 @@ def test_they_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
     let_go = At("on_step_end", lambda *_: held and held[-1].set())
     made = trainer(tmp_path / "late", save_strategy="steps", save_steps=2, callbacks=[let_go])
     made.add_callback(At("on_train_end", lambda *_: None))
-    background = made._checkpoints.background
-    make_room = background.make_room
+    make_room = BackgroundWriter.make_room
     monkeypatch.setattr(
-        background, "make_room", lambda *limits: (held and held[-1].set(), make_room(*limits))
+        BackgroundWriter,
+        "make_room",
+        lambda self, *limits: (held and held[-1].set(), make_room(self, *limits)),
     )
     made.train()
     now = trainer(tmp_path / "now", save_strategy="steps", save_steps=2)

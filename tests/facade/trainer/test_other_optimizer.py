@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from helpers.trainer.tiny_trainings import At, same, tiny, told, trainer, weights
-from lightrainer.lightning_modules.common.safe_serialization import to_plain
+from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
+from lightrainer.lightning_modules.common.torch_files import load_torch
 
 SAVING = {"save_strategy": "steps", "save_steps": 2}
 
@@ -160,9 +161,7 @@ def test_a_position_that_is_none(saved, tmp_path, name):
     """Each part of it is looked at: its name, what is there and what was expected are in the
     error.
     """
-    writer = trainer(tmp_path, **SAVING)
-    written = writer._elastic.stored.read(str(saved))
-    made, checkpoint = resumed(
-        saved, tmp_path, "data_state_0.pth", to_plain({**written, name: "x"})
-    )
+    written = from_plain(load_torch(saved / "data_state_0.pth"))
+    changed = to_plain({**written, name: "x"})
+    made, checkpoint = resumed(saved, tmp_path, "data_state_0.pth", changed)
     refused(made, checkpoint, "data_state_0.pth", f"{name}='x', but expected is")

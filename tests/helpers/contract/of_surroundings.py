@@ -42,7 +42,7 @@ def _order_and_losses(given: dict[str, Any], place: Place) -> tuple[list[float],
 
 def _deterministic(given: dict[str, Any], place: Place) -> bool:
     """Return True if torch uses deterministic operations only."""
-    for name in seeding._DETERMINISTIC_ENVIRONMENT:
+    for name in seeding.DETERMINISTIC_ENVIRONMENT:
         place.patch.setenv(name, "0")
     try:
         make(given, place)

@@ -96,7 +96,7 @@ def test_seed_out_of_range_changes_nothing(seed):
 @pytest.mark.parametrize("warn_only", [False, True])
 def test_full_determinism_equals_reference(warn_only, monkeypatch):
     """Same draws, same torch settings, and the same environment but for the size of a workspace."""
-    for name in ours._DETERMINISTIC_ENVIRONMENT:
+    for name in ours.DETERMINISTIC_ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     seen, workspaces = [], []
     for enable in (trainer_utils.enable_full_determinism, ours.enable_full_determinism):
