@@ -38,7 +38,7 @@ def test_callbacks_that_are_named_can_be_imported():
 
 
 def test_optimizers_and_precisions_of_the_calculator_exist():
-    table = page("scaling").split("S is what the optimizer keeps")[1].split("##")[0]
+    table = page("scaling").split("S is the size of the optimizer states")[1].split("##")[0]
     named = re.findall(r"`([a-z0-9_*]+)`", "".join(re.findall(r"^\| (`[^|]*`) \|", table, re.M)))
     assert len(named) > 15
     for optim in named:
