@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[1] / "reference" / "command-line.md"
 INTRODUCTION = """\
 # Command line
 
-`lightrainer` and `python -m lightrainer` are the same. What is no command is a script to run:
+`lightrainer` and `python -m lightrainer` are the same. Any other word is the script to run:
 `lightrainer train.py`.
 
 This page is generated: `python docs/scripts/command_line_page.py`.
