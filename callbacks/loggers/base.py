@@ -276,6 +276,22 @@ class LoggerCallback(TrainerCallback):
         self._failures = 0
 
 
+class LogsFirst(LoggerCallback):
+    """Tracker whose subclasses pass the logs by position, before the model, as in transformers."""
+
+    def on_log(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        model: nn.Module | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Send the logs."""
+        super().on_log(args, state, control, model=model, logs=logs, **kwargs)
+
+
 class PredictionLogger(LoggerCallback):
     """Tracker that also receives the metrics of `predict`."""
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..state import TrainerState
+from ..state import TrainerControl, TrainerState
 from .availability import is_switched_on
 from .base import LoggerCallback
 from .values import SUMMARY_NAMES, config_of, flattened, group_and_metric
@@ -172,6 +172,20 @@ class ClearMLCallback(LoggerCallback):
             ),
         )
         return False
+
+    def on_log(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        processing_class: Any = None,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Send the logs; a subclass may pass them by position, as in transformers."""
+        kwargs["processing_class"] = processing_class
+        super().on_log(args, state, control, model=model, logs=logs, **kwargs)
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
         if self._has_finished:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from ..state import TrainerControl, TrainerState
 from .availability import is_switched_on
-from .base import LoggerCallback
+from .base import LogsFirst
 from .values import config_of, flattened
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class MLflowCallback(LoggerCallback):
+class MLflowCallback(LogsFirst):
     """Log to a run of MLflow.
 
     As `transformers.integrations.MLflowCallback`, but every training and trial has its own run.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..state import TrainerControl, TrainerState
 from .availability import is_flyte_deck_standard_available, is_installed, is_switched_on
-from .base import LoggerCallback, PredictionLogger
+from .base import LoggerCallback, LogsFirst, PredictionLogger
 from .values import config_of, rewrite_logs
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _COMET_MODES = ("get", "get_or_create", "create")
 
 
-class AzureMLCallback(LoggerCallback):
+class AzureMLCallback(LogsFirst):
     """Log numbers to the Azure ML run of the script.
 
     As `transformers.integrations.AzureMLCallback`.

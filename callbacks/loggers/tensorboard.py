@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .._files import trial_folder
 from ..state import TrainerControl, TrainerState
 from .availability import is_installed, is_tensorboard_available
-from .base import LoggerCallback
+from .base import LogsFirst
 from .values import number_or_none, rewrite_logs
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class TensorBoardCallback(LoggerCallback):
+class TensorBoardCallback(LogsFirst):
     """Log to files of TensorBoard.
 
     As `transformers.integrations.TensorBoardCallback`, but searches respect the log directory.

@@ -23,20 +23,20 @@ SUMMARY_NAMES = (
 """Names that are logged once, at the end of the training."""
 
 
-def rewrite_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+def rewrite_logs(d: Mapping[str, Any]) -> dict[str, Any]:
     """Group the names of logs, as trackers show them.
 
     As `transformers.integrations.rewrite_logs`: `eval_loss` becomes `eval/loss`, `loss` becomes
     `train/loss`. Names that begin with `eval_` or `test_` are in that group, all others in `train`.
 
     Args:
-        logs: values by name.
+        d: values by name.
 
     Returns:
         The values by their new names.
     """
     grouped: dict[str, Any] = {}
-    for name, value in logs.items():
+    for name, value in d.items():
         group, metric = group_and_metric(name)
         grouped[f"{group}/{metric}"] = value
     return grouped

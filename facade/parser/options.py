@@ -183,15 +183,15 @@ def converter(value_type: Any, keeps_text: bool = False) -> Callable[[str], Any]
     return convert
 
 
-def to_bool(text: str | bool) -> bool:
+def to_bool(v: str | bool) -> bool:
     """Parse one of `TRUTH_WORDS`, in upper or lower case."""
-    if isinstance(text, bool):
-        return text
-    if text.lower() not in TRUTH_WORDS:
+    if isinstance(v, bool):
+        return v
+    if v.lower() not in TRUTH_WORDS:
         raise ArgumentTypeError(
-            f"{text!r} is neither true nor false. Write one of: {', '.join(TRUTH_WORDS)}."
+            f"{v!r} is neither true nor false. Write one of: {', '.join(TRUTH_WORDS)}."
         )
-    return TRUTH_WORDS[text.lower()]
+    return TRUTH_WORDS[v.lower()]
 
 
 def to_dict(text: str) -> dict[str, Any]:

@@ -56,23 +56,23 @@ _TRUE = ("true", "1", "yes", "y", "t", "on")
 _FALSE = ("false", "0", "no", "n", "f", "off")
 
 
-def parse_optimizer_args(text: str | None) -> dict[str, str]:
+def parse_optimizer_args(optim_args_str: str | None) -> dict[str, str]:
     """Read "momentum=0.9, betas=(0.9,0.99)" into a dict of strings; spaces do not matter.
 
     Raises:
         ValueError: a part is not of the form `name=value`.
     """
-    if not text:
+    if not optim_args_str:
         return {}
 
     # Commas within parentheses are part of a value.
     parsed: dict[str, str] = {}
-    for part in re.split(r",(?![^(]*\))", text.replace(" ", "")):
+    for part in re.split(r",(?![^(]*\))", optim_args_str.replace(" ", "")):
         name, equals, value = part.partition("=")
         if not (name and equals) or "=" in value:
             raise ValueError(
-                f"The optimizer arguments (`optim_args`) {text!r} cannot be read at {part!r}: "
-                "write them as name=value, separated by commas, such as "
+                f"The optimizer arguments (`optim_args`) {optim_args_str!r} cannot be read at "
+                f"{part!r}: write them as name=value, separated by commas, such as "
                 "'momentum=0.9,nesterov=true'."
             )
         parsed[name] = value

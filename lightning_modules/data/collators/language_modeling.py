@@ -264,11 +264,11 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
         )
         super().__init__(*args, **kwargs)
 
-    def __call__(self, features: list[Any], return_tensors: str | None = None) -> Batch:
+    def __call__(self, examples: list[Any], return_tensors: str | None = None) -> Batch:
         """Return the batch as tensors.
 
         Args:
-            features: samples with "input_ids", "token_type_ids" and "sentence_order_label", the
+            examples: samples with "input_ids", "token_type_ids" and "sentence_order_label", the
                 latter two tensors.
             return_tensors: None or "pt".
 
@@ -284,10 +284,10 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
                 f"`return_tensors` is {return_tensors!r}, but DataCollatorForSOP makes tensors "
                 "('pt')."
             )
-        tokens = torch_collate_batch([feature["input_ids"] for feature in features], self.tokenizer)
+        tokens = torch_collate_batch([example["input_ids"] for example in examples], self.tokenizer)
         tokens, labels, attention_mask = self.mask_tokens(tokens)
-        types = [torch.as_tensor(feature["token_type_ids"]) for feature in features]
-        orders = [torch.as_tensor(feature["sentence_order_label"]) for feature in features]
+        types = [torch.as_tensor(example["token_type_ids"]) for example in examples]
+        orders = [torch.as_tensor(example["sentence_order_label"]) for example in examples]
         padding = self.tokenizer.pad_token_id
         return {
             "input_ids": tokens,

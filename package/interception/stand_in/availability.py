@@ -4,17 +4,27 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from collections.abc import Callable
 from types import ModuleType
 
+from packaging.version import Version
+
 from ...lightning_modules.common.libraries import is_installed
 
 _LIBRARIES = """
-    accelerate apex av bitsandbytes bs4 cv2 datasets faiss flax librosa liger_kernel matplotlib nltk
+    apex av bs4 cv2 datasets faiss flax librosa liger_kernel matplotlib nltk
     onnx optimum pandas peft psutil rich safetensors scipy sentencepiece sklearn soundfile tiktoken
-    timm tokenizers torch torch_xla torchao torchaudio torchvision triton
+    timm tokenizers torch torchaudio torchvision
 """
+_LOWEST_VERSIONS = {
+    "accelerate": "1.1.0",
+    "bitsandbytes": "0.46.1",
+    "torchao": "0.4.0",
+    "triton": "1.0.0",
+}
+"""Libraries whose function takes a lowest version, with its default."""
 _MODULES_WITH_OTHER_NAMES = {
     "flash_attn_2": "flash_attn",
     "ipex": "intel_extension_for_pytorch",
@@ -35,12 +45,27 @@ def _checks_library(module: str) -> Callable[[], bool]:
     def is_available() -> bool:
         return is_installed(module)
 
+    is_available.__doc__ = f"Return whether {module} can be imported."
+    return is_available
+
+
+def _checks_version(module: str, lowest: str) -> Callable[[str], bool]:
+    """Return a function that checks whether a library is installed, in a version or a newer one."""
+
+    def is_available(min_version: str = lowest) -> bool:
+        if not is_installed(module):
+            return False
+        return Version(importlib.metadata.version(module)) >= Version(min_version)
+
     is_available.__doc__ = (
-        f"As the function of this name in `transformers.utils`: True if {module} can be imported."
+        f"Return whether {module} is installed.\n\nArgs:\n    min_version: the lowest version that "
+        "counts."
     )
     return is_available
 
 
+for _name, _lowest in _LOWEST_VERSIONS.items():
+    globals()[f"is_{_name}_available"] = _checks_version(_name, _lowest)
 for _name in _LIBRARIES.split():
     globals()[f"is_{_name}_available"] = _checks_library(_name)
 for _name, _module in _MODULES_WITH_OTHER_NAMES.items():
@@ -88,6 +113,23 @@ def is_torch_npu_available(check_device: bool = False) -> bool:
     # The attribute exists once `torch_npu` has been imported.
     npu = getattr(_torch(), "npu", None)
     return npu is not None and npu.is_available()
+
+
+def is_torch_xla_available(check_is_tpu: bool = False, check_is_gpu: bool = False) -> bool:
+    """Return whether torch_xla is installed.
+
+    Args:
+        check_is_tpu: whether it also has to compute on a TPU.
+        check_is_gpu: whether it also has to compute on a GPU.
+    """
+    if not is_installed("torch_xla"):
+        return False
+    if not (check_is_tpu or check_is_gpu):
+        return True
+    import torch_xla
+
+    device = torch_xla.runtime.device_type()
+    return device == "TPU" if check_is_tpu else device in ("GPU", "CUDA")
 
 
 def is_torch_bf16_gpu_available() -> bool:

@@ -91,6 +91,19 @@ def test_numbers_texts_arguments_and_configuration_arrive(tmp_path, caplog):
     assert b"learning_rate" in hparams
 
 
+def test_a_subclass_passes_the_logs_by_position(tmp_path):
+    """As it does with transformers, whose `on_log` has no parameter before them."""
+
+    class WithRate(TensorBoardCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            super().on_log(args, state, control, {**logs, "rate": 0.5}, **kwargs)
+
+    callback, args = WithRate(), arguments(tmp_path)
+    callback.on_log(args, TrainerState(global_step=2), CONTROL, logs={"loss": 1.0}, model=None)
+    callback.on_train_end(args, TrainerState(), CONTROL)
+    assert scalars(only_run(tmp_path)) == {"train/loss": [(2, 1.0)], "train/rate": [(2, 0.5)]}
+
+
 def test_an_evaluation_after_training_goes_to_the_same_run(tmp_path):
     callback, args = TensorBoardCallback(), arguments(tmp_path)
     callback.on_train_begin(args, TrainerState(), CONTROL)

@@ -1,0 +1,33 @@
+"""The functions `is_..._available` of the stand-in take the parameters of transformers."""
+
+import inspect
+
+import pytest
+
+from lightrainer.interception.stand_in import availability
+
+
+@pytest.mark.parametrize("name", availability.NAMES)
+def test_parameters_are_those_of_the_reference(name):
+    theirs = getattr(pytest.importorskip("transformers.utils.import_utils"), name, None)
+    if theirs is None or name == "is_tiktoken_available":  # its parameter changes nothing
+        return
+    wanted, found = (
+        [
+            (parameter.name, parameter.default)
+            for parameter in inspect.signature(one).parameters.values()
+        ]
+        for one in (theirs, getattr(availability, name))
+    )
+    assert found == wanted
+
+
+def test_an_older_version_does_not_count():
+    assert availability.is_accelerate_available("0.26.0")
+    assert not availability.is_accelerate_available(min_version="999.0")
+
+
+def test_a_library_that_is_missing_is_not_available(monkeypatch):
+    monkeypatch.setattr(availability, "is_installed", lambda module: False)
+    assert not availability.is_accelerate_available("0.1")
+    assert not availability.is_torch_xla_available(check_is_tpu=True)
