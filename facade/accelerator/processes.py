@@ -289,6 +289,11 @@ class Processes:
             TypeError: `tensor` holds something other than tensors.
             ValueError: unknown reduction.
         """
+        if reduction not in _REDUCTIONS:
+            raise ValueError(
+                f"accelerator.reduce(reduction={reduction!r}) is not supported. Use 'sum', 'mean' "
+                "or 'max'."
+            )
         if scale != 1.0:
             logger.warning(
                 "accelerator.reduce: scale=%s is ignored, as it applies to TPUs only.", scale

@@ -74,6 +74,8 @@ def test_invalid_reductions(accelerator, caplog):
     """A scale counts on TPUs only, as in the reference."""
     with pytest.raises(TypeError, match=r"There is a str .'text'."):
         accelerator.reduce(["text"])
+    with pytest.raises(ValueError, match="reduction='none'"):
+        accelerator.reduce(torch.ones(1), reduction="none")
     assert accelerator.reduce(torch.ones(1), scale=2.0) == 1.0
     assert "scale=2.0 is ignored" in caplog.text
 
