@@ -67,7 +67,7 @@ def call_with_retries(call: Callable[[], Result], token: str | None = None) -> R
             )
             time.sleep(pause)
 
-    # The errors of the last attempt are raised as they are.
+    # The last attempt.
     return call()
 
 
@@ -115,15 +115,16 @@ def explain(error: Exception, repository: str, token: str | None = None) -> None
 
 def describe(error: BaseException, token: str | None = None) -> str:
     """Return an error and its cause in one line, for logs."""
-    text = _in_one_line(error)
+    text = _in_one_line(error, token)
     if error.__cause__ is not None:
-        text = f"{text}, caused by {_in_one_line(error.__cause__)}"
-    return replace_token(text, token)
+        text = f"{text}, caused by {_in_one_line(error.__cause__, token)}"
+    return text
 
 
-def _in_one_line(error: BaseException) -> str:
+def _in_one_line(error: BaseException, token: str | None) -> str:
+    # The token is redacted before a long message is cut, which may cut a token in two.
     message = " ".join(str(error).split())
-    text = f"{type(error).__name__}: {message}"
+    text = replace_token(f"{type(error).__name__}: {message}", token)
     if len(text) <= _MAX_LENGTH:
         return text
     return f"{text[:_MAX_LENGTH]} ..."

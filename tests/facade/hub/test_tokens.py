@@ -8,6 +8,7 @@ import pytest
 from helpers.hub.hub_server import TOKEN
 from helpers.trainer.tiny_trainings import trainer
 from lightrainer.callbacks import RunReportCallback
+from lightrainer.facade.hub import errors
 
 SECRET = "hf_aTokenThatNobodyMayRead"
 
@@ -108,3 +109,11 @@ def test_it_is_in_no_warning_of_the_background(hub, tmp_path, everything):
     texts = everything()
     assert "<hidden>" in texts[0], "the server has not sent it back"
     assert [text for text in texts if SECRET in text] == []
+
+
+def test_describe_redacts_a_token_that_is_cut():
+    """The limit of the message lies within the token."""
+    beginning = "x" * (errors._MAX_LENGTH - len("ValueError: ") - 10)
+    text = errors.describe(ValueError(f"{beginning}{TOKEN}{beginning}"), TOKEN)
+    assert text.endswith("...")
+    assert TOKEN[:6] not in text
