@@ -285,6 +285,8 @@ class Accelerator(Processes):
 
         with profile_handler.build() as profiler:
             yield profiler
+
+        # One trace for each process; all of them exist when the block is left.
         folder = profile_handler.output_trace_dir
         if folder is not None:
             os.makedirs(folder, exist_ok=True)
@@ -309,7 +311,7 @@ class Accelerator(Processes):
                 `join_objects`, which unlike the reference joins the values of dicts.
             use_gather_object: pickle tensors, too, so that their shapes may differ.
         """
-        # One of the processes that share a batch counts.
+        # Processes that split layers or sequences share a batch: only the first of them counts.
         are_objects = use_gather_object or not has_only_tensors(input_data)
         copies = copies_of_batches(self.args)
         if self.num_processes == 1:
@@ -354,6 +356,7 @@ class Accelerator(Processes):
             or self.strategy.scales_losses
         ):
             return None
+        # Created when it is first needed, as the precision of the arguments may change.
         if self._scaler is None:
             self._scaler = LossScaler(self.device.type)
         return self._scaler
@@ -613,6 +616,7 @@ class Accelerator(Processes):
         Raises:
             ValueError: `device_placement` has another length, or a model is on several devices.
         """
+        # None leaves the decision to the method of each kind of object.
         placements: list[bool | None] = [None] * len(args)
         if device_placement is not None:
             placements = list(device_placement)
@@ -704,6 +708,7 @@ class Accelerator(Processes):
             NotImplementedError: several processes, and the loader yields samples instead of
                 batches.
         """
+        # None stands for the default of the accelerator, which moves batches.
         moves_batches = device_placement is not False
         loader = prepared_loader(self, data_loader, moves_batches=moves_batches)
         if not any(loader is prepared for prepared in self._dataloaders):
@@ -769,7 +774,7 @@ class Accelerator(Processes):
             yield
             return
 
-        # Where the last round is padded, all processes have equally many batches.
+        # Where the last round is padded, no process finishes early, so nothing has to be shadowed.
         are_even = self.even_batches
         if even_batches is not None:
             are_even = even_batches
@@ -933,6 +938,7 @@ class Accelerator(Processes):
     @property
     def should_save_model(self) -> bool:
         """Return whether this process has to call `save_model`; all if weights may be sharded."""
+        # Gathering sharded weights is a collective.
         return self.is_local_main_process or self.args.parallelism_config is not None
 
 

@@ -87,6 +87,7 @@ class PreparedOptimizer(Optimizer):
 
     def __getattr__(self, name: str) -> Any:
         """Delegate to the optimizer."""
+        # An object that is being copied has no attributes yet.
         if name == "optimizer" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.optimizer, name)

@@ -190,6 +190,7 @@ class Processes:
         Raises:
             RuntimeError: as for `tensor_parallel_rank`.
         """
+        # Without replication there is a single copy of the model.
         groups = self._groups("data_parallel_rank")
         if not groups.dp_replicate_enabled:
             return 0
@@ -301,6 +302,7 @@ class Processes:
         return map_nested(functools.partial(self._reduce_tensor, reduction), tensor)
 
     def _reduce_tensor(self, reduction: str, leaf: object) -> torch.Tensor:
+        # A copy, as `all_reduce` works in place.
         tensor = require_tensor(leaf).clone()
         if self.num_processes > 1:
             dist.all_reduce(tensor, _REDUCTIONS[reduction])
@@ -323,6 +325,7 @@ class Processes:
         Raises:
             TypeError: `tensor` holds something other than tensors.
         """
+        # Other objects raise a TypeError below, in a single process too.
         if self.num_processes == 1 and has_only_tensors(tensor):
             return tensor
         return map_nested(lambda leaf: pad_to_longest(leaf, dim, pad_index, pad_first), tensor)
@@ -335,6 +338,7 @@ class Processes:
         """Return whether any process has called `set_trigger`, and reset the flag."""
         if self.flag_tensor is None:
             self.flag_tensor = torch.tensor(0, device=self.device)
+        # The sum of the flags of all processes.
         is_set = bool(self.reduce(self.flag_tensor).item() >= 1)
         if is_set:
             self.flag_tensor = torch.tensor(0, device=self.device)

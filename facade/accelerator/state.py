@@ -71,6 +71,7 @@ class StateView(Processes):
 
     def __getattr__(self, name: str) -> Any:
         """Look up other members in `args.distributed_state`."""
+        # Python looks for special names, and for `args` before `__init__` has run, as in a copy.
         if name.startswith("__") or name == "args":
             raise AttributeError(name)
         return getattr(self.args.distributed_state, name)

@@ -95,6 +95,7 @@ def _metrics(entry: dict[str, Any]) -> dict[str, float]:
 
 def _plain_number(value: Any) -> float | None:
     """Convert NumPy numbers to Python numbers, as YAML has no others; None for other values."""
+    # Only scalars, and arrays of one element; others have no single number.
     if hasattr(value, "item") and getattr(value, "size", 2) == 1:
         value = value.item()
     if number_of(value) is None:

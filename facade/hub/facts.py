@@ -215,6 +215,7 @@ def _repository_of(model: nn.Module) -> str | None:
     """Return the repository that a model of `transformers` was loaded from, or None."""
     config = getattr(model, "config", None)
     name = getattr(config, "_name_or_path", None)
+    # The name may also be that of a local folder.
     if not isinstance(name, str) or not name or os.path.isdir(name):
         return None
     if not is_repository_name(name):
@@ -254,6 +255,7 @@ def named_sources(names: list[str], tags: list[str], args: list[str]) -> tuple[D
 
     As in the reference, tags are identifiers on the Hub, and also names where none are given.
     """
+    # Arguments beyond the last dataset are ignored.
     longest = max(len(names), len(tags))
     sources: list[DataSource] = []
     for name, tag, loading_args in zip_longest(names or tags, tags, args[:longest]):
@@ -297,6 +299,7 @@ def samples_in(dataset: object) -> int | None:
 
 def _name_of(info: LibraryDatasetInfo) -> str | None:
     """Return the repository of the files, or else the name of the builder."""
+    # A dataset from a repository of files has a generic builder, such as parquet.
     addresses = getattr(info, "download_checksums", None) or {}
     for address in addresses:
         match = _HUB_FILES.match(str(address))

@@ -190,6 +190,7 @@ class ModelCard:
         if saved_step is None:
             saved_step = self.facts.steps
 
+        # The same step may have been evaluated again after the training, on another model.
         during_training: list[Evaluation] = []
         after_training: list[Evaluation] = []
         at_saved_step: list[Evaluation] = []
@@ -222,6 +223,7 @@ def _results_on(task: str, source: DataSource, metrics: dict[str, float]) -> Ite
     if source.tag is None:
         return
     for name, value in metrics.items():
+        # With several sets, only the metrics of this one; the Hub accepts no NaN or infinity.
         if not name.startswith(source.prefix) or not math.isfinite(value):
             continue
         name_in_set = name.removeprefix(source.prefix)
@@ -321,6 +323,7 @@ def _number(value: float | None) -> str:
         return ""
     if not isinstance(value, float):
         return str(value)
+    # In scientific notation where four decimals would be mostly zeros.
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.4g}"
     return f"{value:.4f}".rstrip("0").rstrip(".")

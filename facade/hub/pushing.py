@@ -133,6 +133,7 @@ class StagingFolder:
 
         It gets the model, and the other files of `output_dir`.
         """
+        # The model, without what only a resumption needs.
         self.root.mkdir(exist_ok=True)
         for name in _files(self.checkpoint):
             if not _matches(name, _RESUMPTION_FILES):
@@ -249,6 +250,7 @@ class Pusher:
             repository: target of the uploads.
             output_dir: where the checkpoints are.
         """
+        # The user has to act only if the newest model is not on the Hub.
         if self.failures and self.newest_failed:
             newest = "no model of this training"
             if self.newest_step is not None:

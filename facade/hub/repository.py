@@ -78,6 +78,7 @@ class Repository:
         if branch in (None, "main") or _NOT_A_BRANCH.fullmatch(branch):
             return
 
+        # A tag is not created as a branch.
         refs = self._call(lambda api: api.list_repo_refs(self.name))
         names = {ref.name for ref in (*refs.branches, *refs.tags)}
         if branch not in names:
@@ -171,6 +172,7 @@ class Repository:
     def _api(self) -> HfApi:
         from huggingface_hub import HfApi
 
+        # `huggingface_hub` opens another client after a connection error, without a timeout.
         _set_silence_timeout()
         return HfApi(token=self.token, library_name="lightrainer")
 

@@ -146,6 +146,7 @@ class HubSession:
 
     def _model_size(self) -> tuple[int, int]:
         """Return the number of parameters, and of trainable ones; while training, as before it."""
+        # While it is sharded, a model does not show all its parameters.
         model = None
         if self._measured_model is not None:
             model = self._measured_model()
@@ -161,6 +162,7 @@ class HubSession:
         """Upload `output_dir`, see `Trainer.push_to_hub`."""
         repository = self.repository(token=token, revision=revision)
         step = self.trainer.state.global_step
+        # Where the upload is replaced, the Hub is not asked for branches either.
         if replacement_of("upload_folder") is None:
             repository.require_branch()
 
@@ -181,6 +183,7 @@ class HubSession:
         trainer = self.trainer
         if trainer.args.hub_strategy == HubStrategy.END:
             return
+        # An upload may take longer than the steps between two checkpoints.
         if self._is_busy and not trainer.args.hub_always_push:
             logger.info("Skipped the upload of %s: the previous one is still running.", checkpoint)
             self._skipped_checkpoint = checkpoint
@@ -243,6 +246,8 @@ class HubSession:
         self, upload: Callable[[], Result], step: int, label: str, repository: Repository
     ) -> Future[Result]:
         future = self.pusher.submit(upload, step=step, label=label, repository=repository)
+
+        # A new object once all uploads are done, so that their results can be freed.
         if self.trainer.push_in_progress is None or self.trainer.push_in_progress.is_done():
             self.trainer.push_in_progress = PushInProgress()
         self.trainer.push_in_progress.jobs.append(future)
@@ -323,6 +328,7 @@ class HubSession:
         args = self.trainer.args
         state = self.trainer.state
         step = state.global_step
+        # The final model is the best one, if that was loaded.
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             step = _step_of(state.best_model_checkpoint, default=-1)
         is_outdated = self.pusher.newest_step != step and not is_unreachable
