@@ -5,8 +5,10 @@ the links.
 import importlib.util
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from xml.sax.saxutils import unescape
 
 import nbformat
 import pytest
@@ -56,6 +58,23 @@ def test_pictures_are_small_and_shown():
     assert len(pictures) >= 4
     assert sum(picture.stat().st_size for picture in pictures) < 400_000
     assert [picture.name for picture in pictures if picture.name not in text] == []
+
+
+@pytest.mark.parametrize("name", script("benchmark_plots").plots())
+def test_a_plot_shows_the_numbers_that_are_committed(name):
+    tool = script("benchmark_plots")
+    picture = (DOCS / "images" / name).read_text(encoding="utf-8")
+    shown = [unescape(text) for text in re.findall(r"<text [^>]*>([^<]*)</text>", picture)]
+    expected = tool.texts(tool.plots()[name])
+    missing = Counter(expected) - Counter(shown)
+    assert len(expected) > 8
+    assert not missing, "run python docs/scripts/benchmark_plots.py"
+
+
+def test_a_row_that_a_plot_lacks_is_reported():
+    """Negative control."""
+    with pytest.raises(LookupError, match="no row that begins with 'no such row'"):
+        script("benchmark_plots").table_row("no such row")
 
 
 @pytest.mark.parametrize("name", ["CITATION.cff", "SECURITY.md", "mkdocs.yml"])
