@@ -31,16 +31,27 @@ def failures_as_warnings(callback: object, action: str) -> Generator[None]:
             )
 
 
-def number_of(value: Any) -> float | None:
-    """Return a logged value as a number; None for everything else.
+def number_of(value: Any, *, accept_bool: bool = False) -> float | None:
+    """Return a logged value as a Python number; None for everything else.
 
-    Scalars of NumPy and torch are numbers, booleans are not.
+    Arrays and tensors of one element are numbers too.
+
+    Args:
+        value: any logged value.
+        accept_bool: whether booleans count as numbers; trackers record them as 0 and 1.
     """
-    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+    if hasattr(value, "item") and _element_count(value) == 1:
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) and not accept_bool:
         return None
-    return value
+    return value if isinstance(value, (int, float)) else None
+
+
+def _element_count(array: Any) -> object:
+    """Return the number of elements of an array or a tensor; None if it has no such number."""
+    # The attribute `size` of an array is a number, that of a tensor is a method.
+    numel = getattr(array, "numel", None)
+    return getattr(array, "size", None) if numel is None else numel()
 
 
 def numbers_in(log_history: Iterable[dict[str, Any]]) -> Iterator[tuple[float, dict[str, float]]]:
@@ -55,14 +66,6 @@ def numbers_in(log_history: Iterable[dict[str, Any]]) -> Iterator[tuple[float, d
             if name != "step" and number is not None:
                 numbers[name] = number
         yield step, numbers
-
-
-def shortened(value: object, max_length: int = 200) -> str:
-    """Return a value as text, truncated to `max_length` characters."""
-    text = str(value)
-    if len(text) <= max_length:
-        return text
-    return f"{text[:max_length]}…"
 
 
 def is_training_log(logs: Mapping[str, Any] | None) -> TypeGuard[dict[str, Any]]:

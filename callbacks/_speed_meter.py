@@ -1,16 +1,13 @@
-"""Measure time, steps, samples and tokens of a training, and small helpers for callbacks."""
+"""Measure time, steps, samples and tokens of a training."""
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING
 
 from .state import TrainerState
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ..facade import TrainingArguments
 
 
@@ -91,24 +88,3 @@ def length_or_none(collection: object) -> int | None:
         return len(collection)  # pyright: ignore[reportArgumentType] - raises what is caught here
     except (TypeError, AttributeError, NotImplementedError):
         return None
-
-
-def is_compiled(args: TrainingArguments | None, model: nn.Module | None) -> bool:
-    """Return whether the model is compiled in place, so that its hooks would be traced.
-
-    That is by `torch_compile` or `model.compile()`.
-    """
-    if getattr(args, "torch_compile", False):
-        return True
-    return getattr(model, "_compiled_call_impl", None) is not None
-
-
-def format_seconds(seconds: float) -> str:
-    """Return seconds as `1:02:03` or `02:03`; a question mark if they are unknown."""
-    if not math.isfinite(seconds) or seconds < 0:
-        return "?"
-    all_minutes, seconds_left = divmod(round(seconds), 60)
-    hours, minutes = divmod(all_minutes, 60)
-    if hours:
-        return f"{hours}:{minutes:02}:{seconds_left:02}"
-    return f"{minutes:02}:{seconds_left:02}"

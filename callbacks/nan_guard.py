@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
+from ._compilation import is_compiled
 from ._signal_exchange import world_size
-from ._speed_meter import is_compiled
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
-from ._speed_meter import is_compiled
+from ._compilation import is_compiled
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 

@@ -62,6 +62,11 @@ class ProgressCallback(TrainerCallback):
 
     reads_checkpoints = False
 
+    _obeys_disable_tqdm = False
+    """Whether `disable_tqdm` hides this display. The Trainer adds a bar of tqdm only without it, so
+    a bar that a script adds is shown.
+    """
+
     def __init__(self, max_str_len: int = 100) -> None:
         self.max_str_len = max_str_len
         self.training_bar: ProgressBar | None = None
@@ -180,6 +185,8 @@ class ProgressCallback(TrainerCallback):
         self._close_training_bar()
 
     def _is_shown(self, args: TrainingArguments, state: TrainerState) -> bool:
+        if self._obeys_disable_tqdm and getattr(args, "disable_tqdm", False):
+            return False
         return state.is_world_process_zero
 
     def _make_bar(

@@ -7,8 +7,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..lightning_modules.common.libraries import loaded
-from ._log_values import failures_as_warnings, shortened
-from ._speed_meter import format_seconds
+from ._log_values import failures_as_warnings
+from ._text import format_seconds, shortened
 from .progress import ProgressBar, ProgressCallback, values_beside_bar
 from .state import TrainerControl, TrainerState
 
@@ -43,6 +43,7 @@ class NotebookProgressCallback(ProgressCallback):
     """
 
     replaces = ProgressCallback
+    _obeys_disable_tqdm = True
 
     def __init__(self, max_str_len: int = 100) -> None:
         super().__init__(max_str_len)
@@ -113,9 +114,6 @@ class NotebookProgressCallback(ProgressCallback):
         super().on_train_end(args, state, control, **kwargs)
         self._output = None
         self._has_ended = True
-
-    def _is_shown(self, args: TrainingArguments, state: TrainerState) -> bool:
-        return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
 
     def _add_evaluation(
         self, args: TrainingArguments, state: TrainerState, metrics: dict[str, float]

@@ -33,6 +33,7 @@ class RichProgressCallback(ProgressCallback):
     """
 
     replaces = ProgressCallback
+    _obeys_disable_tqdm = True
 
     def __init__(self, max_str_len: int = 100, console: Console | None = None) -> None:
         super().__init__(max_str_len)
@@ -49,9 +50,6 @@ class RichProgressCallback(ProgressCallback):
         """Leave the bars on the screen as they are."""
         super().on_train_end(args, state, control, **kwargs)
         self._close_prediction_bar()
-
-    def _is_shown(self, args: TrainingArguments, state: TrainerState) -> bool:
-        return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
 
     def _make_bar(
         self, name: str, *, total: int | None, initial: int = 0, leave: bool = True

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ._compilation import is_compiled
 from ._log_values import add_to_logs, is_training_log
-from ._speed_meter import SpeedMeter, is_compiled
+from ._speed_meter import SpeedMeter
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 

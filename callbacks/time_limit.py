@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ._signal_exchange import SignalExchange, world_size
-from ._speed_meter import format_seconds
+from ._text import format_seconds
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState, ends_epoch
 

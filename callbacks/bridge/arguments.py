@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...lightning_modules.common.metric_directions import known_direction
 from ...lightning_modules.common.suggestions import did_you_mean
-from .._speed_meter import is_compiled
+from .._compilation import is_compiled
 from .logs import as_metric_for_best_model
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...lightning_modules.common.libraries import is_instance
+from .._log_values import number_of
 from ..base import TrainerCallback
 from ..state import TrainerControl, TrainerState
 from .availability import AVAILABLE, require
-from .values import checkpoint_folder, number_or_none
+from .values import checkpoint_folder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -216,7 +217,7 @@ class LoggerCallback(TrainerCallback):
         numbers: dict[str, float] = {}
         other_names: list[str] = []
         for name, value in logs.items():
-            number = number_or_none(value)
+            number = number_of(value, accept_bool=True)
             if number is None:
                 other_names.append(name)
             else:

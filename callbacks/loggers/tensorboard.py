@@ -11,10 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .._files import trial_folder
+from .._log_values import number_of
 from ..state import TrainerControl, TrainerState
 from .availability import is_installed, is_tensorboard_available
 from .base import LogsFirst
-from .values import number_or_none, rewrite_logs
+from .values import rewrite_logs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -107,7 +108,7 @@ class TensorBoardCallback(LogsFirst):
                 continue
 
             # Scalars may be arrays or tensors of one element.
-            number = number_or_none(value)
+            number = number_of(value, accept_bool=True)
             if number is not None:
                 writer.add_scalar(name, number, state.global_step)
                 continue

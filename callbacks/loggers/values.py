@@ -55,23 +55,6 @@ def without_summary(logs: Mapping[str, Any]) -> dict[str, Any]:
     return rewrite_logs({name: value for name, value in logs.items() if name not in SUMMARY_NAMES})
 
 
-def number_or_none(value: Any) -> float | int | None:
-    """Return a number as a Python number; None for anything else.
-
-    Arrays and tensors of one element are numbers too.
-    """
-    if isinstance(value, (int, float)):
-        return value
-    if not hasattr(value, "item") or getattr(value, "size", None) is None:
-        return None
-    # The attribute `size` of an array is a number, that of a tensor is a method.
-    count = value.numel() if hasattr(value, "numel") else value.size
-    if count != 1:
-        return None
-    element = value.item()
-    return element if isinstance(element, (int, float)) else None
-
-
 def description(args: TrainingArguments, model: nn.Module | None) -> dict[str, Any]:
     """Return the settings of a run: of adapters, of the model, and all arguments, tokens masked."""
     settings: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-from .._log_values import shortened
+from .._text import shortened
 from ..state import TrainerState
 
 _MAX_ROWS = 100

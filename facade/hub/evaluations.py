@@ -87,17 +87,7 @@ def _metrics(entry: dict[str, Any]) -> dict[str, float]:
         is_metric = name != key and name != "num_input_tokens_seen"
         if not is_metric or name.endswith(_SPEED_SUFFIXES) or "mem_" in name:
             continue
-        number = _plain_number(value)
+        number = number_of(value)
         if number is not None:
             metrics[name] = number
     return metrics
-
-
-def _plain_number(value: Any) -> float | None:
-    """Convert NumPy numbers to Python numbers, as YAML has no others; None for other values."""
-    # Only scalars, and arrays of one element; others have no single number.
-    if hasattr(value, "item") and getattr(value, "size", 2) == 1:
-        value = value.item()
-    if number_of(value) is None:
-        return None
-    return value

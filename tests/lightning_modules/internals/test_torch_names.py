@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree
 
-from lightrainer.callbacks._speed_meter import is_compiled
+from lightrainer.callbacks._compilation import is_compiled
 from lightrainer.lightning_modules.internals import torch_names
 from lightrainer.lightning_modules.models.inspection import unwrap_model
 from lightrainer.lightning_modules.models.model_output import ModelOutput
