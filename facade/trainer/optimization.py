@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -53,9 +53,8 @@ def groups_of(trainer: Trainer, model: nn.Module) -> list[dict[str, Any]]:
     """Return the parameter groups of a model, by the arguments of its Trainer."""
     args = trainer.args
     decaying = trainer.get_decay_parameter_names(model)
-    return parameter_groups(
-        model, args.weight_decay, decaying, rules=args.parameter_rules, lr=args.learning_rate
-    )
+    rules = cast("dict[str, Any] | None", args.parameter_rules)  # a text was read into a dict
+    return parameter_groups(model, args.weight_decay, decaying, rules=rules, lr=args.learning_rate)
 
 
 def describe_groups(trainer: Trainer) -> Iterator[tuple[str, str, str]]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
+
+SampleOrder: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
+"""The indices of the samples of an epoch in their order, shape (samples,)."""
 
 _CHUNK = 2**14
 """Indices that become Python numbers at a time; all at once they would take 40 bytes a sample."""
 
 
-def random_order(count: int, generator: torch.Generator | None) -> NDArray[Any]:
+def random_order(count: int, generator: torch.Generator | None) -> SampleOrder:
     """Draw `torch.randperm(count, generator=generator)` as an array.
 
     It has 32-bit integers if they suffice.
@@ -22,13 +26,20 @@ def random_order(count: int, generator: torch.Generator | None) -> NDArray[Any]:
         count: number of samples.
         generator: draws the order; None for torch's global one.
     """
+    # torch draws the same order in both dtypes; 32 bits take half the memory.
     dtype = torch.int32 if count < 2**31 else torch.int64
-    return torch.randperm(count, generator=generator, dtype=dtype, device="cpu").numpy()
+    order = torch.randperm(count, generator=generator, dtype=dtype, device="cpu")
+    return order.numpy()
 
 
-def in_sequence(order: NDArray[Any]) -> Iterator[int]:
+def in_sequence(order: SampleOrder) -> Iterator[int]:
     """Return an iterator over the indices of an order, as Python numbers."""
-    starts = range(0, len(order), _CHUNK)
-    chunks = (order[start : start + _CHUNK].tolist() for start in starts)
-    # Without a Python frame for each index.
-    return itertools.chain.from_iterable(chunks)
+    # `chain` yields them without running a line of Python for each index.
+    return itertools.chain.from_iterable(_chunks(order))
+
+
+def _chunks(order: SampleOrder) -> Iterator[list[int]]:
+    """Yield the indices in lists of at most `_CHUNK`."""
+    for start in range(0, len(order), _CHUNK):
+        chunk = order[start : start + _CHUNK]
+        yield chunk.tolist()

@@ -11,8 +11,8 @@ import contextlib
 import functools
 import logging
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,8 @@ from .tensor_parallel_styles import STYLES, Style, as_style
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Placement
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 logger = logging.getLogger(__name__)
 
@@ -33,22 +35,24 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, Any]:
 
     It is its `tp_plan`, or those of `transformers`: `_tp_plan` and that of the configuration.
     """
-    own: dict[str, Any] = {}
+    plan_of_model: dict[str, Any] = {}
     for name in ("tp_plan", "_tp_plan"):
         plan = getattr(model, name, None)
         if isinstance(plan, Mapping) and plan:
-            own = dict(plan)
+            plan_of_model = dict(plan)
             break
 
-    # That of the configuration is about the model below its head.
-    base = _base_plan(model) or {}
+    # The plan of the configuration names modules of the model below its head.
+    plan_of_config = _plan_of_config(model) or {}
     prefix = getattr(model, "base_model_prefix", "")
-    if prefix and isinstance(getattr(model, prefix, None), nn.Module):
-        base = {f"{prefix}.{name}": style for name, style in base.items()}
-    return {**base, **own}
+    has_head = bool(prefix) and isinstance(getattr(model, prefix, None), nn.Module)
+    if has_head:
+        plan_of_config = {f"{prefix}.{name}": style for name, style in plan_of_config.items()}
+    return {**plan_of_config, **plan_of_model}
 
 
-def _base_plan(model: nn.Module) -> Mapping[str, Any] | None:
+def _plan_of_config(model: nn.Module) -> Mapping[str, Any] | None:
+    """Return the plan in the configuration of a model of transformers; None without one."""
     config = getattr(model, "config", None)
     plan = getattr(config, "base_model_tp_plan", None)
     if not isinstance(plan, Mapping):
@@ -58,40 +62,48 @@ def _base_plan(model: nn.Module) -> Mapping[str, Any] | None:
 
 def split_faults(model: nn.Module, size: int) -> list[str]:
     """Return the reasons why the layers of a model cannot be sharded over `size` processes."""
+    # A model that shards itself checks its layers itself.
     if callable(getattr(model, "parallelize", None)):
         return []
-    kind = type(model).__name__
+    model_class = type(model).__name__
     plan = tensor_parallel_plan(model)
     if not plan:
         remedy = (
             "Give it a tp_plan, such as {'layers.*.up': 'colwise'}, or a method parallelize(mesh)"
         )
-        return [f"{kind} has no plan for tensor parallelism. {remedy}"]
+        return [f"{model_class} has no plan for tensor parallelism. {remedy}"]
 
-    # Names of no module, and styles that are not known, of those that are used.
-    lost: list[str] = []
-    unknown: dict[str, list[str]] = {}
+    # Patterns that match no module, and the patterns of each unknown style that is used.
+    unmatched_patterns: list[str] = []
+    unknown_styles: dict[str, list[str]] = {}
     for pattern, style in plan.items():
-        if not _matching(model, pattern):
-            lost.append(pattern)
+        if not _matching_modules(model, pattern):
+            unmatched_patterns.append(pattern)
         elif isinstance(style, str) and style not in STYLES:
-            unknown.setdefault(style, []).append(pattern)
+            unknown_styles.setdefault(style, []).append(pattern)
+
     faults: list[str] = []
-    for style in sorted(unknown):
-        near = did_you_mean(style, list(STYLES))
+    for style in sorted(unknown_styles):
+        patterns = ", ".join(unknown_styles[style])
+        suggestion = did_you_mean(style, list(STYLES))
         faults.append(
-            f"the plan of {kind} has the style {style!r} ({', '.join(unknown[style])}), which is "
-            f"not supported.{near} Choose from: {', '.join(STYLES)}"
+            f"the plan of {model_class} has the style {style!r} ({patterns}), which is not "
+            f"supported.{suggestion} Choose from: {', '.join(STYLES)}"
         )
 
-    # Plans of transformers also name what only some models have.
-    some_may_be_lost = _base_plan(model) is not None and len(lost) < len(plan)
-    if lost and not some_may_be_lost:
+    # Plans of transformers also name modules that only some models of a family have.
+    is_plan_of_family = _plan_of_config(model) is not None
+    some_may_be_unmatched = is_plan_of_family and len(unmatched_patterns) < len(plan)
+    if unmatched_patterns and not some_may_be_unmatched:
+        patterns = ", ".join(repr(pattern) for pattern in unmatched_patterns)
         faults.append(
-            f"the plan of {kind} has {', '.join(map(repr, lost))}, but the model has no module of "
-            "that name"
+            f"the plan of {model_class} has {patterns}, but the model has no module of that name"
         )
-    return faults or [*_indivisible(model, size), *_unfit(model, size)]
+
+    # The sizes of layers are only checked under a valid plan.
+    if faults:
+        return faults
+    return [*_indivisible_heads(model, size), *_unfit_layers(model, size)]
 
 
 def split(model: nn.Module, mesh: DeviceMesh) -> None:
@@ -102,16 +114,19 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
         mesh: the processes that share each layer; of one dimension.
     """
     agree_on_generators(mesh)
-    own: Any = getattr(model, "parallelize", None)
-    if callable(own):
-        own(mesh)
+    parallelize: object = getattr(model, "parallelize", None)
+    if callable(parallelize):
+        parallelize(mesh)
     else:
         from torch.distributed.tensor.parallel import parallelize_module
 
-        ties = _ties(model)
-        torch_styles = {name: style.make() for name, style in _styles(model).items()}
+        # Sharding replaces each parameter, so tied ones are tied again afterwards.
+        tied_names = _tied_names(model)
+        torch_styles: dict[str, ParallelStyle] = {}
+        for name, style in _styles(model).items():
+            torch_styles[name] = style.make_torch_style()
         parallelize_module(model, mesh, torch_styles)
-        _tie(model, ties)
+        _tie(model, tied_names)
     _reduce_partial_gradients(model)
 
 
@@ -121,18 +136,24 @@ def agree_on_generators(mesh: DeviceMesh) -> None:
     So they draw the same numbers.
     """
     group = mesh.get_group()
+
+    # The states of the generators on the host, and of the one of the GPU.
     states: list[Any] = [capture_host_rng(), None]
-    on_gpu = mesh.device_type == "cuda"
-    if on_gpu:
+    is_on_gpu = mesh.device_type == "cuda"
+    if is_on_gpu:
         states[1] = torch.cuda.get_rng_state()
-    dist.broadcast_object_list(states, src=dist.get_global_rank(group, 0), group=group)
+
+    # The first process of the group sends its states, the others receive them in the list.
+    first_rank = dist.get_global_rank(group, 0)
+    dist.broadcast_object_list(states, src=first_rank, group=group)
     restore_host_rng(states[0])
-    if on_gpu:
+    if is_on_gpu:
         torch.cuda.set_rng_state(states[1])
 
 
-def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextManager[object]]:
     """Return the context of an optimizer's step, for models with sharded and whole parameters."""
+    # Kernels that update many parameters at once get both kinds: whole ones count as replicated.
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     are_sharded = {hasattr(parameter, "full_tensor") for parameter in trained}
     if are_sharded != {True, False}:
@@ -154,29 +175,46 @@ def sum_before_accumulation(model: Any) -> None:
     for pattern, style in model.tp_plan.items():
         if style != "replicated_with_grad_allreduce":
             continue
-        for name in _matching(model, pattern):
+        for name in _matching_modules(model, pattern):
             module = model.get_submodule(name)
-            # Theirs is an attribute of the instance; in a later training ours is there already.
+
+            # transformers has set a `forward` on the instance. In a later training it is gone, and
+            # the hook is there already.
             if vars(module).pop("forward", None) is not None:
-                module.register_forward_pre_hook(functools.partial(_hook_parameters, {}, group))
+                add_hooks = functools.partial(_sum_gradients_of, {}, group)
+                module.register_forward_pre_hook(add_hooks)
 
 
-def _hook_parameters(hooked: dict[str, Any], group: Any, module: nn.Module, _: Any) -> None:
+def _sum_gradients_of(
+    hooked_parameters: dict[str, nn.Parameter],
+    group: dist.ProcessGroup,
+    module: nn.Module,
+    inputs: object,
+) -> None:
+    """Let the gradients of a module's parameters be summed, as a forward pre-hook.
+
+    Args:
+        hooked_parameters: by name, the parameters that have the hook; extended here.
+        group: the processes to sum over.
+        module: the module.
+        inputs: of its `forward`.
+    """
     for name, parameter in module.named_parameters(recurse=False):
-        # That of `fully_shard` is another one in each forward pass.
-        is_hooked = hooked.get(name) is parameter
+        # `fully_shard` has another parameter object in each forward pass.
+        is_hooked = hooked_parameters.get(name) is parameter
         if parameter.requires_grad and torch.is_grad_enabled() and not is_hooked:
             parameter.register_hook(functools.partial(_summed, group))
-            hooked[name] = parameter
+            hooked_parameters[name] = parameter
 
 
-def _summed(group: Any, gradient: torch.Tensor) -> torch.Tensor:
-    gradient = gradient.clone()
-    torch.distributed.all_reduce(gradient, group=group)
+def _summed(group: dist.ProcessGroup, gradient: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a gradient over the processes of a group."""
+    gradient = gradient.clone()  # autograd may share it with other nodes
+    dist.all_reduce(gradient, group=group)
     return gradient
 
 
-def _matching(model: nn.Module, pattern: str) -> list[str]:
+def _matching_modules(model: nn.Module, pattern: str) -> list[str]:
     """Return names of the modules that match a pattern; each `*` is one part of a name."""
     expression = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
     return [name for name, _ in model.named_modules() if expression.fullmatch(name)]
@@ -189,13 +227,13 @@ def _styles(model: nn.Module) -> dict[str, Style]:
     """
     styles: dict[str, Style] = {}
     for pattern, style in tensor_parallel_plan(model).items():
-        for name in _matching(model, pattern):
+        for name in _matching_modules(model, pattern):
             styles[name] = as_style(style)
 
-    for parameters in _ties(model):
-        modules = [name.rpartition(".")[0] for name in parameters]
-        planned = [name for name in modules if name in styles]
-        unplanned = [name for name in modules if name not in styles]
+    for parameter_names in _tied_names(model):
+        module_names = [name.rpartition(".")[0] for name in parameter_names]
+        planned = [name for name in module_names if name in styles]
+        unplanned = [name for name in module_names if name not in styles]
         if planned:
             _share_style(model, styles, planned, unplanned)
     return styles
@@ -210,18 +248,18 @@ def _share_style(
     """
     style = styles[planned[0]]
     for name in unplanned:
-        partner = style.of_tied(model.get_submodule(name))
-        if partner is None:
+        style_of_partner = style.for_tied_module(model.get_submodule(name))
+        if style_of_partner is None:
             logger.warning(
                 "%s is not split: it shares its weight with %s, which is whole.", planned[0], name
             )
             for planned_name in planned:
                 del styles[planned_name]
             return
-        styles[name] = partner
+        styles[name] = style_of_partner
 
 
-def _indivisible(model: nn.Module, size: int) -> list[str]:
+def _indivisible_heads(model: nn.Module, size: int) -> list[str]:
     """Return errors for numbers of attention heads that `size` does not divide."""
     config: Any = getattr(model, "config", None)
     if hasattr(config, "get_text_config"):
@@ -239,30 +277,31 @@ def _indivisible(model: nn.Module, size: int) -> list[str]:
     return faults
 
 
-def _unfit(model: nn.Module, size: int) -> list[str]:
+def _unfit_layers(model: nn.Module, size: int) -> list[str]:
     """Return errors for layers that their style does not fit."""
     faults: list[str] = []
     for name, style in _styles(model).items():
-        fault = style.fault(model.get_submodule(name), size)
-        if fault is not None:
-            faults.append(f"the plan of {type(model).__name__}: {name}: {fault}")
+        problem = style.problem_with(model.get_submodule(name), size)
+        if problem is not None:
+            faults.append(f"the plan of {type(model).__name__}: {name}: {problem}")
     return faults
 
 
-def _ties(model: nn.Module) -> list[list[str]]:
+def _tied_names(model: nn.Module) -> list[list[str]]:
     """Return the names of each parameter that has several."""
-    names_of: dict[int, list[str]] = {}
+    names_by_id: dict[int, list[str]] = {}
     # An override may lack `remove_duplicate`.
     for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
-        names_of.setdefault(id(parameter), []).append(name)
-    return [names for names in names_of.values() if len(names) > 1]
+        names_by_id.setdefault(id(parameter), []).append(name)
+    return [names for names in names_by_id.values() if len(names) > 1]
 
 
-def _tie(model: nn.Module, ties: list[list[str]]) -> None:
-    for first, *others in ties:
-        for name in others:
-            parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, model.get_parameter(first))
+def _tie(model: nn.Module, tied_names: list[list[str]]) -> None:
+    """Assign the parameter with the first of several names to the other names as well."""
+    for first_name, *other_names in tied_names:
+        for name in other_names:
+            module_name, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(module_name), attribute, model.get_parameter(first_name))
 
 
 def _reduce_partial_gradients(model: nn.Module) -> None:
@@ -273,8 +312,9 @@ def _reduce_partial_gradients(model: nn.Module) -> None:
             parameter.register_hook(functools.partial(_as_placed, placements=placements))
 
 
-def _as_placed(gradient: Any, *, placements: Any) -> Any:
+def _as_placed(gradient: torch.Tensor, *, placements: Sequence[Placement]) -> torch.Tensor:
+    """Return a gradient with the placements of its parameter, which adds up partial ones."""
     # A gradient that is a plain tensor stays as it is.
     with contextlib.suppress(AttributeError):
-        return gradient.redistribute(placements=placements)
+        return cast("DTensor", gradient).redistribute(placements=placements)
     return gradient

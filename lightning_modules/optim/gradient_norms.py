@@ -19,7 +19,12 @@ def total_norm(gradients: Iterable[torch.Tensor], norm_type: float = 2.0) -> tor
     groups = _group_by_mesh(gradients)
     if not groups:
         return nn.utils.get_total_norm([], norm_type)
-    norms = [gather_dtensor(nn.utils.get_total_norm(group, norm_type)) for group in groups]
+
+    # The norm of a group is a scalar; that of a sharded group is gathered from its processes.
+    norms: list[torch.Tensor] = []
+    for group in groups:
+        norm_of_group = nn.utils.get_total_norm(group, norm_type)
+        norms.append(gather_dtensor(norm_of_group))
     if len(norms) == 1:
         return norms[0]
 
@@ -35,7 +40,7 @@ def clip_gradients(
     """As `torch.nn.utils.clip_grad_norm_`, see `total_norm`; return the norm before clipping."""
     if isinstance(parameters, torch.Tensor):
         parameters = [parameters]
-    parameters = list(parameters)
+    parameters = list(parameters)  # read twice; it may be a generator
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
 
     # The classes are few, so this is faster than to look at each gradient.
@@ -44,11 +49,13 @@ def clip_gradients(
     if not are_sharded:
         return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
+    # The same scale on all processes, at most 1; each applies it to its own shards.
     norm = total_norm(gradients, norm_type)
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     with torch.no_grad():
         for gradient in gradients:
-            local_part(gradient).mul_(scale.to(gradient.device))
+            local_gradient = local_part(gradient)
+            local_gradient.mul_(scale.to(gradient.device))
     return norm
 
 

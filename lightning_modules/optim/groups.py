@@ -40,17 +40,28 @@ def decay_parameter_names(model: nn.Module) -> list[str]:
 
 
 def _collect_names(module: nn.Module, prefix: str, names: list[str]) -> None:
+    """Append the names of all parameters below a module, those of its children first.
+
+    Args:
+        module: a module of the model.
+        prefix: its name in the model with a dot; empty for the model itself.
+        names: the list to extend.
+    """
+    layers_without_decay = tuple(ALL_LAYERNORM_LAYERS)
     for child_name, child in module.named_children():
-        if not isinstance(child, tuple(ALL_LAYERNORM_LAYERS)):
+        if not isinstance(child, layers_without_decay):
             _collect_names(child, f"{prefix}{child_name}.", names)
-    names.extend(prefix + name for name in module._parameters)
+
+    # `named_parameters` would skip parameters that are None.
+    for name in module._parameters:
+        names.append(prefix + name)
 
 
 def parameter_groups(
     model: nn.Module,
     weight_decay: float | None,
     decay_names: Collection[str] | None = None,
-    rules: Any = None,
+    rules: Mapping[str, Mapping[str, Any]] | None = None,
     lr: float = 0,
 ) -> list[dict[str, Any]]:
     """Return the parameter groups of `Trainer.create_optimizer`.
@@ -72,10 +83,11 @@ def parameter_groups(
     """
     if decay_names is None:
         decay_names = decay_parameter_names(model)
-    decay_names = frozenset(decay_names)
+    names_with_decay = frozenset(decay_names)
     decay_group: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
     no_decay_group: dict[str, Any] = {"params": [], "weight_decay": 0.0}
 
+    # Settings by the name of a parameter, from those by patterns.
     settings_of_parameters: Mapping[str, Mapping[str, Any]] = {}
     if rules:
         names = [name for name, _ in model.named_parameters()]
@@ -84,22 +96,29 @@ def parameter_groups(
     # Parameters with the same settings are in one group.
     rule_groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
-        group = no_decay_group
-        if name in decay_names:
-            group = decay_group
+        group = decay_group if name in names_with_decay else no_decay_group
         settings = settings_of_parameters.get(name, {})
-        if settings.keys() - {"patterns", "frozen"}:
+
+        # A rule that only freezes leaves a parameter in its group.
+        changes_options = bool(settings.keys() - {"patterns", "frozen"})
+        if changes_options:
             options = {
                 "weight_decay": settings.get("weight_decay", group["weight_decay"]),
                 "lr": _learning_rate(settings, lr),
                 "rules": ", ".join(settings["patterns"]),
             }
-            group = rule_groups.setdefault(tuple(options.items()), {"params": [], **options})
+            key = tuple(options.items())
+            group = rule_groups.setdefault(key, {"params": [], **options})
         if parameter.requires_grad:
             group["params"].append(parameter)
 
+    # The first two groups are listed even if they are empty, as the reference does.
     groups = [decay_group, no_decay_group]
-    groups += [group for group in rule_groups.values() if group["params"]]
+    for group in rule_groups.values():
+        if group["params"]:
+            groups.append(group)
+
+    # The optimizer has its own default for a decay that is not set.
     for group in groups:
         if group["weight_decay"] is None:
             del group["weight_decay"]
@@ -109,7 +128,9 @@ def parameter_groups(
 def _learning_rate(settings: Mapping[str, Any], lr: float) -> float:
     """Return the learning rate that rules give a parameter, from that of the optimizer."""
     rate = settings.get("lr", lr)
-    return rate * settings.get("lr_factor", 1.0) * settings.get("layer_decay", 1.0)
+    factor = settings.get("lr_factor", 1.0)
+    decay_of_layer = settings.get("layer_decay", 1.0)
+    return rate * factor * decay_of_layer
 
 
 def freeze_parameters(model: nn.Module, rules: Mapping[str, Mapping[str, Any]]) -> None:
@@ -151,6 +172,7 @@ def _index_group_states(optimizer: Optimizer, state_dict: dict[str, Any]) -> Non
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         if _STATE_KEY not in saved:
             continue
+
         indices = {parameter: index for index, parameter in enumerate(group["params"])}
         states_by_index: dict[int, Any] = {}
         for parameter, state in saved[_STATE_KEY].items():
@@ -163,6 +185,8 @@ def _assign_group_states(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         if not group.get(_STATE_KEY):
             continue
+
+        # A key that is a parameter was read from a file, and is none of the model.
         states: dict[nn.Parameter, Any] = {}
         for index, state in group[_STATE_KEY].items():
             if isinstance(index, int):

@@ -19,6 +19,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized input, in its dtype."""
+        # In float32, as the squares of half-precision numbers overflow or lose digits.
         x_float32 = x.float()
         mean_square = x_float32.square().mean(-1, keepdim=True)
         normalized = x_float32 * torch.rsqrt(mean_square + 1e-6)
@@ -38,20 +39,22 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.is_eager = is_eager
         self.head_size = shape.head_size
+
+        # Each device has its part of the heads and of the width of the MLP.
         query_size = shape.heads * shape.head_size // tp
         key_size = shape.kv_heads * shape.head_size // tp
         mlp_size = shape.intermediate // tp
-        norm = RMSNorm if shape.gated else nn.LayerNorm
+        norm_class = RMSNorm if shape.gated else nn.LayerNorm
 
-        # Attention.
-        self.attention_norm = norm(shape.hidden)
+        # Attention. Keys and values may have fewer heads than queries.
+        self.attention_norm = norm_class(shape.hidden)
         self.query = nn.Linear(shape.hidden, query_size, bias=False)
         self.key = nn.Linear(shape.hidden, key_size, bias=False)
         self.value = nn.Linear(shape.hidden, key_size, bias=False)
         self.output = nn.Linear(query_size, shape.hidden, bias=False)
 
-        # MLP.
-        self.mlp_norm = norm(shape.hidden)
+        # MLP. A gated one has a second input layer, whose output weighs that of the first.
+        self.mlp_norm = norm_class(shape.hidden)
         self.gate = None
         if shape.gated:
             self.gate = nn.Linear(shape.hidden, mlp_size, bias=False)
@@ -64,12 +67,19 @@ class DecoderLayer(nn.Module):
         Args:
             x: (sequences, tokens, hidden), as the output.
         """
-        # Attention.
+        # The names are bound again on purpose: a second name would keep a tensor in memory that
+        # is measured.
+
+        # Attention: queries and keys carry positions, values do not.
         normalized = self.attention_norm(x)
-        query = _rotate(self._split_heads(self.query(normalized)))
-        key = _rotate(self._split_heads(self.key(normalized)))
+        query = self._split_heads(self.query(normalized))
+        query = _rotate(query)
+        key = self._split_heads(self.key(normalized))
+        key = _rotate(key)
         value = self._split_heads(self.value(normalized))
         attention = self._attend(query, key, value)
+
+        # (sequences, heads, tokens, head size) becomes (sequences, tokens, width).
         x = x + self.output(attention.transpose(1, 2).flatten(2))
 
         # MLP.
@@ -94,6 +104,8 @@ class DecoderLayer(nn.Module):
         repeats = query.shape[1] // key.shape[1]
         key = key.repeat_interleave(repeats, dim=1)
         value = value.repeat_interleave(repeats, dim=1)
+
+        # (sequences, heads, tokens, tokens). Eager attention computes the softmax in float32.
         scores = query @ key.transpose(2, 3) * self.head_size**-0.5
         probabilities = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
         return probabilities @ value
@@ -113,7 +125,10 @@ class Decoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(shape.vocabulary, shape.hidden)
         self.layers = nn.ModuleList(DecoderLayer(shape, tp, is_eager) for _ in range(layers))
-        self.norm = RMSNorm(shape.hidden) if shape.gated else nn.LayerNorm(shape.hidden)
+        norm_class = RMSNorm if shape.gated else nn.LayerNorm
+        self.norm = norm_class(shape.hidden)
+
+        # Several devices split the vocabulary of the head, so it cannot share its weight then.
         self.head = None
         if shape.head:
             self.head = nn.Linear(shape.hidden, shape.vocabulary // tp, bias=False)
@@ -129,10 +144,15 @@ class Decoder(nn.Module):
         """
         x = self.embedding(ids)
         for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=False) if checkpointing else layer(x)
+            if checkpointing:
+                x = checkpoint(layer, x, use_reentrant=False)
+            else:
+                x = layer(x)
         x = self.norm(x)
         if self.head is None:
             return x.sum()
+
+        # The loss of all tokens in float32, as models compute it: (sequences * tokens, vocabulary).
         logits = self.head(x).float().flatten(0, 1)
         return cross_entropy(logits, ids.flatten())
 
