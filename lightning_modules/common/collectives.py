@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+_T = TypeVar("_T")
 
 
 def broadcast_from_rank_zero(value: torch.Tensor) -> torch.Tensor:
@@ -18,25 +20,30 @@ def broadcast_from_rank_zero(value: torch.Tensor) -> torch.Tensor:
     """
     if not has_other_processes():
         return value
+
+    # A copy, since the caller's tensor must not change.
     shared = value.to(transport_device(), copy=True)
     dist.broadcast(shared, src=0)
     return shared.to(value.device)
 
 
-def gather_objects(value: Any) -> list[Any]:
+def gather_objects(value: _T) -> list[_T]:
     """Return the objects of all processes, by rank.
 
     Without a process group, the list holds this process's own alone.
     """
     if not has_other_processes():
         return [value]
-    values: list[Any] = [None] * dist.get_world_size()
+
+    # Each element is replaced by the object of its rank.
+    values = [value] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
 
 
 def smallest_of_all(value: int) -> int:
     """Return the smallest of the numbers of all processes, which have a process group."""
+    # One element, shape (1,), that the reduction replaces in every process.
     smallest = torch.tensor([value], device=transport_device())
     dist.all_reduce(smallest, dist.ReduceOp.MIN)
     return int(smallest)
@@ -44,8 +51,8 @@ def smallest_of_all(value: int) -> int:
 
 def gloo_group() -> dist.ProcessGroup:
     """Make a process group of all processes that works in host memory; collective."""
-    group: Any = dist.new_group(backend="gloo")
-    return group
+    # torch declares an int too, which it returns to ranks outside of a group; here all are inside.
+    return cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
 
 
 def transport_device() -> torch.device:
@@ -57,7 +64,8 @@ def transport_device() -> torch.device:
 
 def has_other_processes() -> bool:
     """Return whether the process group has more than this process; without a group, False."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    has_group = dist.is_available() and dist.is_initialized()
+    return has_group and dist.get_world_size() > 1
 
 
 def broadcast_weights(model: nn.Module, device: torch.device | None = None) -> None:
@@ -67,7 +75,8 @@ def broadcast_weights(model: nn.Module, device: torch.device | None = None) -> N
         model: stays on its device.
         device: device of the broadcast tensors; by default that of the model.
     """
-    broadcast_tensors((*model.parameters(), *model.buffers()), device)
+    tensors = [*model.parameters(), *model.buffers()]
+    broadcast_tensors(tensors, device)
 
 
 def broadcast_tensors(tensors: Iterable[torch.Tensor], device: torch.device | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,16 +59,21 @@ class PreallocatedArray:
             raise TypeError(_not_an_array(batch))
         if batch.ndim == 0:
             batch = batch.reshape(1)
+
+        # Most batches have the shape and the dtype of the one before.
         flat = self._flat
         if flat is None or batch.shape[1:] != self._shape or batch.dtype != flat.dtype:
             flat = self._make_ready_for(batch)
+
+        # Make room for rows of the longest length so far, and write them.
         shape = (len(batch), *self._shape)
         used = self._used + math.prod(shape)
         if used > len(flat):
             length = max(used, int(GROWTH * len(flat)))
             flat = _resized(flat, length)
             self._flat = flat
-        self._write(flat[self._used : used].reshape(shape), batch)
+        rows = flat[self._used : used].reshape(shape)
+        self._write(rows, batch)
         self._rows += len(batch)
         self._used = used
 
@@ -76,9 +81,13 @@ class PreallocatedArray:
         """Return all rows, and forget them: the next batch starts a new array."""
         assert self._flat is not None, "a growing array starts with a batch"
         shape = (self._rows, *self._shape)
+
+        # Rows of several lengths become rows of the longest one, which takes more memory.
         flat = _resized(self._flat, max(self._used, math.prod(shape)))
         if len(self._pieces) > 1:
             self._spread_out(flat)
+
+        # Give the reserve back.
         flat = _resized(flat, math.prod(shape))
         self._begin()
         return flat.reshape(shape)
@@ -86,6 +95,8 @@ class PreallocatedArray:
     def _make_ready_for(self, batch: np.ndarray) -> np.ndarray:
         """Prepare the memory for a batch of another shape or dtype, and return it."""
         shape = batch.shape[1:]
+
+        # The first batch decides about the shape of a row, and the dtype.
         if self._flat is None:
             rows = max(self.expected, len(batch))
             self._shape = shape
@@ -93,7 +104,7 @@ class PreallocatedArray:
             self._pieces = [_Piece(0, 0, shape)]
             return self._flat
 
-        # Another dtype converts what is there; a longer row starts a new piece.
+        # Another dtype converts the rows before it; a longer row starts a new piece.
         _require_joinable(self._shape, shape)
         dtype = np.promote_types(self._flat.dtype, batch.dtype)
         if shape == self._shape and dtype != self._flat.dtype:
@@ -106,7 +117,10 @@ class PreallocatedArray:
     def _spread_out(self, flat: np.ndarray) -> None:
         """Bring all rows to the length of the longest one, in place: from the last to the first."""
         values_in_row = math.prod(self._shape)
-        rows_at_a_time = max(1, CHUNK // max(1, values_in_row * flat.itemsize))
+        bytes_in_row = values_in_row * flat.itemsize
+        rows_at_a_time = max(1, CHUNK // max(1, bytes_in_row))
+
+        # The last piece first, as its rows move the farthest, and from its last rows on.
         end = self._rows
         for piece in reversed(self._pieces):
             values_before = math.prod(piece.shape)
@@ -126,6 +140,8 @@ class PreallocatedArray:
         if batch.shape == rows.shape:
             rows[...] = batch
             return
+
+        # By its safe rules numpy would refuse to pad bools and unsigned integers with -100.
         width = batch.shape[1]
         rows[:, :width] = batch
         np.copyto(rows[:, width:], self.padding, casting="unsafe")
@@ -155,7 +171,7 @@ class PreallocatedTree:
     """
 
     def __init__(self, first: Any, rows: int | None = None, padding: float = PADDING) -> None:
-        self.kind: Any = type(first)
+        self.kind: type[Any] = type(first)
         self.parts: dict[Any, PreallocatedArray | PreallocatedTree] = {}
         for key in _keys_of(first):
             self.parts[key] = growing(first[key], rows, padding)
@@ -178,12 +194,14 @@ class PreallocatedTree:
     def result(self) -> Any:
         """Return the structure of the first batch, with arrays over all samples."""
         results = {key: part.result() for key, part in self.parts.items()}
+        container_class: Callable[..., Any] = self.kind
         if issubclass(self.kind, Mapping):
-            mapping_class: Any = self.kind
-            return mapping_class(results)
+            return container_class(results)
+
+        # A named tuple takes its values one by one, a list or a tuple all in one.
         if hasattr(self.kind, "_fields"):
-            return self.kind(*results.values())
-        return self.kind(results.values())
+            return container_class(*results.values())
+        return container_class(results.values())
 
 
 def _keys_of(batch: Any) -> Iterable[Any]:
@@ -225,11 +243,11 @@ def _require_joinable(before: tuple[int, ...], shape: tuple[int, ...]) -> None:
         )
 
 
-def _is_nested(value: Any) -> bool:
+def _is_nested(value: object) -> bool:
     return isinstance(value, (list, tuple, Mapping))
 
 
-def _not_an_array(batch: Any) -> str:
+def _not_an_array(batch: object) -> str:
     return (
         f"Predictions of type {type(batch).__name__} cannot be joined: expected tensors, or nested "
         "lists, tuples or dicts of tensors, alike in all batches. Leave them out with "

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from .tensorflow_tensors import to_tensorflow
 
@@ -28,9 +28,12 @@ class TensorFlowGraphs:
     def __init__(self, function: Callable[..., Any], *, xla: bool) -> None:
         self._function = function
         self._xla = xla
-        self._graphs: dict[Any, Callable[..., Any]] = {}
+
+        # The graph of each key, see `_graph_key`.
+        self._graphs: dict[object, Callable[..., Any]] = {}
+
         # Shapes that the newest graph accepts, for tensors of the same number of dimensions.
-        self._shapes: dict[Any, list[_Shape]] = {}
+        self._shapes: dict[object, list[_Shape]] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph for these arguments, which contain tensors of torch.
@@ -39,8 +42,11 @@ class TensorFlowGraphs:
             What `function` returns.
         """
         key = _graph_key(arguments)
-        leaves = sys.modules["tensorflow"].nest.flatten(arguments)
+        tf = sys.modules["tensorflow"]
+        leaves: list[object] = tf.nest.flatten(arguments)
         tensors = [to_tensorflow(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
+
+        # A dictionary finds the graph faster than `tf.function` does.
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._make_graph(arguments, leaves, tensors)
@@ -48,33 +54,47 @@ class TensorFlowGraphs:
         return graph(*tensors)
 
     def _make_graph(
-        self, arguments: Any, leaves: list[Any], tensors: list[Any]
+        self, arguments: tuple[Any, ...], leaves: list[object], tensors: list[Any]
     ) -> Callable[..., Any]:
+        """Trace a graph for the shapes of these arguments, and all earlier ones of their kind.
+
+        Args:
+            arguments: of `function`.
+            leaves: all values in them, in TensorFlow's order.
+            tensors: those that are tensors, as tensors of TensorFlow.
+        """
         tf = sys.modules["tensorflow"]
+
+        # Sizes that differ from those of earlier batches are left open.
         key = _graph_key(arguments, describe_shape=len)
         shapes: list[_Shape] = [tuple(tensor.shape) for tensor in tensors]
         earlier_shapes = self._shapes.get(key, shapes)
-        shapes = list(map(_common_shape, earlier_shapes, shapes))
-        self._shapes[key] = shapes
+        common_shapes: list[_Shape] = []
+        for earlier_shape, shape in zip(earlier_shapes, shapes, strict=True):
+            common_shapes.append(_common_shape(earlier_shape, shape))
+        self._shapes[key] = common_shapes
 
         # The graph has only the tensors as arguments; all other leaves are constants.
         def function_of_tensors(*graph_tensors: Any) -> Any:
             remaining = iter(graph_tensors)
-            graph_leaves: list[Any] = []
+            graph_leaves: list[object] = []
             for leaf in leaves:
                 if isinstance(leaf, Tensor):
                     leaf = next(remaining)
                 graph_leaves.append(leaf)
-            return self._function(*tf.nest.pack_sequence_as(arguments, graph_leaves))
+            graph_arguments = tf.nest.pack_sequence_as(arguments, graph_leaves)
+            return self._function(*graph_arguments)
 
         signature: list[Any] = []
-        for shape, tensor in zip(shapes, tensors, strict=True):
+        for shape, tensor in zip(common_shapes, tensors, strict=True):
             signature.append(tf.TensorSpec(shape, tensor.dtype))
         function = tf.function(
             function_of_tensors, input_signature=signature, jit_compile=self._xla or None
         )
         graph = function.get_concrete_function()
 
+        # The shortcut below needs outputs that are tensors or None. Under XLA and on a GPU
+        # TensorFlow calls the graph itself.
         if self._xla or tf.config.list_logical_devices("GPU"):
             return graph
         for leaf in tf.nest.flatten(graph.structured_outputs):
@@ -84,11 +104,17 @@ class TensorFlowGraphs:
 
 
 class _GraphOperation:
-    """Calls a graph by its operation, which saves half a millisecond a call."""
+    """Calls a graph by its operation, which saves half a millisecond a call.
+
+    Args:
+        graph: a concrete function, whose outputs are tensors or None.
+        tf: the module `tensorflow`.
+    """
 
     def __init__(self, graph: Any, tf: Any) -> None:
         self._tf = tf
         self._graph = graph
+        # Variables that the function reads; the operation takes them after its arguments.
         self._captured = list(graph.captured_inputs)
         self._types = [output.dtype for output in graph.outputs]
         self._structure = graph.structured_outputs
@@ -119,7 +145,9 @@ def _common_shape(first: _Shape, second: _Shape) -> _Shape:
     return tuple(sizes)
 
 
-def _graph_key(value: Any, describe_shape: Callable[[Any], Any] = tuple) -> Any:
+def _graph_key(
+    value: object, describe_shape: Callable[[Size], object] = tuple
+) -> tuple[object, ...]:
     """Return a key that is equal for arguments of the same graph.
 
     It contains their nesting, types and shapes, and values that are not tensors.
@@ -134,5 +162,8 @@ def _graph_key(value: Any, describe_shape: Callable[[Any], Any] = tuple) -> Any:
         keys = [(name, _graph_key(part, describe_shape)) for name, part in value.items()]
         return type(value), *keys
     if isinstance(value, (list, tuple)):
-        return type(value), *[_graph_key(part, describe_shape) for part in value]
+        keys = [_graph_key(part, describe_shape) for part in value]
+        return type(value), *keys
+
+    # The type is a part of the key since 1, 1.0 and True are equal.
     return type(value), value

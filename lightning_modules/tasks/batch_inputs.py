@@ -60,9 +60,12 @@ def requires_all_parts(model: nn.Module, batch: object) -> bool:
 
     None of the parts is a label then.
     """
+    # The `forward` of an adapter takes anything; that of the model below it has the parameters.
+    signature = inspect.signature(base_of_adapter(model).forward)
     required = 0
-    for parameter in inspect.signature(base_of_adapter(model).forward).parameters.values():
-        if parameter.kind in _POSITIONAL and parameter.default is parameter.empty:
+    for parameter in signature.parameters.values():
+        has_default = parameter.default is not parameter.empty
+        if parameter.kind in _POSITIONAL and not has_default:
             required += 1
     return required >= len(parts_of(batch))
 
@@ -86,7 +89,8 @@ def count_targets(loss_fn: object, labels: Any, device: torch.device) -> torch.T
     if isinstance(labels, torch.Tensor) and reduction == "mean":
         is_class_number = not labels.is_floating_point() and labels.dtype != torch.bool
         if is_class_number:
-            return labels.ne(getattr(loss_fn, "ignore_index", -100)).sum()
+            ignore_index = getattr(loss_fn, "ignore_index", -100)
+            return labels.ne(ignore_index).sum()
         return torch.full((), labels.numel(), device=device)
 
     samples = find_batch_size(labels)
@@ -98,7 +102,8 @@ def count_targets(loss_fn: object, labels: Any, device: torch.device) -> torch.T
 def describe_batch(batch: object) -> str:
     """Return the columns of a batch, or the types and shapes of its parts, for messages."""
     if isinstance(batch, Mapping):
-        return ", ".join(map(str, batch)) or "nothing"
+        columns = [str(name) for name in batch]
+        return ", ".join(columns) or "nothing"
 
     descriptions: list[str] = []
     for part in parts_of(batch):
@@ -130,6 +135,8 @@ def count_unrepeated_samples(
     # The loader is at its end, but this batch is not the last one: that has been read ahead.
     if index + 1 < loader.handed_out:
         return None
+
+    # A round is a batch on each process; the last one may be filled up with repeated samples.
     samples_left = loader.remainder
     rows_per_process = loader.samples_per_round // world_size
     rows = find_batch_size(batch)
@@ -141,6 +148,8 @@ def count_unrepeated_samples(
         rows_per_process = rows
     if samples_left <= 0 or rows != rows_per_process:
         return None
+
+    # The processes have the samples in their order: rank 0 the first batch, rank 1 the next.
     left_for_this_rank = max(samples_left - rank * rows_per_process, 0)
     return min(left_for_this_rank, rows_per_process)
 
@@ -155,10 +164,18 @@ def cut_batch(batch: Any, samples: int) -> Any:
         return {name: _cut(value, samples, size) for name, value in batch.items()}
     if not isinstance(batch, (list, tuple)):
         return _cut(batch, samples, size)
-    return sequence_like(batch, [_cut(part, samples, size) for part in batch])
+    parts = [_cut(part, samples, size) for part in batch]
+    return sequence_like(batch, parts)
 
 
 def _cut(value: Any, samples: int, size: int | None) -> Any:
+    """Cut a part of a batch.
+
+    Args:
+        value: a tensor, a sequence, a mapping of such, or any other value.
+        samples: number of entries to keep.
+        size: of the batch; a part of another size has no entry for each sample.
+    """
     if isinstance(value, Mapping):
         parts = {name: _cut(part, samples, size) for name, part in value.items()}
         return mapping_like(value, parts)

@@ -21,11 +21,12 @@ class MaskingDraws(NamedTuple):
     """How random numbers are drawn for one batch.
 
     Attributes:
-        choose: probability or probabilities -> whether each token is chosen.
-        random_tokens: where -> as many random tokens as that selects.
+        choose: the probability of all tokens, or of each one, shape (samples, tokens) -> whether
+            each token is chosen, bool of that shape.
+        random_tokens: where, bool of that shape -> as many random tokens as that selects.
     """
 
-    choose: Callable[[Any], np.ndarray]
+    choose: Callable[[float | NDArray[np.float64]], np.ndarray]
     random_tokens: Callable[[np.ndarray], np.ndarray]
 
 
@@ -72,16 +73,19 @@ class Masking:
         if special_tokens_mask is None:
             special_tokens_mask = special_tokens_rows(self.tokenizer, labels.tolist())
 
-        # Choose the labels.
+        # Choose the tokens to predict: bool, (samples, tokens).
         never, words = self._never_drawn(to_numpy(special_tokens_mask), spans)
-        chosen = draws.choose(np.where(never, 0.0, self.mlm_probability or 0.0))
+        probabilities = np.where(never, 0.0, self.mlm_probability or 0.0)
+        chosen = draws.choose(probabilities)
         if words is not None:
             chosen = whole_words(words, chosen)
         labels[~chosen] = -100
 
-        # Most of their tokens become the mask, some any other token, and the rest stays.
+        # Most of them become the mask.
         masked = draws.choose(self.mask_replace_prob) & chosen
         inputs[masked] = mask_id
+
+        # Some become any other token, and the rest stays. Without such a share nothing is drawn.
         random_share = self._random_share()
         if random_share > 0:
             replaced = draws.choose(random_share) & chosen & ~masked
@@ -97,6 +101,8 @@ class Masking:
                 "whole_word_mask=True needs a column 'offset_mapping': tokenize with "
                 "`return_offsets_mapping=True`, and set `remove_unused_columns=False`."
             )
+
+        # One draw for each word, at its first token, decides about the whole word.
         words, begins = words_of(to_numpy(spans), special)
         return ~begins, words
 
@@ -116,19 +122,27 @@ def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.nda
         token.
     """
     is_special = special.astype(bool)
+
+    # Whether a token continues the word of the one before it: (samples, tokens).
     joins = np.zeros_like(is_special)
-    joins[:, 1:] = (spans[:, 1:, 0] == spans[:, :-1, 1]) & ~is_special[:, :-1]
+    begins_at_end_of_previous = spans[:, 1:, 0] == spans[:, :-1, 1]
+    joins[:, 1:] = begins_at_end_of_previous & ~is_special[:, :-1]
     # As in the reference: as if a token that ends at -1 came before the first one of a row.
     joins[:, 0] = spans[:, 0, 0] == -1
+
+    # The words of a row are numbered from 1.
     begins = ~is_special & ~joins
-    return np.where(is_special, -1, np.cumsum(begins, axis=1)), begins
+    numbers = np.cumsum(begins, axis=1)
+    words = np.where(is_special, -1, numbers)
+    return words, begins
 
 
 def whole_words(words: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Return all tokens of the words of which one token was chosen, shape (samples, tokens)."""
     rows: list[np.ndarray] = []
     for words_of_row, chosen_of_row in zip(words, chosen, strict=True):
-        chosen_words = words_of_row[chosen_of_row & (words_of_row != -1)]
+        is_chosen_word = chosen_of_row & (words_of_row != -1)
+        chosen_words = words_of_row[is_chosen_word]
         rows.append(np.isin(words_of_row, chosen_words))
     return np.stack(rows)
 
@@ -158,14 +172,16 @@ class TorchMasking(Masking):
         shape = inputs.shape
         generator = self.generator
 
-        def choose(chances: Any) -> np.ndarray:
-            if isinstance(chances, float):
-                probabilities = torch.full(shape, chances)
+        def choose(probability: float | NDArray[np.float64]) -> np.ndarray:
+            if isinstance(probability, float):
+                probabilities = torch.full(shape, probability)
             else:
-                probabilities = torch.as_tensor(chances, device="cpu").float()
-            return torch.bernoulli(probabilities, generator=generator).bool().numpy()
+                probabilities = torch.as_tensor(probability, device="cpu").float()
+            drawn = torch.bernoulli(probabilities, generator=generator)
+            return drawn.bool().numpy()
 
         def random_tokens(where: np.ndarray) -> np.ndarray:
+            # Drawn for all tokens, as in the reference, though only some are used.
             count = len(self.tokenizer)
             tokens = torch.randint(count, shape, dtype=torch.long, generator=generator)
             return tokens.numpy()[where]
@@ -203,8 +219,8 @@ class NumpyMasking(Masking):
             binomial = self.generator.binomial
             integers = self.generator.integers
 
-        def choose(chances: Any) -> np.ndarray:
-            return binomial(1, chances, size=inputs.shape).astype(bool)
+        def choose(probability: float | NDArray[np.float64]) -> np.ndarray:
+            return binomial(1, probability, size=inputs.shape).astype(bool)
 
         def random_tokens(where: np.ndarray) -> np.ndarray:
             return integers(low=0, high=len(self.tokenizer), size=int(where.sum()), dtype=np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from .base import (
     special_tokens_rows,
     torch_collate_batch,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass
@@ -60,7 +63,8 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         Raises:
             ValueError: the number of tokens is odd, or the mask token is missing.
         """
-        return _named(self.torch_mask_tokens(torch_collate_batch(_ids(examples), self.tokenizer)))
+        inputs = torch_collate_batch(_token_ids(examples), self.tokenizer)
+        return _as_batch(self.torch_mask_tokens(inputs))
 
     def numpy_call(self, examples: list[Any]) -> Batch:
         """Return the batch as arrays, see `torch_call`.
@@ -70,9 +74,12 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         Args:
             examples: mappings with "input_ids", or plain sequences of token ids.
         """
-        return _named(self.numpy_mask_tokens(numpy_collate_batch(_ids(examples), self.tokenizer)))
+        inputs = numpy_collate_batch(_token_ids(examples), self.tokenizer)
+        return _as_batch(self.numpy_mask_tokens(inputs))
 
-    def torch_mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
+    def torch_mask_tokens(
+        self, inputs: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Hide spans of token ids.
 
         Args:
@@ -87,8 +94,10 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             return int(torch.randint(low, high, (1,)).item())
 
         def permuted(halves: np.ndarray) -> np.ndarray:
-            return halves[:, torch.randperm(halves.shape[1]).numpy()]
+            order = torch.randperm(halves.shape[1]).numpy()
+            return halves[:, order]
 
+        # Arrays share the memory of tensors on the CPU, so nothing is copied here.
         tokens, mask, target, labels = self._mask(inputs.numpy(), draw, permuted)
         return (
             torch.as_tensor(tokens, device="cpu"),
@@ -97,7 +106,9 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             torch.as_tensor(labels, device="cpu"),
         )
 
-    def numpy_mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
+    def numpy_mask_tokens(
+        self, inputs: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Hide spans of token ids, in arrays.
 
         Args:
@@ -108,6 +119,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         """
 
         def permuted(halves: np.ndarray) -> np.ndarray:
+            # numpy shuffles rows, in place: those of the transposed view are the columns.
             np.random.shuffle(np.transpose(halves))
             return halves
 
@@ -128,11 +140,11 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             draw: `(low, high)` -> a random number.
             permuted: the two halves of the positions, as rows -> both in the same random order.
         """
-        self._check(inputs.shape[1])
         count, length = inputs.shape
+        self._require_even_length_and_mask(length)
         labels = np.copy(inputs)
 
-        # Hide spans of tokens, except special tokens and padding.
+        # Hide spans of tokens, except special tokens and padding: bool, (samples, tokens).
         hidden = np.zeros(inputs.shape, dtype=bool)
         for row in hidden:
             for start, end in self._spans(length, draw):
@@ -146,13 +158,20 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         # Those that are neither hidden nor special come before all others.
         mask = np.zeros((count, length, length), dtype=np.float32)
         for index in range(count):
+            # The position of each token in the random order; both halves are permuted alike.
             positions = np.arange(length, dtype=np.int64)
             halves = np.reshape(positions, (-1, length // 2))
             order = permuted(halves).flatten()
             is_plain = ~hidden[index] & ~special[index] & ~padding[index]
             order[is_plain] = -1
-            mask[index] = (order[:, None] <= order[None, :]) & hidden[index]
-        target = np.tile(np.eye(length, dtype=np.float32), (count, 1, 1))
+
+            # (tokens, tokens): the row is the token that attends, the column the one it attends to.
+            is_not_before = order[:, None] <= order[None, :]
+            mask[index] = is_not_before & hidden[index]
+
+        # Each token predicts itself: (samples, tokens, tokens).
+        identity = np.eye(length, dtype=np.float32)
+        target = np.tile(identity, (count, 1, 1))
         return inputs.astype(np.int64), mask, target, labels.astype(np.int64)
 
     def _spans(self, length: int, draw: Callable[[int, int], int]) -> list[tuple[int, int]]:
@@ -165,6 +184,8 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         while context_start < length:
             span_size = draw(1, self.max_span_length + 1)
             context_size = int(span_size / self.plm_probability)
+
+            # Somewhere in its context, with room for the whole span.
             start = context_start + draw(0, context_size - span_size + 1)
             spans.append((start, start + span_size))
             context_start += context_size
@@ -172,12 +193,14 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
 
     def _never_hidden(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return where the special tokens are, and where the padding is."""
-        special = np.array(special_tokens_rows(self.tokenizer, labels.tolist()), dtype=bool)
+        rows = special_tokens_rows(self.tokenizer, labels.tolist())
+        special = np.array(rows, dtype=bool)
         if getattr(self.tokenizer, "pad_token", None) is None:
             return special, np.zeros_like(special)
         return special, np.asarray(labels == self.tokenizer.pad_token_id)
 
-    def _check(self, length: int) -> None:
+    def _require_even_length_and_mask(self, length: int) -> None:
+        """Raise `ValueError` without a mask token, or if two halves would differ in length."""
         if getattr(self.tokenizer, "mask_token", None) is None:
             raise ValueError(
                 f"The {type(self.tokenizer).__name__} has no mask token. Set "
@@ -190,11 +213,13 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             )
 
 
-def _ids(features: list[Any]) -> list[Any]:
+def _token_ids(features: list[Any]) -> list[Any]:
+    """Return the token ids of each sample."""
     if isinstance(features[0], Mapping):
         return [feature["input_ids"] for feature in features]
     return features
 
 
-def _named(parts: tuple[Any, Any, Any, Any]) -> Batch:
-    return dict(zip(("input_ids", "perm_mask", "target_mapping", "labels"), parts, strict=True))
+def _as_batch(parts: tuple[object, object, object, object]) -> Batch:
+    tokens, mask, target, labels = parts
+    return {"input_ids": tokens, "perm_mask": mask, "target_mapping": target, "labels": labels}
