@@ -21,6 +21,7 @@ JOBS = {
         "accumulation": 2,
         "sync_each_batch": True,
     },
+    "full_shard, sp": {"fsdp": "full_shard", "sp": 2},
     "full_shard, version 1": {"fsdp": "full_shard"},
 }
 
@@ -54,7 +55,8 @@ def test_the_bytes_of_parameters_and_optimizer_states_and_gradients(case, seen):
 
 @pytest.mark.parametrize("case", JOBS)
 def test_the_bytes_of_each_kind_of_collective_in_a_step(case, seen):
-    expected = dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter"), 0)
+    kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+    expected = dict.fromkeys(kinds, 0)
     for collective in estimated(case).traffic:
         expected[collective.kind] += collective.bytes
     assert {kind: seen[case][kind] for kind in expected} == expected

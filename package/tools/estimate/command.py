@@ -23,7 +23,9 @@ _EXAMPLES = """examples:
   lightrainer estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing
   lightrainer estimate --model path/to/model --gpus 8 --batch 4 --sequence 4096 --compare
   lightrainer estimate --params 70e9 --gpus 64 --tp 8 --fsdp full_shard --json
+  lightrainer estimate --params 7e9 --gpus 8 --cp 8 --sequence 131072
 
+DeepSpeed, offload, hybrid_shard and the time of a step are not estimated.
 docs/user/scaling.md describes what is measured and what is computed.
 """
 
@@ -76,6 +78,9 @@ def _read_job(options: Namespace) -> Job:
             values[field.name] = getattr(options, field.name)
     values["model"] = _read_model(options)
     values["fsdp"] = _read_fsdp(options.fsdp)
+    # Devices that share sequences shard the model, as with `parallelism_config`.
+    if values["fsdp"] is None and options.cp * options.sp > 1:
+        values["fsdp"] = "full_shard"
     return Job(**values)
 
 
@@ -275,6 +280,23 @@ def _add_strategy(parser: ArgumentParser) -> None:
         metavar="N",
         default=1,
         help="number of devices that share each layer (%(default)s)",
+    )
+    _add(
+        group,
+        "--cp",
+        type=whole(),
+        metavar="N",
+        default=1,
+        help="number of devices that share each sequence, as cp_size: they exchange keys and "
+        "values, and shard the model (%(default)s)",
+    )
+    _add(
+        group,
+        "--sp",
+        type=whole(),
+        metavar="N",
+        default=1,
+        help="the same as sp_size: they exchange heads (%(default)s)",
     )
     _add(
         group,

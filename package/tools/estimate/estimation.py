@@ -63,7 +63,10 @@ def compare(job: Job) -> list[Estimate]:
 
     Args:
         job: the training; its `fsdp` and `checkpointing` are not used, and its `tp` only to count
-            the samples of a step.
+            the samples of a step. Its sequences are shared as it says.
+
+    Raises:
+        ValueError: no strategy is possible with these shared sequences.
     """
     estimates = []
     for strategy in _strategies(job):
@@ -78,9 +81,15 @@ def compare(job: Job) -> list[Estimate]:
                     batch=batch,
                     accumulation=accumulation,
                 )
-            except ValueError:  # `tp` does not divide a dimension of the model
+            except ValueError:
+                # `tp` does not divide a dimension of the model, or sequences are shared by devices
+                # that do not shard it.
                 continue
             estimates.append(estimate(changed))
+    if not estimates:
+        raise ValueError(
+            f"cp={job.cp}, sp={job.sp}: no strategy is possible on gpus={job.gpus} devices."
+        )
     return estimates
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .shapes import ModelShape
@@ -63,6 +64,10 @@ class Job:
     """One of `SHARDING`."""
     tp: int = 1
     """Number of devices that share each layer."""
+    cp: int = 1
+    """Number of devices that share each sequence, as `cp_size`: keys and values are exchanged."""
+    sp: int = 1
+    """Number of devices that share each sequence, as `sp_size`: heads are exchanged."""
     checkpointing: bool = False
     """True to compute the activations of layers again in the backward pass."""
     attention: str = "flash"
@@ -73,16 +78,29 @@ class Job:
     """True to exchange gradients in each micro-batch instead of once a step."""
 
     def __post_init__(self) -> None:
+        problems = []
         must_be_divisible = {
             "gpus": self.gpus,
             "heads": self.model.heads,
             "kv_heads": self.model.kv_heads,
             "intermediate": self.model.intermediate,
         }
-        problems = []
         for name, number in must_be_divisible.items():
             if number % self.tp:
                 problems.append(f"tp={self.tp} does not divide {name}={number}.")
+
+        # Devices that share sequences.
+        shared = f"cp={self.cp}, sp={self.sp}"
+        if self.cp > 1 and self.sp > 1:
+            problems.append(f"{shared}: both share sequences. Use one.")
+        if self.parts > 1 and self.gpus % (self.tp * self.parts):
+            problems.append(f"{shared} and tp={self.tp} do not divide gpus={self.gpus}.")
+        if self.sp > 1 and self.model.heads % (self.tp * self.sp):
+            problems.append(f"{shared} and tp={self.tp} do not divide heads={self.model.heads}.")
+        if self.parts > 1 and not self.sharded:
+            problems.append(f"{shared}: the model is sharded then. Use fsdp='full_shard'.")
+        if self.parts > 1 and self.attention == "eager":
+            problems.append(f"{shared}: only the attention of torch (flash) is shared.")
         if problems:
             raise ValueError(" ".join(problems))
 
@@ -94,6 +112,16 @@ class Job:
     @property
     def data_parallel(self) -> int:
         """Number of groups of devices that see different samples."""
+        return self.gpus // (self.tp * self.parts)
+
+    @property
+    def parts(self) -> int:
+        """Number of devices that share each sequence."""
+        return self.cp * self.sp
+
+    @property
+    def copies(self) -> int:
+        """Number of devices that have, or share, the same part of each layer."""
         return self.gpus // self.tp
 
     @property
@@ -104,7 +132,7 @@ class Job:
     @property
     def shards(self) -> int:
         """Number of devices over which weights, gradients and states are sharded."""
-        return self.data_parallel if self.sharded else 1
+        return self.copies if self.sharded else 1
 
     @property
     def own_parameters(self) -> float:
@@ -115,6 +143,21 @@ class Job:
     def tokens(self) -> int:
         """Number of tokens in a micro-batch."""
         return self.batch * self.sequence
+
+    @property
+    def part_length(self) -> int:
+        """Number of tokens of a sequence that a device computes, with padding.
+
+        Sequences that are shared are padded to a multiple of twice their parts.
+        """
+        if self.parts == 1:
+            return self.sequence
+        return 2 * math.ceil(self.sequence / (2 * self.parts))
+
+    @property
+    def own_tokens(self) -> int:
+        """Number of tokens in a micro-batch that a device computes."""
+        return self.batch * self.part_length
 
     @property
     def strategy(self) -> str:
@@ -128,6 +171,10 @@ class Job:
             parts.append("single device")
         if self.tp > 1:
             parts.append(f"TP {self.tp}")
+        if self.cp > 1:
+            parts.append(f"CP {self.cp}")
+        if self.sp > 1:
+            parts.append(f"SP {self.sp}")
         if self.checkpointing:
             parts.append("checkpointing")
         return ", ".join(parts)

@@ -42,14 +42,14 @@ def memory(job: Job) -> Memory:
     logits = 0.0
     if job.model.head:
         # The logits and their gradient are float32.
-        logits = 2 * 4 * job.tokens * job.model.vocabulary / job.tp
+        logits = 2 * 4 * job.own_tokens * job.model.vocabulary / job.tp
     return Memory(
         parameters=width * job.own_parameters / job.shards,
         gradients=gradient_bytes(job),
         optimizer=state / (job.shards * job.tp),
         activations=activation_bytes(job),
         logits=logits,
-        buffers=_buffer_bytes(job),
+        buffers=_buffer_bytes(job) + _gathered_bytes(job),
     )
 
 
@@ -75,7 +75,7 @@ def largest_group(job: Job) -> float:
 
 def _buffer_bytes(job: Job) -> float:
     """Return the bytes of communication buffers."""
-    if job.data_parallel == 1:
+    if job.copies == 1:
         return 0.0
 
     # The buckets of DDP are as large as the gradients.
@@ -89,6 +89,33 @@ def _buffer_bytes(job: Job) -> float:
         layers = min(2, job.model.layers) * job.model.layer_parameters
         gathered = (job.model.root_parameters + layers) / job.tp
     return job.number_format.compute * (gathered + largest_group(job))
+
+
+def _gathered_bytes(job: Job) -> float:
+    """Return the bytes of what attention gathers of shared sequences, in one layer."""
+    if job.cp > 1:
+        return key_value_bytes(job)
+    return exchanged_bytes(job) if job.sp > 1 else 0.0
+
+
+def key_value_bytes(job: Job) -> float:
+    """Return the bytes of the keys and values of a layer, of whole sequences in a micro-batch."""
+    numbers = 2 * job.model.kv_heads * job.model.head_size / job.tp
+    return job.number_format.compute * job.parts * job.own_tokens * numbers
+
+
+def exchanged_bytes(job: Job) -> float:
+    """Return the bytes that a device exchanges by heads in a layer, in a micro-batch.
+
+    These are the queries, keys, values and outputs of its tokens.
+    """
+    model = job.model
+    # Of fewer heads of keys and values than devices each device gets copies.
+    kv_heads = model.kv_heads
+    if kv_heads // job.tp % job.sp:
+        kv_heads = model.heads
+    numbers = 2 * (model.heads + kv_heads) * model.head_size / job.tp
+    return job.number_format.compute * job.own_tokens * numbers
 
 
 def activation_bytes(job: Job) -> float:
@@ -137,7 +164,7 @@ def kept_bytes(job: Job, layers: int, *, checkpointing: bool) -> int:
     try:
         with FakeTensorMode():
             decoder = Decoder(job.model, layers, job.tp, job.attention == "eager")
-            ids = torch.zeros(job.batch, job.sequence, dtype=torch.long, device="cpu")
+            ids = torch.zeros(job.batch, job.part_length, dtype=torch.long, device="cpu")
             with (
                 torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
                 torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_mixed and is_float32),

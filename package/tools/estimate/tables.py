@@ -68,8 +68,8 @@ def _advice(estimates: list[Estimate]) -> str:
     recommended = best(estimates)
     if recommended is None:
         return (
-            "None fits: use more devices, a smaller batch, shorter sequences, or an optimizer with "
-            "less state."
+            "None fits: use more devices, a smaller batch, shorter sequences, devices that share "
+            "them (--cp, --sp), or an optimizer with less state."
         )
     job = recommended.job
     if job.accumulation == estimates[0].job.accumulation:

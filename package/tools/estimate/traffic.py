@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .job import Job
+from .memory import exchanged_bytes, key_value_bytes
 
-_RING_PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
+_RING_PASSES = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +21,13 @@ class Collective:
     """All exchanges of one kind in a step."""
 
     kind: str
-    """`all-reduce`, `all-gather` or `reduce-scatter`."""
+    """`all-reduce`, `all-gather`, `reduce-scatter` or `all-to-all`."""
     what: str
     """The exchanged tensors."""
     bytes: float
-    """Bytes of the unsharded tensors: outputs of all-gathers, inputs of reduce-scatters."""
+    """Bytes of the unsharded tensors: outputs of all-gathers, inputs of reduce-scatters and
+    all-to-alls.
+    """
     group: int
     """Number of devices that take part."""
 
@@ -40,6 +43,10 @@ def traffic(job: Job) -> tuple[Collective, ...]:
     collectives = _fsdp(job) if job.sharded else _ddp(job)
     if job.tp > 1:
         collectives.append(_tensor_parallel(job))
+    if job.cp > 1:
+        collectives += _context_parallel(job)
+    if job.sp > 1:
+        collectives.append(_sequence_parallel(job))
 
     needed = []
     for collective in collectives:
@@ -98,6 +105,40 @@ def _tensor_parallel(job: Job) -> Collective:
     forward = 4 if job.checkpointing else 2
     # Two more are those of the embedding and the head.
     exchanges = (forward + backward) * job.model.layers + 2
-    activation_bytes = job.tokens * job.model.hidden * job.number_format.compute
+    activation_bytes = job.own_tokens * job.model.hidden * job.number_format.compute
     size = job.accumulation * activation_bytes * exchanges
     return Collective(kind="all-reduce", what="activations", bytes=size, group=job.tp)
+
+
+def _context_parallel(job: Job) -> list[Collective]:
+    """Return the exchanges of keys and values among devices that share sequences.
+
+    The backward pass gathers them again, and sends their gradients back.
+    """
+    layers = job.accumulation * job.model.layers * key_value_bytes(job)
+    gathered = Collective(
+        kind="all-gather",
+        what="keys and values",
+        bytes=(_forward_passes(job) + 1) * layers,
+        group=job.cp,
+    )
+    gradients = Collective(
+        kind="reduce-scatter", what="their gradients", bytes=layers, group=job.cp
+    )
+    return [gathered, gradients]
+
+
+def _sequence_parallel(job: Job) -> Collective:
+    """Return the exchanges of heads among devices that share sequences.
+
+    Queries, keys and values before attention, and its outputs after it: Jacobs et al., "DeepSpeed
+    Ulysses", arXiv:2309.14509, section 3.1. The backward pass reverses them.
+    """
+    passes = _forward_passes(job) + 1
+    size = job.accumulation * job.model.layers * passes * exchanged_bytes(job)
+    return Collective(kind="all-to-all", what="heads", bytes=size, group=job.sp)
+
+
+def _forward_passes(job: Job) -> int:
+    """Return how often the forward pass of a layer runs: twice with checkpointing."""
+    return 2 if job.checkpointing else 1

@@ -51,6 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
         "gradient_accumulation_steps": 2,
         "accelerator_config": EACH_BATCH,
     },
+    "full_shard, sp": {**FULL_SHARD, "parallelism_config": {"sp_size": 2}},
     "full_shard, version 1": {
         **FULL_SHARD,
         "fsdp_config": {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]},
@@ -62,6 +63,7 @@ COLLECTIVES = {
     "c10d::allgather_": "all-gather",
     "c10d::_reduce_scatter_base_": "reduce-scatter",
     "c10d::reduce_scatter_": "reduce-scatter",
+    "c10d::alltoall_base_": "all-to-all",
 }
 WIDTHS = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "int": 4, "long int": 8, "double": 8}
 SMALL = 64  # numbers: norms, losses, sums over the rows of a batch
