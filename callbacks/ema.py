@@ -159,6 +159,9 @@ class EMACallback(TrainerCallback):
     def copy_to(self, model: nn.Module) -> None:
         """Copy the average into a model, which has weights of the same names.
 
+        Args:
+            model: the model, which is changed.
+
         Raises:
             RuntimeError: training has not begun.
         """
@@ -174,6 +177,9 @@ class EMACallback(TrainerCallback):
         """Give a model the average inside a `with`, for example to save it.
 
         After it, the model has its own weights again.
+
+        Args:
+            model: the model.
         """
         weights = dict(model.named_parameters())
         swap = _WeightSwap({name: weights[name] for name in self.averages}, self.averages)

@@ -193,6 +193,13 @@ class CallbackHandler(TrainerCallback):
         A callback that another one adds during the event is called too; one that is removed before
         its turn is not.
 
+        Args:
+            event: name of the event, such as "on_save".
+            args: the training arguments.
+            state: the state of the training.
+            control: the control, which callbacks change in place or replace.
+            kwargs: further arguments of the event, such as `metrics` or `logs`.
+
         Raises:
             AttributeError: `event` is not one of the events, and no callback defines it.
             TypeError: a callback returned something other than a control or `None`.

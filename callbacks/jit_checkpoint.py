@@ -174,7 +174,7 @@ class JITCheckpointCallback(TrainerCallback):
         self._exchange: SignalExchange | None = None
 
     def set_trainer(self, trainer: SavingTrainer) -> None:
-        """As in transformers: called by the Trainer that uses this callback, before a training."""
+        """Keep the Trainer that uses this callback; it calls this before a training."""
         self.trainer = trainer
         if not trainer.args.enable_jit_checkpoint:
             return

@@ -254,6 +254,11 @@ class TFTrainer:
 
         Documented beside `run_model` as an override point, though no version had it: for what is
         made of the loss of the model before a step is taken.
+
+        Args:
+            features: of a batch, in tensors of the model's library.
+            labels: of that batch.
+            training: whether dropout is on.
         """
         return self.run_model(features, labels, training)
 

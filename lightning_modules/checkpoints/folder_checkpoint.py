@@ -31,7 +31,9 @@ _SHARDING_STRATEGIES = (
 
 
 class FolderCheckpoint(ModelCheckpoint):
-    """As Lightning's `ModelCheckpoint`, but writes the folders `checkpoint-N` of the Trainer API.
+    """Write the folders `checkpoint-N` of the Trainer API from a plain `lightning.Trainer`.
+
+    A callback, as Lightning's `ModelCheckpoint`.
 
         checkpoint = FolderCheckpoint("out", every_n_train_steps=500, save_total_limit=2)
         trainer = lightning.Trainer(callbacks=[checkpoint])

@@ -28,7 +28,9 @@ _LOADING = "load_optimizer_state_dict"
 
 
 class FolderCheckpointIO(CheckpointIO):
-    """As Lightning's `TorchCheckpointIO`, but writes the folders `checkpoint-N` of the Trainer API.
+    """Write and read the checkpoints of Lightning as folders `checkpoint-N` of the Trainer API.
+
+    A plugin, as Lightning's `TorchCheckpointIO`.
 
     They resume with `lightrainer.Trainer.train(resume_from_checkpoint=folder)` and with the
     reference, and those that either of them wrote resume with

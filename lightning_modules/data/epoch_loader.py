@@ -128,7 +128,9 @@ class IterationPosition:
 
 
 class EpochLoader(DataLoader[Any]):
-    """As a `DataLoader` prepared by `accelerate`: seeded per epoch, sharded, one batch ahead.
+    """Load batches: seeded for each epoch, sharded over the processes, one batch ahead.
+
+    As a `DataLoader` that `accelerate` has prepared.
 
     It fetches each batch before it yields the previous one. So `end_of_loader` is known while the
     last batch is being processed, and a dataset draws its random numbers at the same points as in
@@ -201,12 +203,12 @@ class EpochLoader(DataLoader[Any]):
 
     @property
     def total_batch_size(self) -> int:
-        """As in a loader of `accelerate`: samples that all processes take together in a step."""
+        """The samples that all processes take together in a step."""
         return self.samples_per_round
 
     @property
     def total_dataset_length(self) -> int:
-        """As in a loader of `accelerate`: samples over all processes.
+        """The samples over all processes.
 
         Raises:
             TypeError: the dataset is a stream.

@@ -201,7 +201,7 @@ class DataModule(LightningDataModule):
         num_workers: int = 0,
         **datamodule_kwargs: Any,
     ) -> Self:
-        """As Lightning's: make a data module of these datasets.
+        """Make a data module of datasets, as Lightning's method of that name.
 
         Args:
             train_dataset: as in the class.

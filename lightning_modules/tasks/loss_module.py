@@ -275,6 +275,11 @@ class LossModule(OptimizerModule):
 
         The model is called as in the training. Of a tuple it is given all parts if `forward`
         requires every one, as none of them is a label then.
+
+        Args:
+            batch: as in the class; labels are left out.
+            batch_idx: its number in the loader.
+            dataloader_idx: number of the loader.
         """
         has_names = isinstance(batch, Mapping)
         if not has_names and requires_all_parts(self.model, batch):
@@ -402,9 +407,14 @@ class LossModule(OptimizerModule):
         self._batch = batch
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """As Lightning's, but with the same weight for every item of a step.
+        """Run the backward pass with the same weight for every item of a step.
 
         That includes losses that the `training_step` of a subclass computes itself.
+
+        Args:
+            loss: the loss of a batch.
+            args: those of Lightning's hook.
+            kwargs: those of Lightning's hook.
         """
         # If no method of this class has computed the loss, nothing has added it to the step.
         is_loss_of_subclass = not self.window.has_current
@@ -418,13 +428,21 @@ class LossModule(OptimizerModule):
         super().backward(loss, *args, **kwargs)
 
     def begin_epoch(self, stage: str) -> None:
-        """Reset the metrics of the stage."""
+        """Reset the metrics of the stage; called before the first batch of an epoch.
+
+        Args:
+            stage: "train", "val" or "test".
+        """
         super().begin_epoch(stage)
         loaders = self._count_loaders(stage) or 1
         self._stage_metrics[stage].begin(stage, loaders, self.device)
 
     def end_epoch(self, stage: str) -> None:
-        """Log the metrics."""
+        """Log the metrics of the stage; called after the last batch of an epoch.
+
+        Args:
+            stage: "train", "val" or "test".
+        """
         super().end_epoch(stage)
         self._batch = None
         self._log_metrics(stage)

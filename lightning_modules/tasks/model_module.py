@@ -92,7 +92,7 @@ class ModelModule(HookedModule):
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
-        """As Lightning's, from a file of Lightning.
+        """Load the module from a file of Lightning.
 
         Args:
             checkpoint_path: a file.

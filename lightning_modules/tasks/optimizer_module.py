@@ -197,7 +197,7 @@ class OptimizerModule(ModelModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """As Lightning's, but the norm is summed in the order of the Trainer API.
+        """Clip the gradients; the norm is summed in the order of the Trainer API.
 
         Fused optimizers can clip under fp16, too.
 

@@ -283,7 +283,7 @@ class ResumableModule(LightningModule):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """As that of `nn.Module`, but compiled and uncompiled models load each other's weights."""
+        """Load weights; compiled and uncompiled models load each other's."""
         renamed = self._with_names_of_module(state_dict)
         return super().load_state_dict(renamed, strict=strict, assign=assign)
 

@@ -57,7 +57,16 @@ class Seq2SeqModule(TaskModule):
 
     @stop_iteration_surfaces
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
-        """Return token ids for a batch, (samples, length)."""
+        """Return generated token ids for a batch.
+
+        Args:
+            batch: as in `generate`.
+            batch_idx: its number in the loader.
+            dataloader_idx: number of the loader.
+
+        Returns:
+            Shape (samples, length).
+        """
         return self.generate(batch)
 
     @torch.no_grad()

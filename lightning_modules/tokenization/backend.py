@@ -116,6 +116,9 @@ class Backend(SpecialTokens):
         """Return the id of a token, or a list for several.
 
         Tokens that are not in the vocabulary have the id of `unk_token`.
+
+        Args:
+            tokens: a token, or several.
         """
         if tokens is None or isinstance(tokens, str):
             return self._id_of(tokens)
@@ -212,7 +215,11 @@ class Backend(SpecialTokens):
 
     @staticmethod
     def clean_up_tokenization(text: str) -> str:
-        """Remove the spaces before punctuation and contractions."""
+        """Remove the spaces before punctuation and contractions.
+
+        Args:
+            text: a decoded text.
+        """
         for apart, joined in _JOINED:
             text = text.replace(apart, joined)
         return text

@@ -99,18 +99,29 @@ class BatchEncoding(UserDict):
         return self._encodings
 
     def tokens(self, batch_index: int = 0) -> list[str]:
-        """Return the tokens of a row, as text."""
+        """Return the tokens of a row, as text.
+
+        Args:
+            batch_index: number of the row.
+        """
         return self._row("tokens", batch_index).tokens
 
     def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
         """Return for each token of a row the text of the pair that it is from, 0 or 1.
 
         None for special tokens.
+
+        Args:
+            batch_index: number of the row.
         """
         return self._row("sequence_ids", batch_index).sequence_ids
 
     def word_ids(self, batch_index: int = 0) -> list[int | None]:
-        """Return the number of its word for each token of a row; None for special tokens."""
+        """Return the number of its word for each token of a row; None for special tokens.
+
+        Args:
+            batch_index: number of the row.
+        """
         return self._row("word_ids", batch_index).word_ids
 
     def char_to_token(
@@ -118,7 +129,11 @@ class BatchEncoding(UserDict):
     ) -> int | None:
         """Return the token that contains a character, or None, such as for white space.
 
-        The arguments are `(row, character)`, or `(character)` of the first row.
+        Args:
+            batch_or_char_index: number of the row, or with one argument of the character in the
+                first row.
+            char_index: number of the character in the text.
+            sequence_index: the text of a pair, 0 or 1.
         """
         row = 0
         if char_index is None:
@@ -160,6 +175,13 @@ class BatchEncoding(UserDict):
         """Move all tensors to a device, in place.
 
         A dtype is ignored with a warning, as ids are integers.
+
+        Args:
+            device: a device of torch, or its name or number.
+            non_blocking: do not wait for the copies.
+
+        Returns:
+            The same object.
         """
         torch = sys.modules.get("torch")
         is_torch_device = torch is not None and isinstance(device, torch.device)

@@ -50,7 +50,7 @@ def fault_of_summary(docstring):
     lines = (docstring or "").strip().splitlines()
     if not lines:
         return "no docstring"
-    if re.match(r"As `|As the ", lines[0]):
+    if lines[0].startswith("As "):
         return "begins with its counterpart"
     if len(lines) > 1 and lines[1].strip():
         return "has a summary of several lines"
