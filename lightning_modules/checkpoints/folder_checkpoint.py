@@ -40,7 +40,7 @@ class FolderCheckpoint(ModelCheckpoint):
         # Resumes from the last run, if there was one.
         trainer.fit(module, loader, ckpt_path=checkpoint.newest())
 
-    They resume with `lightrainer.Trainer` and with the reference too, see `FolderCheckpointIO`,
+    The folders resume with `lightrainer.Trainer` and the reference too, see `FolderCheckpointIO`,
     which this callback sets on the Lightning Trainer. Without one of the three intervals a
     checkpoint is written at the end of each epoch.
 

@@ -32,7 +32,7 @@ class FolderCheckpointIO(CheckpointIO):
 
     A plugin, as Lightning's `TorchCheckpointIO`.
 
-    They resume with `lightrainer.Trainer.train(resume_from_checkpoint=folder)` and with the
+    The folders resume with `lightrainer.Trainer.train(resume_from_checkpoint=folder)` and with the
     reference, and those that either of them wrote resume with
     `lightning.Trainer.fit(module, ckpt_path=folder)`. They are written under a temporary name and
     renamed, and only tensors and plain values are unpickled. Files of Lightning are still read, in
