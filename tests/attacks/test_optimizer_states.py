@@ -179,7 +179,7 @@ def test_a_counter_is_one_number(name, wrong):
         ),
     ],
 )
-def test_what_else_is_refused(change, match):
+def test_optimizer_state_that_does_not_fit_is_refused(change, match):
     model, optimizer = stepped("AdamW fused")
     state = copy.deepcopy(optimizer.state_dict())
     change(state)

@@ -139,7 +139,7 @@ def test_with_the_best_model_comes_its_average(tmp_path):
     assert trainer.evaluate()["eval_loss"] == losses[4] != losses[16]
 
 
-def test_it_can_be_applied_for_a_while(tmp_path):
+def test_ema_can_be_applied_for_a_while(tmp_path):
     ema = EMACallback(0.9, at_end=False)
     trainer = trained(tmp_path, [ema])
     before = weights(trainer)

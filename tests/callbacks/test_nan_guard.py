@@ -121,7 +121,7 @@ def test_skipping_ends_like_a_run_without_that_update(tmp_path, caplog, value, o
     assert not math.isfinite(trainer.state.log_history[BAD - 1]["grad_norm"])
 
 
-def test_it_changes_nothing_where_nothing_is_bad(tmp_path):
+def test_nan_guard_changes_nothing_where_nothing_is_bad(tmp_path):
     guarded, _ = watched(tmp_path, samples(bad=()), NaNGuardCallback("skip"))
     plain, _ = watched(tmp_path, samples(bad=()))
     assert same(state(guarded), state(plain))
@@ -144,7 +144,7 @@ def test_stopping_leaves_the_weights_before_the_step_and_a_sound_checkpoint(tmp_
     assert same(state(again), state(skipping)), "it goes on as if that step had been skipped"
 
 
-def test_raising(tmp_path):
+def test_nan_guard_raises(tmp_path):
     trainer = make(tmp_path, samples(), NaNGuardCallback("raise"))
     with pytest.raises(
         NaNGuardError, match=rf"Step {BAD}: the loss is nan.*weights are those before"

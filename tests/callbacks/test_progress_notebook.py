@@ -133,7 +133,7 @@ def test_several_sets_are_in_one_row(notebook):
     ]
 
 
-def test_it_is_quiet_where_it_is_not_wanted(tmp_path, notebook):
+def test_notebook_table_is_quiet_where_it_is_not_wanted(tmp_path, notebook):
     trainer = trained(
         tmp_path, [NotebookProgressCallback()], eval_strategy="epoch", disable_tqdm=True
     )

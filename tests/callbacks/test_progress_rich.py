@@ -51,7 +51,7 @@ def test_a_training_shows_steps_times_losses_and_speed(tmp_path):
     assert "evaluating" not in last  # the second bar goes when it is done
 
 
-def test_it_takes_the_place_of_the_bar_of_tqdm(tmp_path):
+def test_rich_bar_replaces_the_bar_of_tqdm(tmp_path):
     """Given at the construction or added later; and what is removed by the name of that one is
     it.
     """
@@ -69,7 +69,9 @@ def test_it_takes_the_place_of_the_bar_of_tqdm(tmp_path):
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_it_is_quiet_where_bars_are_not_wanted_and_in_other_processes(tmp_path, capsys, first):
+def test_rich_bar_is_quiet_where_bars_are_not_wanted_and_in_other_processes(
+    tmp_path, capsys, first
+):
     """Lines are printed instead."""
     console = screen()
     trainer = make_trainer(

@@ -67,7 +67,9 @@ def history(trainer):
     return [{k: v for k, v in e.items() if not k.endswith(clocks)} for e in training_logs(trainer)]
 
 
-def test_it_stops_and_saves_and_a_resumed_training_ends_with_the_same_bits(tmp_path, clock, caplog):
+def test_time_limit_stops_and_saves_and_a_resumed_training_ends_with_the_same_bits(
+    tmp_path, clock, caplog
+):
     """50 minutes are 5 steps."""
     limit = TimeLimitCallback("50min")
     with caplog.at_level(logging.WARNING):

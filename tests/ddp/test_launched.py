@@ -76,7 +76,7 @@ def test_each_process_knows_its_place(pair, name):
 
 
 @pytest.mark.parametrize("name", TOGETHER)
-def test_they_train_and_predict_together(pair, name):
+def test_launched_processes_train_and_predict_together(pair, name):
     first, second = pair(name)
     assert first["weights"] == second["weights"] == pair("torchrun")[0]["weights"]
     assert first["weights"] != pair("salloc")[0]["weights"], (
@@ -98,7 +98,7 @@ def test_the_group_is_made_with_the_arguments_and_their_timeout(pair, name):
 
 
 @pytest.mark.parametrize("name", REFERENCE)
-def test_it_is_what_the_reference_sees(folder, pair, name):
+def test_launched_processes_see_what_the_reference_sees(folder, pair, name):
     for rank, seen in enumerate(pair(name)):
         assert seen["view"] == json.loads(
             (folder / f"{name}, reference-rank{rank}.json").read_text()

@@ -49,7 +49,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_they_train_as_in_one_process_and_are_saved_whole(folder: Path, case: str) -> None:
+def test_spread_models_train_as_in_one_process_and_are_saved_whole(folder: Path, case: str) -> None:
     """With accumulation, and clipping over weights that are spread in different ways; they go on
     bit for bit.
     """

@@ -293,7 +293,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_refused_with_what_to_do(results, case):
+def test_deepspeed_run_that_cannot_be_is_refused_with_what_to_do(results, case):
     said = results("refusals", 1)[case]
     assert said.startswith("ValueError")
     assert REFUSED[case] in said

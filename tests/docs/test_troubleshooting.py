@@ -55,6 +55,6 @@ def test_another_message_is_not_in_the_code():
     assert not is_in_the_code("`The output_dir ... has been eaten by a whale`")
 
 
-def test_there_are_many_rows():
+def test_troubleshooting_has_many_rows():
     assert len(MESSAGES) >= 40
     assert len(FIRST_CELL.findall(OTHERS)) >= 8

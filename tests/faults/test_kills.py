@@ -59,7 +59,7 @@ def all_reports(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_ends_the_same(all_reports, name):
+def test_killed_training_ends_the_same(all_reports, name):
     """Weights, logs and best model, bit for bit; nothing damaged after any kill, and nothing
     left over at the end.
     """
@@ -82,7 +82,7 @@ def test_it_ends_the_same(all_reports, name):
 
 
 @pytest.mark.parametrize("processes", LEAST)
-def test_it_was_killed_often_and_everywhere(all_reports, processes):
+def test_killed_training_was_killed_often_and_everywhere(all_reports, processes):
     """Control: in the middle of saves too, and trainings did go on from many steps."""
     report = all_reports(processes)[0]
     kills = [kill for case in report.values() for kill in case["kills"]]

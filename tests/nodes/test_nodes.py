@@ -244,7 +244,7 @@ def test_a_machine_comes_back_and_the_end_is_that_of_a_training_to_which_nothing
 
 
 @of("each, reference", "first, reference")
-def test_it_is_what_the_reference_does(report, request, all_reports):
+def test_nodes_do_what_the_reference_does(report, request, all_reports):
     """Compare which process saves and logs, its level, and the files of each machine that both
     have.
     """

@@ -16,7 +16,7 @@ def run(capsys, *words):
     return capsys.readouterr().out
 
 
-def test_the_table(capsys):
+def test_estimate_prints_the_table(capsys):
     printed = run(capsys, *SEVEN, "--fsdp", "full_shard")
     assert "7,000,000,000 parameters" in printed
     for word in (
@@ -41,7 +41,7 @@ def test_json_has_bytes_and_the_recommended_strategy(capsys):
     assert json.loads(run(capsys, *SEVEN, "--compare", "--json"))["best"] == "FSDP shard_grad_op"
 
 
-def test_the_comparison(capsys, tmp_path):
+def test_estimate_prints_the_comparison(capsys, tmp_path):
     picture = tmp_path / "memory.png"
     printed = run(capsys, *SEVEN, "--compare", "--plot", str(picture))
     for name in ("DDP", "FSDP full_shard", "FSDP shard_grad_op", "TP 8", "checkpointing"):
@@ -66,7 +66,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("words", "message"), WORDS)
-def test_what_cannot_be_is_named(words, message, capsys):
+def test_estimate_that_cannot_be_is_refused(words, message, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["estimate"] if words is None else ["estimate", "--params", "7e9", *words])
     printed = capsys.readouterr()

@@ -249,7 +249,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("file", "changes", "words", "message"), REFUSED, ids=str)
-def test_what_cannot_be_is_said_before_anything_starts(
+def test_launch_that_cannot_be_is_refused_before_anything_starts(
     started, tmp_path, capsys, file, changes, words, message
 ):
     with pytest.raises(SystemExit, match="2"):

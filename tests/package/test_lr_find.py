@@ -30,7 +30,7 @@ trainer.save_model("saved")
 """
 
 
-def test_it_suggests_a_rate_and_writes_nothing(tmp_path):
+def test_lr_find_suggests_a_rate_and_writes_nothing(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ["--json", "--min", 1e-4, "--max", 10, "--steps", 30]
     done = command("lr-find", *words, "train.py", "out", cwd=tmp_path)

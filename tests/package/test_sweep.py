@@ -345,7 +345,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("words", "match"), WORDS)
-def test_what_cannot_be_is_said_before_anything_is_written(
+def test_sweep_that_cannot_be_is_refused_before_anything_is_written(
     tmp_path, capsys, monkeypatch, words, match
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")

@@ -96,7 +96,7 @@ def case_of(name):
 @RENAMED
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("name", MODELS)
-def test_resumed(reference, ours, tmp_path, name, direction):
+def test_adapters_are_resumed(reference, ours, tmp_path, name, direction):
     if (name, direction) == ("all trained", "ours resumed by theirs"):
         pytest.skip("the reference freezes all adapters but one when it resumes")
     case = case_of(name)

@@ -80,7 +80,7 @@ def in_shards(base):
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_shards(reference, ours, tmp_path, direction):
+def test_exchange_of_models_in_shards(reference, ours, tmp_path, direction):
     case = Case(gpt2, sentence_data, subclass=in_shards)
     checkpoint = exchanged(reference, ours, case, tmp_path, direction)
     assert len(list(checkpoint.glob("model-*.safetensors"))) > 2

@@ -62,7 +62,7 @@ def test_a_folder_becomes_a_file(request, straight, tmp_path, writer, step):
     assert not differences(dict(loaded.state_dict()), saved)
 
 
-def test_there_and_back(straight, tmp_path):
+def test_conversion_there_and_back(straight, tmp_path):
     """Through folder and file again nothing is lost: loops and callbacks of Lightning come
     through.
     """
@@ -119,7 +119,7 @@ def test_a_file_of_a_callback_of_the_facade(ours, reference, tmp_path, accumulat
         )
 
 
-def test_the_command(tmp_path, monkeypatch, capsys):
+def test_conversion_by_the_command(tmp_path, monkeypatch, capsys):
     """As a program once, and in this process."""
     in_files(tmp_path / "files")
     monkeypatch.chdir(tmp_path)

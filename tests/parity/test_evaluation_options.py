@@ -202,7 +202,7 @@ def both(reference: Any, ours: Any, folder: Any, name: str, **keywords: Any) -> 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_option(reference, ours, tmp_path, name):
+def test_evaluation_option(reference, ours, tmp_path, name):
     both(reference, ours, tmp_path, name)
 
 

@@ -87,7 +87,7 @@ def require(name):
 
 @quiet
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_training(reference, ours, tmp_path, name):
+def test_library_optimizer_trains_as_in_the_reference(reference, ours, tmp_path, name):
     require(name)
     library, arguments = LIBRARIES[name]
     case = Case(

@@ -208,7 +208,7 @@ SUBCLASS = [
 
 
 @pytest.mark.parametrize("subclass", SUBCLASS)
-def test_an_override(reference, ours, tmp_path, subclass):
+def test_override_is_called_as_in_the_reference(reference, ours, tmp_path, subclass):
     test = None if subclass is own_loaders else lambda: points(7, seed=21)
     assert_parity(
         reference,

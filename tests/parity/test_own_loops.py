@@ -159,7 +159,7 @@ def test_an_own_loop_logs_saves_and_makes_its_optimizer(reference, ours, tmp_pat
 
 
 @pytest.mark.parametrize("arguments", [{"save_total_limit": 1}, {"save_only_model": True}], ids=str)
-def test_its_arguments_are_heeded(reference, ours, tmp_path, arguments):
+def test_own_loop_heeds_the_arguments(reference, ours, tmp_path, arguments):
     trained(reference, tmp_path / "reference", **arguments)
     made = trained(ours, tmp_path / "ours", **arguments)
     made._checkpoints.wait_until_flushed()  # older checkpoints are removed then

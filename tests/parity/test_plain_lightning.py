@@ -78,7 +78,7 @@ def test_bit_for_bit(ours, tmp_path, name):
 
 @pytest.mark.parametrize("accumulation", [2, 4])
 @pytest.mark.parametrize("name", CASES)
-def test_with_accumulation(ours, tmp_path, name, accumulation):
+def test_plain_lightning_with_accumulation(ours, tmp_path, name, accumulation):
     """To 1e-6; six batches in an epoch, so that steps of four leave a shorter one, and tokens are
     not equally many.
 

@@ -69,7 +69,7 @@ def test_a_controller_that_is_away_is_no_error(reports, monkeypatch):
     assert not reports
 
 
-def test_it_is_among_the_callbacks_where_there_is_a_controller(monkeypatch):
+def test_kubeflow_callback_is_added_where_there_is_a_controller(monkeypatch):
     assert KubeflowCallback not in reporting_callbacks("none")
     monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", "https://controller")
     assert reporting_callbacks("none") == reporting_callbacks("kubeflow") == [KubeflowCallback]

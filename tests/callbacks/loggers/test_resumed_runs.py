@@ -31,7 +31,7 @@ def train(folder, report_to, name, resumed=False, then=lambda: None, **changes):
 
 
 @needs("wandb")
-def test_wandb(tmp_path, monkeypatch):
+def test_wandb_run_is_resumed(tmp_path, monkeypatch):
     import wandb
 
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -54,7 +54,7 @@ def test_wandb(tmp_path, monkeypatch):
 
 @needs("tensorboard")
 @pytest.mark.parametrize("asked", [False, True])
-def test_tensorboard(tmp_path, asked, monkeypatch):
+def test_tensorboard_run_is_resumed(tmp_path, asked, monkeypatch):
     """The folder of the run, in which what came after the checkpoint is taken back."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.summary.writer import event_file_writer
@@ -83,7 +83,7 @@ def test_a_run_folder_is_one_of_this_training(tmp_path):
 
 
 @needs("swanlab")
-def test_swanlab(tmp_path, monkeypatch):
+def test_swanlab_run_is_resumed(tmp_path, monkeypatch):
     swanlab = importlib.import_module("swanlab")
     monkeypatch.setenv("SWANLAB_MODE", "offline")
     given = tmp_path, "swanlab", "SwanLabCallback"
@@ -95,7 +95,7 @@ def test_swanlab(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_trackio(tmp_path, monkeypatch, named):
+def test_trackio_run_is_resumed(tmp_path, monkeypatch, named):
     """Its name is the run; a `run_name` of the script goes before."""
     record = recorded_clients.trackio(monkeypatch)
     monkeypatch.setitem(availability.AVAILABLE, "trackio", lambda: True)
@@ -108,7 +108,7 @@ def test_trackio(tmp_path, monkeypatch, named):
 
 
 @pytest.mark.parametrize("key", [None, "mine"])
-def test_comet(tmp_path, monkeypatch, key):
+def test_comet_run_is_resumed(tmp_path, monkeypatch, key):
     record = recorded_clients.comet_ml(monkeypatch)
     monkeypatch.setitem(availability.AVAILABLE, "comet_ml", lambda: True)
     train(tmp_path, "comet_ml", "CometCallback")

@@ -103,7 +103,7 @@ def test_a_resumed_training_has_the_curves_of_the_whole(tmp_path):
     assert "<tr><td>16</td>" in text
 
 
-def test_it_is_written_at_evaluations_and_checkpoints_but_not_too_often(tmp_path, monkeypatch):
+def test_report_is_written_at_evaluations_and_checkpoints_but_not_too_often(tmp_path, monkeypatch):
     now, drawn = [0.0], []
 
     def draw(name, state, status, picture):

@@ -48,7 +48,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "wrong", "nearest"), KINDS)
-def test_subclasses(kind, wrong, nearest):
+def test_unknown_argument_of_a_subclass(kind, wrong, nearest):
     with pytest.raises(TypeError, match=nearest):
         kind(**wrong)
 

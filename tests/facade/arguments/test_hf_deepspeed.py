@@ -43,7 +43,7 @@ KEYS += ["zero_optimization.round_robin_gradients"]
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
-def test_it_answers_as_that_of_the_reference(reference, stage):
+def test_hf_deepspeed_config_answers_as_that_of_the_reference(reference, stage):
     given = {"zero_optimization": {**STAGE3["zero_optimization"], "stage": stage}}
     theirs, ours = reference(given), zero.HfDeepSpeedConfig(given)
     assert [getattr(ours, name)() for name in QUESTIONS] == [
@@ -63,7 +63,7 @@ def test_it_answers_as_that_of_the_reference(reference, stage):
     assert ours.config == theirs.config
 
 
-def test_it_is_in_force_as_long_as_it_is_held():
+def test_hf_deepspeed_config_is_in_force_as_long_as_it_is_held():
     assert zero.deepspeed_config() is None
     held = zero.HfDeepSpeedConfig(STAGE3)
     assert zero.deepspeed_config() is held.config

@@ -63,7 +63,7 @@ def test_a_thread_writes_and_all_are_there_at_the_end(tmp_path, threads):
     ]
 
 
-def test_they_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
+def test_background_checkpoints_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
     """Written as late as can be, against written at once: the same, bit for bit."""
     held: list[threading.Event] = []
     start = BackgroundWriter.start

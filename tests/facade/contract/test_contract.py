@@ -48,7 +48,7 @@ def test_the_value_is_not_the_default(name):
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_it_changes_what_it_is_documented_to_change(name, tmp_path, monkeypatch):
+def test_argument_changes_what_it_is_documented_to_change(name, tmp_path, monkeypatch):
     entry = TABLE[name]
     given = surroundings(name, entry.beside)
     usual = entry.observe(copy.deepcopy(given), Place(tmp_path / "usual", monkeypatch))

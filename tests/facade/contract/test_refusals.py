@@ -68,7 +68,7 @@ def words(value: Any) -> list[str]:
 # from the reference, where fsdp is not set
 @pytest.mark.filterwarnings("ignore:.*only when:UserWarning")
 @pytest.mark.parametrize("bad", COMBINATIONS, ids=str)
-def test_it_is_refused(bad, tmp_path):
+def test_argument_is_refused(bad, tmp_path):
     if bad.needs_cpu and torch.cuda.is_available():
         pytest.skip("is about machines without a GPU")
     theirs = refusal(transformers, bad, tmp_path / "theirs")

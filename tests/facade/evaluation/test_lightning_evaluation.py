@@ -54,7 +54,7 @@ def test_the_outputs_of_a_batch(tmp_path, metrics):
 @pytest.mark.parametrize(
     "metrics", [lambda p: {"accuracy": 0.5, "words": "x"}, {"accuracy": MulticlassAccuracy(3)}]
 )
-def test_the_metrics(tmp_path, metrics):
+def test_lightning_evaluation_gives_the_metrics(tmp_path, metrics):
     """Those that are numbers, at the end of the loop, and computed once; the same with and
     without a training.
     """

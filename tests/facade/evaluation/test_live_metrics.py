@@ -303,6 +303,8 @@ METRICS_AND_ARGUMENTS = [
 
 
 @pytest.mark.parametrize(("metrics", "arguments", "error", "message"), METRICS_AND_ARGUMENTS)
-def test_what_cannot_be_is_said_at_once(tmp_path, metrics, arguments, error, message):
+def test_live_metrics_that_cannot_be_are_refused_at_once(
+    tmp_path, metrics, arguments, error, message
+):
     with pytest.raises(error, match=message):
         trainer(tmp_path, compute_metrics=metrics, **arguments)

@@ -35,7 +35,7 @@ COUNTS = [
 
 @pytest.mark.parametrize("counts", [*COUNTS, {"num_samples": 0}, {"num_samples": 2.5}])
 @pytest.mark.parametrize("start", [1000.0, 999.99999, 998.123456, 0.0])
-def test_speed(reference, clock, counts, start):
+def test_speed_metrics_are_rounded(reference, clock, counts, start):
     """Rounded to four and three places; nothing is divided by a time of zero."""
     assert speed_metrics("eval", start, **counts) == reference.speed_metrics(
         "eval", start, **counts

@@ -68,7 +68,7 @@ def test_nan_in_one_set_is_nan_in_all(tmp_path):
     assert math.isnan(made.evaluate()["eval_max_good"])
 
 
-def test_it_chooses_the_best_model_stops_early_and_leads_the_schedule(tmp_path, caplog):
+def test_mean_of_sets_chooses_the_best_model_stops_early_and_leads_the_schedule(tmp_path, caplog):
     """The means are 0.5, 0.6, 0.4 and 0.3: the second is the best, and the patience of two ends
     the training.
     """
@@ -198,7 +198,7 @@ def test_a_collator_that_draws_goes_on_where_it_was(tmp_path):
     assert evaluated(_trained(tmp_path / "new", Noise()))[2:] != evaluated(whole)[:2]
 
 
-def test_of_sequences(tmp_path):
+def test_sets_of_sequences(tmp_path):
     """Keyword arguments of `generate` reach every set, and Seq2SeqTrainer has the collator of
     evaluations, too.
     """

@@ -63,7 +63,7 @@ def card(folder):
     return (Path(folder) / "README.md").read_text(encoding="utf-8")
 
 
-def test_it_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch):
+def test_model_card_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch):
     """All of it, from a training with a model of `transformers` and data of the Hub; the Hub is
     not asked.
     """

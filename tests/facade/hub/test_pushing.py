@@ -228,7 +228,7 @@ def test_a_training_that_a_signal_ends_leaves_its_checkpoint_there_and_no_final_
 # What goes along.
 
 
-def test_what_else_is_in_the_folder_goes_along(hub, tmp_path):
+def test_push_takes_what_else_is_in_the_folder(hub, tmp_path):
     out = tmp_path / "out"
     for name in (
         "runs/events",
@@ -305,7 +305,7 @@ def test_an_override_of_the_push_is_asked(hub, tmp_path):
 # By hand.
 
 
-def test_by_hand(hub, tmp_path):
+def test_push_by_hand(hub, tmp_path):
     """Without the argument the Hub is asked for nothing before; the model's own tags are on its
     card.
     """
@@ -328,7 +328,7 @@ def test_by_hand(hub, tmp_path):
     assert "README.md" in files(tmp_path / "out")
 
 
-def test_by_hand_in_the_background(hub, tmp_path):
+def test_push_by_hand_in_the_background(hub, tmp_path):
     made = trainer(tmp_path / "out", hub_model_id=NAME)
     with hub.held("commit/main") as go:
         future = made.push_to_hub(blocking=False)
@@ -390,7 +390,7 @@ def test_a_hub_that_is_down_gets_one_upload_at_the_end(hub, tmp_path, caplog):
     assert "Failed uploads to the Hub: 1." in caplog.records[-1].message
 
 
-def test_by_hand_it_raises_and_the_model_is_saved(hub, tmp_path, caplog):
+def test_push_by_hand_raises_and_the_model_is_saved(hub, tmp_path, caplog):
     made = pushing(tmp_path, hub_strategy="end")
     hub.refuse("commit/main", 403)
     with pytest.raises(HfHubHTTPError, match="the role `write`"):

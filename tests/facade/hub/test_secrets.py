@@ -127,7 +127,7 @@ DOORS = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_it_is_shown_by_no_error(door, capsys, caplog):
+def test_token_is_shown_by_no_error(door, capsys, caplog):
     caplog.set_level(logging.DEBUG)
     with pytest.raises((Exception, SystemExit)) as error:
         DOORS[door]()
@@ -139,7 +139,7 @@ def test_it_is_shown_by_no_error(door, capsys, caplog):
 
 @pytest.mark.parametrize("read", ["parse_json_file", "parse_yaml_file"])
 @pytest.mark.parametrize("broken", [False, True])
-def test_it_is_shown_by_no_error_about_a_file(tmp_path, read, broken):
+def test_token_is_shown_by_no_error_about_a_file(tmp_path, read, broken):
     text = json.dumps({"output_dir": "out", "hub_token": TOKEN, "max_steps": "x"})
     with pytest.raises((ValueError, TypeError)) as error:
         from_file(tmp_path, text[:-1] if broken else text, read)
@@ -148,7 +148,7 @@ def test_it_is_shown_by_no_error_about_a_file(tmp_path, read, broken):
 
 @pytest.mark.parametrize("call", ["push_to_hub", "init_hf_repo"])
 @pytest.mark.parametrize("offline", [False, True])
-def test_it_is_shown_by_no_error_of_the_hub(tmp_path, monkeypatch, call, offline):
+def test_token_is_shown_by_no_error_of_the_hub(tmp_path, monkeypatch, call, offline):
     with HubServer() as server:
         point_at(server, monkeypatch, tmp_path / "cache")
         if offline:
@@ -163,7 +163,7 @@ def test_it_is_shown_by_no_error_of_the_hub(tmp_path, monkeypatch, call, offline
     assert [text for text in shown(error.value) if TOKEN in text] == []
 
 
-def test_it_is_shown_by_no_error_of_a_tokenizer_on_the_hub(tmp_path, monkeypatch):
+def test_token_is_shown_by_no_error_of_a_tokenizer_on_the_hub(tmp_path, monkeypatch):
     with HubServer() as server:
         point_at(server, monkeypatch, tmp_path / "cache")
         with pytest.raises(OSError, match="is not available") as error:

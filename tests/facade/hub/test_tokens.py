@@ -34,7 +34,7 @@ def everything(caplog, capsys):
     return get
 
 
-def test_it_is_in_no_file_no_log_and_no_text(hub, tmp_path, monkeypatch, everything):
+def test_token_is_in_no_file_no_log_and_no_text(hub, tmp_path, monkeypatch, everything):
     monkeypatch.chdir(tmp_path)
     saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
     pushing = {
@@ -76,7 +76,7 @@ def test_it_is_in_no_file_no_log_and_no_text(hub, tmp_path, monkeypatch, everyth
     "at", ["repos/create", "GET /api/models", "preupload", "PUT /storage", "commit/main"]
 )
 @pytest.mark.parametrize("trouble", ["unknown", "broken"])
-def test_it_is_in_no_error(hub, tmp_path, everything, at, trouble):
+def test_token_is_in_no_error(hub, tmp_path, everything, at, trouble):
     """Nor among the local variables that some tools show with it. The server sends back a token
     it does not know.
     """
@@ -96,7 +96,7 @@ def test_it_is_in_no_error(hub, tmp_path, everything, at, trouble):
     assert [text for text in texts if made.args.hub_token in text] == []
 
 
-def test_it_is_in_no_warning_of_the_background(hub, tmp_path, everything):
+def test_token_is_in_no_warning_of_the_background(hub, tmp_path, everything):
     made = trainer(
         tmp_path / "out",
         push_to_hub=True,

@@ -21,7 +21,7 @@ def norms(model):
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_they_hold_after_each_step(tmp_path, own):
+def test_constraints_hold_after_each_step(tmp_path, own):
     """With Keras's Adam and with an optimizer that was passed in; weights without a constraint
     go their own way.
     """
@@ -38,7 +38,7 @@ def test_they_hold_after_each_step(tmp_path, own):
     assert np.linalg.norm(weights(model)[0], axis=0).max() > 0.4
 
 
-def test_they_are_those_of_keras_by_hand(tmp_path):
+def test_constraints_are_those_of_keras_by_hand(tmp_path):
     """Over the first epoch, in the order of the samples."""
     ours, theirs = constrained(), constrained()
     known = {

@@ -101,7 +101,7 @@ def test_data_of_the_wrong_kind_is_refused(tmp_path, data, kind, words):
     refused(kind, *words, folder=tmp_path, train_dataset=data)
 
 
-def test_there_has_to_be_data(tmp_path):
+def test_training_without_data_is_refused(tmp_path):
     refused(ValueError, "pass train_dataset", folder=tmp_path, train_dataset=None, train=True)
     refused(ValueError, "no length.*max_steps", folder=tmp_path, train_dataset=Iterable())
     with pytest.raises(ValueError, match="pass eval_dataset"):

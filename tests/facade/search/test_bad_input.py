@@ -66,7 +66,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(("options", "error", "match"), OPTIONS)
-def test_options(tmp_path, options, error, match):
+def test_search_options_that_cannot_be_are_refused(tmp_path, options, error, match):
     refused(searcher(tmp_path), error, match, space, folder=tmp_path, **options)
 
 
@@ -100,7 +100,7 @@ OBJECTIVES = [
 
 
 @pytest.mark.parametrize(("objective", "error", "match"), OBJECTIVES)
-def test_objectives(tmp_path, objective, error, match):
+def test_search_objectives_that_cannot_be_are_refused(tmp_path, objective, error, match):
     made = searcher(tmp_path)
     with pytest.raises(error, match=match):
         made.hyperparameter_search(space, objective, n_trials=3)

@@ -135,7 +135,7 @@ def test_heads_that_processes_cannot_share_are_refused_before_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("groups", "changes", "message"), REFUSED, ids=[message[:40] for *_, message in REFUSED]
 )
-def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, groups, changes, message):
+def test_context_plan_that_cannot_be_is_refused_with_what_to_do(tmp_path, groups, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         arguments(
             tmp_path,

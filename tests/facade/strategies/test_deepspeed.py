@@ -156,7 +156,7 @@ def of_reference(config, args, model, steps):
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("given", ARGUMENTS)
 @pytest.mark.parametrize("config", CONFIGS)
-def test_it_is_filled_in_as_in_the_reference(tmp_path, config, given, model):
+def test_deepspeed_config_is_filled_in_as_in_the_reference(tmp_path, config, given, model):
     args = arguments(tmp_path, warmup_steps=5, **ARGUMENTS[given])
     expected, contradicted = of_reference(CONFIGS[config], args, MODELS[model], STEPS)
     found = load_deepspeed(CONFIGS[config])
@@ -245,7 +245,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("config", "changes", "message"), BAD, ids=str)
-def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, config, changes, message):
+def test_deepspeed_config_that_cannot_be_is_refused_with_what_to_do(
+    tmp_path, config, changes, message
+):
     with pytest.raises((ValueError, TypeError), match=re.escape(message)):
         arguments(tmp_path, deepspeed=config, **changes)
 

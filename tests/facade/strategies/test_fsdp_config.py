@@ -178,7 +178,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("words", "config", "message"), REFUSALS, ids=str)
-def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, words, config, message):
+def test_fsdp_config_that_cannot_be_is_refused_with_what_to_do(tmp_path, words, config, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         TrainingArguments(str(tmp_path / "out"), fsdp=words, fsdp_config=config, use_cpu=True)
     assert list(tmp_path.iterdir()) == []

@@ -30,7 +30,7 @@ def test_every_form_is_read(tmp_path, form):
     )
 
 
-def test_it_survives_copies_and_dicts(tmp_path):
+def test_parallelism_config_survives_copies_and_dicts(tmp_path):
     args = arguments(tmp_path, parallelism_config=SIZES)
     assert pickle.loads(pickle.dumps(args)) == copy.deepcopy(args) == args
     again = type(args)(**{**args.to_dict()})
@@ -51,7 +51,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("config", "message"), REFUSED, ids=str)
-def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, config, message):
+def test_parallelism_config_that_cannot_be_is_refused_with_what_to_do(tmp_path, config, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         arguments(tmp_path, parallelism_config=config)
 

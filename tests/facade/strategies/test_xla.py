@@ -64,7 +64,7 @@ def test_torch_xla_alone_changes_nothing(monkeypatch):
     assert not xla_is_chosen()
 
 
-def test_the_plan(tmp_path, on_a_tpu):
+def test_xla_plan(tmp_path, on_a_tpu):
     plan = translate(arguments(tmp_path, bf16=True))
     assert (plan.accelerator, plan.devices, plan.num_nodes, plan.precision) == (
         "tpu",

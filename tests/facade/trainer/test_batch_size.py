@@ -110,7 +110,9 @@ HALVED = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     [(4, True, HALVED), (5, False, {"per_device_train_batch_size": 5})],
     ids=str,
 )
-def test_it_ends_as_a_run_with_the_batch_that_fits(tmp_path, monkeypatch, limit, keep, fits, first):
+def test_auto_find_batch_size_ends_as_a_run_with_the_batch_that_fits(
+    tmp_path, monkeypatch, limit, keep, fits, first
+):
     """Bit for bit, whenever the memory runs out: weights, optimizer, logs, generators, unsaved
     buffers.
     """
@@ -164,7 +166,7 @@ def test_without_the_argument_it_says_what_was_too_large_and_what_to_try(tmp_pat
         assert words in note
 
 
-def test_it_is_the_decision_of_the_reference_which_errors_are_of_memory():
+def test_errors_of_memory_are_those_of_the_reference():
     """For those that it knows; `torch.OutOfMemoryError` counts whatever it says."""
     decided = pytest.importorskip("accelerate.utils").memory.should_reduce_batch_size
     texts = [

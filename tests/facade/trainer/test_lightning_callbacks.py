@@ -195,7 +195,7 @@ def test_an_exception_is_told_to_the_callbacks(tmp_path):
 
 @pytest.mark.parametrize("by", ["object", "class"])
 @pytest.mark.parametrize("way", ["pop_callback", "remove_callback"])
-def test_they_can_be_added_and_taken_out(tmp_path, events, way, by):
+def test_lightning_callbacks_can_be_added_and_taken_out(tmp_path, events, way, by):
     """As a TrainerCallback, by the object or by its class; what was taken out is called no more."""
     callback, other = recorder(events), recorder(events)
     made = trainer(tmp_path, callbacks=[other])

@@ -203,7 +203,7 @@ def test_a_checkpoint_with_the_state_of_a_callback_that_is_gone(tmp_path, caplog
     assert "EarlyStopping" in caplog.text
 
 
-def test_timer(tmp_path):
+def test_lightning_timer_ends_the_training(tmp_path):
     """The training ends in good order when the time is over, and time that has passed counts in
     a resumed one.
     """

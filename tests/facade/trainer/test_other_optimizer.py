@@ -38,7 +38,7 @@ def test_a_checkpoint_that_lacks_weights_of_the_model_is_refused(tmp_path):
     assert made.state.global_step == 4
 
 
-def test_so_is_a_best_checkpoint(tmp_path):
+def test_best_checkpoint_that_lacks_weights_of_the_model_is_refused(tmp_path):
     """It was written by this run, so that something renamed the weights on the way."""
 
     def rename(made, *_):

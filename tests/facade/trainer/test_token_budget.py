@@ -104,7 +104,7 @@ def test_a_training_takes_batches_within_the_budget_over_items(tmp_path):
 
 
 @pytest.mark.parametrize("step", [2, 5])
-def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_bits(tmp_path, step):
+def test_token_budget_resumes_in_the_middle_of_an_epoch_with_the_same_bits(tmp_path, step):
     ways = {
         "save_strategy": "steps",
         "save_steps": 1,
@@ -157,7 +157,7 @@ class Endless(IterableDataset):
         ({"accelerator_config": {"split_batches": True}}, "makes batches of different sizes"),
     ],
 )
-def test_what_cannot_be_is_refused_before_the_training(tmp_path, wrong, message):
+def test_token_budget_that_cannot_be_is_refused_before_the_training(tmp_path, wrong, message):
     with pytest.raises(ValueError, match=message):
         made(tmp_path, **wrong).train()
 

@@ -29,7 +29,7 @@ RESUMED = ROWS + "test_a_training_whose_newest_checkpoint_is_damaged_ends_the_sa
 RESUMED_DATA = "tests/facade/checkpointing/test_resume.py::test_from_every_place_it_ends_the_same"
 NO_QUESTIONS = ROWS + "test_steps_between_two_logs_ask_nothing_of_the_device"
 NOT_NUMBERS = ROWS + "test_losses_that_are_not_numbers_are_reported"
-KILLED = "tests/faults/test_kills.py::test_it_ends_the_same"
+KILLED = "tests/faults/test_kills.py::test_killed_training_ends_the_same"
 STOPPED_BY_TWO = (
     "tests/ddp/test_interrupted.py::test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits"
 )
@@ -62,7 +62,7 @@ SAME_NUMBERS = {
     "head of transformers": RESUMED,
     "own module": RESUMED_DATA,
     "override": RESUMED,
-    "adapter": ADAPTERS + "test_resumed",
+    "adapter": ADAPTERS + "test_adapters_are_resumed",
     "two processes": KILLED,
     "stream": RESUMED_DATA,
     "Lightning module": "tests/ddp/test_modules.py::test_any_module_goes_on_exactly",
@@ -212,7 +212,7 @@ PROMISES: dict[str, Promise] = {
     "models spread by `DistributedConfig`": Promise(
         {
             "two processes": (
-                "tests/ddp/test_spread_models.py::test_they_train_as_in_one_process_and_are_saved_whole"
+                "tests/ddp/test_spread_models.py::test_spread_models_train_as_in_one_process_and_are_saved_whole"
             ),
         },
         others="Such a model is a head of transformers in several processes.",
@@ -271,7 +271,7 @@ PROMISES: dict[str, Promise] = {
         others="Other models have no special tokens.",
     ),
     "an adapter that `model.add_adapter` put": Promise(
-        {"adapter": ADAPTERS + "test_resumed"}, others="Adapters only."
+        {"adapter": ADAPTERS + "test_adapters_are_resumed"}, others="Adapters only."
     ),
     "weights that an overridden `_save` leaves out": Promise(
         {

@@ -88,7 +88,7 @@ def test_another_prefix(tmp_path):
     assert set(torch.load(back, weights_only=True)["state_dict"]) == {"net.a", "net.b"}
 
 
-def test_other_files(tmp_path):
+def test_conversion_refuses_files_that_are_not_checkpoints(tmp_path):
     for content in ({"weight": torch.ones(1)}, [1], {"state_dict": {}, "global_step": 1}):
         save_torch(content, tmp_path / "a.ckpt")
         with pytest.raises(ValueError, match=r"a\.ckpt is not a checkpoint"):

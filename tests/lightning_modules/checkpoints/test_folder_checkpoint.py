@@ -91,7 +91,7 @@ def test_a_plugin_of_the_same_format_is_kept_and_of_another_refused(tmp_path):
         fit(FolderCheckpoint(tmp_path), plugins=[AsyncCheckpointIO()])
 
 
-def test_what_cannot_be_is_refused(tmp_path):
+def test_folder_checkpoint_that_cannot_be_is_refused(tmp_path):
     with pytest.raises(ValueError, match="save_total_limit=0"):
         FolderCheckpoint(tmp_path, save_total_limit=0)
     checkpoint = FolderCheckpoint(tmp_path)

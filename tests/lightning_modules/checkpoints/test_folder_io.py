@@ -172,7 +172,7 @@ def test_a_damaged_folder_is_an_error_before_anything_is_loaded(tmp_path):
     assert all(torch.equal(before[name], value) for name, value in fresh.state_dict().items())
 
 
-def test_what_cannot_be():
+def test_folder_io_that_cannot_be_is_refused():
     module = LossModule(Net())
     with pytest.raises(
         TypeError, match=r"attribute=.net.: LossModule\.net is a NoneType, not .*Pass the name"

@@ -86,7 +86,7 @@ def test_a_model_without_states(tmp_path):
     assert convert(folder, tmp_path / "again") == tmp_path / "again"
 
 
-def test_what_cannot_be_converted_leaves_nothing(parts, tmp_path):
+def test_parts_that_cannot_be_converted_leave_nothing(parts, tmp_path):
     with pytest.raises(ValueError, match=r"parts of the optimizer: convert it into a folder first"):
         convert(parts, tmp_path / "made.ckpt")
     assert not (tmp_path / "made.ckpt").exists()

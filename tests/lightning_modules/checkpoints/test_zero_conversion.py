@@ -110,7 +110,7 @@ def test_the_scale_of_losses_goes_on(tmp_path, monkeypatch, steps, tracker):
     }
 
 
-def test_what_cannot_be_converted_leaves_nothing(tmp_path, capsys):
+def test_zero_states_that_cannot_be_converted_leave_nothing(tmp_path, capsys):
     source, out = checkpoint(tmp_path / "in", 2), tmp_path / "out"
     with pytest.raises(
         ValueError, match=r"target=.*again\.ckpt.: convert .* into a folder first, then that"

@@ -39,7 +39,7 @@ DOORS = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_it_is_refused_before_anything_is_written(tmp_path, monkeypatch, door):
+def test_address_is_refused_before_anything_is_written(tmp_path, monkeypatch, door):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"='s3:/+bucket/x' is an address,.*Pass a local folder"):
         DOORS[door]("s3://bucket/x")
@@ -67,7 +67,7 @@ def test_an_output_dir_that_is_set_later_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "address", ["gs://a", "hf://datasets/a", "abfss://c@a/b", "https://a/b", "dbfs:/a", "S3://a"]
 )
-def test_addresses(address):
+def test_addresses_are_recognized(address):
     assert is_address(address)
     assert is_address(Path(address))
 
@@ -90,5 +90,5 @@ def test_the_folder_of_an_address_says_which_it_is(address, tmp_path, monkeypatc
     "path",
     ["out", "/tmp/out", "./s3:/x", "C:/out", "c:\\out", "runs/12:30/x", "12:30", "~/a", None, 3],
 )
-def test_paths(path):
+def test_paths_are_not_addresses(path):
     assert not is_address(path)

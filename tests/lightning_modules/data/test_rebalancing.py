@@ -95,6 +95,6 @@ def test_a_loader_deals_nothing_out_a_second_time():
         ({"rank": 2}, "rank=2 is out of range for 2 processes"),
     ],
 )
-def test_what_cannot_be_is_named(wrong, message):
+def test_rebalancing_that_cannot_be_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         sampler(**wrong)

@@ -47,7 +47,7 @@ def heads(count: int = 2, length: int = 4) -> torch.Tensor:
 
 
 @BOTH
-def test_it_is_the_attention_of_the_whole_and_torch_keeps_nothing(mesh, shared):
+def test_ring_attention_is_that_of_the_whole_and_torch_keeps_nothing(mesh, shared):
     query, key, value = (heads().requires_grad_() for _ in range(3))
     before, known = functional.scaled_dot_product_attention, len(KEPT_BY_TORCH)
     expected = torch.autograd.grad(

@@ -106,7 +106,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("changes", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED]
 )
-def test_what_cannot_be_split_is_refused_with_the_reason(changes, message):
+def test_sequences_that_cannot_be_split_are_refused_with_the_reason(changes, message):
     with pytest.raises(
         ValueError, match="parallelism_config: cp_size or sp_size above 1 splits sequences"
     ) as error:

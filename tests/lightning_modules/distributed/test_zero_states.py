@@ -135,7 +135,7 @@ def test_processes_have_made_the_same_steps(tmp_path, stage):
         ZeroStates(written(tmp_path, stage, 2, step=torch.tensor(8.0)))
 
 
-def test_there_have_to_be_states_of_zero(tmp_path):
+def test_folder_without_states_of_zero_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has no states of DeepSpeed's ZeRO"):
         ZeroStates(tmp_path)
     assert saved_states(tmp_path) is None

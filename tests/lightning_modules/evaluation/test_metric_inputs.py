@@ -122,7 +122,7 @@ def test_metrics_that_want_whole_samples():
     assert said(by_sample, best, labels).shape == (3,)
 
 
-def test_values():
+def test_metric_inputs_of_values():
     predictions, labels = torch.randn(7, 1), torch.randn(7)
     assert said(regression.MeanSquaredError(), predictions, labels) == functional.mse_loss(
         predictions[:, 0], labels

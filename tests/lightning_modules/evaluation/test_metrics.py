@@ -60,7 +60,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names(name):
+def test_metrics_have_the_names_of_the_dict_or_the_class(name):
     """As the dict calls them, by itself and in a collection by the class."""
     make, names = NAMES[name]
     assert sorted(updated(BatchMetrics(make())).compute()) == sorted(names)

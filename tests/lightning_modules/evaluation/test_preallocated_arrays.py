@@ -123,7 +123,7 @@ def test_no_second_copy_in_memory(rows, wide):
     assert float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) < 1.3
 
 
-def test_any_shapes(chunk):
+def test_arrays_of_any_shapes_are_joined(chunk):
     """Of rows, lengths and what follows, among them nothing at all."""
     for seed in range(30):
         generator = np.random.default_rng(seed)

@@ -146,7 +146,7 @@ def test_an_optimizer_that_looks_at_the_gradients_itself_is_asked_each_time():
     assert step_of(scaler, optimizer, 1.0, 1) != 0.0
 
 
-def test_its_state_is_that_of_torch():
+def test_state_of_the_scaler_is_that_of_torch():
     """So that checkpoints can be exchanged."""
     scaler, optimizer = made()
     step_of(scaler, optimizer, 1.0)

@@ -43,7 +43,7 @@ def tokens(count=8):
 
 
 @pytest.mark.parametrize("config", [None, {"rope": True, "cross_entropy": False}])
-def test_it_is_asked_as_the_reference_asks(tmp_path, liger, monkeypatch, config):
+def test_liger_is_asked_as_the_reference_asks(tmp_path, liger, monkeypatch, config):
     """For the same model, with the same keywords, once a training."""
     transformers = pytest.importorskip("transformers")
     monkeypatch.setattr(transformers.integrations.liger, "is_liger_kernel_available", lambda: True)

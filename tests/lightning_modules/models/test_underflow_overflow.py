@@ -132,7 +132,7 @@ def test_batches_are_traced(log):
         model(X)
 
 
-def test_it_can_be_taken_off():
+def test_watch_can_be_taken_off():
     model = Model(Logarithm())
     with DebugUnderflowOverflow(model) as watch:
         pass

@@ -85,7 +85,7 @@ def test_a_function_makes_one_of_the_groups():
         ("torch.optim.SGD", "lr=0.9", "set by learning_rate"),
     ],
 )
-def test_what_cannot_be_is_named(monkeypatch, tmp_path, path, args, said):
+def test_path_that_cannot_be_is_refused(monkeypatch, tmp_path, path, args, said):
     (tmp_path / "broken_optimizers.py").write_text("raise RuntimeError('broken on purpose')")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     with pytest.raises(ValueError, match=said):

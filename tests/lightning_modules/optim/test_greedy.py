@@ -64,7 +64,7 @@ def test_rates_are_those_of_the_reference(name):
     assert rates(scheduled(**settings), metrics) == expected
 
 
-def test_it_goes_on_from_its_state():
+def test_greedy_lr_resumes_from_its_state():
     metrics = [1.0, 0.5, 0.9, 0.2, 0.4, 0.3, 0.9, 0.9, 0.1]
     settings = {"smooth": True, "window_size": 3, "cooldown": 1, "warmup": 1}
     whole, stopped, resumed = scheduled(**settings), scheduled(**settings), scheduled(**settings)
@@ -88,7 +88,7 @@ def test_it_goes_on_from_its_state():
         ({"mode": "least"}, "least"),
     ],
 )
-def test_what_cannot_be_is_named(settings, message):
+def test_greedy_lr_options_that_cannot_be_are_refused(settings, message):
     with pytest.raises((ValueError, TypeError), match=message):
         scheduled(**settings)
 

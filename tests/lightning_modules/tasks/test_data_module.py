@@ -79,7 +79,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_it_goes_on_with_the_very_next_batch(tmp_path, source):
+def test_data_module_resumes_with_the_very_next_batch(tmp_path, source):
     """In mid-epoch and at its end, to the bits of a training that was never interrupted."""
     saving = ModelCheckpoint(
         dirpath=tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1
@@ -120,7 +120,7 @@ def test_shuffled_by_seed_and_epoch():
     assert torch.equal(seen[6], other[0]), "which is that of the next seed"
 
 
-def test_by_length():
+def test_data_module_groups_by_length():
     """Less than a third of the padding, the longest batch first."""
 
     def padding(validated=False, **options):

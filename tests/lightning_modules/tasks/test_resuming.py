@@ -273,7 +273,7 @@ class QuietStream(IterableDataset):
         ("on_validation_batch_end", 2, Stream, Plain),
     ],
 )
-def test_an_interruption(tmp_path, hook, count, data, module):
+def test_interruption_trains_the_batch_in_work_again(tmp_path, hook, count, data, module):
     """The batch in work is trained again, and no other; that is exact if nothing is drawn. So is
     a validation.
     """

@@ -134,7 +134,7 @@ def test_what_templates_can_call(pair):
         pair[0].apply_chat_template([{}], chat_template="{% if %}")
 
 
-def test_what_cannot_be_asked_is_said(pair, caplog):
+def test_chat_that_cannot_be_is_refused(pair, caplog):
     mine, _ = pair
     one = [{"role": "user", "content": "a"}]
     for asked, message in (

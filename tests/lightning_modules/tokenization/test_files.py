@@ -318,7 +318,7 @@ def test_copies_are_equal_and_apart():
 # --- what cannot be read
 
 
-def test_what_cannot_be_read_is_said(tmp_path):
+def test_file_that_cannot_be_read_is_named(tmp_path):
     load = PreTrainedTokenizerFast.from_pretrained
     other = written("WordLevel").replace('"WordLevel"', '"WordsOfTomorrow"')
     for name, content, message in (

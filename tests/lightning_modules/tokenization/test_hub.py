@@ -60,7 +60,7 @@ def test_without_the_hub_the_cache_is_used(hub, tmp_path):
         PreTrainedTokenizerFast.from_pretrained("me/other")
 
 
-def test_what_cannot_be_had_is_said(hub, tmp_path, monkeypatch):
+def test_tokenizer_that_is_not_on_the_hub_is_named(hub, tmp_path, monkeypatch):
     fill(hub, tmp_path / "folder")
     load = PreTrainedTokenizerFast.from_pretrained
     with pytest.raises(OSError, match="is not available from the Hub: 404"):
@@ -87,7 +87,7 @@ def test_revisions_and_subfolders(hub, tmp_path):
     assert PreTrainedTokenizerFast.from_pretrained(NAME, revision=commit)("a b") == mine("a b")
 
 
-def test_it_is_all_done_without_transformers(tmp_path):
+def test_tokenizer_needs_no_transformers(tmp_path):
     """In a process in which it cannot be imported: made, saved, loaded, called, padded, chatted."""
     script = HELPERS / "tokenization" / "without_transformers_script.py"
     done = subprocess.run(

@@ -105,7 +105,7 @@ def test_what_it_means_today(found, number):
 @pytest.mark.parametrize(
     "number", range(len(REFUSED)), ids=[" ".join(given) for given, _ in REFUSED]
 )
-def test_what_cannot_be_is_refused(found, number):
+def test_old_style_that_cannot_be_is_refused(found, number):
     _, reason = REFUSED[number]
     text, _, _ = found[f"case {len(HONOURED) + number}"]
     assert isinstance(text, str), text

@@ -179,7 +179,7 @@ def test_a_dry_run_prints_the_plan_and_takes_no_step(without_library, tmp_path):
     assert "THE END" not in done.stdout
 
 
-def test_torchrun(without_library, tmp_path):
+def test_runner_under_torchrun(without_library, tmp_path):
     """Each worker is served, and each is what torchrun started: ranks, one exit code, a plan
     from one of them.
     """

@@ -44,7 +44,7 @@ PYTHONS = [
 
 
 @pytest.mark.parametrize(("python", "left"), PYTHONS)
-def test_it_leaves_nothing_behind(request, tmp_path, python, left):
+def test_switch_leaves_nothing_behind(request, tmp_path, python, left):
     facts = said(forked(request.getfixturevalue(python), "-c", ON_AND_OFF, cwd=tmp_path))
     assert facts == [*BOTH, *left, True, False]
 

@@ -125,7 +125,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("samples", "error", "said"), WRONG)
-def test_what_cannot_be_a_batch_is_named(samples, error, said):
+def test_default_collator_names_what_cannot_be_a_batch(samples, error, said):
     with pytest.raises(error, match=said):
         ours.default_data_collator(samples)
     for collate in (ours.default_data_collator, ours.DefaultDataCollator()):

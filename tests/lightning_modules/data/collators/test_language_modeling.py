@@ -248,7 +248,7 @@ def test_permuted_batches_equal_the_reference(kind, form):
     assert hidden > CASES
 
 
-def test_what_cannot_be_permuted_is_said():
+def test_permutation_that_cannot_be_is_refused():
     collator = ours.DataCollatorForPermutationLanguageModeling
     with pytest.raises(ValueError, match="have 3 tokens"):
         collator(tokenizer())([[5, 6, 7]])

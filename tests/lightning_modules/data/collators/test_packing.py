@@ -97,7 +97,7 @@ def test_as_few_rows_as_first_fit_needs():
     assert (rows > 0).sum() == sum(LENGTHS)
 
 
-def test_what_cannot_be_is_named():
+def test_packing_that_cannot_be_is_refused():
     with pytest.raises(
         ValueError, match="Document 2 of the batch has 12 tokens, more than max_length=11"
     ):

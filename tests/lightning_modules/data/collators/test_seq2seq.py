@@ -116,6 +116,6 @@ def test_what_does_not_fit_is_named(words):
         DataCollatorForSeq2Seq(words)(features)
 
 
-def test_it_can_be_sent_to_workers(words):
+def test_seq2seq_collator_can_be_sent_to_workers(words):
     again = pickle.loads(pickle.dumps(DataCollatorForSeq2Seq(words, pad_to_multiple_of=4)))
     assert again(samples(words))["labels"].shape == (3, 4)
