@@ -386,6 +386,17 @@ PROMISES: dict[str, Promise] = {
         },
         others="Read before there is a model.",
     ),
+    "a misspelt setting of FSDP": Promise(
+        {
+            "own module": (
+                "tests/facade/arguments/test_arguments_validation.py::test_misspelt_settings_of_fsdp_are_refused_without_fsdp_too"
+            ),
+            "two processes": (
+                "tests/facade/arguments/test_launched.py::test_misspelt_values_of_fsdp_are_refused_by_option"
+            ),
+        },
+        others="Read before there is a model.",
+    ),
     "`full_determinism` gives matrix products": Promise(
         {
             "own module": (
