@@ -19,26 +19,35 @@ from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng, same_rng
 from ..common.stop_iteration import stop_iteration_surfaces
 from .iteration import SurfacingCollate
-from .stateful_parts import part_states, restore_parts
+from .stateful_parts import part_states, restore_parts, state_owners
 
 
 def is_resumable(dataset: Any) -> bool:
     """Return whether a dataset is a stream that resumes from its state with the very same samples.
 
     It has `state_dict` and `load_state_dict`. A `datasets.IterableDataset` that shuffles has them
-    too, but refills its buffer from scratch: it has to be read from the start to be the same.
+    too, but refills its buffer from scratch: it has to be read from the start to be the same. So
+    does a stream that wraps one in its attribute `dataset`, or in the list `datasets`.
     """
     has_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
-    stage = getattr(dataset, "_ex_iterable", None)
     if not (has_state and isinstance(dataset, IterableDataset)):
         return False
+    return not any(_has_shuffle_buffer(owner.value) for owner in state_owners(dataset))
 
-    # A `datasets.IterableDataset` is a chain of stages, each of which wraps the one before.
-    while stage is not None:
+
+def _has_shuffle_buffer(dataset: Any) -> bool:
+    """Return whether a dataset is a `datasets.IterableDataset` that shuffles in any stage."""
+    # It is a tree of stages: each wraps the one before, or several that are interleaved or
+    # concatenated.
+    stages: list[Any] = [getattr(dataset, "_ex_iterable", None)]
+    while stages:
+        stage = stages.pop()
         if "Shuffled" in type(stage).__name__:
-            return False
-        stage = getattr(stage, "ex_iterable", None)
-    return True
+            return True
+        if hasattr(stage, "ex_iterable"):
+            stages.append(stage.ex_iterable)
+        stages.extend(getattr(stage, "ex_iterables", ()))
+    return False
 
 
 ENDED = "ended"

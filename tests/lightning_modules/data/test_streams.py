@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from lightrainer.lightning_modules.data.loaders import build_loader
 from lightrainer.lightning_modules.data.worker_state import (
@@ -27,6 +27,40 @@ def test_a_stream_of_rows_unless_it_shuffles():
     shuffled = stream.shuffle(seed=1, buffer_size=4)
     assert not is_resumable(shuffled)
     assert not is_resumable(shuffled.map(lambda row: row).take(3))
+
+
+@pytest.mark.parametrize("nested", ["interleave", "concatenate", "wrap"])
+def test_a_stream_is_not_resumable_where_a_part_of_it_shuffles(nested):
+    """Streams that are made of several ones, or of another in an attribute `dataset`."""
+    import datasets
+
+    class Wrapping(IterableDataset):
+        def __init__(self, dataset):
+            self.dataset = dataset
+
+        def __iter__(self):
+            return iter(self.dataset)
+
+        def state_dict(self):
+            return self.dataset.state_dict()
+
+        def load_state_dict(self, state):
+            self.dataset.load_state_dict(state)
+
+    def join(stream):
+        other = datasets.IterableDataset.from_generator(rows)
+        if nested == "interleave":
+            return datasets.interleave_datasets([other, stream], [0.5, 0.5], seed=1)
+        if nested == "concatenate":
+            return datasets.concatenate_datasets([other, stream])
+        return Wrapping(stream)
+
+    def rows():
+        yield from ({"x": step} for step in range(20))
+
+    stream = datasets.IterableDataset.from_generator(rows)
+    assert is_resumable(join(stream))
+    assert not is_resumable(join(stream.shuffle(seed=1, buffer_size=4)))
 
 
 def test_resumed_workers_call_the_init_function_of_the_loader():
