@@ -315,9 +315,14 @@ class TrainingRun:
     def next_position(self) -> tuple[int, int]:
         """Epoch and finished windows from which a training that is saved now resumes."""
         windows = self.windows
-        is_cut_short = windows.is_cut_short and not self.trainer.control.should_epoch_stop
+        stops_epoch = self.trainer.control.should_epoch_stop
+        is_cut_short = windows.is_cut_short and not stops_epoch
         if self.epoch_is_over and not is_cut_short:
             return windows.epoch + 1, 0
+
+        # A callback has stopped the epoch with this step, so that only its end is left.
+        if stops_epoch:
+            return windows.epoch, windows.windows_per_epoch
         return windows.epoch, windows.windows_done
 
     def progress(self) -> dict[str, Any]:

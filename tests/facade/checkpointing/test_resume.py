@@ -21,6 +21,7 @@ from helpers.checkpoints.resumed_trainings import (
     share,
     train,
 )
+from helpers.trainer.tiny_trainings import At
 from lightrainer import EarlyStoppingCallback
 from lightrainer.lightning_modules.common.safe_serialization import from_plain
 
@@ -326,6 +327,25 @@ def test_the_end_of_an_epoch_is_gone_through_once(tmp_path):
         assert [path.name for path in (tmp_path / str(step)).glob("checkpoint-*")] == [
             "checkpoint-12"
         ] * (step == 6)
+
+
+def stop_epoch(of, state, control):
+    control.should_epoch_stop = True
+
+
+@pytest.mark.parametrize("name", ["samples", "a stream", "a plain DataLoader"])
+def test_an_epoch_that_a_callback_stops_is_not_continued(tmp_path, name):
+    """Saved with the very step that ends the epoch, before the evaluation at its end."""
+    options = {"max_steps": 14, "save_strategy": "steps", "save_steps": 1}
+    stopping = lambda: [At("on_step_end", stop_epoch, step=step) for step in (3, 8)]
+    whole = train(tmp_path / "whole", KINDS[name], callbacks=stopping(), **options)
+    assert [entry["step"] for entry in whole.end["logs"] if "eval_loss" in entry] == [3, 8, 14]
+    for step in (3, 4, 8):
+        begin = whole.killed_after(step, tmp_path / str(step))
+        resumed = train(
+            tmp_path / str(step), KINDS[name], callbacks=stopping(), resume=begin, **options
+        )
+        assert resumed.end == whole.end, f"from step {step}"
 
 
 def test_a_restored_control_does_not_save_again(tmp_path):
