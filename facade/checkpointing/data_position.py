@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from ...lightning_modules.checkpoints import CheckpointFiles
 from ...lightning_modules.common.file_names import data_state_name, rng_state_name
 from ...lightning_modules.common.safe_serialization import UnsafeValueError, to_plain
-from ...lightning_modules.common.seeding import capture_rng_state, load_rng_file, restore_rng_state
+from ...lightning_modules.common.seeding import load_rng_file
 from ...lightning_modules.common.torch_files import torch_bytes
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.lengths import has_length
@@ -23,6 +23,7 @@ from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import WindowLoader, WindowReader
 from ..evaluation.results import TrainingLength
 from .elastic import ElasticResumption
+from .generators import capture_generators, restore_all_generators
 
 if TYPE_CHECKING:
     from .. import Trainer, TrainingRun
@@ -162,27 +163,23 @@ class DataPosition:
         if run is not None:
             generators = run.interrupted_evaluation.generators_before()
         with generators:
-            state = capture_rng_state(self._is_distributed)
+            state = capture_generators(self.trainer)
         files.write_bytes(torch_bytes(state), self._rng_path(folder))
 
     def load_rng(self, checkpoint: str) -> None:
         """Restore the random generators of this process; warn if their file is missing."""
         path = self.elastic.stored.rng_path(checkpoint) or self._rng_path(checkpoint)
         if os.path.isfile(path):
-            restore_rng_state(load_rng_file(path), self._is_distributed)
+            restore_all_generators(self.trainer, load_rng_file(path))
         else:
             logger.warning(
                 "%s is missing: the numbers will not be those of an uninterrupted run.", path
             )
 
-    @property
-    def _is_distributed(self) -> bool:
-        return self.trainer.args.world_size > 1
-
     def _rng_path(self, folder: str) -> str:
         """Return the file of the generators of this process."""
         rank = None
-        if self._is_distributed:
+        if self.trainer.args.world_size > 1:
             rank = self.trainer.args.process_index
         return os.path.join(folder, rng_state_name(rank))
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ...lightning_modules.common.seeding import capture_rng_state, restore_rng_state
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.stateful_parts import drawing_parts, part_states, restore_parts
+from .generators import capture_generators, restore_all_generators
 
 if TYPE_CHECKING:
     from .. import TrainingRun
@@ -44,7 +44,7 @@ class InterruptedEvaluation:
     def during_evaluation(self) -> Iterator[None]:
         """Capture the state before an evaluation, for checkpoints saved during it."""
         logs = len(self.run.trainer.state.log_history)
-        generators = capture_rng_state(self._is_distributed)
+        generators = capture_generators(self.run.trainer)
         self.before = Before(generators, part_states(*self._drawing_parts), logs)
         try:
             yield
@@ -57,14 +57,15 @@ class InterruptedEvaluation:
         if self.before is None:
             yield
             return
-        generators = capture_rng_state(self._is_distributed)
+        trainer = self.run.trainer
+        generators = capture_generators(trainer)
         data_states = part_states(*self._drawing_parts)
-        restore_rng_state(self.before.generators, self._is_distributed)
+        restore_all_generators(trainer, self.before.generators)
         restore_parts(self.before.data_states, *self._drawing_parts)
         try:
             yield
         finally:
-            restore_rng_state(generators, self._is_distributed)
+            restore_all_generators(trainer, generators)
             restore_parts(data_states, *self._drawing_parts)
 
     def state(self) -> dict[str, Any] | None:

@@ -1,8 +1,9 @@
-"""States of the parts of a loader that draw random numbers: dataset, collator and samplers.
+"""States of what draws random numbers: the parts of a loader, and the modules of a model.
 
-Checkpoints hold them. Of each part these are the states of the generators in its own attributes,
-such as `generator` of torch's samplers and transformers' collators, and its `state_dict` if it has
-`load_state_dict` too. Nothing inside of other attributes is looked at.
+Checkpoints hold them. Of each part of a loader these are the states of the generators in its own
+attributes, such as `generator` of torch's samplers and transformers' collators, and its
+`state_dict` if it has `load_state_dict` too; of other objects they are the states of generators
+alone. Nothing inside of other attributes is looked at.
 """
 
 from __future__ import annotations
@@ -177,14 +178,8 @@ def states_of(owners: list[StateOwner]) -> list[dict[str, Any]]:
     """
     states: list[dict[str, Any]] = []
     for root, path, owner, has_state_dict in owners:
-        attributes: dict[str, Any] = getattr(owner, "__dict__", {})
-        for name, value in attributes.items():
-            kind = _KIND_OF_TYPE.get(cast("type[object]", type(value)))
-            # The generators of the process are saved for themselves.
-            if kind is None or any(value is generator for generator in _GLOBAL_GENERATORS):
-                continue
-            state = _GENERATOR_KINDS[kind].get_state(value)
-            states.append({"root": root, "path": [*path, name], "kind": kind, "state": state})
+        for name, generator_state in _generators_of(owner):
+            states.append({"root": root, "path": [*path, name], **generator_state})
 
         if has_state_dict:
             state = _state_dict_of(owner)
@@ -216,6 +211,34 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
         if not _restore(owner, path[-1], stored):
             names = [type(part).__name__, *map(str, path)]
             _warn_of_lost(".".join(names))
+
+
+def generator_states(objects: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Return the states of the generators in attributes of objects, such as modules of a model.
+
+    Args:
+        objects: by name.
+
+    Returns:
+        for each generator the name of its "object" and of its "attribute", "kind", "state".
+    """
+    states: list[dict[str, Any]] = []
+    for object_name, owner in objects.items():
+        for name, generator_state in _generators_of(owner):
+            states.append({"object": object_name, "attribute": name, **generator_state})
+    return states
+
+
+def restore_generators(states: list[dict[str, Any]], objects: Mapping[str, object]) -> None:
+    """Restore the result of `generator_states`; a generator that is still None is made.
+
+    Args:
+        states: one that has no counterpart is skipped with a warning.
+        objects: the same ones, or others of the same names.
+    """
+    for stored in states:
+        if not _restore(objects.get(stored["object"]), stored["attribute"], stored):
+            _warn_of_lost(".".join([stored["object"], stored["attribute"]]))
 
 
 class RandomSources:
@@ -256,6 +279,17 @@ def _walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[Attribu
                 yield from _walk_wrapped(item, (*path, name, index))
         elif wrapped is not None:
             yield from _walk_wrapped(wrapped, (*path, name))
+
+
+def _generators_of(owner: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the attributes of an object that are generators, each with its kind and state."""
+    attributes: dict[str, Any] = getattr(owner, "__dict__", {})
+    for name, value in attributes.items():
+        kind = _KIND_OF_TYPE.get(cast("type[object]", type(value)))
+        # The generators of the process are saved for themselves.
+        if kind is None or any(value is generator for generator in _GLOBAL_GENERATORS):
+            continue
+        yield name, {"kind": kind, "state": _GENERATOR_KINDS[kind].get_state(value)}
 
 
 def _has_state_dict(owner: Any) -> bool:
@@ -305,8 +339,8 @@ def _warn_of_lost(name: str) -> None:
     _log.warning(
         "%s is in the checkpoint, but cannot be restored: it is missing now, or of another kind. "
         "The resumed run may draw other numbers than an uninterrupted one. Generators in "
-        "attributes of dataset, samplers and collator are restored, and their `state_dict` if they "
-        "have `load_state_dict`.",
+        "attributes of dataset, samplers, collator, model, optimizer and Trainer are restored, and "
+        "the `state_dict` of the first three if they have `load_state_dict`.",
         name,
     )
 

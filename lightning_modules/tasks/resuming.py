@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..checkpoints.folder_io import FolderReader
 from ..common.collectives import gather_objects
 from ..common.parameter_rules import plain_name
-from ..common.safe_serialization import from_plain
+from ..common.safe_serialization import from_plain, to_plain
 from ..common.seeding import capture_rng_state, restore_rng_state
 from ..common.torch_files import pack, unpack
 from ..data.epoch_loader import EpochLoader
+from ..data.stateful_parts import generator_states, restore_generators
 from ..internals.lightning_import import (
     Callback,
     GradientAccumulationScheduler,
@@ -187,7 +189,7 @@ class ResumingCallback(Callback):
             _schedule_accumulation(trainer, loop_position.epoch)
         restore_position(trainer, loop_position, self._position, self._loader_states)
         if process_state.get("rng") is not None:
-            restore_rng_state(process_state["rng"], trainer.world_size > 1)
+            _restore_generators(trainer, process_state["rng"])
 
         # Lightning's loops start at the position.
         if loop_position.done == 0:
@@ -212,7 +214,7 @@ class ResumingCallback(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the generators, as an interrupted validation is repeated."""
-        self._rng_before_validation = capture_rng_state(trainer.world_size > 1)
+        self._rng_before_validation = _capture_generators(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the generators that the validation began with."""
@@ -347,7 +349,7 @@ def add_process_states(
     if "optimizer_states" not in checkpoint:
         return
     if rng is None:
-        rng = capture_rng_state(trainer.world_size > 1)
+        rng = _capture_generators(trainer)
     state = {"rng": rng, "data": facade_position(trainer)}
     states = gather_objects(pack(state))
     checkpoint[PROCESS_STATES] = dict(enumerate(states))
@@ -356,6 +358,28 @@ def add_process_states(
         checkpoint[IN_WINDOWS] = True
     if epoch_loaders(trainer) or state["data"] is not None:
         pop_loader_states(checkpoint)
+
+
+def _capture_generators(trainer: Trainer) -> dict[str, Any]:
+    """Return the generators of this process, and those in attributes of the modules."""
+    state = capture_rng_state(trainer.world_size > 1)
+    own = generator_states(_modules_by_name(trainer))
+    if own:
+        state["own"] = to_plain(own)
+    return state
+
+
+def _restore_generators(trainer: Trainer, state: dict[str, Any]) -> None:
+    """Restore the result of `_capture_generators`, or the "rng" of another writer."""
+    restore_rng_state(state, trainer.world_size > 1)
+    restore_generators(from_plain(state.get("own", [])), _modules_by_name(trainer))
+
+
+def _modules_by_name(trainer: Trainer) -> dict[str, nn.Module]:
+    """Return the modules that may draw in a step, by the names that the Trainer API gives them."""
+    modules: dict[str, nn.Module] = dict(trainer.lightning_module.named_modules())
+    modules["trainer"] = modules.pop("")
+    return modules
 
 
 def _use_folder_reader(trainer: Trainer) -> None:

@@ -3,6 +3,7 @@ wherever it stopped.
 """
 
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from helpers.checkpoints.resumed_trainings import (
     KINDS,
     SAMPLES,
     STEPS,
+    Kind,
     Noisy,
     Run,
     StatefulStream,
@@ -21,8 +23,8 @@ from helpers.checkpoints.resumed_trainings import (
     share,
     train,
 )
-from helpers.trainer.tiny_trainings import At
-from lightrainer import EarlyStoppingCallback
+from helpers.trainer.tiny_trainings import At, Tiny, tiny
+from lightrainer import EarlyStoppingCallback, Trainer
 from lightrainer.lightning_modules.common.safe_serialization import from_plain
 
 # torchdata 0.11 with torch 2.13.
@@ -344,6 +346,74 @@ def test_an_epoch_that_a_callback_stops_is_not_continued(tmp_path, name):
         begin = whole.killed_after(step, tmp_path / str(step))
         resumed = train(
             tmp_path / str(step), KINDS[name], callbacks=stopping(), resume=begin, **options
+        )
+        assert resumed.end == whole.end, f"from step {step}"
+
+
+class DrawingModel(Tiny):
+    """Draws in evaluations too; a submodule makes its generator when it draws first."""
+
+    def __init__(self):
+        super().__init__()
+        self.noise = np.random.default_rng(1)
+        self.norm.generator = None
+
+    def logits(self, x):
+        if self.norm.generator is None:
+            self.norm.generator = torch.Generator().manual_seed(1)
+        x = x + torch.rand(x.shape, generator=self.norm.generator)
+        return super().logits(x + float(self.noise.normal()))
+
+
+class DrawingTrainer(Trainer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.draws = random.Random(1)
+
+    def compute_loss(self, model, inputs, **kwargs):
+        inputs["x"] = inputs["x"] + self.draws.random()
+        return super().compute_loss(model, inputs, **kwargs)
+
+
+class DrawingOptimizer(torch.optim.SGD):
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.05)
+        self.draws = np.random.RandomState(1)
+
+    def step(self, closure=None):
+        for weight in self.param_groups[0]["params"]:
+            weight.grad.mul_(1 + self.draws.rand())
+        return super().step(closure)
+
+
+class DrawingLoss:
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(1)
+
+    def __call__(self, outputs, labels, num_items_in_batch=None):
+        weight = 1 + torch.rand((), generator=self.generator)
+        return weight * torch.nn.functional.cross_entropy(outputs["logits"], labels)
+
+
+def drawing_by(part):
+    """Return what a training is made of, of which this part has generators in its attributes."""
+    model = DrawingModel() if part == "model" else tiny()
+    changes = {"model": model, "eval_strategy": "steps", "eval_steps": 2}
+    if part == "optimizer":
+        changes["optimizers"] = (DrawingOptimizer(model.parameters()), None)
+    if part == "loss":
+        changes["compute_loss_func"] = DrawingLoss()
+    return changes
+
+
+@pytest.mark.parametrize("part", ["model", "trainer", "optimizer", "loss"])
+def test_generators_of_the_script_are_restored(tmp_path, part):
+    """Those in attributes of what computes a step; the data has them in the tests above."""
+    kind = Kind(cls=DrawingTrainer if part == "trainer" else Trainer)
+    whole = train(tmp_path / "whole", kind, saves=(3, 6), **drawing_by(part))
+    for step in (3, 6):
+        resumed = train(
+            tmp_path / str(step), kind, resume=whole.checkpoint(step), **drawing_by(part)
         )
         assert resumed.end == whole.end, f"from step {step}"
 

@@ -4,7 +4,9 @@ whichever hook.
 
 import datetime
 import itertools
+import random
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
@@ -205,6 +207,28 @@ class TestEveryCheckpoint:
         reading = {"num_workers": num_workers, "sampler": Shuffled}
         options = {"limit_val_batches": 0, "collates": LateDraws}
         assert differences(tmp_path, saving, Counting, workers=reading, **options) == ({}, 3)
+
+    def test_of_modules_that_have_generators(self, tmp_path):
+        """Saved in mid-epoch, and in a validation that draws from them."""
+
+        class Drawing(Plain):
+            def __init__(self):
+                super().__init__()
+                self.draws = random.Random(1)
+                self.net.noise = np.random.default_rng(1)
+
+            def training_step(self, batch, batch_idx):
+                x = batch["x"] + self.draws.random() + float(self.net.noise.normal())
+                return super().training_step({**batch, "x": x}, batch_idx)
+
+            def validation_step(self, batch, batch_idx, dataloader_idx=0):
+                x = batch["x"] + self.draws.random()
+                return super().validation_step({**batch, "x": x}, batch_idx, dataloader_idx)
+
+        saving = lambda folder: [EveryHook(folder, ["train_batch_end", "validation_batch_end"])]
+        found, count = differences(tmp_path, saving, module=Drawing, val_check_interval=2)
+        assert found == {}
+        assert count > 6
 
     def test_that_was_written_by_a_resumed_training(self, tmp_path):
         saving = lambda folder: [
