@@ -17,18 +17,18 @@ PAGE = Path(__file__).resolve().parents[1] / "reference" / "arguments.md"
 INTRODUCTION = """\
 # Training arguments
 
-All of `TrainingArguments`, by concern, as in `facade/arguments/`, and what
-`Seq2SeqTrainingArguments` adds (the last table): what each does, and what it becomes in Lightning,
-or in lightrainer where Lightning has no such thing. For one set of arguments `python -m lightrainer
-plan --bf16 ...` shows it.
+The arguments of `TrainingArguments`, by concern; the last table has those that
+`Seq2SeqTrainingArguments` adds. The column "in Lightning" names the setting of Lightning, or of
+lightrainer where Lightning has none. `python -m lightrainer plan --bf16 ...` shows it for one set
+of arguments.
 
-Nothing is ignored, and all errors are raised before anything is written: names that do not
-exist in a `TypeError`; if there are none, all invalid values and combinations in one error; if
-there are none either, all unsupported values in one `NotImplementedError`.
+Nothing is ignored, and all errors are raised before anything is written. Unknown names raise a
+`TypeError`. Otherwise all invalid values and combinations are reported in one error, and after
+these all unsupported values in one `NotImplementedError`.
 
 This page is generated: `python docs/scripts/arguments_table.py`.
 """
-HEAD = "| argument | default | what it does | what it becomes |\n|---|---|---|---|\n"
+HEAD = "| argument | default | effect | in Lightning |\n|---|---|---|---|\n"
 
 
 def page() -> str:

@@ -190,7 +190,7 @@ def assert_same(left: object, right: object) -> None:
 
 
 def test_each_script_is_tried_and_names_nothing_of_ours():
-    page = (HERE.parents[1] / "docs" / "user" / "migrate.md").read_text()
+    page = (HERE.parents[1] / "docs" / "start" / "scripts.md").read_text()
     assert {path.stem for path in SCRIPTS.glob("*.py")} == set(WORDS)
     for path in SCRIPTS.glob("*.py"):
         nodes = list(ast.walk(ast.parse(path.read_text())))
@@ -198,7 +198,7 @@ def test_each_script_is_tried_and_names_nothing_of_ours():
         imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
         assert "transformers" in imported
         assert not {name for name in imported if "lightrainer" in name or name in WORDS}
-        assert f"`{path.name}`" in page
+        assert f"`scripts/{path.name}`" in page
 
 
 @pytest.mark.parametrize("name", [name for name in WORDS if name not in DRAWING])
