@@ -11,6 +11,9 @@ import sys
 
 import transformers
 
+CALLS_BACKWARD_ITSELF = "NashMDTrainer"
+"""Its own training step divides by nothing, so that accelerate divides once, as is right."""
+
 made = transformers.Trainer.__init__
 
 
@@ -18,6 +21,8 @@ made = transformers.Trainer.__init__
 def make(self, *positional, **keywords):
     """As the reference's, but accelerate is told of no accumulation."""
     made(self, *positional, **keywords)
+    if type(self).__name__ == CALLS_BACKWARD_ITSELF:
+        return
     self.accelerator.gradient_accumulation_steps = 1
 
 
