@@ -26,6 +26,8 @@ def state_dicts(callbacks: Iterable[Any]) -> dict[str, list[dict[str, Any]]]:
     for callback in callbacks:
         if not keeps_state(callback):
             continue
+
+        # An empty state need not be saved, nor restored.
         state = callback.state_dict()
         if state:
             states.setdefault(type(callback).__name__, []).append(state)
@@ -37,13 +39,24 @@ def load_state_dicts(
 ) -> list[str]:
     """Load the state of each callback.
 
+    Args:
+        callbacks: those of the present training.
+        states: of `state_dicts`.
+
     Returns:
         The names of the classes that have more states than there are callbacks now.
     """
-    # Callbacks of the same class get their states in their order.
+    # Copies of the lists, from which a state is removed when it is loaded.
     remaining = {class_name: list(state_list) for class_name, state_list in states.items()}
+
+    # Callbacks of the same class get their states in their order.
     for callback in callbacks:
         states_of_class = remaining.get(type(callback).__name__)
         if states_of_class and keeps_state(callback):
             callback.load_state_dict(states_of_class.pop(0))
-    return [class_name for class_name, state_list in remaining.items() if state_list]
+
+    classes_with_rest: list[str] = []
+    for class_name, state_list in remaining.items():
+        if state_list:
+            classes_with_rest.append(class_name)
+    return classes_with_rest

@@ -117,15 +117,17 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         text = _legend_text(label, points, finite_points, with_lowest=is_evaluation_loss)
         _draw_curve(axes, text, finite_points, is_noisy=is_noisy)
 
+        # A red line at the step of each value that is NaN or infinite.
         for step, value in points:
             if not math.isfinite(value):
                 axes.axvline(step, color="red", linewidth=0.8, linestyle=":")
 
-    # Axes, title and legend.
+    # A logarithmic axis needs values above zero.
     if panel.title in _LOGARITHMIC and finite_values and min(finite_values) > 0:
         is_wide_range = max(finite_values) > 100 * min(finite_values)
         if is_wide_range:
             axes.set_yscale("log")
+
     axes.set_title(_escaped(panel.title), loc="left", fontsize=11)
     axes.legend(fontsize=8)
     axes.grid(alpha=0.25)
@@ -143,6 +145,8 @@ def _draw_curve(axes: Axes, label: str, points: Points, *, is_noisy: bool) -> No
         marker = "" if has_many_points else "."
         axes.plot(steps, values, label=label, marker=marker)
         return
+
+    # The mean has the color of its curve.
     (line,) = axes.plot(steps, values, linewidth=0.7, alpha=0.3)
     axes.plot(steps, _running_mean(values), label=label, color=line.get_color())
 
@@ -151,8 +155,10 @@ def _running_mean(values: Sequence[float]) -> numpy.ndarray:
     """Return the running mean, over a twentieth of the values, and over fewer at the ends."""
     window = numpy.ones(len(values) // 20)
     sums = numpy.convolve(values, window, mode="same")
-    # At the ends the window covers fewer values.
-    counts = numpy.convolve(numpy.ones(len(values)), window, mode="same")
+
+    # The number of values that the window covers, which is smaller at the ends.
+    is_value = numpy.ones(len(values))
+    counts = numpy.convolve(is_value, window, mode="same")
     return sums / counts
 
 

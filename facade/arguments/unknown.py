@@ -11,6 +11,7 @@ from ...lightning_modules.common.redaction import secret_values
 from .old_names import OLD_NAMES, OldAttribute, accepted, advice, with_current_names
 
 if TYPE_CHECKING:
+    from types import CodeType
     from typing import Self
 
 
@@ -27,7 +28,8 @@ class NamesItsArguments:
         Raises:
             TypeError: See `refuse_unknown`.
         """
-        kwargs = dict.fromkeys(kwargs)  # tracebacks show local variables: keep no tokens
+        # Only the names are kept: tracebacks show local variables, and values may be tokens.
+        kwargs = dict.fromkeys(kwargs)
         refuse_unknown(cls, kwargs)
         return super().__new__(cls)
 
@@ -37,9 +39,12 @@ class NamesItsArguments:
 
     @classmethod
     def _old_names(cls) -> Set[str]:
-        return OLD_NAMES.keys() - getattr(cls, "__dataclass_fields__", {}).keys()
+        """Return the names of transformers 4, except those that a subclass has as fields."""
+        fields: dict[str, object] = getattr(cls, "__dataclass_fields__", {})
+        return OLD_NAMES.keys() - fields.keys()
 
     def _with_current_names(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return keywords with the current names of those of transformers 4."""
         old_names = self._old_names()
         # Arguments without a successor can still be read.
         for name in old_names:
@@ -63,10 +68,14 @@ def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
         TypeError: Names each unknown keyword and a remedy, without its value, which may be a
             secret.
     """
-    code = getattr(inspect.unwrap(cls.__init__), "__code__", None)
+    # A constructor in C, or one with **kwargs, checks its keywords itself.
+    code: CodeType | None = getattr(inspect.unwrap(cls.__init__), "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
         return
-    parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+
+    # All parameters except `self`; reading the code object is faster than making a signature.
+    parameter_count = code.co_argcount + code.co_kwonlyargcount
+    parameters = code.co_varnames[1:parameter_count]
     unknown = [name for name in kwargs if name not in parameters]
     has_old_names = accepted() and not cls._old_names().isdisjoint(unknown)
 

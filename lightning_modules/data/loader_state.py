@@ -23,13 +23,19 @@ def before_epoch(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:
 
     It is about to start the given epoch.
     """
-    return {**as_written_now(state), "epoch": epoch, "handed_out": 0, "ended": True, "before": []}
+    state_after_epoch = as_written_now(state)
+    state_after_epoch |= {"epoch": epoch, "handed_out": 0, "ended": True, "before": []}
+    return state_after_epoch
 
 
 def from_epoch_start(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state that keeps the order of its epoch, but is at the beginning of it."""
-    state = before_epoch(state, state["epoch"])
-    return {**state, "order_now": state.get("order"), "workers": None}
+    state_at_start = before_epoch(state, state["epoch"])
+
+    # "order" has the samplers' states at the start of the epoch, "order_now" those for the next.
+    state_at_start["order_now"] = state_at_start.get("order")
+    state_at_start["workers"] = None
+    return state_at_start
 
 
 def with_other_batches(
@@ -43,16 +49,15 @@ def with_other_batches(
         generators: the global ones before the next batch is read; by default they stay as they are.
     """
     # The states of workers are those after batches of the old size.
-    adapted = {**as_written_now(state), "workers": None}
+    adapted: dict[str, Any] = as_written_now(state)
+    adapted["workers"] = None
     if is_between_epochs(state):
         return adapted
 
     adapted.pop("stream", None)
     adapted["handed_out"] = handed_out
     adapted["ended"] = False
-    adapted["before"] = []
-    if generators is not None:
-        adapted["before"].append(generators)
+    adapted["before"] = [] if generators is None else [generators]
     return adapted
 
 
@@ -73,23 +78,28 @@ def as_written_now(state: Mapping[str, Any]) -> dict[str, Any]:
 
     Earlier versions wrote the seed of an order beside the states of the samplers, not among them.
     """
-    state = dict(state)
+    current_state = dict(state)
     for seed_key, order_key in (("seed", "order"), ("next_seed", "order_now")):
-        seed = state.pop(seed_key, None)
+        seed = current_state.pop(seed_key, None)
         if seed is None:
             continue
 
-        # The sampler is the part with index 1, see `ordering_parts`.
+        # A tensor is the state of a torch generator; a number is the seed of our own sampler. The
+        # sampler is the part with index 1, see `ordering_parts`.
         sampler_state: dict[str, Any] = {"root": 1}
         if isinstance(seed, torch.Tensor):
             sampler_state |= {"path": ["generator"], "kind": "torch", "state": ["cpu", seed]}
         else:
             sampler_state |= {"path": ["state_dict"], "kind": "state_dict", "state": {"seed": seed}}
-        state[order_key] = [*(state.get(order_key) or ()), sampler_state]
-    return state
+
+        # A new list, since the given state is not changed.
+        states_of_samplers: list[dict[str, Any]] = list(current_state.get(order_key) or [])
+        states_of_samplers.append(sampler_state)
+        current_state[order_key] = states_of_samplers
+    return current_state
 
 
-def has_no_generator(states: list[dict[str, Any]], sampler: Any) -> bool:
+def has_no_generator(states: list[dict[str, Any]], sampler: object) -> bool:
     """Return whether a `RandomSampler` has a generator now, and had none when states were saved.
 
     Args:
@@ -106,6 +116,7 @@ def has_no_generator(states: list[dict[str, Any]], sampler: Any) -> bool:
 
 def skip_items(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """Return the same iterator with its next `count` items consumed."""
+    # An empty slice that starts behind the items consumes them without keeping any.
     next(itertools.islice(batches, count, count), None)
     return batches
 
@@ -133,6 +144,8 @@ class RereadLoader:
 
     def __iter__(self) -> Iterator[Any]:
         random_sources = RandomSources(*drawing_parts(self.loader))
+
+        # Resume once, from the states at the start of the interrupted iteration.
         state = self._state_to_resume
         self._state_to_resume = None
         if state is not None:
@@ -144,6 +157,7 @@ class RereadLoader:
             "generators": part_states(*ordering_parts(self.loader)),
         }
 
+        # A loader that can skip does so without reading.
         skipped = self._batches_to_skip
         self._batches_to_skip = 0
         if skipped and hasattr(self.loader, "skip"):
@@ -186,9 +200,9 @@ class RereadLoader:
         # this order.
         if states and isinstance(states[0], torch.Tensor):
             tensors = states
-            present = [state for state in part_states(*parts) if state["kind"] == "torch"]
+            present_states = [state for state in part_states(*parts) if state["kind"] == "torch"]
             states = []
-            for state, tensor in zip(present, tensors, strict=False):
+            for state, tensor in zip(present_states, tensors, strict=False):
                 device, _ = state["state"]
                 states.append({**state, "state": [device, tensor]})
         restore_parts(states, *parts)

@@ -95,7 +95,8 @@ class ReportingCollate(SurfacingCollate):
     def __call__(self, samples: Any) -> Any:
         """Return the batch and the states of the worker after it."""
         info: Any = get_worker_info()
-        # This is the worker's copy of the collator.
+
+        # This is the worker's copy of the collator. It restores its state before its first batch.
         saved = self.saved.get(info.id, {})
         self.saved = {}
         restore_parts(saved.get("collate_draws"), self.collate)
@@ -105,7 +106,13 @@ class ReportingCollate(SurfacingCollate):
         return Fetched(batch, info.id, self._changed(info.dataset, samples))
 
     def _changed(self, dataset: Any, samples: Any) -> dict[str, bytes]:
-        """Return the states that differ from those reported last."""
+        """Return the states that differ from those reported last.
+
+        Args:
+            dataset: the worker's copy.
+            samples: of the batch.
+        """
+        # Packed states are bytes, which are quick to compare.
         states = {
             "collate_draws": packed(part_states(self.collate)),
             "dataset_draws": packed(part_states(dataset)),
@@ -128,8 +135,10 @@ class ReportingCollate(SurfacingCollate):
     def _packed_position(self, stream: Any, samples: Any) -> bytes:
         """Return the packed state of a stream after these samples were read from it."""
         # Only the last batch of a stream has fewer samples.
-        if isinstance(samples, list) and len(cast("list[Any]", samples)) != self.batch_size:
-            return packed(ENDED)
+        if isinstance(samples, list):
+            sample_list = cast("list[object]", samples)
+            if len(sample_list) != self.batch_size:
+                return packed(ENDED)
         try:
             return packed(stream.state_dict())
         except UnsafeValueError:
@@ -160,17 +169,22 @@ class WorkerStates(NamedTuple):
 
     def after(self, fetched: Fetched) -> WorkerStates:
         """Return the states after a batch."""
-        states = self.states
-        if fetched.states:
-            of_worker = {**states.get(fetched.worker, {}), **fetched.states}
-            states = {**states, fetched.worker: of_worker}
+        if not fetched.states:
+            return WorkerStates(self.states, fetched.worker)
+
+        # New dicts, since earlier batches keep the old ones.
+        states_of_worker = dict(self.states.get(fetched.worker, {}))
+        states_of_worker.update(fetched.states)
+        states = dict(self.states)
+        states[fetched.worker] = states_of_worker
         return WorkerStates(states, fetched.worker)
 
     def state_dict(self, workers: int) -> dict[str, Any]:
         """Return the states for `ResumedWorkers`."""
         states: list[list[Any]] = []
-        for worker, values in self.states.items():
-            states.append([worker, {name: unpacked(value) for name, value in values.items()}])
+        for worker, packed_states in self.states.items():
+            unpacked_states = {name: unpacked(value) for name, value in packed_states.items()}
+            states.append([worker, unpacked_states])
         return {"workers": workers, "last": self.last, "states": states}
 
 
@@ -197,6 +211,7 @@ class ResumedWorkers:
         info: Any = get_worker_info()
         worker = (self.first_worker + worker_id) % info.num_workers
         if self.first_worker > 0:
+            # torch has added the index of the worker to the seed of the epoch.
             seed = info.seed - info.id + worker
             # The public object refuses changes, but a stream that shards by `info.id` has to see
             # the resumed index.
@@ -211,7 +226,8 @@ class ResumedWorkers:
         state = self.states.get(worker, {})
         if "rng" in state:
             rng = state["rng"]
-            restore_host_rng({**rng, "cpu": torch.as_tensor(rng["cpu"], device="cpu")})
+            cpu_state = torch.as_tensor(rng["cpu"], device="cpu")
+            restore_host_rng({**rng, "cpu": cpu_state})
         restore_parts(state.get("dataset_draws"), info.dataset)
         if state.get("dataset", ENDED) != ENDED:
             info.dataset.load_state_dict(state["dataset"])
@@ -283,6 +299,7 @@ def end_with_parent() -> None:
 
 
 def _exit_after(parent: int) -> None:
+    """Exit as soon as this process has another parent, without running any clean-up."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
@@ -292,6 +309,8 @@ def _ignore_if_parent_listens(listens: torch.Tensor, number: int, frame: FrameTy
     """Handle a signal as Python does by default, unless the parent listens to it."""
     if listens:
         return
+
+    # Send the signal again, with the handler that it has in a Python without this function.
     if number == signal.SIGINT:
         signal.signal(number, signal.default_int_handler)
     else:

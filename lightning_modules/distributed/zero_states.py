@@ -58,13 +58,13 @@ class ZeroStates:
 
     def _read_models(self, ranks: int) -> None:
         """Open the files with the weights, of which stages 1 and 2 write one for all ranks."""
-        in_stage_3 = not (self.folder / WHOLE_MODEL_NAME).is_file()
-        files = [self.folder / WHOLE_MODEL_NAME]
-        if in_stage_3:
-            files = self._files("model", ranks)
+        whole_model = self.folder / WHOLE_MODEL_NAME
+        is_stage_3 = not whole_model.is_file()
+        files = self._files("model", ranks) if is_stage_3 else [whole_model]
         self._models = [load_file(path) for path in files]
         self._model = self._models[0]
 
+        # The shapes of trained parameters, by their groups in the optimizer.
         self._groups = self._model["param_shapes"]
         self.shapes: dict[str, torch.Size] = {}
         self._group_of: dict[str, int] = {}
@@ -75,24 +75,30 @@ class ZeroStates:
 
         # In stage 3 parameters are empty in the state of the module, and parts of frozen ones lie
         # beside it.
-        module: list[str] = []
+        names_in_module: list[str] = []
         for name, value in self._model["module"].items():
             if isinstance(value, torch.Tensor):
-                module.append(name)
-        whole = set(module)
+                names_in_module.append(name)
+        whole_names = set(names_in_module)
         self._frozen: dict[str, torch.Size] = {}
-        if in_stage_3:
-            whole &= set(self._model["buffer_names"])
-            frozen = self._model.get("frozen_param_shapes") or {}
-            self._frozen = {name: torch.Size(shape) for name, shape in frozen.items()}
+        if is_stage_3:
+            whole_names &= set(self._model["buffer_names"])
+            frozen_shapes = self._model.get("frozen_param_shapes") or {}
+            self._frozen = {name: torch.Size(shape) for name, shape in frozen_shapes.items()}
 
-        # Weights in the order of the model, each with the name under which it is stored.
-        stored = whole | self._frozen.keys() | self.shapes.keys()
+        # A tied weight has the values of another one, its source.
+        stored_names = whole_names | self._frozen.keys() | self.shapes.keys()
         self.tied: dict[str, str] = {}
         for name, source in self._model["shared_params"].items():
-            if source in stored:
+            if source in stored_names:
                 self.tied[name] = source
-        names = [name for name in module if name in stored or name in self.tied]
+
+        # Weights in the order of the model, each with the name under which it is stored. The dict
+        # below keeps the first place of a name that is listed twice.
+        names: list[str] = []
+        for name in names_in_module:
+            if name in stored_names or name in self.tied:
+                names.append(name)
         names += [*self.shapes, *self._frozen, *self.tied]
         self._sources = {name: self.tied.get(name, name) for name in names}
         self.weights: Mapping[str, torch.Tensor] = _LazyWeights(self._sources, self._weight)
@@ -102,15 +108,18 @@ class ZeroStates:
         self._parts: list[ZeroPart] = []
         for rank, path in enumerate(self._files("optim", ranks)):
             content = load_file(path)["optimizer_state_dict"]
-            written_by = content["partition_count"]
-            if isinstance(written_by, list):
+            written_ranks = content["partition_count"]
+            if isinstance(written_ranks, list):
                 # One number for each group.
-                written_by = max(written_by)
-            if written_by != ranks:
+                written_ranks = max(written_ranks)
+            if written_ranks != ranks:
                 raise ValueError(
-                    f"{self.folder} has the states of {ranks} of {written_by} processes. Copy the "
-                    "missing files to it."
+                    f"{self.folder} has the states of {ranks} of {written_ranks} processes. Copy "
+                    "the missing files to it."
                 )
+
+            # The part has the elements of this rank; "numbers" are entries that are no tensors of
+            # elements, such as the step.
             try:
                 part = ZeroPart(content, self._groups, rank, ranks)
                 numbers = [part.numbers(group) for group in range(len(part.states))]
@@ -136,14 +145,15 @@ class ZeroStates:
         """Return the files of all ranks, in their order."""
         files: list[Path] = []
         for rank in range(ranks):
-            of_rank = list(self.folder.glob(f"*zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt"))
-            if not of_rank:
+            pattern = f"*zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt"
+            files_of_rank = list(self.folder.glob(pattern))
+            if not files_of_rank:
                 raise ValueError(f"{self.folder} lacks the {kind}_states of process {rank}.")
-            if len(of_rank) > 1:
+            if len(files_of_rank) > 1:
                 raise ValueError(
                     f"{self.folder} has two files of the {kind}_states of process {rank}."
                 )
-            files += of_rank
+            files += files_of_rank
         return files
 
     def _weight(self, name: str) -> torch.Tensor:
@@ -152,16 +162,23 @@ class ZeroStates:
         if source in self.shapes:
             return self.read(source).view(self.shapes[source])
         if source in self._frozen:
+            # The last fragment is padded.
             shape = self._frozen[source]
-            return torch.cat(self._fragments(source))[: shape.numel()].view(shape)
+            elements = torch.cat(self._fragments(source))[: shape.numel()]
+            return elements.view(shape)
         return self._model["module"][source]
 
     def _fragments(self, name: str) -> list[torch.Tensor]:
-        """Return the parts of a frozen parameter."""
-        return [model["frozen_param_fragments"][name].flatten() for model in self._models]
+        """Return the parts of a frozen parameter, by rank, each of one dimension."""
+        fragments: list[torch.Tensor] = []
+        for model in self._models:
+            fragment = model["frozen_param_fragments"][name]
+            fragments.append(fragment.flatten())
+        return fragments
 
     def _require_all_elements(self) -> None:
         """Check that the ranks have all elements of each weight."""
+        # The number of elements of each trained parameter that are in the files.
         present = dict.fromkeys(self.shapes, 0)
         for rank, part in enumerate(self._parts):
             for name, piece in part.pieces.items():
@@ -172,15 +189,18 @@ class ZeroStates:
                     )
                 present[name] += piece.length
 
-        missing = [name for name, shape in self.shapes.items() if present[name] != shape.numel()]
+        incomplete: list[str] = []
+        for name, shape in self.shapes.items():
+            if present[name] != shape.numel():
+                incomplete.append(name)
         for name, shape in self._frozen.items():
             # Rounded up: the last parts are padded.
             part_size = -(-shape.numel() // len(self._models))
             if any(fragment.numel() != part_size for fragment in self._fragments(name)):
-                missing.append(name)
-        if missing:
+                incomplete.append(name)
+        if incomplete:
             raise ValueError(
-                f"{self.folder} is damaged: elements of {', '.join(missing)} are missing."
+                f"{self.folder} is damaged: elements of {', '.join(incomplete)} are missing."
             )
 
     @property

@@ -52,9 +52,11 @@ class CommandParser(ArgumentParser):
 
         options, unknown = self.parse_known_args(words, namespace)
         if unknown:
-            known_options = re.findall(r"--[\w-]+", self.format_help())
+            # Only the name, as the value of an option may be a secret.
             name = option_names(unknown[:1])
-            self.error(f"unknown option {name}.{did_you_mean(name, known_options)} {note}")
+            known_options = re.findall(r"--[\w-]+", self.format_help())
+            suggestion = did_you_mean(name, known_options)
+            self.error(f"unknown option {name}.{suggestion} {note}")
         return options
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override] - one for all
@@ -88,7 +90,11 @@ def positive(text: str) -> float:
 
 def scaled(unit: float) -> Callable[[str], float]:
     """Return an argparse `type` for a positive number of units, such as 1e9 for GB."""
-    return lambda text: positive(text) * unit
+
+    def parse(text: str) -> float:
+        return positive(text) * unit
+
+    return parse
 
 
 def share(text: str) -> float:
@@ -102,28 +108,35 @@ def count(text: str) -> int:
     """Parse a whole number from 1, also written as `7e9`, `7B` or `350M`, for argparse."""
     suffix = text[-1:].lower()
     scale = _SCALES.get(suffix, 1)
-    digits = text[:-1] if suffix in _SCALES else text
+    digits = text
+    if suffix in _SCALES:
+        digits = text[:-1]
     number = scale * _parse(digits, float, "a number, such as 7e9 or 7B")
     _require(1 <= number < math.inf, text, "at least 1")
     return round(number)
 
 
-def table(rows: Sequence[Sequence[Any]], left: int = 1) -> list[str]:
+def table(rows: Sequence[Sequence[object]], left: int = 1) -> list[str]:
     """Format rows as lines with aligned columns.
 
     Args:
         rows: at least one; all of the same length.
         left: how many of the first columns are aligned to the left; the others to the right.
     """
-    columns = zip(*rows, strict=True)
-    widths = [max(len(str(cell)) for cell in column) for column in columns]
+    # A column is as wide as its longest cell.
+    widths: list[int] = []
+    for column in zip(*rows, strict=True):
+        widths.append(max(len(str(cell)) for cell in column))
 
-    lines = []
+    lines: list[str] = []
     for row in rows:
-        cells = []
+        cells: list[str] = []
         for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
             text = str(cell)
-            cells.append(text.ljust(width) if index < left else text.rjust(width))
+            if index < left:
+                cells.append(text.ljust(width))
+            else:
+                cells.append(text.rjust(width))
         lines.append("  ".join(cells).rstrip())
     return lines
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 if TYPE_CHECKING:
     import torch
@@ -108,7 +109,10 @@ def _no_advice(tokenizer: Any) -> Generator[None]:
 
 def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]]:
     """Mark the special tokens of each row: 1 for them, 0 for all others."""
-    return [tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True) for row in rows]
+    masks: list[list[int]] = []
+    for row in rows:
+        masks.append(tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True))
+    return masks
 
 
 def label_name(features: list[Any]) -> str:
@@ -120,13 +124,17 @@ def without_columns(features: list[Any], *names: str) -> list[dict[str, Any]]:
     """Return the samples without these columns."""
     samples: list[dict[str, Any]] = []
     for feature in features:
-        samples.append({key: value for key, value in feature.items() if key not in names})
+        remaining = {key: value for key, value in feature.items() if key not in names}
+        samples.append(remaining)
     return samples
 
 
 def has_fraction(numbers: np.ndarray) -> bool:
     """Return whether any of the numbers would change when cast to an integer."""
-    return numbers.dtype.kind == "f" and not bool((numbers == np.trunc(numbers)).all())
+    if numbers.dtype.kind != "f":
+        return False
+    are_whole = numbers == np.trunc(numbers)
+    return not bool(are_whole.all())
 
 
 def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
@@ -140,7 +148,10 @@ def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
     Raises:
         ValueError: one of them has a fraction, which would be cut off.
     """
-    numbers = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    plain_values = values
+    if hasattr(values, "detach"):
+        plain_values = values.detach().cpu()
+    numbers = np.asarray(plain_values)
     if has_fraction(numbers):
         raise ValueError(
             f"Sample {index} of the batch has {name}={values!r:.80}, but indices of classes or "
@@ -184,13 +195,18 @@ def torch_collate_batch(
 
     if isinstance(examples[0], (list, tuple, np.ndarray)):
         examples = [torch.tensor(example, dtype=torch.long) for example in examples]
-    length, all_have_it = _common_length([len(example) for example in examples], pad_to_multiple_of)
+
+    # Without padding no pad token is needed.
+    lengths = [len(example) for example in examples]
+    length, all_have_it = _common_length(lengths, pad_to_multiple_of)
     if all_have_it:
         return torch.stack(list(examples))
-    result = examples[0].new_full((len(examples), length), _pad_token_id(tokenizer))
-    for row, example in zip(result, examples, strict=True):
+
+    # Of the dtype and the device of the first sample: (samples, tokens).
+    padded = examples[0].new_full((len(examples), length), _pad_token_id(tokenizer))
+    for row, example in zip(padded, examples, strict=True):
         row[_unpadded_slice(tokenizer, len(example), length)] = example
-    return result
+    return padded
 
 
 def numpy_collate_batch(
@@ -202,7 +218,10 @@ def numpy_collate_batch(
     """
     if isinstance(examples[0], (list, tuple)):
         examples = [np.array(example, dtype=np.int64) for example in examples]
-    length, all_have_it = _common_length([len(example) for example in examples], pad_to_multiple_of)
+
+    # Without padding no pad token is needed.
+    lengths = [len(example) for example in examples]
+    length, all_have_it = _common_length(lengths, pad_to_multiple_of)
     if all_have_it:
         return np.stack(examples)
     dtype = np.asarray(examples[0]).dtype
@@ -210,9 +229,17 @@ def numpy_collate_batch(
 
 
 def padded_rows(
-    rows: Any, length: int, fill: int, tokenizer: Any, dtype: Any = np.int64
+    rows: Any, length: int, fill: int, tokenizer: Any, dtype: DTypeLike = np.int64
 ) -> np.ndarray:
-    """Return rows as one array, filled up on the side on which the tokenizer pads."""
+    """Return rows as one array, filled up on the side on which the tokenizer pads.
+
+    Args:
+        rows: arrays or lists of shape (tokens, ...); the shape of a token is that of the first.
+        length: tokens in each row of the result.
+        fill: the padding.
+        tokenizer: has `padding_side`.
+        dtype: of the result.
+    """
     shape_of_token = np.asarray(rows[0]).shape[1:]
     padded = np.full((len(rows), length, *shape_of_token), fill, dtype=dtype)
     for row, values in zip(padded, rows, strict=True):
@@ -233,7 +260,8 @@ def _common_length(lengths: list[int], multiple: int | None) -> tuple[int, bool]
     """Return the length to pad to, and whether all have it already."""
     length = max(lengths)
     if multiple is not None:
-        length = -(-length // multiple) * multiple
+        count = math.ceil(length / multiple)
+        length = count * multiple
     return length, set(lengths) == {length}
 
 

@@ -70,16 +70,21 @@ class DataCollatorWithPacking(DataCollatorMixin):
         documents: list[np.ndarray] = []
         for index, feature in enumerate(features):
             documents.append(whole_numbers(feature["input_ids"], "input_ids", index))
-        rows = self._assign_to_rows([len(document) for document in documents])
+        lengths = [len(document) for document in documents]
+        rows = self._assign_to_rows(lengths)
 
         # All rows are as long as the longest one; what no document covers is padding.
-        tokens_in_rows = [sum(len(documents[index]) for index in row) for row in rows]
-        shape = (len(rows), max(tokens_in_rows, default=0))
+        longest = 0
+        for documents_in_row in rows:
+            tokens_in_row = sum(lengths[index] for index in documents_in_row)
+            longest = max(longest, tokens_in_row)
+        shape = (len(rows), longest)
         ids = np.full(shape, self.pad_token_id)
         labels = np.full(shape, -100)
         positions = np.zeros(shape, np.int64)
         document_numbers = np.zeros(shape, np.int64)
 
+        # Write the documents of a row one after the other; each has positions from 0.
         for row, documents_in_row in enumerate(rows):
             start = 0
             for number, index in enumerate(documents_in_row, 1):
@@ -120,9 +125,9 @@ class DataCollatorWithPacking(DataCollatorMixin):
                     f"max_length={self.max_length}. Raise it, or truncate or split the document."
                 )
 
-            # The first row with room for it, or else a new one.
-            row = next((row for row, free in enumerate(room) if free >= length), len(rows))
-            if row == len(rows):
+            row = _first_with_room(room, length)
+            if row is None:
+                row = len(rows)
                 rows.append([])
                 room.append(self.max_length)
             rows[row].append(index)
@@ -137,16 +142,34 @@ class DataCollatorWithPacking(DataCollatorMixin):
                 as a document, too.
             kind: "pt" or "np".
         """
+        # (rows, 1, tokens, tokens): whether the token of the third dimension sees that of the
+        # fourth. Both have to be of one document.
         seen = document_numbers[:, None, :, None] == document_numbers[:, None, None, :]
         if self.causal:
             seen &= np.tri(document_numbers.shape[1], dtype=bool)
         if self.mask_dtype in (None, "bool"):
             return as_kind(seen, kind)
 
+        # Added to the scores: 0 keeps a score, the lowest number of the dtype hides it. The mask is
+        # made in float32, as numpy has no bfloat16.
         hidden = np.float32(_LOWEST[self.mask_dtype])
-        mask = as_kind(np.where(seen, np.float32(0), hidden), kind)
+        values = np.where(seen, np.float32(0), hidden)
+        mask = as_kind(values, kind)
         if kind == "np":
             return mask.astype(self.mask_dtype)
         import torch
 
         return mask.to(getattr(torch, self.mask_dtype))
+
+
+def _first_with_room(room: list[int], length: int) -> int | None:
+    """Return the index of the first row with room for a document; None if no row has it.
+
+    Args:
+        room: tokens that are left in each row.
+        length: of the document, in tokens.
+    """
+    for row, free in enumerate(room):
+        if free >= length:
+            return row
+    return None

@@ -8,7 +8,14 @@ from collections.abc import Mapping
 
 from ...common.collectives import gather_objects
 
-_SHOWN = 12
+_MAX_LINES = 12
+"""Facts that the error lists."""
+
+_MAX_RANKS = 6
+"""Ranks that are listed for a value."""
+
+_MAX_CHARACTERS = 200
+"""Characters of a value that are shown."""
 
 
 def require_same(facts: Mapping[str, str], remedy: str) -> None:
@@ -25,15 +32,20 @@ def require_same(facts: Mapping[str, str], remedy: str) -> None:
         ValueError: in all processes; names each fact that differs, with the processes that have
             each value.
     """
-    digest = hashlib.sha256(json.dumps(sorted(facts.items())).encode()).hexdigest()
-    if len(set(gather_objects(digest))) == 1:
+    # Sorted, as the order of the facts may differ.
+    text = json.dumps(sorted(facts.items()))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    digests = gather_objects(digest)
+    if len(set(digests)) == 1:
         return
 
-    lines = differences(gather_objects(dict(facts)))
-    shown = lines[:_SHOWN]
-    if len(lines) > _SHOWN:
-        shown.append(f"- and {len(lines) - _SHOWN} more")
-    raise ValueError("\n".join(["The processes do not have the same settings:", *shown, remedy]))
+    all_differences = differences(gather_objects(dict(facts)))
+    lines = ["The processes do not have the same settings:"]
+    lines += all_differences[:_MAX_LINES]
+    if len(all_differences) > _MAX_LINES:
+        lines.append(f"- and {len(all_differences) - _MAX_LINES} more")
+    lines.append(remedy)
+    raise ValueError("\n".join(lines))
 
 
 def differences(gathered: list[dict[str, str]]) -> list[str]:
@@ -42,30 +54,39 @@ def differences(gathered: list[dict[str, str]]) -> list[str]:
     Args:
         gathered: the facts of each process, by rank.
     """
+    # The names of all facts, in their order; a dict keeps it.
     names: dict[str, None] = {}
     for facts in gathered:
         names.update(dict.fromkeys(facts))
 
     lines: list[str] = []
     for name in names:
-        ranks_of: dict[str, list[int]] = {}
+        ranks_by_value: dict[str, list[int]] = {}
         for rank, facts in enumerate(gathered):
-            ranks_of.setdefault(facts.get(name, "missing"), []).append(rank)
-        if len(ranks_of) == 1:
+            value = facts.get(name, "missing")
+            ranks_by_value.setdefault(value, []).append(rank)
+        if len(ranks_by_value) == 1:
             continue
 
         # The value of the majority comes first, so that the deviating one is easy to see.
-        values = sorted(ranks_of, key=lambda value: (-len(ranks_of[value]), ranks_of[value]))
-        shown = [f"{value[:200]} in {_name(ranks_of[value])}" for value in values]
-        lines.append(f"- {name}: {', '.join(shown)}")
+        descriptions: list[str] = []
+        for value, ranks in sorted(ranks_by_value.items(), key=_most_ranks_first):
+            descriptions.append(f"{value[:_MAX_CHARACTERS]} in {_processes(ranks)}")
+        lines.append(f"- {name}: {', '.join(descriptions)}")
     return lines
 
 
-def _name(ranks: list[int]) -> str:
+def _most_ranks_first(value_and_ranks: tuple[str, list[int]]) -> tuple[int, list[int]]:
+    """Return the sort key of a value: the number of its ranks, then the ranks."""
+    _, ranks = value_and_ranks
+    return -len(ranks), ranks
+
+
+def _processes(ranks: list[int]) -> str:
     """Return the processes of these ranks as text, the first six by number."""
     if len(ranks) == 1:
         return f"process {ranks[0]}"
-    shown = ", ".join(map(str, ranks[:6]))
-    if len(ranks) > 6:
-        shown += f" and {len(ranks) - 6} more"
-    return f"processes {shown}"
+    listed_ranks = ", ".join(str(rank) for rank in ranks[:_MAX_RANKS])
+    if len(ranks) > _MAX_RANKS:
+        listed_ranks += f" and {len(ranks) - _MAX_RANKS} more"
+    return f"processes {listed_ranks}"
