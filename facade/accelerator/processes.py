@@ -22,7 +22,7 @@ from ..distributed.collectives import (
     require_tensor,
     share_of_inputs,
 )
-from ..distributed.process import forwarded, others_wait
+from ..distributed.process import first_process_first, forwarded
 from .refusals import refusal
 
 if TYPE_CHECKING:
@@ -149,11 +149,11 @@ class Processes:
 
     def main_process_first(self) -> contextlib.AbstractContextManager[None]:
         """Run the block on process 0 first, then on the others, even if it fails on process 0."""
-        return others_wait(self.is_main_process, self.num_processes)
+        return first_process_first(self.is_main_process, self.num_processes)
 
     def local_main_process_first(self) -> contextlib.AbstractContextManager[None]:
         """As `main_process_first`, with the first process of each machine."""
-        return others_wait(self.is_local_main_process, self.num_processes)
+        return first_process_first(self.is_local_main_process, self.num_processes)
 
     @contextlib.contextmanager
     def split_between_processes(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...lightning_modules.common.libraries import loaded
-from ..distributed.process import is_set_up
+from ..distributed.process import has_accelerate_state
 from . import old_names
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def export_process(args: ProcessView) -> None:
 
     # This joins the process group, which accelerate then finds.
     process = args.distributed_state
-    if is_set_up(module):
+    if has_accelerate_state(module):
         state = module.PartialState()
         has_same_device = state.device.type == process.device.type
         if has_same_device and state.num_processes == process.world_size:

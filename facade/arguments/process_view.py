@@ -13,7 +13,12 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..distributed.process import ProcessEnvironment, current_process, forwarded, others_wait
+from ..distributed.process import (
+    ProcessEnvironment,
+    current_process,
+    first_process_first,
+    forwarded,
+)
 from .enums import ParallelMode
 from .fields import ArgumentFields
 from .result_fields import LOG_LEVELS
@@ -171,5 +176,5 @@ class ProcessView(ArgumentFields):
             logger.debug("Rank %s runs first: %s", process.rank, desc)
         else:
             logger.debug("Rank %s waits for the main process: %s", process.rank, desc)
-        with others_wait(is_first, process.world_size):
+        with first_process_first(is_first, process.world_size):
             yield

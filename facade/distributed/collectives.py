@@ -12,7 +12,7 @@ import torch.distributed as dist
 Value = TypeVar("Value")
 
 
-def require_tensor(leaf: Any) -> torch.Tensor:
+def require_tensor(leaf: object) -> torch.Tensor:
     """Return a leaf that collectives can exchange.
 
     Raises:
@@ -21,12 +21,12 @@ def require_tensor(leaf: Any) -> torch.Tensor:
     if isinstance(leaf, torch.Tensor):
         return leaf
     raise TypeError(
-        f"There is a {type(leaf).__name__} ({leaf!r:.60}), and processes exchange tensors. Make it "
-        "one, or use use_gather_object=True (in the arguments eval_use_gather_object)."
+        f"Processes exchange tensors, but this is a {type(leaf).__name__}: {leaf!r:.60}. Convert "
+        "it to a tensor, or pass use_gather_object=True (the argument eval_use_gather_object)."
     )
 
 
-def has_only_tensors(value: Any) -> bool:
+def has_only_tensors(value: object) -> bool:
     """Return True if all leaves of nested lists, tuples and mappings are tensors."""
     if isinstance(value, Mapping):
         return all(has_only_tensors(part) for part in value.values())
@@ -35,16 +35,20 @@ def has_only_tensors(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def all_gather(leaf: Any, every: int = 1) -> torch.Tensor:
+def all_gather(leaf: object, every: int = 1) -> torch.Tensor:
     """Concatenate the tensors of all ranks, or of every `every`-th, along their first dimension.
 
+    Args:
+        leaf: tensor of this rank, of the same shape on all.
+        every: 2 leaves out ranks 1, 3, ...
+
     Raises:
-        TypeError: it is no tensor.
+        TypeError: it is not a tensor.
     """
-    leaf = torch.atleast_1d(require_tensor(leaf)).contiguous()
-    parts = [torch.empty_like(leaf) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, leaf)
-    return torch.cat(parts[::every])
+    tensor = torch.atleast_1d(require_tensor(leaf)).contiguous()
+    tensors = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(tensors, tensor)
+    return torch.cat(tensors[::every])
 
 
 def broadcast_from_rank_zero(value: Value, processes: int) -> Value:
@@ -61,32 +65,42 @@ def broadcast_from_rank_zero(value: Value, processes: int) -> Value:
     return values[0]
 
 
-def pad_to_longest(leaf: Any, dim: int, pad_index: int, pad_first: bool) -> torch.Tensor:
+def pad_to_longest(leaf: object, dim: int, pad_index: int, pad_first: bool) -> torch.Tensor:
     """Pad a tensor along `dim` to the longest of all ranks.
 
+    Args:
+        leaf: tensor of this rank. One that lacks the dimension is returned unchanged.
+        dim: the dimension, from the end if negative.
+        pad_index: value of the padding.
+        pad_first: pad at the start of the dimension.
+
     Raises:
-        TypeError: it is no tensor.
+        TypeError: it is not a tensor.
     """
-    leaf = require_tensor(leaf)
-    if not -leaf.dim() <= dim < leaf.dim() or leaf.is_nested:
-        return leaf
-    length = torch.tensor(leaf.shape[dim], device=leaf.device)
-    dist.all_reduce(length, op=dist.ReduceOp.MAX)
-    missing = int(length) - leaf.shape[dim]
-    if missing == 0:
-        return leaf
-    shape = list(leaf.shape)
-    shape[dim] = missing
-    padding = leaf.new_full(shape, pad_index)
-    return torch.cat((padding, leaf) if pad_first else (leaf, padding), dim=dim)
+    tensor = require_tensor(leaf)
+    if not -tensor.dim() <= dim < tensor.dim() or tensor.is_nested:
+        return tensor
+
+    longest = torch.tensor(tensor.shape[dim], device=tensor.device)
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+    padding_length = int(longest) - tensor.shape[dim]
+    if padding_length == 0:
+        return tensor
+
+    shape = list(tensor.shape)
+    shape[dim] = padding_length
+    padding = tensor.new_full(shape, pad_index)
+    if pad_first:
+        return torch.cat((padding, tensor), dim=dim)
+    return torch.cat((tensor, padding), dim=dim)
 
 
 def share_of_inputs(inputs: Any, index: int, processes: int, pad: bool) -> Any:
-    """Return a rank's contiguous share of a list, tuple, tensor, array or `Dataset`, or of each
-    value of a dict.
+    """Return the contiguous share of a rank, of data or of each value of a dict.
 
     Args:
-        inputs: values of other types, such as text, are returned unchanged.
+        inputs: list, tuple, tensor, array or `Dataset`. Values of other types, such as text, are
+            returned unchanged.
         index: the rank.
         processes: the world size; a single rank gets all.
         pad: repeat the last item up to the length of the longest share.
@@ -99,23 +113,31 @@ def share_of_inputs(inputs: Any, index: int, processes: int, pad: bool) -> Any:
     if isinstance(inputs, dict):
         lengths = {key: len(value) for key, value in inputs.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"The values of the dict differ in length: {lengths}.")
-        return {key: share_of_inputs(value, index, processes, pad) for key, value in inputs.items()}
+            raise ValueError(f"The values of the dict must be equally long, but have {lengths}.")
+        shares: dict[Any, Any] = {}
+        for key, value in inputs.items():
+            shares[key] = share_of_inputs(value, index, processes, pad)
+        return shares
 
-    # The first ranks get one item more, where the ranks do not divide them.
-    each, extra = divmod(len(inputs), processes)
-    start = index * each + min(index, extra)
-    places = list(range(start, start + each + (index < extra)))
-    longest = each + (extra > 0)
+    # The first ranks get one item more, if the items cannot be divided evenly.
+    items_per_rank, remainder = divmod(len(inputs), processes)
+    start = index * items_per_rank + min(index, remainder)
+    end = start + items_per_rank + (index < remainder)
+    indices = list(range(start, end))
+
+    # The last item is repeated, on ranks without items too.
+    longest_share = items_per_rank + (remainder > 0)
     if pad and len(inputs):
-        places += [len(inputs) - 1] * (longest - len(places))
+        indices += [len(inputs) - 1] * (longest_share - len(indices))
 
     if isinstance(inputs, tuple):
-        return tuple(inputs[place] for place in places)
+        return tuple(inputs[item_index] for item_index in indices)
     if isinstance(inputs, list):
-        return [inputs[place] for place in places]
+        return [inputs[item_index] for item_index in indices]
     if isinstance(inputs, (torch.Tensor, np.ndarray)):
-        return inputs[places]
+        return inputs[indices]
+
+    # A `datasets.Dataset`.
     if hasattr(inputs, "select"):
-        return inputs.select(places)
+        return inputs.select(indices)
     return inputs

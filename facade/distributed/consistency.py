@@ -58,7 +58,7 @@ _MAY_DIFFER = {
 }
 """Arguments that concern one rank alone, or that only one rank reads."""
 
-_REMEDY = "Start all of them with the same script, arguments and data, otherwise they deadlock."
+_REMEDY = "Start all of them with the same script, arguments and data; otherwise they deadlock."
 
 
 def require_same_training(trainer: Trainer, length: Any, checkpoint: str | None) -> None:
@@ -79,9 +79,9 @@ def require_same_training(trainer: Trainer, length: Any, checkpoint: str | None)
     if checkpoint is not None:
         start = os.path.basename(os.path.normpath(checkpoint))
     data = {"train_dataset": trainer.train_dataset, "eval_dataset": trainer.eval_dataset}
-    _require_same(
-        trainer, data, {"begins with": start, **_steps_of_uneven_batches(trainer, length)}
-    )
+    facts: dict[str, str | int] = {"begins with": start}
+    facts |= _steps_of_uneven_batches(trainer, length)
+    _require_same(trainer, data, facts)
 
 
 def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
@@ -89,50 +89,60 @@ def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
     if trainer.args.world_size == 1:
         return
 
-    facts = {}
+    # Loaders without a fixed length may end at different batches.
+    facts: dict[str, int] = {}
     if has_length(loader) and not may_be_uneven(loader):
         facts["batches of the loader"] = len(loader)
-    _require_same(trainer, {"the dataset": getattr(loader, "whole_dataset", loader)}, facts)
+    dataset = getattr(loader, "whole_dataset", loader)
+    _require_same(trainer, {"the dataset": dataset}, facts)
 
 
-def _require_same(trainer: Trainer, data: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    texts = {name: str(value) for name, value in facts.items()}
-    settings = {
-        **_arguments(trainer),
-        **_facts_of_model(trainer),
-        **_lengths(data),
-        **texts,
-        **_versions(),
-    }
+def _require_same(
+    trainer: Trainer, data: Mapping[str, Any], facts: Mapping[str, str | int]
+) -> None:
+    """Compare arguments, model, data and other facts of all ranks.
+
+    Args:
+        trainer: of this rank.
+        data: datasets and loaders by name, of which the lengths are compared.
+        facts: further values by name.
+    """
+    settings = _arguments(trainer)
+    settings |= _facts_of_model(trainer)
+    settings |= _lengths(data)
+    for name, value in facts.items():
+        settings[name] = str(value)
+    settings |= _versions()
     require_same(settings, _REMEDY)
 
 
+# Cached, since reading the metadata of a package takes milliseconds.
 @functools.cache
 def _versions() -> dict[str, str]:
-    """Return the versions of lightrainer, torch and lightning; cached, since reading metadata
-    takes milliseconds.
-    """
+    """Return the versions of lightrainer, torch and lightning."""
     return {f"version of {name}": version(name) for name in ("lightrainer", "torch", "lightning")}
 
 
 def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
-    """Return the numbers of steps, which may differ between ranks with `even_batches=False` only.
+    """Return the numbers of steps; they differ between ranks only with `even_batches=False`.
 
-    Where ranks wait for each other in each micro-batch, and not only in each step, those of an
-    epoch are returned too.
+    If ranks wait for each other in each micro-batch, and not only in each step, those of an epoch
+    are returned too.
     """
     args = trainer.args
     config: Any = args.accelerator_config
     if config.even_batches:
         return {}
 
-    remedy = "leave even_batches=False out, or set"
+    remedy = "remove even_batches=False, or set"
     steps = {f"optimizer steps ({remedy} max_steps or dataloader_drop_last=True)": length.max_steps}
-    if "epoch" in (args.logging_strategy, args.eval_strategy, args.save_strategy):
-        steps["optimizer steps in an epoch, at whose end something is to be done"] = (
-            length.num_update_steps_per_epoch
-        )
 
+    # Logs, evaluations and saves at the end of an epoch are collective.
+    if "epoch" in (args.logging_strategy, args.eval_strategy, args.save_strategy):
+        name = "optimizer steps in an epoch, since logging_, eval_ or save_strategy is 'epoch'"
+        steps[name] = length.num_update_steps_per_epoch
+
+    # Each micro-batch is collective.
     meets_each_time = trainer.plan.strategy.configures_model or trainer.accelerator.sync_each_batch
     if meets_each_time and args.gradient_accumulation_steps > 1:
         steps[f"batches in an epoch ({remedy} dataloader_drop_last=True)"] = length.steps_in_epoch
@@ -140,8 +150,9 @@ def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
 
 
 def _facts_of_model(trainer: Trainer) -> dict[str, str]:
-    """Return name, shape and dtype of parameters and buffers; an empty dict if ranks hold
-    different parts.
+    """Return name, shape and dtype of parameters and buffers.
+
+    The dict is empty if ranks hold different parts of the model.
     """
     model = trainer.model
     if trainer.plan.strategy.configures_model and trainer.model_wrapped is not model:
@@ -149,14 +160,17 @@ def _facts_of_model(trainer: Trainer) -> dict[str, str]:
 
     facts = {"model": type(model).__name__}
     for name, parameter in model.named_parameters():
-        frozen = "" if parameter.requires_grad else ", frozen"
-        facts[f"parameter {name}"] = f"{_kind(parameter)}{frozen}"
+        shape_and_dtype = _shape_and_dtype(parameter)
+        if not parameter.requires_grad:
+            shape_and_dtype += ", frozen"
+        facts[f"parameter {name}"] = shape_and_dtype
     for name, buffer in model.named_buffers():
-        facts[f"buffer {name}"] = _kind(buffer)
+        facts[f"buffer {name}"] = _shape_and_dtype(buffer)
     return facts
 
 
-def _kind(tensor: torch.Tensor) -> str:
+def _shape_and_dtype(tensor: torch.Tensor) -> str:
+    """Return a text such as "2 x 3 of float32"."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     # Lazy parameters have no shape before the first forward pass.
     if is_lazy(tensor):
@@ -169,28 +183,36 @@ def _arguments(trainer: Trainer) -> dict[str, str]:
     """Return the documented arguments as text; fields added by a subclass are not compared."""
     args = trainer.args
     package = __name__.partition(".")[0]
-    documented = next(
-        kind for kind in type(args).__mro__ if kind.__module__.partition(".")[0] == package
+    documented_class = next(
+        base for base in type(args).__mro__ if base.__module__.partition(".")[0] == package
     )
-    names = {field.name for field in dataclasses.fields(documented)} - _MAY_DIFFER
+    names = {field.name for field in dataclasses.fields(documented_class)} - _MAY_DIFFER
     return {name: _text(value) for name, value in args.to_dict().items() if name in names}
 
 
 def _text(value: Any) -> str:
     """Format a value equally in each process: sets sorted, without addresses of objects."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(map_nested(_sorted_if_set, value)))
+    text = repr(map_nested(_sorted_if_set, value))
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
-def _sorted_if_set(value: Any) -> Any:
-    return sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+def _sorted_if_set(value: object) -> object:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=repr)
+    return value
 
 
 def _lengths(data: Mapping[str, Any]) -> dict[str, str]:
     """Return the lengths of datasets and loaders."""
     lengths: dict[str, str] = {}
     for name, dataset in data.items():
+        if dataset is None:
+            continue
         if isinstance(dataset, Mapping):
-            lengths |= _lengths({f"{name}[{key!r}]": part for key, part in dataset.items()})
-        elif dataset is not None:
-            lengths[f"length of {name}"] = str(len(dataset)) if has_length(dataset) else "unknown"
+            named_datasets = {f"{name}[{key!r}]": part for key, part in dataset.items()}
+            lengths |= _lengths(named_datasets)
+        elif has_length(dataset):
+            lengths[f"length of {name}"] = str(len(dataset))
+        else:
+            lengths[f"length of {name}"] = "unknown"
     return lengths

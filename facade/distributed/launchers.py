@@ -30,24 +30,36 @@ class _Variables(NamedTuple):
     """Variables that have to be set beside size and rank."""
 
 
-_TORCHRUN = _Variables("variables", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""Also of Kubeflow, and of any program that sets them."""
+_TORCHRUN = _Variables(
+    launcher="variables",
+    size="WORLD_SIZE",
+    rank="RANK",
+    local_rank="LOCAL_RANK",
+    local_size="LOCAL_WORLD_SIZE",
+)
+"""Kubeflow and other programs set them, too."""
 
 _OPEN_MPI = _Variables(
-    "MPI",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    launcher="MPI",
+    size="OMPI_COMM_WORLD_SIZE",
+    rank="OMPI_COMM_WORLD_RANK",
+    local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+    local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
 )
 _MVAPICH = _Variables(
-    "MPI",
-    "MV2_COMM_WORLD_SIZE",
-    "MV2_COMM_WORLD_RANK",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "MV2_COMM_WORLD_LOCAL_SIZE",
+    launcher="MPI",
+    size="MV2_COMM_WORLD_SIZE",
+    rank="MV2_COMM_WORLD_RANK",
+    local_rank="MV2_COMM_WORLD_LOCAL_RANK",
+    local_size="MV2_COMM_WORLD_LOCAL_SIZE",
 )
-_PMI = _Variables("MPI", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_PMI = _Variables(
+    launcher="MPI",
+    size="PMI_SIZE",
+    rank="PMI_RANK",
+    local_rank="MPI_LOCALRANKID",
+    local_size="MPI_LOCALNRANKS",
+)
 """Of MPICH and Intel MPI; srun sets the first two as well."""
 
 _LSF = _Variables(
@@ -59,12 +71,19 @@ _LSF = _Variables(
     needed=("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK"),
 )
 _SLURM = _Variables(
-    "SLURM", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "", needed=("SLURM_LOCALID",)
+    launcher="SLURM",
+    size="SLURM_NTASKS",
+    rank="SLURM_PROCID",
+    local_rank="SLURM_LOCALID",
+    local_size="",
+    needed=("SLURM_LOCALID",),
 )
+_INTEL_MPI = _PMI._replace(needed=("MPI_LOCALRANKID",))
+"""Those of `_PMI` that srun does not set."""
 
 # SLURM comes after MPI: under SLURM, `mpirun` leaves the same SLURM rank in all processes of a
 # machine.
-_LAUNCHERS = (_LSF, _OPEN_MPI, _MVAPICH, _PMI._replace(needed=("MPI_LOCALRANKID",)), _SLURM, _PMI)
+_LAUNCHERS = (_LSF, _OPEN_MPI, _MVAPICH, _INTEL_MPI, _SLURM, _PMI)
 
 
 @dataclass(frozen=True)
@@ -78,7 +97,7 @@ class Launch:
         rank: Number of this process among all, from 0.
         local_rank: Rank among the processes of this machine; None if not yet known.
         local_world_size: Number of processes on this machine; None if not yet known.
-        variables: The environment variables that say so.
+        variables: The environment variables that these numbers are from.
     """
 
     launcher: str
@@ -89,8 +108,9 @@ class Launch:
     variables: _Variables = field(default=_TORCHRUN, compare=False, repr=False)
 
     def check(self) -> None:
-        """Check the ranges: other ranks would wait for a process with a wrong rank until the
-        timeout.
+        """Check the ranges of the numbers.
+
+        Other ranks would wait for a process with a wrong rank until the timeout.
 
         Raises:
             RuntimeError: A number is out of range.
@@ -100,33 +120,36 @@ class Launch:
             return
 
         names = self.variables
-        here = self.local_world_size or self.world_size
         self._require(names.size, self.world_size, 1, self.world_size)
         self._require(names.rank, self.rank, 0, self.world_size - 1)
         if self.world_size > 1:
             self._require(names.local_size, self.local_world_size, 1, self.world_size)
-            self._require(names.local_rank, self.local_rank, 0, here - 1)
+            most_local_processes = self.local_world_size or self.world_size
+            self._require(names.local_rank, self.local_rank, 0, most_local_processes - 1)
 
     def _require(self, variable: str, value: int | None, least: int, most: int) -> None:
         if value is None or least <= value <= most:
             return
         raise RuntimeError(
-            f"The environment variable {variable} is {value}, which is not between {least} and "
+            f"The environment variable {variable} is {value}, but must be between {least} and "
             f"{most} (with {self.variables.size}={self.world_size}). {_REMEDY}"
         )
 
-    def placed(self, hosts: Sequence[str]) -> Launch:
-        """Return a copy with local rank and local size, from the host names of all processes by
-        rank.
+    def with_hosts(self, hosts: Sequence[str]) -> Launch:
+        """Return a copy with local rank and local size.
+
+        Args:
+            hosts: The host names of all processes, by rank.
         """
-        beside = [rank for rank, host in enumerate(hosts) if host == hosts[self.rank]]
+        ranks_on_host = [rank for rank, host in enumerate(hosts) if host == hosts[self.rank]]
         local_rank = self.local_rank
         if local_rank is None:
-            local_rank = beside.index(self.rank)
-        return replace(self, local_rank=local_rank, local_world_size=len(beside))
+            local_rank = ranks_on_host.index(self.rank)
+        return replace(self, local_rank=local_rank, local_world_size=len(ranks_on_host))
 
 
-_SIGNS = {"WORLD_SIZE", "RANK", "LOCAL_RANK", *(variables.size for variables in _LAUNCHERS)}
+_LAUNCHER_VARIABLES = {"WORLD_SIZE", "RANK", "LOCAL_RANK"}
+_LAUNCHER_VARIABLES.update(variables.size for variables in _LAUNCHERS)
 """Variables of which each launcher but mpi4py sets one."""
 
 
@@ -139,17 +162,20 @@ def find_launch() -> Launch | None:
         RuntimeError: A variable is not a number, is out of range, or is missing.
     """
     # Most processes have no launcher.
-    if os.environ.keys().isdisjoint(_SIGNS) and loaded("mpi4py.MPI") is None:
+    if os.environ.keys().isdisjoint(_LAUNCHER_VARIABLES) and loaded("mpi4py.MPI") is None:
         return None
-    launch = _of_torchrun() or _of_other_launchers() or _of_lightning() or _of_mpi4py()
-    if launch is None:
-        _refuse_half_a_place()
-    else:
-        launch.check()
-    return launch
+
+    # The first launcher whose variables are complete.
+    for read_launch in (_torchrun_launch, _mpi_or_slurm_launch, _lightning_launch, _mpi4py_launch):
+        launch = read_launch()
+        if launch is not None:
+            launch.check()
+            return launch
+    _refuse_incomplete_variables()
+    return None
 
 
-def _of_torchrun() -> Launch | None:
+def _torchrun_launch() -> Launch | None:
     """Read the variables of torchrun, which other launchers set too."""
     if not _are_set("WORLD_SIZE", "RANK"):
         return None
@@ -163,13 +189,12 @@ def _of_torchrun() -> Launch | None:
     return launch
 
 
-def _of_other_launchers() -> Launch | None:
-    """Read the first variables that say that there are several processes."""
+def _mpi_or_slurm_launch() -> Launch | None:
+    """Read the variables of the first launcher that has started several processes."""
     for variables in _LAUNCHERS:
-        if (
-            not _are_set(variables.size, variables.rank, *variables.needed)
-            or number_in(variables.size, 1) == 1
-        ):
+        if not _are_set(variables.size, variables.rank, *variables.needed):
+            continue
+        if number_in(variables.size, 1) == 1:
             continue
         launch = _read(variables)
         if variables is not _SLURM:
@@ -185,31 +210,39 @@ def _of_other_launchers() -> Launch | None:
     return None
 
 
-def _of_lightning() -> Launch | None:
-    """Read the variables with which `lightning.Trainer` and `Fabric` start the script again on
-    the first machine.
+def _lightning_launch() -> Launch | None:
+    """Read the variables of processes that `lightning.Trainer` and `Fabric` start themselves.
+
+    They start the script again on the first machine, for each further local rank.
     """
     if not _are_set("WORLD_SIZE", "LOCAL_RANK", "NODE_RANK") or number_in("NODE_RANK", 0) > 0:
         return None
     size = number_in("WORLD_SIZE", 1)
     rank = number_in("LOCAL_RANK", 0)
-    return Launch("Lightning", size, rank, rank, size) if size > 1 else None
+    if size <= 1:
+        return None
+    return Launch("Lightning", world_size=size, rank=rank, local_rank=rank, local_world_size=size)
 
 
-def _of_mpi4py() -> Launch | None:
-    """Read the communicator of mpi4py, for launchers without variables, if the script has
-    initialized MPI.
+def _mpi4py_launch() -> Launch | None:
+    """Read the communicator of mpi4py, if the script has initialized MPI.
+
+    This serves launchers without variables.
     """
     module = loaded("mpi4py.MPI")
     if module is None or not module.Is_initialized() or module.Is_finalized():
         return None
     size = module.COMM_WORLD.Get_size()
-    return Launch("mpi4py", size, module.COMM_WORLD.Get_rank()) if size > 1 else None
+    if size <= 1:
+        return None
+    return Launch("mpi4py", world_size=size, rank=module.COMM_WORLD.Get_rank())
 
 
-def _refuse_half_a_place() -> None:
-    """Refuse a world size without a rank, and a rank without a world size, unless the script has
-    made the group.
+def _refuse_incomplete_variables() -> None:
+    """Refuse a world size without a rank, and a rank without a world size.
+
+    Raises:
+        RuntimeError: One of the two is missing, and the script has not made the group itself.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -220,6 +253,8 @@ def _refuse_half_a_place() -> None:
         )
     if _are_set("WORLD_SIZE"):
         return
+
+    # A rank of 0 alone does not tell that there are other processes.
     for name in ("RANK", "LOCAL_RANK"):
         if number_in(name, 0) > 0:
             raise RuntimeError(
@@ -229,20 +264,18 @@ def _refuse_half_a_place() -> None:
 
 def is_batch_script() -> bool:
     """Return True in the batch script of a SLURM job, outside the steps that srun makes."""
-    return (
-        "SLURMD_NODENAME" in os.environ
-        and not {"SLURM_STEP_ID", "SLURM_STEPID"} & os.environ.keys()
-    )
+    is_in_step = "SLURM_STEP_ID" in os.environ or "SLURM_STEPID" in os.environ
+    return "SLURMD_NODENAME" in os.environ and not is_in_step
 
 
 def _read(variables: _Variables) -> Launch:
     return Launch(
-        variables.launcher,
-        number_in(variables.size, 1),
-        number_in(variables.rank, 0),
-        _number_if_set(variables.local_rank),
-        _number_if_set(variables.local_size),
-        variables,
+        launcher=variables.launcher,
+        world_size=number_in(variables.size, 1),
+        rank=number_in(variables.rank, 0),
+        local_rank=_number_if_set(variables.local_rank),
+        local_world_size=_number_if_set(variables.local_size),
+        variables=variables,
     )
 
 
@@ -279,19 +312,22 @@ def port_in(variable: str) -> int:
     return port
 
 
-def port_of_job() -> int:
-    """Return a port that all processes of a job derive alike from the job's name; 29500 without
-    one.
-    """
-    for variable in (
-        "PMIX_NAMESPACE",
-        "OMPI_MCA_ess_base_jobid",
-        "PMI_JOBID",
-        "HYDRA_JOBID",
-        "SLURM_JOB_ID",
-    ):
-        if os.environ.get(variable):
-            return 20000 + zlib.crc32(os.environ[variable].encode()) % 10000
+_JOB_NAMES = (
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
+    "PMI_JOBID",
+    "HYDRA_JOBID",
+    "SLURM_JOB_ID",
+)
+"""Variables with the same value in all processes of a job, and another one in other jobs."""
+
+
+def port_from_job_name() -> int:
+    """Return a port that is the same in all processes of a job; 29500 without a job's name."""
+    for variable in _JOB_NAMES:
+        job_name = os.environ.get(variable)
+        if job_name:
+            return 20000 + zlib.crc32(job_name.encode()) % 10000
     return 29500
 
 
@@ -300,4 +336,6 @@ def _are_set(*names: str) -> bool:
 
 
 def _number_if_set(name: str) -> int | None:
-    return number_in(name, 0) if _are_set(name) else None
+    if not _are_set(name):
+        return None
+    return number_in(name, 0)

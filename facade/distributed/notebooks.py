@@ -57,82 +57,102 @@ def notebook_launcher(
         torch.distributed.elastic.multiprocessing.errors.ChildFailedError: A process failed; names
             rank and reason.
     """
-    count = _number_of(num_processes)
-    _check(count, mixed_precision, use_port, node_rank, num_nodes)
+    local_processes = _number_of(num_processes)
+    _check(local_processes, mixed_precision, use_port, node_rank, num_nodes)
     with _precision_variable(mixed_precision):
-        if count * num_nodes == 1:
+        if local_processes * num_nodes == 1:
             return [function(*args)]
         from torch.distributed.elastic.utils.distributed import get_free_port
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+        # Forks see the variables of the notebook; Windows cannot fork.
+        start_method = "spawn"
+        if "fork" in multiprocessing.get_all_start_methods():
+            start_method = "fork"
+
+        port = use_port or get_free_port()
         config = LaunchConfig(
             min_nodes=num_nodes,
             max_nodes=num_nodes,
-            nproc_per_node=count,
+            nproc_per_node=local_processes,
             run_id="notebook",
             rdzv_backend="static",
-            rdzv_endpoint=f"{master_addr}:{use_port or get_free_port()}",
+            rdzv_endpoint=f"{master_addr}:{port}",
             rdzv_configs={"rank": node_rank},
             max_restarts=max_restarts,
             monitor_interval=0.1,
-            start_method="fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn",
+            start_method=start_method,
         )
-        returned = elastic_launch(config, _on_one_thread)(function, *args)
-        return [returned[rank] for rank in sorted(returned)]
+        results_by_rank = elastic_launch(config, _on_one_thread)(function, *args)
+        return [results_by_rank[rank] for rank in sorted(results_by_rank)]
 
 
-def _number_of(given: int | None) -> int:
-    if given is not None:
-        return given
+def _number_of(num_processes: int | None) -> int:
+    """Return the number of processes on this machine, by default one for each GPU."""
+    if num_processes is not None:
+        return num_processes
     import torch
 
     if torch.cuda.device_count() == 0:
         raise ValueError(
-            "num_processes=None starts a process for each GPU, and there is none. Pass a number."
+            "num_processes=None starts a process for each GPU, but no GPU is visible. Pass a "
+            "number."
         )
     return torch.cuda.device_count()
 
 
-def _check(count: int, precision: str, port: Any, node: int, nodes: int) -> None:
+def _check(
+    num_processes: int,
+    mixed_precision: str,
+    use_port: int | str | None,
+    node_rank: int,
+    num_nodes: int,
+) -> None:
+    """Check the arguments of `notebook_launcher`, and that this process can start others."""
     import torch
     import torch.distributed as dist
 
-    if count < 1:
-        raise ValueError(f"num_processes={count} must be 1 or more.")
-    if precision not in _PRECISIONS:
+    if num_processes < 1:
+        raise ValueError(f"num_processes={num_processes} must be 1 or more.")
+    if mixed_precision not in _PRECISIONS:
         raise ValueError(
-            f"mixed_precision={precision!r} is not known. Choose from: {', '.join(_PRECISIONS)}."
+            f"mixed_precision={mixed_precision!r} is not known. Choose from: "
+            f"{', '.join(_PRECISIONS)}."
         )
-    if not 0 <= node < nodes:
-        raise ValueError(f"node_rank={node} must be from 0 to num_nodes - 1, which is {nodes - 1}.")
-    if nodes > 1 and port is None:
+    if not 0 <= node_rank < num_nodes:
         raise ValueError(
-            f"num_nodes={nodes} machines meet at one port: pass use_port, the same on all of them."
+            f"node_rank={node_rank} must be from 0 to num_nodes - 1, which is {num_nodes - 1}."
         )
+    if num_nodes > 1 and use_port is None:
+        raise ValueError(
+            f"num_nodes={num_nodes} machines meet at one port: pass use_port, the same on all of "
+            "them."
+        )
+
+    # Forked processes would inherit the rank of this one, or its CUDA context.
     if launched_world_size() > 1 or (dist.is_available() and dist.is_initialized()):
         raise ValueError(
             "A launcher such as torchrun has started this process. Call the function directly."
         )
-    if count > 1 and torch.cuda.is_initialized():
+    if num_processes > 1 and torch.cuda.is_initialized():
         raise RuntimeError(
-            "The notebook has used CUDA already. Restart it, and make models inside of the "
-            "function."
+            "The notebook has used CUDA already. Restart it, and create models inside the function."
         )
 
 
 @contextmanager
-def _precision_variable(precision: str) -> Iterator[None]:
+def _precision_variable(mixed_precision: str) -> Iterator[None]:
     """Set the variable by which `accelerate launch` passes the precision to training arguments."""
     name = "ACCELERATE_MIXED_PRECISION"
-    before = os.environ.get(name)
-    if precision != "no":
-        os.environ[name] = precision
+    previous_value = os.environ.get(name)
+    if mixed_precision != "no":
+        os.environ[name] = mixed_precision
     try:
         yield
     finally:
         os.environ.pop(name, None)
-        if before is not None:
-            os.environ[name] = before
+        if previous_value is not None:
+            os.environ[name] = previous_value
 
 
 def _on_one_thread(function: Callable[..., Any], *args: Any) -> Any:

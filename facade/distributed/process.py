@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...lightning_modules.common.libraries import loaded
 from .launchers import find_launch, is_batch_script, number_in
@@ -31,12 +31,17 @@ def forwarded(path: str, doc: str, *, writable: bool = False) -> Any:
         doc: its docstring.
         writable: setting it sets that attribute.
     """
-    owner, _, name = path.rpartition(".")
+    read = attrgetter(path)
+    if not writable:
+        return property(read, doc=doc)
 
-    def write(self: Any, value: Any) -> None:
-        setattr(attrgetter(owner)(self), name, value)
+    owner_path, _, name = path.rpartition(".")
+    get_owner = attrgetter(owner_path)
 
-    return property(attrgetter(path), write if writable else None, doc=doc)
+    def write(self: object, value: object) -> None:
+        setattr(get_owner(self), name, value)
+
+    return property(read, write, doc=doc)
 
 
 @dataclass(frozen=True)
@@ -79,22 +84,25 @@ class ProcessEnvironment:
 
     @property
     def distributed_type(self) -> str:
-        """`NO`, `MULTI_CPU`, `MULTI_GPU` or `XLA`, as the members of the reference's enumeration
-        read.
+        """The kind of processes: `NO`, `MULTI_CPU`, `MULTI_GPU` or `XLA`.
+
+        These are the values of the reference's enumeration.
         """
         if self.device.type == "xla":
             return "XLA"
         if self.world_size == 1:
             return "NO"
-        return "MULTI_CPU" if self.device.type == "cpu" else "MULTI_GPU"
+        if self.device.type == "cpu":
+            return "MULTI_CPU"
+        return "MULTI_GPU"
 
 
 @contextlib.contextmanager
-def others_wait(first: bool, processes: int) -> Iterator[None]:
+def first_process_first(is_first: bool, processes: int) -> Iterator[None]:
     """Run the block on the first process, then, even if it fails there, on the others.
 
     Args:
-        first: True on the process that goes first.
+        is_first: True on the process that goes first.
         processes: the world size; a single process does not wait.
     """
     if processes == 1:
@@ -102,17 +110,17 @@ def others_wait(first: bool, processes: int) -> Iterator[None]:
         return
     import torch.distributed as dist
 
-    if not first:
+    if not is_first:
         dist.barrier()
     try:
         yield
     finally:
-        if first:
+        if is_first:
             dist.barrier()
 
 
-class _Place(NamedTuple):
-    """What `ProcessEnvironment` has, without the device."""
+class _Placement(NamedTuple):
+    """`ProcessEnvironment` without the device, which torch is needed for."""
 
     rank: int = 0
     local_rank: int = 0
@@ -122,15 +130,16 @@ class _Place(NamedTuple):
     launcher: str | None = None
 
 
-_ALONE = _Place()
+_SINGLE_PROCESS = _Placement()
 
 _world_sizes: dict[int, int] = {}
-"""World sizes that launchers said, by process id, since a fork may have another launch."""
+"""World sizes of launchers, by process id, since a fork may have another launch."""
 
-_joined: dict[int, _Place] = {}
-"""Places in the group that was joined, by process id: a fork has not joined what its parent has.
+_joined: dict[int, _Placement] = {}
+"""Placements in the group that was joined, by process id: a fork has not joined its parent's group.
 
-They are kept when the group is gone: joining again would wait for processes that may be gone.
+They are kept after the group was destroyed: joining again would wait for processes that may have
+exited.
 """
 
 
@@ -146,7 +155,10 @@ def launched_world_size() -> int:
             "script itself, so only one process trains. Put srun before the command, or use "
             "torchrun."
         )
-    _world_sizes[pid] = 1 if launch is None else launch.world_size
+    if launch is None:
+        _world_sizes[pid] = 1
+    else:
+        _world_sizes[pid] = launch.world_size
     return _world_sizes[pid]
 
 
@@ -175,15 +187,16 @@ def join_others(
         ValueError: The backend is not available.
     """
     is_launched = launched_world_size() > 1
-    if not is_launched and not ("torch.distributed" in sys.modules and _has_group()):
+    has_group_of_script = "torch.distributed" in sys.modules and _has_group()
+    if not is_launched and not has_group_of_script:
         return
-    from .process_group import refuse_inherited_place, warn_of_other_group
+    from .process_group import refuse_inherited_rank, warn_of_other_group
 
     # A fork of a process that has joined has its group, too.
     had_joined = os.getpid() in _joined
     launch = find_launch()
     if is_launched and launch is not None and not had_joined:
-        refuse_inherited_place(launch)
+        refuse_inherited_rank(launch)
 
     process = current_process(use_cpu, ddp_backend, ddp_timeout, configured)
     if os.getpid() not in _joined:
@@ -213,46 +226,51 @@ def current_process(
             missing; or this process was started by one that has joined.
         ValueError: The backend is not available.
     """
-    state = _accelerate_state() if configured else None
-    if state is not None:
-        return _from_accelerate(state)
-    use_cpu = use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in (
-        "1",
-        "true",
-        "yes",
-        "y",
-        "t",
-        "on",
-    )
+    if configured:
+        state = _accelerate_state()
+        if state is not None:
+            return _from_accelerate(state)
 
+    use_cpu = use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in _TRUE_WORDS
+
+    # A group that this process has joined, or that the script has made.
     pid = os.getpid()
     if pid in _joined:
-        return _on_its_device(_joined[pid], use_cpu)
+        return _environment_of(_joined[pid], use_cpu)
     if _has_group():
-        return _on_its_device(_place_in_group(use_cpu), use_cpu)
+        return _environment_of(_placement_in_group(use_cpu), use_cpu)
 
     # Without the variables of torchrun the launch is looked up once.
     if pid not in _world_sizes or os.environ.get("WORLD_SIZE"):
         launched_world_size()
     if _world_sizes[pid] == 1:
-        return _on_its_device(_ALONE, use_cpu)
+        return _environment_of(_SINGLE_PROCESS, use_cpu)
+
     _joined[pid] = _join(use_cpu, ddp_backend, ddp_timeout)
-    return _on_its_device(_joined[pid], use_cpu)
+    return _environment_of(_joined[pid], use_cpu)
 
 
-def _join(use_cpu: bool, backend: str | None, timeout: float) -> _Place:
+_TRUE_WORDS = ("1", "true", "yes", "y", "t", "on")
+"""Lower-case values of environment variables of `accelerate` that mean True."""
+
+
+def _join(use_cpu: bool, backend: str | None, timeout: float) -> _Placement:
+    """Join the process group of the launcher, and return the placement in it."""
     import torch
 
     from .process_group import join
 
     launch = find_launch()
     assert launch is not None  # the world size is above 1
+
     on_gpu = not use_cpu and torch.cuda.is_available()
-    launch = join(launch, backend or ("nccl" if on_gpu else "gloo"), timeout)
-    place = _place_in_group(use_cpu)._replace(launcher=launch.launcher)
+    if not backend:
+        backend = "nccl" if on_gpu else "gloo"
+    launch = join(launch, backend, timeout)
+    placement = _placement_in_group(use_cpu)._replace(launcher=launch.launcher)
     if on_gpu:
-        torch.cuda.set_device(_device_of_rank(use_cpu, place.local_rank))
-    return place
+        torch.cuda.set_device(_device_of_rank(use_cpu, placement.local_rank))
+    return placement
 
 
 def _has_group() -> bool:
@@ -261,8 +279,8 @@ def _has_group() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def _place_in_group(use_cpu: bool) -> _Place:
-    """Return the place in the process group.
+def _placement_in_group(use_cpu: bool) -> _Placement:
+    """Return the placement in the process group.
 
     If the script made it without the variables of torchrun, all processes are taken to run on one
     machine, but no more than it has GPUs.
@@ -271,61 +289,86 @@ def _place_in_group(use_cpu: bool) -> _Place:
     import torch.distributed as dist
 
     rank = dist.get_rank()
-    size = dist.get_world_size()
-    processes_here = size
+    world_size = dist.get_world_size()
+
+    # The default if LOCAL_WORLD_SIZE is not set.
+    assumed_local_size = world_size
     if not use_cpu and torch.cuda.is_available():
-        processes_here = min(size, torch.cuda.device_count())
-    return _Place(
+        assumed_local_size = min(world_size, torch.cuda.device_count())
+    return _Placement(
         rank=rank,
         local_rank=number_in("LOCAL_RANK", rank),
-        world_size=size,
-        local_world_size=number_in("LOCAL_WORLD_SIZE", processes_here),
+        world_size=world_size,
+        local_world_size=number_in("LOCAL_WORLD_SIZE", assumed_local_size),
         backend=str(dist.get_backend()),
     )
 
 
-def _accelerate_state() -> Any:
-    """Return the state that a script has set up with `accelerate`, without importing it; None
-    without one.
-    """
+class _AccelerateState(Protocol):
+    """The attributes that are read of an `accelerate.PartialState`."""
+
+    num_processes: int
+    process_index: int
+    local_process_index: int
+    device: "torch.device"
+    backend: str | None
+
+
+def _accelerate_state() -> _AccelerateState | None:
+    """Return the state that a script has set up with `accelerate`, without importing it."""
     module = loaded("accelerate.state")
-    return module.PartialState() if module is not None and is_set_up(module) else None
+    if module is None or not has_accelerate_state(module):
+        return None
+    return module.PartialState()
 
 
-def is_set_up(module: Any) -> bool:
-    """Return True if the module `accelerate.state` has a state; making an instance to ask would
-    set one up.
+def has_accelerate_state(module: Any) -> bool:
+    """Return True if a state of `accelerate` is set up.
+
+    Args:
+        module: The module `accelerate.state`. An instance of its class, made to ask, would set up a
+            state.
     """
     return module.PartialState.initialized.fget(module.PartialState)
 
 
-def _from_accelerate(state: Any) -> ProcessEnvironment:
-    size = state.num_processes
-    local_size = number_in("LOCAL_WORLD_SIZE", size)
-    backend = None if size == 1 else state.backend
+def _from_accelerate(state: _AccelerateState) -> ProcessEnvironment:
+    """Return the environment that a state of `accelerate` describes."""
+    world_size = state.num_processes
+    backend = None
+    if world_size != 1:
+        backend = state.backend
     return ProcessEnvironment(
-        state.process_index, state.local_process_index, size, local_size, state.device, backend
+        rank=state.process_index,
+        local_rank=state.local_process_index,
+        world_size=world_size,
+        local_world_size=number_in("LOCAL_WORLD_SIZE", world_size),
+        device=state.device,
+        backend=backend,
     )
 
 
 # Cached since device properties are read in every step.
 @lru_cache(maxsize=4)
-def _on_its_device(place: _Place, use_cpu: bool) -> ProcessEnvironment:
-    device = (
-        _single_device(use_cpu) if place == _ALONE else _device_of_rank(use_cpu, place.local_rank)
-    )
+def _environment_of(placement: _Placement, use_cpu: bool) -> ProcessEnvironment:
+    """Add the device to a placement."""
+    if placement == _SINGLE_PROCESS:
+        device = _single_device(use_cpu)
+    else:
+        device = _device_of_rank(use_cpu, placement.local_rank)
     return ProcessEnvironment(
-        place.rank,
-        place.local_rank,
-        place.world_size,
-        place.local_world_size,
-        device,
-        place.backend,
-        place.launcher,
+        rank=placement.rank,
+        local_rank=placement.local_rank,
+        world_size=placement.world_size,
+        local_world_size=placement.local_world_size,
+        device=device,
+        backend=placement.backend,
+        launcher=placement.launcher,
     )
 
 
 def _device_of_rank(use_cpu: bool, local_rank: int) -> "torch.device":
+    """Return the device of one of several processes."""
     import torch
 
     if use_cpu or not torch.cuda.is_available():
@@ -336,10 +379,13 @@ def _device_of_rank(use_cpu: bool, local_rank: int) -> "torch.device":
 
 
 def _single_device(use_cpu: bool) -> "torch.device":
+    """Return the device of a single process."""
     import torch
 
     if use_cpu:
         return torch.device("cpu")
+
+    # As in the reference, TPUs come before GPUs.
     if xla_is_chosen():
         return xla_device()
     if torch.cuda.is_available():
@@ -354,7 +400,7 @@ def _single_device(use_cpu: bool) -> "torch.device":
         return torch.device("mps")
     if torch.xpu.is_available():
         _warn_once(
-            "This machine has a GPU of Intel, but Lightning has no accelerator for it: the CPU is "
+            "This machine has an Intel GPU, but Lightning has no accelerator for it: the CPU is "
             "used."
         )
     return torch.device("cpu")

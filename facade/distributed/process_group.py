@@ -1,5 +1,6 @@
-"""Join and leave the process group: resolve the address of rank 0, make the group, find the
-local rank.
+"""Join and leave the process group.
+
+To join is to resolve the address of rank 0, to make the group, and to find the local rank.
 """
 
 from __future__ import annotations
@@ -28,18 +29,20 @@ from ...lightning_modules.distributed.health import (
     report_uncaught_errors,
 )
 from ...lightning_modules.internals.torch_names import default_store
-from .launchers import Launch, port_in, port_of_job
+from .launchers import Launch, port_from_job_name, port_in
 
 logger = logging.getLogger(__name__)
 
-_MARK = "LIGHTRAINER_JOINED"
+_JOINED_VARIABLE = "LIGHTRAINER_JOINED"
+"""Environment variable by which child processes see that they have inherited a rank."""
 _SECONDS_TO_LEAVE = 5.0
 """Time limit for destroying a group that has lost a rank."""
 
 
 def join(launch: Launch, backend: str, timeout: float) -> Launch:
-    """Make the process group, which is left when the interpreter ends, and set the variables of
-    torchrun.
+    """Make the process group, and set the variables of torchrun.
+
+    The group is left when the interpreter ends.
 
     Args:
         launch: from the launcher's variables.
@@ -56,7 +59,7 @@ def join(launch: Launch, backend: str, timeout: float) -> Launch:
         ValueError: the backend is not available.
     """
     _look_up_address(launch)
-    refuse_inherited_place(launch)
+    refuse_inherited_rank(launch)
     _use_one_thread_in_forks()
     os.environ["RANK"] = str(launch.rank)
     os.environ["WORLD_SIZE"] = str(launch.world_size)
@@ -67,19 +70,20 @@ def join(launch: Launch, backend: str, timeout: float) -> Launch:
     import torch.distributed.nn.functional  # noqa: F401 - for its effect
 
     # torch checks the backends of plugins itself.
-    own_backends = ("nccl", "gloo", "mpi", "xccl")
-    available = [name for name in own_backends if dist.is_backend_available(name)]
-    if backend in own_backends and backend not in available:
+    built_in_backends = ("nccl", "gloo", "mpi", "xccl")
+    available = [name for name in built_in_backends if dist.is_backend_available(name)]
+    if backend in built_in_backends and backend not in available:
         raise ValueError(
             f"ddp_backend={backend!r} is not available: this build of torch.distributed supports "
             f"{', '.join(available)}."
         )
+
     with _explained_timeout(launch, timeout):
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
         launch = _with_local_rank(launch)
     os.environ["LOCAL_RANK"] = str(launch.local_rank)
     os.environ["LOCAL_WORLD_SIZE"] = str(launch.local_world_size)
-    os.environ[_MARK] = f"{os.getpid()} {_place(launch)}"
+    os.environ[_JOINED_VARIABLE] = f"{os.getpid()} {_rank_and_address(launch)}"
 
     # A gloo group whose threads outlive Python may end with "terminate called without an active
     # exception".
@@ -103,11 +107,16 @@ def _explained_timeout(launch: Launch, timeout: float) -> Iterator[None]:
 
 
 def _look_up_address(launch: Launch) -> None:
-    """Set MASTER_ADDR and MASTER_PORT, as loopback on one machine or from Lightning's class for
-    the launcher.
+    """Set MASTER_ADDR and MASTER_PORT where they are unset.
+
+    On one machine the address is loopback; else Lightning's class for the launcher finds it.
+
+    Raises:
+        RuntimeError: MASTER_PORT is not a port, or the address cannot be found.
     """
     if os.environ.get("MASTER_PORT"):
         port_in("MASTER_PORT")
+
     if not os.environ.get("MASTER_ADDR"):
         launcher = _launcher_with_address(launch)
         if launch.local_world_size == launch.world_size:
@@ -121,16 +130,16 @@ def _look_up_address(launch: Launch) -> None:
         else:
             raise RuntimeError(
                 f"{launch.launcher} started {launch.world_size} processes on several machines "
-                "without an address. Set MASTER_ADDR to the machine of the first one, or install "
-                "mpi4py."
+                "without an address. Set MASTER_ADDR to the machine of the first process, or "
+                "install mpi4py."
             )
-    os.environ.setdefault("MASTER_PORT", str(port_of_job()))
+
+    # Only if neither the user nor the launcher has set it.
+    os.environ.setdefault("MASTER_PORT", str(port_from_job_name()))
 
 
 def _launcher_with_address(launch: Launch) -> str | None:
-    """Return the launcher by whose name Lightning finds the address of rank 0; None if it has no
-    class for it.
-    """
+    """Return the launcher of which Lightning has a class that finds the address of rank 0."""
     if launch.launcher in ("SLURM", "LSF", "mpi4py"):
         return launch.launcher
     if launch.launcher != "MPI":
@@ -152,22 +161,25 @@ def _with_local_rank(launch: Launch) -> Launch:
     # MPI has no store, and sets them.
     store = default_store()
     if store is None:
-        return launch.placed([""] * launch.world_size)
+        return launch.with_hosts([""] * launch.world_size)
+
+    # Machines of containers may have the same host name.
     host = f"{socket.gethostname()} {os.environ.get('SLURM_NODEID', '')}"
     store.set(f"lightrainer/host/{launch.rank}", host)
-    return launch.placed(
-        [store.get(f"lightrainer/host/{rank}").decode() for rank in range(launch.world_size)]
-    )
+    hosts: list[str] = []
+    for rank in range(launch.world_size):
+        hosts.append(store.get(f"lightrainer/host/{rank}").decode())
+    return launch.with_hosts(hosts)
 
 
-def _place(launch: Launch) -> str:
-    return (
-        f"{launch.rank} {launch.world_size} "
-        f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    )
+def _rank_and_address(launch: Launch) -> str:
+    """Return what two processes must not share: rank, world size and the address of rank 0."""
+    address = os.environ.get("MASTER_ADDR")
+    port = os.environ.get("MASTER_PORT")
+    return f"{launch.rank} {launch.world_size} {address}:{port}"
 
 
-def refuse_inherited_place(launch: Launch) -> None:
+def refuse_inherited_rank(launch: Launch) -> None:
     """Refuse to join with the variables of a parent that has joined: both would hang.
 
     Args:
@@ -176,41 +188,49 @@ def refuse_inherited_place(launch: Launch) -> None:
     Raises:
         RuntimeError: The variables are inherited.
     """
-    pid, _, place = os.environ.get(_MARK, "").partition(" ")
-    if pid and int(pid) != os.getpid() and place == _place(launch):
+    joined_pid, _, joined_as = os.environ.get(_JOINED_VARIABLE, "").partition(" ")
+    if not joined_pid or int(joined_pid) == os.getpid():
+        return
+    if joined_as == _rank_and_address(launch):
         raise RuntimeError(
-            f"This process was started by one of {launch.launcher}, and has inherited its place "
-            f"(RANK={launch.rank}, WORLD_SIZE={launch.world_size}). Use torchrun or "
-            "multiprocessing, not both, or unset WORLD_SIZE and RANK in it."
+            f"This process was started by a process of {launch.launcher}, and has inherited its "
+            f"rank (RANK={launch.rank}, WORLD_SIZE={launch.world_size}). Use torchrun or "
+            "multiprocessing, not both, or unset WORLD_SIZE and RANK in this process."
         )
 
 
 def _use_one_thread_in_forks() -> None:
-    """Compute on one thread in a fork, as under torchrun; a fork may hang on threads that its
-    parent has used.
+    """Compute on one thread in a fork, as under torchrun.
+
+    A fork may hang on threads that its parent has used.
     """
-    spawned = "--multiprocessing-fork" in sys.orig_argv  # Python's option for spawned processes
-    if multiprocessing.parent_process() is not None and not spawned:
-        os.environ["OMP_NUM_THREADS"] = "1"  # without it Lightning would choose more
-        torch.set_num_threads(1)
+    # Python's option for spawned processes.
+    is_spawned = "--multiprocessing-fork" in sys.orig_argv
+    if multiprocessing.parent_process() is None or is_spawned:
+        return
+
+    # Lightning would choose more threads if the variable were not set.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
 
 
 @lru_cache(maxsize=4)
-def warn_of_other_group(backend: str | None, asked: str | None, timeout: float) -> None:
-    """Warn of arguments that have no effect, as the script has made the process group itself.
+def warn_of_other_group(backend: str | None, ddp_backend: str | None, ddp_timeout: float) -> None:
+    """Warn of arguments that have no effect because the script has made the process group itself.
 
     Args:
         backend: of the group.
-        asked: the argument `ddp_backend`.
-        timeout: the argument `ddp_timeout`, in seconds.
+        ddp_backend: the argument.
+        ddp_timeout: the argument, in seconds.
     """
     message = (
-        "%s=%s has no effect: the process group was made before. Make the training arguments first."
+        "%s=%s has no effect: the process group exists already. Create the training arguments "
+        "before it."
     )
-    if asked not in (None, backend):
-        logger.warning(message, "ddp_backend", asked)
-    if timeout != 1800:
-        logger.warning(message, "ddp_timeout", timeout)
+    if ddp_backend not in (None, backend):
+        logger.warning(message, "ddp_backend", ddp_backend)
+    if ddp_timeout != 1800:
+        logger.warning(message, "ddp_timeout", ddp_timeout)
 
 
 def leave() -> None:
@@ -222,6 +242,7 @@ def leave() -> None:
     for name in ("last_exc", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)
+
     # A DistributedDataParallel in a reference cycle that is freed after its group may abort or
     # hang.
     gc.collect()
@@ -231,6 +252,6 @@ def leave() -> None:
         return
 
     # gloo waits without end for a machine that it cannot reach.
-    leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
-    leaving.start()
-    leaving.join(_SECONDS_TO_LEAVE)
+    thread = threading.Thread(target=dist.destroy_process_group, daemon=True)
+    thread.start()
+    thread.join(_SECONDS_TO_LEAVE)

@@ -20,8 +20,7 @@ _trainings = itertools.count()
 
 
 class SharedDecisions:
-    """Notices that a switch was set in some processes only, before they wait for each other in
-    different places.
+    """Detect that a switch was set in some processes only, before they deadlock.
 
     A process that is about to act on a switch announces it in the store of the process group, and
     waits until all others have. What `DefaultFlowCallback` decides is the same in all of them, and
@@ -94,8 +93,9 @@ class SharedDecisions:
         return f"{self._prefix}/{self._announced}/{switch}/{rank}"
 
     def _all_are_set(self, store: Store, keys: list[str], seconds: float) -> bool:
-        """Wait until all keys are set; `Store.wait` would hold up signals, and the store's other
-        threads.
+        """Return True once all keys are set, False after so many seconds.
+
+        `Store.wait` would block signals, and other threads that use the store.
         """
         end = time.monotonic() + seconds
         while not store.check(keys):
@@ -105,15 +105,15 @@ class SharedDecisions:
         return True
 
     def _message(self, switch: str, step: int, missing: list[int]) -> str:
-        by = ""
         setter = self._setters.name(switch)
+        by_setter = ""
         if setter is not None:
-            by = f" by {setter}"
+            by_setter = f" by {setter}"
 
-        others = ", ".join(map(str, missing))
+        missing_ranks = ", ".join(map(str, missing))
         return (
-            f"control.{switch} was set{by} in process {self._rank} after step {step}, but not in "
-            f"process {others}. All processes have to take part: set it in every process at the "
-            "same step, without a condition such as `if state.is_world_process_zero`. Where only "
-            "one process can decide, broadcast its decision first."
+            f"control.{switch} was set{by_setter} in process {self._rank} after step {step}, but "
+            f"not in process {missing_ranks}. Set it in every process at the same step, without a "
+            "condition such as `if state.is_world_process_zero`. If only one process can decide, "
+            "broadcast its decision first."
         )

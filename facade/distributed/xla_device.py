@@ -10,7 +10,7 @@ from typing import Any
 
 from ...lightning_modules.common.libraries import is_installed
 
-INSTALL = "pip install torch_xla, of the version that your torch has, on a machine with TPUs"
+INSTALL = "pip install torch_xla, in the version of your torch, on a machine with TPUs"
 
 # Device files of a machine with TPUs, checked first because importing torch_xla takes seconds.
 _CHIPS = ("/dev/accel0", "/dev/vfio/0")
@@ -23,7 +23,9 @@ def xla_is_chosen() -> bool:
     """
     if not has_xla():
         return False
-    return bool(os.environ.get("PJRT_DEVICE")) or any(Path(chip).exists() for chip in _CHIPS)
+    if os.environ.get("PJRT_DEVICE"):
+        return True
+    return any(Path(chip).exists() for chip in _CHIPS)
 
 
 @lru_cache(maxsize=1)
@@ -32,17 +34,19 @@ def has_xla() -> bool:
     return is_installed("torch_xla")
 
 
-def require_xla(asked: str) -> None:
+def require_xla(argument: str) -> None:
     """Require torch_xla to be installed.
 
     Args:
-        asked: the argument that needs it, with its value.
+        argument: the argument that needs it, with its value, such as `optim='adamw_torch_xla'`.
 
     Raises:
         ImportError: it is not installed.
     """
     if not has_xla():
-        raise ImportError(f"{asked} needs the package torch_xla, which is not installed: {INSTALL}")
+        raise ImportError(
+            f"{argument} needs the package torch_xla, which is not installed: {INSTALL}"
+        )
 
 
 def xla_device() -> Any:
@@ -50,7 +54,7 @@ def xla_device() -> Any:
     return import_module("torch_xla").device()
 
 
-def several_xla_processes() -> int:
+def xla_process_count() -> int:
     """Return the number of processes of torch_xla's own launcher on this machine."""
     return int(os.environ.get("PJRT_LOCAL_PROCESS_COUNT") or 1)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
-from ..distributed.xla_device import require_xla, several_xla_processes
+from ..distributed.xla_device import require_xla, xla_process_count
 from .strategy import Strategy, picked
 from .wrapping import wrap_option
 
@@ -78,7 +78,7 @@ class XLA(Strategy):
         """See `Strategy.check`."""
         asked = _SHARDED if self.wrapper else "the device xla"
         require_xla(asked)
-        processes = max(args.world_size, several_xla_processes())
+        processes = max(args.world_size, xla_process_count())
         if processes > 1 or self.wrapper:
             where = f" in {processes} processes" if processes > 1 else ""
             raise NotImplementedError(

@@ -188,11 +188,11 @@ DIFFERENT = {
     "frozen": "parameter layer.bias: 3 of float32 in process 0, 3 of float32, frozen in process 1",
     "length": "length of train_dataset: 32 in process 0, 30 in process 1",
     "uneven_batches": (
-        "optimizer steps (leave even_batches=False out, or set max_steps or "
+        "optimizer steps (remove even_batches=False, or set max_steps or "
         "dataloader_drop_last=True): 8 in process 0, 7 in process 1"
     ),
     "uneven_micro_batches": (
-        "batches in an epoch (leave even_batches=False out, or set dataloader_drop_last=True): 8 "
+        "batches in an epoch (remove even_batches=False, or set dataloader_drop_last=True): 8 "
         "in process 0, 7 in process 1"
     ),
     "evaluation": "per_device_eval_batch_size: 2 in process 0, 3 in process 1",

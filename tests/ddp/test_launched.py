@@ -120,7 +120,7 @@ def test_a_job_without_srun_trains_in_one_process(folder, pair, name):
 def test_a_timeout_that_comes_too_late_is_said(folder):
     """Of a group that the script has made itself, with another one."""
     said = (folder / "said.txt").read_text()
-    assert said.count("ddp_timeout=77 has no effect: the process group was made before") == 2
+    assert said.count("ddp_timeout=77 has no effect: the process group exists already") == 2
 
 
 def test_who_inherits_the_place_of_another_is_refused(pair):
@@ -129,7 +129,7 @@ def test_who_inherits_the_place_of_another_is_refused(pair):
     """
     for rank, seen in enumerate(pair("torchrun")):
         for said in seen["refused"].values():
-            assert f"has inherited its place (RANK={rank}, WORLD_SIZE=2)" in said
+            assert f"has inherited its rank (RANK={rank}, WORLD_SIZE=2)" in said
             assert "Use torchrun or multiprocessing, not both" in said
 
 

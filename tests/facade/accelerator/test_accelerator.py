@@ -72,7 +72,7 @@ def test_the_scale_is_taken_out_of_gradients(tmp_path, how):
 
 def test_invalid_reductions(accelerator, caplog):
     """A scale counts on TPUs only, as in the reference."""
-    with pytest.raises(TypeError, match=r"There is a str .'text'."):
+    with pytest.raises(TypeError, match=r"tensors, but this is a str: 'text'"):
         accelerator.reduce(["text"])
     with pytest.raises(ValueError, match="reduction='none'"):
         accelerator.reduce(torch.ones(1), reduction="none")

@@ -25,7 +25,7 @@ LAUNCHER = (
 def no_launcher(monkeypatch):
     for variable in LAUNCHER:
         monkeypatch.delenv(variable, raising=False)
-    remembered = (process._on_its_device, process._warn_once)
+    remembered = (process._environment_of, process._warn_once)
     for function in remembered:
         function.cache_clear()
     yield

@@ -15,7 +15,7 @@ from helpers import HELPERS
 from lightrainer import TrainingArguments
 from lightrainer.facade.arguments.enums import ParallelMode
 from lightrainer.facade.distributed import process
-from lightrainer.facade.distributed.xla_device import several_xla_processes, xla_is_chosen
+from lightrainer.facade.distributed.xla_device import xla_is_chosen, xla_process_count
 from lightrainer.facade.strategies.plan import translate
 from lightrainer.lightning_modules.models.inspection import move
 
@@ -26,9 +26,9 @@ def on_a_tpu(monkeypatch):
     monkeypatch.setattr("lightrainer.facade.distributed.xla_device.has_xla", lambda: True)
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
     monkeypatch.setattr(process, "xla_device", lambda: torch.device("xla", 0))
-    process._on_its_device.cache_clear()
+    process._environment_of.cache_clear()
     yield
-    process._on_its_device.cache_clear()
+    process._environment_of.cache_clear()
 
 
 def arguments(tmp_path, **changes):
@@ -107,7 +107,7 @@ def test_what_does_not_run_is_refused_by_name(
     changes, processes, error, message, tmp_path, on_a_tpu, monkeypatch
 ):
     monkeypatch.setenv("PJRT_LOCAL_PROCESS_COUNT", processes)
-    assert several_xla_processes() == int(processes)
+    assert xla_process_count() == int(processes)
     args = arguments(tmp_path, **changes)
     with pytest.raises(error, match=message):
         translate(args).strategy.check(args, torch.nn.Linear(1, 1))

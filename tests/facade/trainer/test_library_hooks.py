@@ -29,7 +29,7 @@ from lightrainer import Trainer
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.arguments import old_names
 from lightrainer.facade.arguments.exports import export_precision
-from lightrainer.facade.distributed.process import is_set_up
+from lightrainer.facade.distributed.process import has_accelerate_state
 
 HOOKS = split("""
     _get_dataloader _get_eval_sampler _get_output_dir _get_train_sampler _inner_training_loop _load_best_model
@@ -367,7 +367,7 @@ def test_export_precision_on_the_cpu_ignores_engines_of_the_launcher(
 def test_accelerate_is_left_alone_elsewhere(tmp_path, states):
     """Where nothing is served, and where the arguments are to follow what it says."""
     export_precision(arguments(tmp_path))
-    assert not is_set_up(states)
+    assert not has_accelerate_state(states)
     old_names.accept()
     states.PartialState(cpu=True).marked = True
     arguments(tmp_path, accelerator_config={"use_configured_state": True})

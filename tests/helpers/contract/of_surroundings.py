@@ -59,12 +59,12 @@ def _device_with_a_gpu(given: dict[str, Any], place: Place) -> str:
     place.patch.setattr(torch.cuda, "is_available", lambda: True)
     place.patch.setattr(torch.cuda, "set_device", lambda device: None)
     place.patch.setattr(torch.cuda, "device_count", lambda: 1)
-    process._on_its_device.cache_clear()
+    process._environment_of.cache_clear()
     try:
         return TrainingArguments(**{"output_dir": str(place.folder), **given}).device.type
     finally:
         place.patch.undo()
-        process._on_its_device.cache_clear()
+        process._environment_of.cache_clear()
 
 
 def loader(name: str, kind: type[TrainingArguments] = TrainingArguments) -> Any:
