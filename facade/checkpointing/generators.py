@@ -41,7 +41,8 @@ def _drawing_objects(trainer: Trainer) -> dict[str, object]:
     objects: dict[str, object] = {
         "trainer": trainer,
         "optimizer": trainer.optimizer,
-        "compute_loss_func": trainer.compute_loss_func,
+        # A Trainer with its own loop may have left out the constructor.
+        "compute_loss_func": getattr(trainer, "compute_loss_func", None),
     }
     for name, module in trainer.model.named_modules(prefix="model"):
         objects[name] = module

@@ -34,17 +34,17 @@ trainer:
 model:
   class_path: lightrainer.lightning_modules.LossModule
   init_args:
-    model: {class_path: module_world.Net, init_args: {width: 5}}
+    model: {class_path: helpers.lightning.tiny_modules.Net, init_args: {width: 5}}
     optimizer: {name: adamw_torch, learning_rate: 0.1, weight_decay: 0.1}
     schedule: {name: cosine, warmup_steps: 0.1}
     label_smoothing: 0.1
     metrics: {acc: {class_path: torchmetrics.classification.MulticlassAccuracy, init_args: {num_classes: 3}}}
 data:
-  train_dataset: module_world.points
+  train_dataset: helpers.lightning.tiny_modules.points
   val_dataset:
-    a: module_world.points
-    b: {class_path: module_world.Counted, init_args: {count: 5}}
-  test_dataset: {class_path: module_world.Counted, init_args: {count: 6}}
+    a: helpers.lightning.tiny_modules.points
+    b: {class_path: helpers.lightning.tiny_modules.Counted, init_args: {count: 5}}
+  test_dataset: {class_path: helpers.lightning.tiny_modules.Counted, init_args: {count: 6}}
   batch_size: 4
   group_by_length: false
 """
@@ -122,7 +122,7 @@ def test_a_file_describes_a_training(config, tmp_path, monkeypatch, capsys):
 def test_every_module_has_all_options(kind, further):
     """Those of its parents too; with an optimizer and a schedule of torch, by their class paths."""
     options = [
-        "--model.model=module_world.TokenNet",
+        "--model.model=helpers.lightning.tiny_modules.TokenNet",
         "--model.loss_fn={class_path: torch.nn.CrossEntropyLoss, init_args: {ignore_index: 7}}",
         "--model.optimizer={class_path: torch.optim.SGD, init_args: {lr: 0.5}}",
         (
@@ -150,8 +150,8 @@ def test_what_is_written_down_can_be_read_again(config, tmp_path):
     functions alone.
     """
     options = [
-        "--data.val_dataset={a: module_world.points}",
-        "--data.test_dataset=module_world.points",
+        "--data.val_dataset={a: helpers.lightning.tiny_modules.points}",
+        "--data.test_dataset=helpers.lightning.tiny_modules.points",
     ]
     for arguments in ([], options):
         made = cli(LossModule, "--config", config, *arguments, run=False)
