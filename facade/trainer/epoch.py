@@ -23,8 +23,10 @@ class Epoch:
     step_context: Callable[[], AbstractContextManager[Any]] = nullcontext
     clips_in_step: bool = False
     may_skip_steps: bool = False
+    items_by_position: bool = False
+    """`Trainer.training_step` takes the items of the step as its third argument."""
     takes_items: bool = False
-    """`Trainer.training_step` has the parameter `num_items_in_batch`."""
+    """It has the parameter `num_items_in_batch`, by keyword only."""
     runs_own_backward: bool = False
     """An override of `Trainer.training_step` may call `loss.backward()` itself."""
     calls_callbacks: bool = False

@@ -91,17 +91,19 @@ class ReplacedSchedule:
     here.
 
     Attributes:
+        given: the schedule that Lightning was given. The Trainer may have another one since then.
         config: Lightning's config of the callback's schedule; None while the Trainer's is used.
     """
 
     def __init__(self) -> None:
+        self.given: Any = None
         self.config: Any = None
 
-    def update(self, lightning_trainer: Any, trainer_schedule: Any) -> None:
+    def update(self, lightning_trainer: Any) -> None:
         """Update `config` at the beginning of an epoch."""
         self.config = None
         configs = lightning_trainer.lr_scheduler_configs
-        if configs and configs[0].scheduler is not trainer_schedule:
+        if configs and configs[0].scheduler is not self.given:
             self.config = configs[0]
 
     def step(self) -> float:

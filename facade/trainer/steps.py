@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,6 +82,19 @@ def to_half(data: Any, dtype: torch.dtype) -> Any:
         return leaf.to(dtype)
 
     return map_nested(cast, data)
+
+
+def prepare_values(prepare: Callable[[Any], Any], data: Any) -> Any:
+    """Return a batch whose values have gone through a function; what has no values is unchanged."""
+    if isinstance(data, Mapping):
+        rebuild: Any = type(data)
+        return rebuild({name: prepare(value) for name, value in data.items()})
+    if not isinstance(data, (tuple, list)):
+        return data
+    values = [prepare(value) for value in data]
+    if hasattr(data, "_fields"):
+        return type(data)(*values)
+    return type(data)(values)
 
 
 def require_batch(trainer: Trainer, inputs: Any) -> None:

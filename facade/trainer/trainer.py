@@ -1067,6 +1067,10 @@ class Trainer:
 
     def _prepare_input(self, data: Any) -> Any:
         """Move a batch to the device, if its loader has not."""
+        # An override gets each value of the batch, too.
+        if type(self)._prepare_input is not Trainer._prepare_input:
+            data = steps.prepare_values(self._prepare_input, data)
+
         # During a run the device is not looked up again at each batch.
         run = self._planned_run
         if run is not None and run.is_active:

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.internals.lightning_import import callbacks_of
-from ...lightning_modules.models.inspection import accepted_arguments
+from ...lightning_modules.models.inspection import accepted_arguments, takes_by_position
 from ...lightning_modules.tasks.resuming import add_process_states
 from ...lightning_modules.training.accumulation import Window
 from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss, WeighsBackward
@@ -58,12 +58,14 @@ class TrainerModule(EvaluationModule):
         self.loss_weights = LossWeights(run.trainer)
         self.lends_losses = not is_own(run.trainer, "_maybe_log_save_evaluate")
         self.schedule = ReplacedSchedule()
+        self.stepped_optimizer: Any = None
+        """The optimizer of the Trainer, which a callback may replace."""
         self.has_begun = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the run, its data and its Trainer, for callbacks that copy the module."""
         state = super().__getstate__()
-        for name in ("run", "memory", "loss_weights", "schedule"):
+        for name in ("run", "memory", "loss_weights", "schedule", "stepped_optimizer"):
             state.pop(name, None)
         return state
 
@@ -96,10 +98,12 @@ class TrainerModule(EvaluationModule):
 
         # An override may have made it.
         optimization.complete_optimizer(optimizer)
+        self.stepped_optimizer = self.run.trainer.optimizer
 
         # Lightning would refuse a schedule that is not attached to the optimizer.
         if not optimization.is_attached(schedule, optimizer):
             return optimizer
+        self.schedule.given = schedule
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
@@ -144,6 +148,7 @@ class TrainerModule(EvaluationModule):
             step_context=strategy.step_context(),
             clips_in_step=strategy.clips_in_step,
             may_skip_steps=has_scaler or strategy.step_was_skipped is not None,
+            items_by_position=takes_by_position(trainer.training_step, 3),
             takes_items=bool(accepted_arguments(trainer.training_step, num_items_in_batch=None)),
             runs_own_backward=overrides_step and mentions(trainer, "backward"),
             calls_callbacks=bool(callbacks_of(lightning_trainer)),
@@ -161,7 +166,7 @@ class TrainerModule(EvaluationModule):
         # The class does not declare what connectors set.
         connected_trainer: Any = lightning_trainer
         connected_trainer.log_every_n_steps = log_every_n_steps
-        self.schedule.update(lightning_trainer, trainer.lr_scheduler)
+        self.schedule.update(lightning_trainer)
 
         # No step is left, only the end of the epoch.
         if trainer.state.global_step >= run.length.max_steps:
@@ -169,6 +174,9 @@ class TrainerModule(EvaluationModule):
         trainer.control = trainer.callback_handler.on_epoch_begin(
             trainer.args, trainer.state, trainer.control
         )
+
+        # A callback may have changed it.
+        run.windows.accumulate(trainer.args.gradient_accumulation_steps)
 
     def on_train_batch_start(self, batch: Window, batch_idx: int) -> int | None:
         """Begin a step, whose window has been read; -1 ends the epoch without it."""
@@ -240,6 +248,8 @@ class TrainerModule(EvaluationModule):
 
         # Step.
         trainer.control = handler.on_pre_optimizer_step(args, state, trainer.control)
+        if trainer.optimizer is not self.stepped_optimizer:
+            self._step_other_optimizer()
         try:
             with epoch.step_context():
                 epoch.optimizer.step()
@@ -393,16 +403,21 @@ class TrainerModule(EvaluationModule):
             items = micro_batch.items
             trainer.accelerator.micro_batch = micro_batch
             losses.recorded.batch = micro_batch
-        kwargs = {}
-        if epoch.takes_items:
-            kwargs["num_items_in_batch"] = items
+
+        # As the override takes the items.
+        positional: tuple[Any, ...] = ()
+        keywords: dict[str, Any] = {}
+        if epoch.items_by_position:
+            positional = (items,)
+        elif epoch.takes_items:
+            keywords["num_items_in_batch"] = items
         weighing: AbstractContextManager[Any] = nullcontext()
         if micro_batch is not None and epoch.runs_own_backward:
             weighing = WeighsBackward(micro_batch)
 
         try:
             with weighing:
-                loss = trainer.training_step(epoch.model, inputs, **kwargs)
+                loss = trainer.training_step(epoch.model, inputs, *positional, **keywords)
             if loss is None:
                 raise wrong_loss(f"{type(trainer).__name__}.training_step", loss)
         except Exception as error:
@@ -424,6 +439,21 @@ class TrainerModule(EvaluationModule):
         trainer.current_flos += float(trainer.floating_point_ops(inputs))
         trainer._track_num_input_tokens(inputs)
         return loss
+
+    def _step_other_optimizer(self) -> None:
+        """Step the optimizer with which a callback has replaced that of the Trainer."""
+        run = self.run
+        optimizer = run.trainer.optimizer
+        if not run.strategy.optimizer_holds_parameters:
+            raise NotImplementedError(
+                f"trainer.optimizer was replaced by {type(optimizer).__name__} during the "
+                "training, but DeepSpeed steps its own. Change the param_groups of the optimizer "
+                "instead, or train without DeepSpeed."
+            )
+        optimization.complete_optimizer(optimizer)
+        run.lightning_trainer.optimizers = [optimizer]
+        run.epoch.optimizer = fast_path.optimizer_of(run.lightning_trainer)
+        self.stepped_optimizer = optimizer
 
     def _go_back(self) -> None:
         """Load weights and optimizer of the newest checkpoint, as a callback asks for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,7 @@ from ...callbacks.switch_setters import SwitchSetters
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import TRAINER_STATE_NAME
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.models.inspection import accepted_arguments
+from ...lightning_modules.models.inspection import accepted_arguments, takes_by_position
 from ..arguments.parallelism import samples_of_rank
 from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
 from ..distributed.consistency import require_same_training
@@ -32,7 +32,7 @@ from .overrides import is_own
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer
 
-    from ...lightning_modules.training.accumulation import WindowLoader
+    from ...lightning_modules.training.accumulation import Items, WindowLoader
     from .. import Trainer, TrainerModule
     from ..strategies.strategy import Strategy
 
@@ -150,6 +150,7 @@ class TrainingRun:
 
     def _attempt(self, checkpoint: str | None) -> TrainOutput:
         return self.trainer._inner_training_loop(
+            batch_size=self.trainer._train_batch_size,
             args=self.trainer.args,
             resume_from_checkpoint=checkpoint,
             trial=self.trial,
@@ -172,11 +173,17 @@ class TrainingRun:
         length = trainer.set_initial_training_values(args, loader)
         require_same_training(trainer, length, checkpoint)
         self._start_state(length)
+        device = args.device
+
+        def read_window(batches: Iterator[Any], count: int) -> tuple[list[Any], Items]:
+            # By position: an override may call its parameters as it likes.
+            return trainer.get_batch_samples(batches, count, device)
+
         self.windows, self.length = trainer._data_position.windows(
             loader,
             length,
             checkpoint,
-            partial(trainer.get_batch_samples, device=args.device),
+            read_window,
             self._positioned,
         )
         trainer.state.max_steps = self.length.max_steps
@@ -380,9 +387,12 @@ class TrainingRun:
         trainer.store_flos()
         trainer._token_counter.flush()
 
-        # Overrides may lack the parameter.
-        kwargs = accepted_arguments(trainer.log, start_time=start_time)
-        trainer.log(logs, **kwargs)
+        # Overrides may lack the parameter, or call it something else.
+        log: Callable[..., None] = trainer.log
+        if takes_by_position(log, 2):
+            log(logs, start_time)
+        else:
+            log(logs, **accepted_arguments(log, start_time=start_time))
 
     def _save_at_once(self) -> None:
         """Write a checkpoint between two steps, and wait until it is on the disk."""

@@ -221,6 +221,31 @@ def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name in names}
 
 
+def takes_by_position(function: Any, count: int) -> bool:
+    """Return whether a function or bound method takes this many arguments by their position.
+
+    Overrides may call their parameters as they like.
+    """
+    most = _most_by_position(getattr(function, "__func__", function))
+    if hasattr(function, "__func__"):
+        count += 1  # self
+    return most is None or most >= count
+
+
+@functools.lru_cache(maxsize=64)
+def _most_by_position(function: Any) -> int | None:
+    """Return how many arguments a function takes by position; None for any number.
+
+    Cached, since every step calls it.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    kinds = [parameter.kind for parameter in parameters]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return None
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(kind in by_position for kind in kinds)
+
+
 @functools.lru_cache(maxsize=64)
 def _parameter_names(function: Any) -> frozenset[str] | None:
     """Return the names of the parameters; None if the function takes any keyword argument.

@@ -162,6 +162,18 @@ class WindowLoader:
             micro_batches = min(micro_batches, self.batches_per_epoch)
         return self.epoch + micro_batches / steps_in_epoch
 
+    def accumulate(self, accumulation: int) -> None:
+        """Read windows of another size from the next epoch on; not in the middle of one.
+
+        An epoch of smaller windows has as many as before, as in the reference.
+        """
+        if accumulation == self.accumulation or self.windows_done > 0:
+            return
+        self.accumulation = accumulation
+        if self.batches_per_epoch is not None:
+            windows = math.ceil(self.batches_per_epoch / accumulation)
+            self.windows_per_epoch = min(windows, self.windows_per_epoch)
+
     def stop(self) -> None:
         """End the epoch after the current window."""
         self._stopped = True

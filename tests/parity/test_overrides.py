@@ -196,8 +196,70 @@ def model_from_a_function(base):
     return FromFunction
 
 
+def with_other_names(base):
+    """Parameters have names of the script; what is logged shows that each gets its value."""
+
+    class OtherNames(base):
+        def get_batch_samples(self, batches, number, place):
+            return super().get_batch_samples(batches, number, place)
+
+        def training_step(self, network, batch, count=None):
+            self.counted = int(count)
+            return super().training_step(network, batch, count)
+
+        def log(self, values, began=None):
+            values["counted"] = self.counted
+            values["in_training"] = began is not None
+            super().log(values, began)
+
+    return OtherNames
+
+
+def with_any_positions(base):
+    """Overrides hand on what they get by position."""
+
+    class AnyPositions(base):
+        def training_step(self, *positional):
+            self.counted = int(positional[2])
+            return super().training_step(*positional)
+
+        def log(self, *positional):
+            positional[0]["counted"] = self.counted
+            positional[0]["positions"] = len(positional)
+            super().log(*positional)
+
+    return AnyPositions
+
+
+def preparing_each_value(base):
+    """`_prepare_input` gets the batch, and each value in it."""
+
+    class Preparing(base):
+        def _prepare_input(self, data):
+            prepared = super()._prepare_input(data)
+            if isinstance(prepared, torch.Tensor) and prepared.is_floating_point():
+                return prepared.bfloat16().float()
+            return prepared
+
+    return Preparing
+
+
+def around_the_loop(base):
+    """`_inner_training_loop` gets the batch size of a process."""
+
+    class Around(base):
+        def _inner_training_loop(self, batch_size=None, **keywords):
+            result = super()._inner_training_loop(batch_size, **keywords)
+            self.log({"batch_size": batch_size})
+            return result
+
+    return Around
+
+
 SUBCLASS = [
     with_new_signature,
+    preparing_each_value,
+    around_the_loop,
     around_the_training_step,
     own_training_step,
     evaluating_with_more,
@@ -216,6 +278,13 @@ def test_override_is_called_as_in_the_reference(reference, ours, tmp_path, subcl
         Case(Classifier, point_data, EVALUATED, subclass=subclass, test=test),
         tmp_path,
     )
+
+
+@pytest.mark.parametrize("subclass", [with_other_names, with_any_positions])
+def test_an_override_with_parameters_of_its_own(reference, ours, tmp_path, subclass):
+    """The reference passes these arguments by position."""
+    case = Case(TokenModel, sentence_data, EVALUATED, subclass=subclass)
+    assert_parity(reference, ours, case, tmp_path)
 
 
 def logging_by_itself(base):
