@@ -23,7 +23,7 @@ from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import WindowLoader, WindowReader
 from ..evaluation.results import TrainingLength
 from .elastic import ElasticResumption
-from .generators import capture_generators, restore_all_generators
+from .generators import capture_generators, restore_generators
 
 if TYPE_CHECKING:
     from .. import Trainer, TrainingRun
@@ -170,7 +170,7 @@ class DataPosition:
         """Restore the random generators of this process; warn if their file is missing."""
         path = self.elastic.stored.rng_path(checkpoint) or self._rng_path(checkpoint)
         if os.path.isfile(path):
-            restore_all_generators(self.trainer, load_rng_file(path))
+            restore_generators(self.trainer, load_rng_file(path))
         else:
             logger.warning(
                 "%s is missing: the numbers will not be those of an uninterrupted run.", path

@@ -10,7 +10,7 @@ import torch
 
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.stateful_parts import drawing_parts, part_states, restore_parts
-from .generators import capture_generators, restore_all_generators
+from .generators import capture_generators, restore_generators
 
 if TYPE_CHECKING:
     from .. import TrainingRun
@@ -60,12 +60,12 @@ class InterruptedEvaluation:
         trainer = self.run.trainer
         generators = capture_generators(trainer)
         data_states = part_states(*self._drawing_parts)
-        restore_all_generators(trainer, self.before.generators)
+        restore_generators(trainer, self.before.generators)
         restore_parts(self.before.data_states, *self._drawing_parts)
         try:
             yield
         finally:
-            restore_all_generators(trainer, generators)
+            restore_generators(trainer, generators)
             restore_parts(data_states, *self._drawing_parts)
 
     def state(self) -> dict[str, Any] | None:

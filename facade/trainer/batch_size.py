@@ -12,9 +12,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ...lightning_modules.checkpoints.writing import snapshot
-from ...lightning_modules.common.seeding import capture_rng_state, restore_rng_state
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.data.stateful_parts import generator_states, restore_generators
+from ...lightning_modules.data.generators import capture_generators, restore_generators
 from ...lightning_modules.training.out_of_memory import (
     OutOfMemoryConsensus,
     is_out_of_memory,
@@ -330,9 +329,8 @@ class TrainingSnapshot:
         for part in (optimizer, scheduler):
             if part is not None:
                 self._states.append((part, snapshot(part.state_dict())))
-        self._generators = capture_rng_state(distributed)
-        self._objects = dict(model.named_modules(prefix="model"))
-        self._own_generators = generator_states(self._objects)
+        self._modules = dict(model.named_modules(prefix="model"))
+        self._generators = capture_generators(self._modules, distributed=distributed)
 
     @property
     def changed_frozen_weights(self) -> list[str]:
@@ -365,8 +363,7 @@ class TrainingSnapshot:
         # A copy of the states, as another attempt may follow.
         for part, state in self._states:
             part.load_state_dict(snapshot(state))
-        restore_rng_state(self._generators, self.distributed)
-        restore_generators(self._own_generators, self._objects)
+        restore_generators(self._generators, self._modules, distributed=self.distributed)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,8 @@
-"""States of what draws random numbers: the parts of a loader, and the modules of a model.
+"""States of the parts of a loader: dataset, samplers and collator.
 
-Checkpoints hold them. Of each part of a loader these are the states of the generators in its own
-attributes, such as `generator` of torch's samplers and transformers' collators, and its
-`state_dict` if it has `load_state_dict` too; of other objects they are the states of generators
-alone. Nothing inside of other attributes is looked at.
+Checkpoints hold them. Of each part these are the states of the generators in its own attributes,
+such as `generator` of torch's samplers and transformers' collators, and its `state_dict` if it has
+`load_state_dict` too. Nothing inside of other attributes is looked at.
 """
 
 from __future__ import annotations
@@ -11,18 +10,16 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from ..common.safe_serialization import UnsafeValueError, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .batch_samplers import ShardedBatchSampler
+from .generators import generators_of, restore_generator, warn_of_lost
 from .samplers import SharedOrderSampler
 
 _log = logging.getLogger(__name__)
@@ -38,84 +35,6 @@ _LONGEST_PATH = 8
 
 _SAVED_ELSEWHERE = (DataLoader, DistributedSampler, IterableDataset, nn.Module)
 """Classes whose `state_dict` is a position, which loaders restore in their own way, or weights."""
-
-_GLOBAL_GENERATORS = (
-    torch.default_generator,
-    random.random.__self__,
-    np.random.get_state.__self__,
-)
-"""The generators of the process, which `common.seeding` saves."""
-
-
-class _GeneratorKind(NamedTuple):
-    """A class of generators, and how its state is handled.
-
-    Attributes:
-        type: the class.
-        get_state: returns the state of a generator in plain values.
-        set_state: restores such a state.
-        make: returns a new generator that a state fits.
-    """
-
-    type: type
-    get_state: Callable[[Any], Any]
-    set_state: Callable[[Any, Any], None]
-    make: Callable[[Any], Any]
-
-
-def _get_torch_state(generator: torch.Generator) -> list[Any]:
-    return [str(generator.device), generator.get_state()]
-
-
-def _set_torch_state(generator: torch.Generator, state: list[Any]) -> None:
-    generator.set_state(state[1])
-
-
-def _make_torch_generator(state: list[Any]) -> torch.Generator:
-    return torch.Generator(state[0])
-
-
-def _get_numpy_state(generator: np.random.Generator) -> Any:
-    return generator.bit_generator.state
-
-
-def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
-    generator.bit_generator.state = state
-
-
-def _make_numpy_generator(state: dict[str, Any]) -> np.random.Generator:
-    algorithm = getattr(np.random, state["bit_generator"])
-    return np.random.Generator(algorithm())
-
-
-def _make_numpy_random_state(state: Any) -> np.random.RandomState:
-    return np.random.RandomState()
-
-
-def _make_python_random(state: Any) -> random.Random:
-    return random.Random()
-
-
-_GENERATOR_KINDS = {
-    "torch": _GeneratorKind(
-        torch.Generator, _get_torch_state, _set_torch_state, _make_torch_generator
-    ),
-    "numpy": _GeneratorKind(
-        np.random.Generator, _get_numpy_state, _set_numpy_state, _make_numpy_generator
-    ),
-    "numpy state": _GeneratorKind(
-        np.random.RandomState,
-        np.random.RandomState.get_state,
-        np.random.RandomState.set_state,
-        _make_numpy_random_state,
-    ),
-    "python": _GeneratorKind(
-        random.Random, random.Random.getstate, random.Random.setstate, _make_python_random
-    ),
-}
-"""Under these names the states of generators are in checkpoints."""
-
-_KIND_OF_TYPE = {kind.type: name for name, kind in _GENERATOR_KINDS.items()}
 
 
 def drawing_parts(loader: Any) -> tuple[Any, Any]:
@@ -178,7 +97,7 @@ def states_of(owners: list[StateOwner]) -> list[dict[str, Any]]:
     """
     states: list[dict[str, Any]] = []
     for root, path, owner, has_state_dict in owners:
-        for name, generator_state in _generators_of(owner):
+        for name, generator_state in generators_of(owner):
             states.append({"root": root, "path": [*path, name], **generator_state})
 
         if has_state_dict:
@@ -203,42 +122,16 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
         path: list[Any] = []
         for step in cast("list[Any]", stored["path"]):
             # Earlier versions wrote a pair for each attribute.
-            path.append(cast("list[Any]", step)[1] if isinstance(step, list) else step)
+            if isinstance(step, list):
+                _, step = cast("list[Any]", step)
+            path.append(step)
 
         part = parts[stored["root"]]
         owners = dict(_walk_wrapped(part))
         owner = owners.get(tuple(path[:-1]))
         if not _restore(owner, path[-1], stored):
             names = [type(part).__name__, *map(str, path)]
-            _warn_of_lost(".".join(names))
-
-
-def generator_states(objects: Mapping[str, object]) -> list[dict[str, Any]]:
-    """Return the states of the generators in attributes of objects, such as modules of a model.
-
-    Args:
-        objects: by name.
-
-    Returns:
-        for each generator the name of its "object" and of its "attribute", "kind", "state".
-    """
-    states: list[dict[str, Any]] = []
-    for object_name, owner in objects.items():
-        for name, generator_state in _generators_of(owner):
-            states.append({"object": object_name, "attribute": name, **generator_state})
-    return states
-
-
-def restore_generators(states: list[dict[str, Any]], objects: Mapping[str, object]) -> None:
-    """Restore the result of `generator_states`; a generator that is still None is made.
-
-    Args:
-        states: one that has no counterpart is skipped with a warning.
-        objects: the same ones, or others of the same names.
-    """
-    for stored in states:
-        if not _restore(objects.get(stored["object"]), stored["attribute"], stored):
-            _warn_of_lost(".".join([stored["object"], stored["attribute"]]))
+            warn_of_lost(".".join(names))
 
 
 class RandomSources:
@@ -281,17 +174,6 @@ def _walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[Attribu
             yield from _walk_wrapped(wrapped, (*path, name))
 
 
-def _generators_of(owner: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the attributes of an object that are generators, each with its kind and state."""
-    attributes: dict[str, Any] = getattr(owner, "__dict__", {})
-    for name, value in attributes.items():
-        kind = _KIND_OF_TYPE.get(cast("type[object]", type(value)))
-        # The generators of the process are saved for themselves.
-        if kind is None or any(value is generator for generator in _GLOBAL_GENERATORS):
-            continue
-        yield name, {"kind": kind, "state": _GENERATOR_KINDS[kind].get_state(value)}
-
-
 def _has_state_dict(owner: Any) -> bool:
     has_both = hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
     return has_both and not isinstance(owner, _SAVED_ELSEWHERE)
@@ -316,33 +198,7 @@ def _restore(owner: Any, name: str, stored: dict[str, Any]) -> bool:
         owner.load_state_dict(copy.deepcopy(stored["state"]))
         return True
 
-    # A generator that its owner has not made yet, as it draws for the first time later.
-    attributes: dict[str, Any] = getattr(owner, "__dict__", {})
-    if name not in attributes:
-        return False
-    kind = _GENERATOR_KINDS[stored["kind"]]
-    if attributes[name] is None:
-        setattr(owner, name, kind.make(stored["state"]))
-
-    generator = getattr(owner, name)
-    if type(generator) is not kind.type:
-        return False
-    try:
-        kind.set_state(generator, stored["state"])
-    except ValueError:  # of another algorithm
-        return False
-    return True
-
-
-@functools.cache
-def _warn_of_lost(name: str) -> None:
-    _log.warning(
-        "%s is in the checkpoint, but cannot be restored: it is missing now, or of another kind. "
-        "The resumed run may draw other numbers than an uninterrupted one. Generators in "
-        "attributes of dataset, samplers, collator, model, optimizer and Trainer are restored, and "
-        "the `state_dict` of the first three if they have `load_state_dict`.",
-        name,
-    )
+    return restore_generator(owner, name, stored)
 
 
 @functools.cache

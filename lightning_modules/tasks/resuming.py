@@ -13,11 +13,10 @@ from torch import nn
 from ..checkpoints.folder_io import FolderReader
 from ..common.collectives import gather_objects
 from ..common.parameter_rules import plain_name
-from ..common.safe_serialization import from_plain, to_plain
-from ..common.seeding import capture_rng_state, restore_rng_state
+from ..common.safe_serialization import from_plain
 from ..common.torch_files import pack, unpack
 from ..data.epoch_loader import EpochLoader
-from ..data.stateful_parts import generator_states, restore_generators
+from ..data.generators import capture_generators, restore_generators
 from ..internals.lightning_import import (
     Callback,
     GradientAccumulationScheduler,
@@ -189,7 +188,8 @@ class ResumingCallback(Callback):
             _schedule_accumulation(trainer, loop_position.epoch)
         restore_position(trainer, loop_position, self._position, self._loader_states)
         if process_state.get("rng") is not None:
-            _restore_generators(trainer, process_state["rng"])
+            modules = _modules_by_name(trainer)
+            restore_generators(process_state["rng"], modules, distributed=trainer.world_size > 1)
 
         # Lightning's loops start at the position.
         if loop_position.done == 0:
@@ -362,17 +362,8 @@ def add_process_states(
 
 def _capture_generators(trainer: Trainer) -> dict[str, Any]:
     """Return the generators of this process, and those in attributes of the modules."""
-    state = capture_rng_state(trainer.world_size > 1)
-    own = generator_states(_modules_by_name(trainer))
-    if own:
-        state["own"] = to_plain(own)
-    return state
-
-
-def _restore_generators(trainer: Trainer, state: dict[str, Any]) -> None:
-    """Restore the result of `_capture_generators`, or the "rng" of another writer."""
-    restore_rng_state(state, trainer.world_size > 1)
-    restore_generators(from_plain(state.get("own", [])), _modules_by_name(trainer))
+    modules = _modules_by_name(trainer)
+    return capture_generators(modules, distributed=trainer.world_size > 1)
 
 
 def _modules_by_name(trainer: Trainer) -> dict[str, nn.Module]:

@@ -1,0 +1,194 @@
+"""The random generators that a training draws from: those of the process, and those in attributes.
+
+A generator in an attribute is one of torch, numpy or Python, such as `self.generator` of a sampler
+or of a module. Nothing inside of other attributes is looked at.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+
+from ..common.safe_serialization import from_plain, to_plain
+from ..common.seeding import capture_rng_state, restore_rng_state
+
+_log = logging.getLogger(__name__)
+
+_IN_ATTRIBUTES = "own"
+"""Under this name a state holds the generators in attributes; transformers ignores it."""
+
+_GLOBAL_GENERATORS = (
+    torch.default_generator,
+    random.random.__self__,
+    np.random.get_state.__self__,
+)
+"""The generators of the process, which `common.seeding` saves."""
+
+
+class _GeneratorKind(NamedTuple):
+    """A class of generators, and how its state is handled.
+
+    Attributes:
+        type: the class.
+        get_state: returns the state of a generator in plain values.
+        set_state: restores such a state.
+        make: returns a new generator that a state fits.
+    """
+
+    type: type
+    get_state: Callable[[Any], Any]
+    set_state: Callable[[Any, Any], None]
+    make: Callable[[Any], Any]
+
+
+def _get_torch_state(generator: torch.Generator) -> list[Any]:
+    return [str(generator.device), generator.get_state()]
+
+
+def _set_torch_state(generator: torch.Generator, state: list[Any]) -> None:
+    generator.set_state(state[1])
+
+
+def _make_torch_generator(state: list[Any]) -> torch.Generator:
+    return torch.Generator(state[0])
+
+
+def _get_numpy_state(generator: np.random.Generator) -> Any:
+    return generator.bit_generator.state
+
+
+def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
+    generator.bit_generator.state = state
+
+
+def _make_numpy_generator(state: dict[str, Any]) -> np.random.Generator:
+    algorithm = getattr(np.random, state["bit_generator"])
+    return np.random.Generator(algorithm())
+
+
+def _make_numpy_random_state(state: Any) -> np.random.RandomState:
+    return np.random.RandomState()
+
+
+def _make_python_random(state: Any) -> random.Random:
+    return random.Random()
+
+
+_GENERATOR_KINDS = {
+    "torch": _GeneratorKind(
+        torch.Generator, _get_torch_state, _set_torch_state, _make_torch_generator
+    ),
+    "numpy": _GeneratorKind(
+        np.random.Generator, _get_numpy_state, _set_numpy_state, _make_numpy_generator
+    ),
+    "numpy state": _GeneratorKind(
+        np.random.RandomState,
+        np.random.RandomState.get_state,
+        np.random.RandomState.set_state,
+        _make_numpy_random_state,
+    ),
+    "python": _GeneratorKind(
+        random.Random, random.Random.getstate, random.Random.setstate, _make_python_random
+    ),
+}
+"""Under these names the states of generators are in checkpoints."""
+
+_KIND_OF_TYPE = {kind.type: name for name, kind in _GENERATOR_KINDS.items()}
+
+
+def capture_generators(objects: Mapping[str, object], *, distributed: bool) -> dict[str, Any]:
+    """Return the states of the generators of this process, and of those in attributes of objects.
+
+    Args:
+        objects: by name; those of the script that may draw in a step, such as modules of a model.
+        distributed: several processes train, see `capture_rng_state`.
+
+    Returns:
+        plain values, which `restore_generators` restores.
+    """
+    state = capture_rng_state(distributed)
+    in_attributes: list[dict[str, Any]] = []
+    for object_name, owner in objects.items():
+        for name, generator_state in generators_of(owner):
+            entry = {"object": object_name, "attribute": name}
+            in_attributes.append({**entry, **generator_state})
+    if in_attributes:
+        state[_IN_ATTRIBUTES] = to_plain(in_attributes)
+    return state
+
+
+def restore_generators(
+    state: Mapping[str, Any], objects: Mapping[str, object], *, distributed: bool
+) -> None:
+    """Restore the result of `capture_generators`, or what transformers writes.
+
+    A generator in an attribute that is still None is made; one that has no counterpart is skipped
+    with a warning.
+
+    Args:
+        state: the result.
+        objects: the same ones, or others of the same names.
+        distributed: several processes train, see `capture_rng_state`.
+    """
+    restore_rng_state(state, distributed)
+    in_attributes: list[dict[str, Any]] = from_plain(state.get(_IN_ATTRIBUTES, []))
+    for stored in in_attributes:
+        owner = objects.get(stored["object"])
+        name = stored["attribute"]
+        if not restore_generator(owner, name, stored):
+            warn_of_lost(f"{stored['object']}.{name}")
+
+
+def generators_of(owner: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the attributes of an object that are generators, each with its kind and state."""
+    attributes: dict[str, Any] = getattr(owner, "__dict__", {})
+    for name, value in attributes.items():
+        kind = _KIND_OF_TYPE.get(cast("type[object]", type(value)))
+        # The generators of the process are saved for themselves.
+        if kind is None or any(value is generator for generator in _GLOBAL_GENERATORS):
+            continue
+        yield name, {"kind": kind, "state": _GENERATOR_KINDS[kind].get_state(value)}
+
+
+def restore_generator(owner: object, name: str, stored: Mapping[str, Any]) -> bool:
+    """Restore the generator in an attribute; return whether it has a counterpart there.
+
+    Args:
+        owner: the object.
+        name: of the attribute.
+        stored: its "kind" and "state", as `generators_of` yields them.
+    """
+    # A generator that its owner has not made yet, as it draws for the first time later.
+    attributes: dict[str, Any] = getattr(owner, "__dict__", {})
+    if name not in attributes:
+        return False
+    kind = _GENERATOR_KINDS[stored["kind"]]
+    if attributes[name] is None:
+        setattr(owner, name, kind.make(stored["state"]))
+
+    generator = getattr(owner, name)
+    if type(generator) is not kind.type:
+        return False
+    try:
+        kind.set_state(generator, stored["state"])
+    except ValueError:  # of another algorithm
+        return False
+    return True
+
+
+@functools.cache
+def warn_of_lost(name: str) -> None:
+    """Warn, once for each name, of a state that cannot be restored."""
+    _log.warning(
+        "%s is in the checkpoint, but cannot be restored: it is missing now, or of another kind. "
+        "The resumed run may draw other numbers than an uninterrupted one. Generators in "
+        "attributes of dataset, samplers, collator, model, optimizer and Trainer are restored, and "
+        "the `state_dict` of the first three if they have `load_state_dict`.",
+        name,
+    )
