@@ -44,14 +44,17 @@ def number_of(value: Any, *, accept_bool: bool = False) -> float | None:
         value = value.item()
     if isinstance(value, bool) and not accept_bool:
         return None
-    return value if isinstance(value, (int, float)) else None
+    if not isinstance(value, (int, float)):
+        return None
+    return value
 
 
 def _element_count(array: Any) -> object:
     """Return the number of elements of an array or a tensor; None if it has no such number."""
     # The attribute `size` of an array is a number, that of a tensor is a method.
-    numel = getattr(array, "numel", None)
-    return getattr(array, "size", None) if numel is None else numel()
+    if hasattr(array, "numel"):
+        return array.numel()
+    return getattr(array, "size", None)
 
 
 def numbers_in(log_history: Iterable[dict[str, Any]]) -> Iterator[tuple[float, dict[str, float]]]:
@@ -123,6 +126,8 @@ def add_to_logs(logs: dict[str, Any], state: TrainerState, values: dict[str, flo
     logs.update(values)
 
     # The history has a copy of the logs.
-    latest_entry = state.log_history[-1] if state.log_history else {}
+    if not state.log_history:
+        return
+    latest_entry = state.log_history[-1]
     if latest_entry.get("step") == state.global_step and "loss" in latest_entry:
         latest_entry.update(values)

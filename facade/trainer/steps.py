@@ -11,7 +11,7 @@ from torch import nn
 
 from ...lightning_modules.common.device_copies import to_device_without_waiting
 from ...lightning_modules.common.followed import followed
-from ...lightning_modules.common.nested import map_nested
+from ...lightning_modules.common.nested import map_nested, mapping_like, sequence_like
 from ...lightning_modules.data.lengths import is_table
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.inspection import loss_shifts_labels, shifts_smoothed_labels
@@ -87,14 +87,10 @@ def to_half(data: Any, dtype: torch.dtype) -> Any:
 def prepare_values(prepare: Callable[[Any], Any], data: Any) -> Any:
     """Return a batch whose values have gone through a function; what has no values is unchanged."""
     if isinstance(data, Mapping):
-        rebuild: Any = type(data)
-        return rebuild({name: prepare(value) for name, value in data.items()})
-    if not isinstance(data, (tuple, list)):
-        return data
-    values = [prepare(value) for value in data]
-    if hasattr(data, "_fields"):
-        return type(data)(*values)
-    return type(data)(values)
+        return mapping_like(data, {name: prepare(value) for name, value in data.items()})
+    if isinstance(data, (tuple, list)):
+        return sequence_like(data, [prepare(value) for value in data])
+    return data
 
 
 def require_batch(trainer: Trainer, inputs: Any) -> None:

@@ -227,16 +227,19 @@ def takes_by_position(function: Any, count: int) -> bool:
     Overrides may call their parameters as they like.
     """
     most = _most_by_position(getattr(function, "__func__", function))
+    if most is None:
+        return True
+    # The function of a method takes the object itself, too.
     if hasattr(function, "__func__"):
-        count += 1  # self
-    return most is None or most >= count
+        most -= 1
+    return most >= count
 
 
 @functools.lru_cache(maxsize=64)
 def _most_by_position(function: Any) -> int | None:
     """Return how many arguments a function takes by position; None for any number.
 
-    Cached, since every step calls it.
+    Cached, since every epoch and every log call it.
     """
     parameters = inspect.signature(function).parameters.values()
     kinds = [parameter.kind for parameter in parameters]

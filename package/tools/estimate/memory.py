@@ -95,13 +95,17 @@ def _gathered_bytes(job: Job) -> float:
     """Return the bytes of what attention gathers of shared sequences, in one layer."""
     if job.cp > 1:
         return key_value_bytes(job)
-    return exchanged_bytes(job) if job.sp > 1 else 0.0
+    if job.sp > 1:
+        return exchanged_bytes(job)
+    return 0.0
 
 
 def key_value_bytes(job: Job) -> float:
     """Return the bytes of the keys and values of a layer, of whole sequences in a micro-batch."""
-    numbers = 2 * job.model.kv_heads * job.model.head_size / job.tp
-    return job.number_format.compute * job.parts * job.own_tokens * numbers
+    keys_and_values = 2 * job.model.kv_heads * job.model.head_size
+    numbers_of_token = keys_and_values / job.tp
+    tokens = job.parts * job.own_tokens
+    return job.number_format.compute * tokens * numbers_of_token
 
 
 def exchanged_bytes(job: Job) -> float:
@@ -110,12 +114,16 @@ def exchanged_bytes(job: Job) -> float:
     These are the queries, keys, values and outputs of its tokens.
     """
     model = job.model
-    # Of fewer heads of keys and values than devices each device gets copies.
     kv_heads = model.kv_heads
-    if kv_heads // job.tp % job.sp:
+
+    # Heads of keys and values that cannot be divided among the devices are copied.
+    kv_heads_of_device = kv_heads // job.tp
+    if kv_heads_of_device % job.sp != 0:
         kv_heads = model.heads
-    numbers = 2 * (model.heads + kv_heads) * model.head_size / job.tp
-    return job.number_format.compute * job.own_tokens * numbers
+    queries_and_outputs = 2 * model.heads * model.head_size
+    keys_and_values = 2 * kv_heads * model.head_size
+    numbers_of_token = (queries_and_outputs + keys_and_values) / job.tp
+    return job.number_format.compute * job.own_tokens * numbers_of_token
 
 
 def activation_bytes(job: Job) -> float:

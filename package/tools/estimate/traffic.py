@@ -115,15 +115,20 @@ def _context_parallel(job: Job) -> list[Collective]:
 
     The backward pass gathers them again, and sends their gradients back.
     """
-    layers = job.accumulation * job.model.layers * key_value_bytes(job)
+    layers = job.accumulation * job.model.layers
+    size = layers * key_value_bytes(job)
+    passes = _forward_passes(job) + 1
     gathered = Collective(
         kind="all-gather",
         what="keys and values",
-        bytes=(_forward_passes(job) + 1) * layers,
+        bytes=passes * size,
         group=job.cp,
     )
     gradients = Collective(
-        kind="reduce-scatter", what="their gradients", bytes=layers, group=job.cp
+        kind="reduce-scatter",
+        what="their gradients",
+        bytes=size,
+        group=job.cp,
     )
     return [gathered, gradients]
 
@@ -135,10 +140,18 @@ def _sequence_parallel(job: Job) -> Collective:
     Ulysses", arXiv:2309.14509, section 3.1. The backward pass reverses them.
     """
     passes = _forward_passes(job) + 1
-    size = job.accumulation * job.model.layers * passes * exchanged_bytes(job)
-    return Collective(kind="all-to-all", what="heads", bytes=size, group=job.sp)
+    layers = job.accumulation * job.model.layers
+    size = layers * passes * exchanged_bytes(job)
+    return Collective(
+        kind="all-to-all",
+        what="heads",
+        bytes=size,
+        group=job.sp,
+    )
 
 
 def _forward_passes(job: Job) -> int:
     """Return how often the forward pass of a layer runs: twice with checkpointing."""
-    return 2 if job.checkpointing else 1
+    if job.checkpointing:
+        return 2
+    return 1
