@@ -90,7 +90,7 @@ class NaNGuardCallback(TrainerCallback):
         # The last losses that were no spikes.
         window_size = 0 if spikes is None else spikes.running_mean.window
         self._usual_losses: deque[float] = deque(maxlen=window_size)
-        self._has_loaded_losses = False
+        self._has_loaded_state = False
 
         # The losses of the micro-batches of the current step, recorded by a forward hook.
         self._losses: list[torch.Tensor] = []
@@ -114,12 +114,12 @@ class NaNGuardCallback(TrainerCallback):
         if self.action == "go_back":
             _require_checkpoints(args)
 
-        # The window of losses continues in a resumed training.
+        # The window of losses and the skips in a row continue in a resumed training.
         self.skipped = []
-        self._consecutive_skips = 0
-        if not self._has_loaded_losses:
+        if not self._has_loaded_state:
+            self._consecutive_skips = 0
             self._usual_losses.clear()
-        self._has_loaded_losses = False
+        self._has_loaded_state = False
 
         # Hooks of a compiled model would be compiled too: there only the gradients are checked.
         if model is None:
@@ -219,15 +219,20 @@ class NaNGuardCallback(TrainerCallback):
         self._remove_hook()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses in the window of `spikes`; nothing without it."""
-        if not self._usual_losses:
-            return {}
-        return {"usual": list(self._usual_losses)}
+        """Return the losses in the window of `spikes`, and the skips in a row; {} without both."""
+        state: dict[str, Any] = {}
+        if self._usual_losses:
+            state["usual"] = list(self._usual_losses)
+        if self._consecutive_skips > 0:
+            state["consecutive_skips"] = self._consecutive_skips
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the losses of a checkpoint."""
-        self._usual_losses.extend(state_dict["usual"])
-        self._has_loaded_losses = True
+        """Load the state of a checkpoint."""
+        self._usual_losses.clear()
+        self._usual_losses.extend(state_dict.get("usual", ()))
+        self._consecutive_skips = state_dict.get("consecutive_skips", 0)
+        self._has_loaded_state = True
 
     def _is_spike(self, loss: float) -> bool:
         """Return whether a loss is a spike by the settings of `spikes`.
@@ -258,7 +263,8 @@ class NaNGuardCallback(TrainerCallback):
 
         # "skip" and "go_back" continue, up to `patience` steps in a row.
         continues = self.action != "stop"
-        if continues and self._consecutive_skips == self.patience:
+        patience_is_over = self.patience is not None and self._consecutive_skips >= self.patience
+        if continues and patience_is_over:
             continues = False
             message += (
                 f" {self.patience} steps in a row were bad, the limit of patience={self.patience}."

@@ -166,6 +166,26 @@ def test_patience_counts_steps_in_a_row(tmp_path, caplog):
     assert endless.skipped == list(range(1, 9))
 
 
+@pytest.mark.parametrize("checkpoint", [4, 5])
+def test_patience_counts_the_steps_before_a_resumption(tmp_path, checkpoint):
+    """Steps 4 to 6 are bad: the third in a row ends the training, wherever it was resumed."""
+    saving = {"save_strategy": "steps", "save_steps": 1}
+    data = samples(bad=(6, 8, 10))
+    make(tmp_path, data, NaNGuardCallback("skip", patience=3), **saving).train()
+    resumed = make(tmp_path, data, NaNGuardCallback("skip", patience=3), **saving)
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{checkpoint}"))
+    assert resumed.state.global_step == 6
+
+
+def test_patience_counts_again_in_another_training(tmp_path):
+    guard = NaNGuardCallback("skip", patience=3)
+    trainer = make(tmp_path, samples(bad=(12, 14)), guard)
+    trainer.train()
+    assert guard.skipped == [7, 8]
+    trainer.train()
+    assert guard.skipped == [7, 8]
+
+
 def test_names_of_the_gradients_where_clipping_has_not_spread_them(tmp_path, caplog):
     """And a loss that is a number, with gradients that are none: the derivative of a root at
     zero.
