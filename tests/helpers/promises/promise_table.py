@@ -41,6 +41,7 @@ SAVED = "tests/facade/checkpointing/test_saved_by_class.py::"
 ADAPTERS = "tests/parity/test_adapters.py::"
 LOADERS = "tests/lightning_modules/data/test_loaders.py::"
 FAILED = "tests/ddp/test_faults.py::"
+IGNORED = "tests/parity/test_ignored_by_the_reference.py::"
 OBJECTS = "tests/parity/test_user_objects.py::"
 
 ONE_BATCH = {
@@ -130,6 +131,28 @@ PROMISES: dict[str, Promise] = {
     "`num_parameters` of a transformers model": Promise(
         {"head of transformers": OBJECTS + "test_every_object_is_called_as_in_the_reference"},
         others="Other models have no such method.",
+    ),
+    "with `group_by_length` the column": Promise(
+        {
+            "own module": IGNORED
+            + "test_length_column_that_the_model_does_not_take_groups_samples_of_ours"
+        },
+        others="Lengths are those of the dataset, and streams have none.",
+    ),
+    "after a training, a loader of your own": Promise(
+        {
+            "override": IGNORED
+            + "test_own_evaluation_loader_keeps_its_rows_after_a_training_in_ours"
+        },
+        others="Only overrides return such loaders, whatever is evaluated.",
+    ),
+    "`trainer.model = other` after construction": Promise(
+        {"own module": IGNORED + "test_model_that_is_set_after_construction_is_trained_by_ours"},
+        others="The attribute is read, whatever it holds.",
+    ),
+    "an override of `create_optimizer_and_scheduler`": Promise(
+        {"override": IGNORED + "test_override_of_create_optimizer_and_scheduler_is_called_by_ours"},
+        others="It is a method of the Trainer.",
     ),
     "with `group_by_length` every sample is read": Promise(
         {"own module": OBJECTS + "test_lengths_of_datasets_are_asked_as_in_the_reference"},
