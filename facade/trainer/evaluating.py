@@ -17,6 +17,7 @@ from ..evaluation.out_of_memory_advice import evaluating
 from ..evaluation.results import EvalLoopOutput
 from ..evaluation.sets import aggregate, metrics_of
 from .steps import cast_for_evaluation
+from .tracebacks import ShortTraceback
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -124,7 +125,7 @@ def _run_lightning(
         loop = lightning_trainer.validate
         if test:
             loop = lightning_trainer.test
-        with running(trainer, lightning_trainer, module):
+        with ShortTraceback(), running(trainer, lightning_trainer, module):
             loop(
                 module,
                 lightning_internals.combined(evaluation.feed, training=False),

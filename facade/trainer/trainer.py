@@ -92,6 +92,7 @@ from .meters import ParameterCounter, RunningLoss, RunningLossAttribute, TokenCo
 from .model_preparation import ModelPreparation
 from .overrides import is_own
 from .step_items import equal_part
+from .tracebacks import ShortTraceback
 from .training_mode import TrainingMode
 from .training_run import TrainingRun, save_or_warn
 
@@ -777,6 +778,7 @@ class Trainer:
                 `checkpoint_on_signals`.
         """
         with (
+            ShortTraceback(),
             self._signals.until_the_end(),
             self._hub.hide_progress_bars(),
             name_first_error(),

@@ -24,7 +24,7 @@ _ENDED = f"{_KEY}/ended"
 """Key of the first error that ended a process, also outside of a training."""
 _LONGEST_TEXT = 300
 FULL_TRACEBACK = "LIGHTRAINER_TRACEBACK"
-"""Environment variable; `full` prints the traceback of each process."""
+"""Environment variable; `full` leaves tracebacks unchanged."""
 
 
 class OtherProcessError(RuntimeError):

@@ -21,6 +21,7 @@ KINDS = (
 )
 
 ROWS = "tests/promises/test_rows.py::"
+SAID = "tests/facade/trainer/test_what_a_run_says.py::"
 USER_CODE = "tests/promises/test_user_code.py::test_window_is_one_batch"
 BY_TWO = "tests/promises/test_user_code.py::test_window_is_one_batch_in_two_processes"
 LIGHTNING = "tests/promises/test_lightning_accumulation.py::test_window_is_one_batch"
@@ -157,9 +158,12 @@ PROMISES: dict[str, Promise] = {
         {"own module": OBJECTS + "test_lengths_of_datasets_are_asked_as_in_the_reference"},
         others="Lengths are those of the dataset, and streams have none.",
     ),
-    "each of several processes prints the traceback of an error": Promise(
-        {"two processes": FAILED + "test_the_others_end_and_name_the_first_error"},
-        others="A single process prints its own traceback, whatever failed.",
+    "an error in a training has the frames of all loops": Promise(
+        {
+            "own module": SAID + "test_a_traceback_of_an_own_error_has_no_frames_of_loops",
+            "two processes": FAILED + "test_the_others_end_and_name_the_first_error",
+        },
+        others="The frames that are left out are those of the loops, whatever they call.",
     ),
     "a label that is out of range ends in an assert": Promise(
         {
