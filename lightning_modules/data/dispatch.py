@@ -5,19 +5,20 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..common.collectives import transport_device
-from ..common.nested import find_batch_size, leaves, map_nested, mapping_like
+from ..common.nested import find_batch_size, mapping_like
 from .epoch_loader import EpochLoader
 
 Round = tuple[list[Any], int]
 """The batches of all processes, and their number of samples without padding."""
+
+_NO_ROUND: Round = ([], 0)
+"""Stands for a round after the last one."""
 
 
 class DispatchLoader(EpochLoader):
@@ -186,28 +187,6 @@ def _is_list_of_samples(value: Any) -> bool:
     return isinstance(value, list) and find_batch_size(value) is None
 
 
-@dataclass(frozen=True)
-class _TensorOutline:
-    """Placeholder for a tensor in a batch whose tensors are sent separately."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-
-    def receive(self, device: torch.device) -> torch.Tensor:
-        """Return the tensor, which process 0 sends next."""
-        tensor = torch.empty(self.shape, dtype=self.dtype, device=device)
-        if tensor.numel():
-            dist.recv(tensor, src=0)
-        return tensor
-
-
-def _outline(leaf: Any) -> Any:
-    """Return the outline of a tensor; other values as they are."""
-    if isinstance(leaf, torch.Tensor):
-        return _TensorOutline(leaf.shape, leaf.dtype)
-    return leaf
-
-
 def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int] | None:
     """Exchange the next round.
 
@@ -217,47 +196,26 @@ def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int
     Raises:
         RuntimeError: process 0 could not read the data. There the error itself is raised.
     """
+    # An error while reading or pickling is sent, too, so that the others do not wait for a batch.
+    messages: list[bytes | str | None] = [None] * dist.get_world_size()
+    failure: Exception | None = None
     if rank == 0:
-        return _send(rounds, copies)
-    message: list[Any] = [None]
-    dist.broadcast_object_list(message, src=0)
-    content = message[0]
-    if isinstance(content, str):
-        raise RuntimeError(f"dispatch_batches=True: process 0 could not read the data: {content}")
-    if content is None:
+        try:
+            batches, samples_in_round = next(rounds, _NO_ROUND)
+            for index, batch in enumerate(batches):
+                content = pickle.dumps((batch, samples_in_round))
+                messages[index * copies : (index + 1) * copies] = [content] * copies
+        except Exception as error:
+            failure = error
+            messages = [f"{type(error).__name__}: {error}"] * len(messages)
+
+    received: list[Any] = [None]
+    dist.scatter_object_list(received, messages, src=0)
+    if failure is not None:
+        raise failure
+    message = received[0]
+    if isinstance(message, str):
+        raise RuntimeError(f"dispatch_batches=True: process 0 could not read the data: {message}")
+    if message is None:
         return None
-
-    # The outlines of all batches come first, then the tensors of this process.
-    outlines, samples_in_round = pickle.loads(content)
-    device = transport_device()
-
-    def receive(leaf: Any) -> Any:
-        return leaf.receive(device) if isinstance(leaf, _TensorOutline) else leaf
-
-    batch = map_nested(receive, outlines[rank // copies])
-    return batch, samples_in_round
-
-
-def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:
-    """Send the next round to all other processes; return what `_exchange` returns."""
-    # An error while reading is sent, too, so that the others do not wait for a batch.
-    no_round: Round = ([], 0)
-    content = None
-    try:
-        batches, samples_in_round = next(rounds, no_round)
-        if batches:
-            outlines = [map_nested(_outline, batch) for batch in batches]
-            content = pickle.dumps((outlines, samples_in_round))
-    except Exception as error:
-        dist.broadcast_object_list([f"{type(error).__name__}: {error}"], src=0)
-        raise
-    dist.broadcast_object_list([content], src=0)
-    if not batches:
-        return None
-
-    device = transport_device()
-    for rank in range(1, len(batches) * copies):
-        for leaf in leaves(batches[rank // copies]):
-            if isinstance(leaf, torch.Tensor) and leaf.numel():
-                dist.send(leaf.to(device).contiguous(), dst=rank)
-    return batches[0], samples_in_round
+    return pickle.loads(message)
