@@ -16,9 +16,10 @@ from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks
 
 if TYPE_CHECKING:
     from .. import Trainer
+    from ..arguments.training_arguments import TrainingArguments
 
 
-def consists_of_metrics(compute_metrics: Any) -> bool:
+def consists_of_metrics(compute_metrics: object) -> bool:
     """Return whether `compute_metrics` is made of torchmetrics objects, without importing
     torchmetrics.
 
@@ -32,7 +33,7 @@ def consists_of_metrics(compute_metrics: Any) -> bool:
     )
 
 
-def metrics_type_problem(compute_metrics: Any) -> str | None:
+def metrics_type_problem(compute_metrics: object) -> str | None:
     """Return the problem with the type of `compute_metrics`, or None."""
     if consists_of_metrics(compute_metrics):
         return _problem(compute_metrics, TypeError)
@@ -44,7 +45,7 @@ def metrics_type_problem(compute_metrics: Any) -> str | None:
     return f"compute_metrics must be callable, or made of torchmetrics objects, but is {found}."
 
 
-def metrics_value_problem(args: Any, compute_metrics: Any) -> str | None:
+def metrics_value_problem(args: TrainingArguments, compute_metrics: object) -> str | None:
     """Return the conflict within torchmetrics objects, or between them and the arguments, or
     None.
     """
@@ -62,7 +63,7 @@ def metrics_value_problem(args: Any, compute_metrics: Any) -> str | None:
     return _problem(compute_metrics, ValueError)
 
 
-def _problem(compute_metrics: Any, kind: type[Exception]) -> str | None:
+def _problem(compute_metrics: object, kind: type[Exception]) -> str | None:
     from ...lightning_modules.evaluation.metrics import as_batch_metrics
 
     try:
@@ -93,7 +94,7 @@ class LiveMetrics:
         self.shift = predicts_next_token(base_of_adapter(trainer.model))
         self.updated = False
 
-    def update(self, loss: Any, batch: Any, logits: Any, labels: Any) -> None:
+    def update(self, loss: object, batch: object, logits: object, labels: object) -> None:
         """Count the samples of this process.
 
         Args:

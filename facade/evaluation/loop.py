@@ -206,7 +206,7 @@ class Evaluation:
             self._to_host()
         return outputs
 
-    def _keep(self, inputs: Any, logits: Any, labels: Any) -> None:
+    def _keep(self, inputs: object, logits: object, labels: object) -> None:
         if inputs is not None:
             self.inputs.add(inputs)
         if logits is not None:
@@ -288,7 +288,7 @@ class Evaluation:
         self.losses.add(losses)
         return losses
 
-    def _gathered(self, inputs: Any, logits: Any, labels: Any) -> tuple[Any, Any, Any]:
+    def _gathered(self, inputs: object, logits: object, labels: object) -> tuple[Any, Any, Any]:
         """Gather inputs, predictions and labels of all processes in the order of samples."""
         trainer = self.trainer
         gather: Callable[[Any], Any] = trainer.gather_function
@@ -311,19 +311,19 @@ class Evaluation:
             labels = gather(labels)
         return inputs, logits, labels
 
-    def _padded(self, value: Any) -> Any:
+    def _padded(self, value: object) -> Any:
         """Pad the second dimension to the longest of all processes."""
         if value is None:
             return None
         return self.trainer.accelerator.pad_across_processes(value, dim=1, pad_index=-100)
 
-    def _preprocessed(self, logits: Any, labels: Any) -> Any:
+    def _preprocessed(self, logits: object, labels: object) -> Any:
         preprocess = self.trainer.preprocess_logits_for_metrics
         if logits is None or preprocess is None:
             return logits
         return preprocess(logits, labels)
 
-    def _update_metrics(self, loss: Any, batch: Any, logits: Any, labels: Any) -> None:
+    def _update_metrics(self, loss: object, batch: object, logits: object, labels: object) -> None:
         """Call `compute_metrics` with one batch (`batch_eval_metrics`)."""
         compute = self.trainer.compute_metrics
         if compute is None or logits is None or labels is None:
@@ -334,7 +334,7 @@ class Evaluation:
         )
 
     def _prediction(
-        self, predictions: Any, labels: Any, inputs: Any, losses: Any
+        self, predictions: object, labels: object, inputs: object, losses: object
     ) -> EvalPrediction:
         """Return the argument of `compute_metrics`, without what it did not ask for."""
         included = self.trainer.args.include_for_metrics
@@ -358,7 +358,7 @@ class Evaluation:
         return count or self.seen
 
 
-def _keys_of(batch: Any) -> list[str] | None:
+def _keys_of(batch: object) -> list[str] | None:
     if isinstance(batch, Mapping):
         return list(batch)
     return None
@@ -392,6 +392,6 @@ def _mean(losses: Any, skip_not_finite: bool) -> float:
     return losses.mean().item()
 
 
-def _samples(trainer: Trainer, batch: Any) -> int:
+def _samples(trainer: Trainer, batch: object) -> int:
     """Count the samples of a batch, except those that repeat earlier ones to fill it up."""
     return samples_that_count(trainer, find_batch_size(batch) or 1)

@@ -77,7 +77,7 @@ class EvaluationModule(FastModule):
             if module not in of_model:
                 module.training = False
 
-    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+    def validation_step(self, batch: object, batch_idx: int) -> Any:
         """Run one batch; return loss, predictions and labels as outputs for Lightning callbacks."""
         evaluation = self.evaluation
         assert evaluation is not None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...lightning_modules.training.out_of_memory import explain, is_out_of_memory, shapes_of
 
+if TYPE_CHECKING:
+    from ..arguments.training_arguments import TrainingArguments
 
-def advice_for_training(args: Any, inputs: Any = None) -> str:
+
+def advice_for_training(args: TrainingArguments, inputs: object = None) -> str:
     """Return the note for a training step.
 
     Args:
@@ -32,7 +35,7 @@ def advice_for_training(args: Any, inputs: Any = None) -> str:
     )
 
 
-def advice_for_evaluation(args: Any, inputs: Any = None) -> str:
+def advice_for_evaluation(args: TrainingArguments, inputs: object = None) -> str:
     """Return the note for an evaluation; `auto_find_batch_size` does not change its batches."""
     batch = ""
     if inputs is not None:
@@ -47,7 +50,7 @@ def advice_for_evaluation(args: Any, inputs: Any = None) -> str:
 
 
 @contextlib.contextmanager
-def evaluating(args: Any) -> Iterator[None]:
+def evaluating(args: TrainingArguments) -> Iterator[None]:
     """Mark memory errors of the block as those of an evaluation, and add the advice if missing."""
     try:
         yield

@@ -13,6 +13,7 @@ from ...lightning_modules.common.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from .. import Trainer
+    from ..arguments.training_arguments import TrainingArguments
 
 _NO_METRICS = (
     "runtime",
@@ -25,7 +26,7 @@ _NO_METRICS = (
 )
 
 
-def metrics_of_sets(compute_metrics: Any, sets: Any) -> dict[Any, Any]:
+def metrics_of_sets(compute_metrics: object, sets: object) -> dict[Any, Any]:
     """Return `compute_metrics` by set if it is a dict by the names of sets.
 
     Otherwise it is for all sets, and returned under the name "".
@@ -38,7 +39,7 @@ def metrics_of_sets(compute_metrics: Any, sets: Any) -> dict[Any, Any]:
 
 
 @contextmanager
-def metrics_of(trainer: Trainer, name: Any) -> Iterator[None]:
+def metrics_of(trainer: Trainer, name: object) -> Iterator[None]:
     """Set `trainer.compute_metrics` to that of one set within the block.
 
     One that is for all sets is left as it is.
@@ -53,7 +54,7 @@ def metrics_of(trainer: Trainer, name: Any) -> Iterator[None]:
         trainer.compute_metrics = compute_metrics
 
 
-def sets_problem(args: Any, compute_metrics: Any, sets: Any) -> str | None:
+def sets_problem(args: TrainingArguments, compute_metrics: object, sets: object) -> str | None:
     """Return what is wrong with the names of sets, or None.
 
     `eval_aggregate` and `compute_metrics` refer to these names.
@@ -86,7 +87,7 @@ def sets_problem(args: Any, compute_metrics: Any, sets: Any) -> str | None:
     )
 
 
-def _takes_one_argument(value: Any) -> bool:
+def _takes_one_argument(value: object) -> bool:
     return inspect.isfunction(value) and len(inspect.signature(value).parameters) < 2
 
 

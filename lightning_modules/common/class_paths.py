@@ -53,7 +53,7 @@ def build_described(
     return value
 
 
-def resolve(path: Any, argument: str) -> Any:
+def resolve(path: object, argument: str) -> Any:
     """Return the class, or the method of one, that a dotted path names.
 
     Raises:

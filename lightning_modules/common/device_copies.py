@@ -21,7 +21,7 @@ def to_device_without_waiting(tensor: torch.Tensor, device: torch.device) -> tor
     return page_locked.to(device, non_blocking=True)
 
 
-def to_host(data: Any) -> Any:
+def to_host(data: object) -> Any:
     """Copy tensors, however nested, to the memory of the host.
 
     It waits once for each device that has some.
@@ -40,13 +40,13 @@ def to_host(data: Any) -> Any:
         detached = largest.detach()
         copies[id(largest)] = detached.cpu()
 
-    def copied(leaf: Any) -> Any:
+    def copied(leaf: object) -> Any:
         return copies.get(id(leaf), leaf)
 
     return map_nested(copied, data)
 
 
-def _tensors_by_device(data: Any) -> Iterable[list[torch.Tensor]]:
+def _tensors_by_device(data: object) -> Iterable[list[torch.Tensor]]:
     """Return the tensors in nested data that are not on the CPU, those of each device together."""
     by_device: dict[torch.device, list[torch.Tensor]] = {}
     for leaf in leaves(data):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor.placement_types import Placement
 
 
-def is_dtensor(value: Any) -> bool:
+def is_dtensor(value: object) -> bool:
     """Return whether a value is a DTensor."""
     # By its attribute, since the import of torch.distributed.tensor is slow.
     return isinstance(value, torch.Tensor) and hasattr(value, "full_tensor")
@@ -32,7 +32,7 @@ def local_part(value: Any) -> Any:
     return value
 
 
-def shard_like(value: Any, like: Any) -> Any:
+def shard_like(value: object, like: Any) -> Any:
     """Shard a whole tensor as `like`; return a value of another shape unchanged.
 
     Every process has the whole tensor, so that nothing is communicated.

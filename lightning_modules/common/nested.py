@@ -52,7 +52,7 @@ def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     return mapping
 
 
-def sequence_like(original: Any, parts: Iterable[Any]) -> Any:
+def sequence_like(original: object, parts: Iterable[Any]) -> Any:
     """Return the parts in a list or (named) tuple of the class of `original`."""
     sequence_class: Any = type(original)
     if hasattr(sequence_class, "_fields"):
@@ -60,7 +60,7 @@ def sequence_like(original: Any, parts: Iterable[Any]) -> Any:
     return sequence_class(parts)
 
 
-def leaves(value: Any) -> Iterator[Any]:
+def leaves(value: object) -> Iterator[Any]:
     """Yield every leaf of nested lists, tuples and mappings."""
     if isinstance(value, Mapping):
         value = list(value.values())
@@ -74,7 +74,7 @@ def leaves(value: Any) -> Iterator[Any]:
 _LEAVES = (torch.Tensor, int, float, str, bool, type(None))
 
 
-def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
+def map_nested(function: Callable[[Any], Any], value: object) -> Any:
     """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
     # The usual leaves first: they are found faster than a mapping is ruled out.
     if type(value) in _LEAVES:
@@ -90,7 +90,7 @@ def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def to_device(batch: Any, device: torch.device, non_blocking: bool) -> Any:
+def to_device(batch: object, device: torch.device, non_blocking: bool) -> Any:
     """Move a batch to a device.
 
     These are its tensors, however nested, and other objects with a method `to`, such as graphs.
@@ -127,7 +127,7 @@ def nested_detach(tensors: Any) -> Any:
     return map_nested(_detached, tensors)
 
 
-def _detached(leaf: Any) -> Any:
+def _detached(leaf: object) -> Any:
     if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
         return leaf.detach()
     return leaf
@@ -147,7 +147,7 @@ def nested_numpify(tensors: Any) -> Any:
     return map_nested(to_numpy, tensors)
 
 
-def to_numpy(leaf: Any) -> Any:
+def to_numpy(leaf: object) -> Any:
     """Return a tensor as an array, bfloat16 as float32; return other values unchanged."""
     if not isinstance(leaf, torch.Tensor):
         return leaf

@@ -42,7 +42,7 @@ class SecretThing:
         return f"<hidden {self.kind}>"
 
 
-def secret(value: Any) -> Any:
+def secret(value: object) -> Any:
     """Wrap a value so that its `repr` does not show it.
 
     None, True and False are returned unchanged.
@@ -93,7 +93,7 @@ def redacted(text: str) -> str:
     return _HUB_TOKEN.sub(HIDDEN, text)
 
 
-def strip_token(error: BaseException, token: Any = None) -> None:
+def strip_token(error: BaseException, token: object = None) -> None:
     """Remove a token from the texts of an error and of its causes, and drop their frames.
 
     The frames of an HTTP client hold its headers.
@@ -152,7 +152,7 @@ def option_names(words: Sequence[str]) -> str:
     return text
 
 
-def _wrap_token(name: str, value: Any) -> Any:
+def _wrap_token(name: str, value: object) -> Any:
     if not isinstance(value, str):
         return secret(value) if name in _HUB_NAMES else value
     is_secret = is_secret_name(name) or _HUB_TOKEN.search(value) is not None

@@ -78,7 +78,7 @@ def plain_entries(values: Mapping[str, Any]) -> dict[str, Any]:
     return written
 
 
-def from_plain(written: Any) -> Any:
+def from_plain(written: object) -> Any:
     """Restore the result of `to_plain`.
 
     No class is imported. A subclass of dict, list or tuple that the program has imported itself is

@@ -84,7 +84,7 @@ def require_numbers(owner: str, arguments: Mapping[str, Any]) -> None:
 _NOT_A_NUMBER = "must be a number"
 
 
-def _fault(name: str, value: Any) -> str | None:
+def _fault(name: str, value: object) -> str | None:
     """Return the error in the value of an argument, or None."""
     if name not in _AT_LEAST_0 and name not in _ABOVE_0:
         return None

@@ -25,7 +25,7 @@ _PROBE_SIZE = 1 << 20
 """Bytes written to find out why a disk refuses; fewer may fit into the last block of a file."""
 
 
-def save_torch(obj: Any, path: StrPath) -> None:
+def save_torch(obj: object, path: StrPath) -> None:
     """As `torch.save`, but a failed write is an `OSError` that names the file.
 
     Args:
@@ -142,7 +142,7 @@ def require_known_objects(path: StrPath, allowed_names: Collection[str] = ()) ->
         )
 
 
-def describe_value(value: Any) -> str:
+def describe_value(value: object) -> str:
     """Return shape and dtype of a tensor, or the class of another value, in words."""
     import torch
 
@@ -151,7 +151,7 @@ def describe_value(value: Any) -> str:
     return f"a tensor of shape {tuple(value.shape)} and {str(value.dtype).removeprefix('torch.')}"
 
 
-def torch_bytes(obj: Any) -> bytes:
+def torch_bytes(obj: object) -> bytes:
     """Return the bytes that `save_torch` writes."""
     import torch
 
@@ -160,7 +160,7 @@ def torch_bytes(obj: Any) -> bytes:
     return buffer.getvalue()
 
 
-def pack(obj: Any) -> torch.Tensor:
+def pack(obj: object) -> torch.Tensor:
     """As `save_torch`, but into a tensor of bytes, for files from which only tensors are read."""
     import torch
 
@@ -239,7 +239,7 @@ def _numpy_globals() -> list[Any]:
     return allowed
 
 
-def on_host(values: Any) -> Any:
+def on_host(values: object) -> Any:
     """Return nested values with tensors of torch_xla copied to main memory.
 
     Without torch_xla the values themselves are returned.
@@ -271,7 +271,7 @@ def state_on_host(model: nn.Module) -> dict[str, Any] | None:
     return state
 
 
-def _copied(leaf: Any) -> Any:
+def _copied(leaf: object) -> Any:
     import torch
 
     if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":

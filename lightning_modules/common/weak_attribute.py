@@ -28,7 +28,7 @@ class WeakAttribute(Generic[T]):
     @overload
     def __get__(self, instance: object, owner: type) -> T: ...
 
-    def __get__(self, instance: Any, owner: type) -> Any:
+    def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
         reference: weakref.ref[Any] = instance.__dict__[self._key]
@@ -39,5 +39,5 @@ class WeakAttribute(Generic[T]):
             )
         return value
 
-    def __set__(self, instance: Any, value: T) -> None:
+    def __set__(self, instance: object, value: T) -> None:
         instance.__dict__[self._key] = weakref.ref(value)

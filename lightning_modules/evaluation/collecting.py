@@ -55,7 +55,7 @@ class BatchCollector:
         self._separate: list[Any] = []
         """Batches in the host's memory, if they are not to be joined."""
 
-    def add(self, batch: Any) -> None:
+    def add(self, batch: object) -> None:
         """Keep a batch, on its device."""
         # The most frequent case first: one more tensor of the host.
         is_host_tensor = type(batch) is torch.Tensor and batch.is_cpu
@@ -77,7 +77,7 @@ class BatchCollector:
         self._on_device = deque()
         return waiting
 
-    def keep_on_host(self, batch: Any) -> None:
+    def keep_on_host(self, batch: object) -> None:
         """Keep a batch that `take_waiting` returned, and that was moved to the host's memory."""
         batch = nested_numpify(batch)
         if self.concatenate:
@@ -85,7 +85,7 @@ class BatchCollector:
         else:
             self._separate.append(batch)
 
-    def _write(self, batch: Any) -> None:
+    def _write(self, batch: object) -> None:
         if self._joined is None:
             self._joined = growing(batch, self.rows)
         else:
@@ -184,7 +184,7 @@ class LossCollector:
         return repeated
 
 
-def _is_on_host(value: Any) -> bool:
+def _is_on_host(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return value.is_cpu
     return all(leaf.is_cpu for leaf in leaves(value) if isinstance(leaf, torch.Tensor))

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,7 +81,7 @@ def input_kind(metric: torch.nn.Module) -> InputKind:
     return InputKind(family, by_sample)
 
 
-def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
+def metric_inputs(kind: InputKind, predictions: object, labels: object) -> tuple[Tensor, Tensor]:
     """Return predictions and labels as the metrics of this kind expect them.
 
     They have no rows if no label counts.
@@ -123,7 +123,7 @@ def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tenso
     return _probabilities(kind, rows, 1), labels
 
 
-def shifted(predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
+def shifted(predictions: object, labels: object) -> tuple[Tensor, Tensor]:
     """Return predictions at each position, and the label at the next one.
 
     This is for models whose labels are their inputs.
@@ -172,7 +172,7 @@ def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:
     )
 
 
-def _logits(predictions: Any) -> Tensor:
+def _logits(predictions: object) -> Tensor:
     while isinstance(predictions, (tuple, list, Mapping)) and len(predictions):
         if isinstance(predictions, Mapping):
             predictions = list(predictions.values())
@@ -184,7 +184,7 @@ def _logits(predictions: Any) -> Tensor:
     return _in_single_precision(predictions)
 
 
-def _only_labels(labels: Any) -> Tensor:
+def _only_labels(labels: object) -> Tensor:
     if isinstance(labels, (tuple, list)) and len(labels) == 1:
         labels = labels[0]
     if not isinstance(labels, Tensor):

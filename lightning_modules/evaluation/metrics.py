@@ -100,11 +100,11 @@ class BatchMetrics(nn.Module):
     @metric_dtype()
     def update(
         self,
-        predictions: Any,
-        labels: Any,
+        predictions: object,
+        labels: object,
         *,
-        inputs: Any = None,
-        loss: Any = None,
+        inputs: object = None,
+        loss: object = None,
         shift: bool = False,
     ) -> None:
         """Count a batch.
@@ -129,7 +129,7 @@ class BatchMetrics(nn.Module):
 
     @torch.no_grad()
     @metric_dtype()
-    def update_without_counting(self, predictions: Any, labels: Any, **further: Any) -> None:
+    def update_without_counting(self, predictions: object, labels: object, **further: Any) -> None:
         """Show metrics what batches look like, see `update` for the arguments.
 
         For a process that has seen no sample: synchronisation needs states of the same shapes
@@ -179,11 +179,11 @@ class BatchMetrics(nn.Module):
 
     def _arguments(
         self,
-        predictions: Any,
-        labels: Any,
+        predictions: object,
+        labels: object,
         *,
-        inputs: Any = None,
-        loss: Any = None,
+        inputs: object = None,
+        loss: object = None,
         shift: bool = False,
     ) -> Iterator[tuple[Any, list[Arguments]]]:
         """Yield each metric or collection, with the arguments of the one metric, or of each in
@@ -215,14 +215,14 @@ class BatchMetrics(nn.Module):
             yield metric, [made[kind] for kind in kinds]
 
 
-def as_batch_metrics(value: Any) -> BatchMetrics:
+def as_batch_metrics(value: object) -> BatchMetrics:
     """Metrics as `BatchMetrics`, which are left as they are."""
     if isinstance(value, BatchMetrics):
         return value
     return BatchMetrics(value)
 
 
-def _as_arguments(prepared: Any) -> Arguments:
+def _as_arguments(prepared: object) -> Arguments:
     if isinstance(prepared, Mapping):
         return Arguments((), dict(prepared))
     if isinstance(prepared, (tuple, list)):
@@ -241,7 +241,7 @@ def _counted_or_made_up(predictions: torch.Tensor, labels: torch.Tensor) -> Argu
     return Arguments((sample, labels.new_zeros(one)), {}, counts=False)
 
 
-def _show_shapes(metric: Any, given: list[Arguments]) -> None:
+def _show_shapes(metric: object, given: list[Arguments]) -> None:
     """Put tensors of no rows into states that are lists, so that all processes have the same to
     synchronise.
     """
@@ -259,7 +259,7 @@ def _show_shapes(metric: Any, given: list[Arguments]) -> None:
                 )
 
 
-def _each(metric: Any) -> list[Any]:
+def _each(metric: object) -> list[Any]:
     """Return the metrics of a collection, or the metric itself."""
     if isinstance(metric, MetricCollection):
         return list(metric.values(copy_state=False))
@@ -267,7 +267,7 @@ def _each(metric: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _synchronised_over(metric: Any, process_group: Any) -> Iterator[None]:
+def _synchronised_over(metric: object, process_group: Any) -> Iterator[None]:
     """Let metrics add up these processes, unless they name others; not longer, as groups cannot
     be copied.
     """
@@ -281,13 +281,13 @@ def _synchronised_over(metric: Any, process_group: Any) -> Iterator[None]:
             one.process_group = None
 
 
-def _named_values(name: str, metric: Any, value: Any) -> dict[str, Any]:
+def _named_values(name: str, metric: object, value: object) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return {f"{name}_{key}" if name else str(key): part for key, part in value.items()}
     return {name or type(metric).__name__: value}
 
 
-def _as_metric(name: str, value: Any) -> Any:
+def _as_metric(name: str, value: object) -> Any:
     if callable(value) and not isinstance(value, (type, Metric, MetricCollection)):
         return FunctionMetric(value, name)
     return value
@@ -307,7 +307,7 @@ def _require_metrics(named: Mapping[str, Any]) -> None:
         )
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
@@ -346,8 +346,8 @@ class StageMetrics:
         self,
         stage: str,
         loader: int,
-        predictions: Any,
-        labels: Any,
+        predictions: object,
+        labels: object,
         *,
         counts: bool = True,
         **further: Any,
@@ -393,7 +393,7 @@ def name_in_stage(stage: str, name: str, loaders: Any, index: int, separator: st
     )
 
 
-def as_numbers(name: str, value: Any) -> dict[str, Any]:
+def as_numbers(name: str, value: object) -> dict[str, Any]:
     """Return what a logger can be given of a value.
 
     Args:
@@ -463,7 +463,7 @@ class FunctionMetric(torchmetrics.Metric):
         return self.function(preds, _joined(self.target))
 
 
-def _joined(state: Any) -> Any:
+def _joined(state: object) -> Any:
     """Return the tensor of a state, which is a list of batches before torchmetrics has
     synchronised it.
     """

@@ -46,7 +46,7 @@ class PreallocatedArray:
         self._pieces: list[_Piece] = []
         """Rows of one length each; the last one has the length of `_shape`."""
 
-    def add(self, batch: Any) -> None:
+    def add(self, batch: object) -> None:
         """Write a batch of shape (samples,) or (samples, length, ...).
 
         The length may differ from batch to batch.
@@ -212,7 +212,7 @@ def _keys_of(batch: Any) -> Iterable[Any]:
 
 
 def growing(
-    first: Any, rows: int | None = None, padding: float = PADDING
+    first: object, rows: int | None = None, padding: float = PADDING
 ) -> PreallocatedArray | PreallocatedTree:
     """Return a growing array or tree for batches of the form of the first, which it contains.
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import inspection
 from .generation_config import generate_parameters, require_accepted, setting
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def generate(
@@ -50,7 +53,7 @@ def generate(
     return _require_tokens(model, getattr(output, "sequences", output))
 
 
-def require_generate(model: Any) -> None:
+def require_generate(model: nn.Module) -> None:
     """Check that the model generates.
 
     Raises:
@@ -92,7 +95,7 @@ def padded_length(config: Any, length: int) -> int:
     return max(length, max_new_tokens + 1)
 
 
-def padding_token(processing_class: Any, model: Any) -> int:
+def padding_token(processing_class: Any, model: nn.Module) -> int:
     """Return the token to pad sequences with.
 
     The first that is set in the processing class (padding, then end-of-sequence token), the model's
@@ -141,14 +144,14 @@ def without_answers(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return inputs
 
 
-def _gather_weights_for_generate(model: Any) -> None:
+def _gather_weights_for_generate(model: nn.Module) -> None:
     """Let `fully_shard` gather the weights in `generate`, which calls submodules directly."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(model, fsdp.FSDPModule) and "generate" not in vars(model):
         fsdp.register_fsdp_forward_method(model, "generate")
 
 
-def _require_tokens(model: Any, output: object) -> torch.Tensor:
+def _require_tokens(model: nn.Module, output: object) -> torch.Tensor:
     shape = ""
     if isinstance(output, torch.Tensor):
         if output.dim() == 2:

@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..common.file_names import GENERATION_CONFIG_NAME
 from ..common.json_files import read_object
@@ -15,8 +15,11 @@ from ..common.libraries import loaded
 from ..common.suggestions import did_you_mean
 from . import inspection
 
+if TYPE_CHECKING:
+    from torch import nn
 
-def read_generation_config(source: Any, config_class: Any = None) -> Any:
+
+def read_generation_config(source: object, config_class: Any = None) -> Any:
     """Read the settings of a generation from an object, a dict, a file, a folder or the Hub.
 
     As `transformers.Seq2SeqTrainer.load_generation_config`, for any class of generation configs.
@@ -59,7 +62,7 @@ def read_generation_config(source: Any, config_class: Any = None) -> Any:
     return config
 
 
-def generation_config_class(model: Any) -> type | None:
+def generation_config_class(model: nn.Module) -> type | None:
     """Return the class of generation configs of a model; None if it has no config yet.
 
     The default of `read_generation_config` applies to models of `transformers` without a config.
@@ -115,7 +118,7 @@ def settings_of(config: Any) -> dict[str, Any]:
     return settings
 
 
-def setting(source: Any, name: str) -> Any:
+def setting(source: object, name: str) -> Any:
     """Return one setting of a dict or of an object; None if it is missing."""
     if isinstance(source, Mapping):
         return source.get(name)
@@ -131,7 +134,7 @@ def generate_parameters(model: Any) -> list[str]:
     return names
 
 
-def require_accepted(model: Any, options: Mapping[str, Any], source: str) -> None:
+def require_accepted(model: nn.Module, options: Mapping[str, Any], source: str) -> None:
     """Check that the model's `generate` accepts these keyword arguments.
 
     Args:
@@ -177,7 +180,7 @@ def _find_config(name: str, config_class: type) -> str | Path:
     )
 
 
-def _make_config(source: Any, config_class: Any) -> Any:
+def _make_config(source: object, config_class: Any) -> Any:
     if isinstance(source, Mapping):
         settings = dict(source)
         if config_class is dict:

@@ -65,7 +65,7 @@ def own_attribute(model: Any, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def without_inner_wrappers(model: Any) -> Iterator[Any]:
+def without_inner_wrappers(model: nn.Module) -> Iterator[Any]:
     """Remove the wrappers of layers in the block, so that each module has its original name.
 
     Not safe while another thread calls the model.
@@ -94,7 +94,7 @@ def _is_inner_wrapper(module: nn.Module) -> bool:
     return class_of(module).__name__ in _INNER_WRAPPERS
 
 
-def is_pretrained(model: Any) -> bool:
+def is_pretrained(model: nn.Module) -> bool:
     """Return whether a model is one of `transformers`, without importing it."""
     return is_instance(model, "transformers.modeling_utils", "PreTrainedModel")
 
@@ -109,7 +109,7 @@ def base_of_adapter(model: Any) -> Any:
     return model.base_model.model
 
 
-def class_of(model: Any) -> type:
+def class_of(model: nn.Module) -> type:
     """Return the original class of a model, also after `fully_shard`."""
     model_class, *bases = type(model).__mro__
     # `fully_shard` makes a class with two bases: FSDPModule, and the original class.
@@ -210,7 +210,7 @@ def number_of_classes(model: nn.Module) -> int | None:
     return getattr(base.get_output_embeddings(), "out_features", None)
 
 
-def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
+def accepted_arguments(function: object, **arguments: Any) -> dict[str, Any]:
     """Return those of `arguments` that `function` accepts.
 
     So overrides with an older signature still work.
@@ -221,7 +221,7 @@ def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name in names}
 
 
-def takes_by_position(function: Any, count: int) -> bool:
+def takes_by_position(function: object, count: int) -> bool:
     """Return whether a function or bound method takes this many arguments by their position.
 
     Overrides may call their parameters as they like.
@@ -279,7 +279,7 @@ def move(model: nn.Module, device: torch.device) -> None:
                 setattr(model.get_submodule(owner), attribute, shared)
 
 
-def predicts_next_token(model: Any) -> bool:
+def predicts_next_token(model: nn.Module) -> bool:
     """Return whether a model is a causal language model.
 
     Its labels are its inputs, shifted by one. Decided by the name of its class: `...ForCausalLM`,
@@ -305,7 +305,7 @@ def _is_causal(model_class: type, auto: Any) -> bool:
     return not names.isdisjoint(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
 
 
-def loss_shifts_labels(model: Any) -> bool:
+def loss_shifts_labels(model: nn.Module) -> bool:
     """Return whether the loss of a model drops the first label of each row.
 
     The causal loss of `transformers` does.
@@ -324,7 +324,7 @@ def loss_shifts_labels(model: Any) -> bool:
     return library.LOSS_MAPPING.get(loss_type) is library.ForCausalLMLoss
 
 
-def shifts_smoothed_labels(model: Any) -> bool:
+def shifts_smoothed_labels(model: nn.Module) -> bool:
     """Return whether label smoothing shifts the labels of a model.
 
     As in the reference only the name of the class itself decides: the labels of a subclass with

@@ -6,9 +6,12 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .inspection import base_of_adapter, is_pretrained
+
+if TYPE_CHECKING:
+    from torch import nn
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +31,7 @@ def liger_patch() -> Callable[..., None]:
         ) from error
 
 
-def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
+def apply_liger_kernels(model: nn.Module, config: Mapping[str, Any] | None) -> None:
     """Replace layers of a model by Liger's kernels, in place.
 
     As `transformers.integrations.apply_liger_kernel`.
@@ -49,6 +52,6 @@ def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
         )
 
 
-def can_skip_logits(model: Any) -> bool:
+def can_skip_logits(model: nn.Module) -> bool:
     """Return whether a patched model can compute its loss without keeping the logits."""
     return "skip_logits" in inspect.signature(base_of_adapter(model).forward).parameters

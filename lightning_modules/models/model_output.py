@@ -82,13 +82,13 @@ class ModelOutput(OrderedDict):
             return super().__getitem__(key)
         return self.to_tuple()[key]
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         names = [output_field.name for output_field in _fields(self)]
         if value is not None and name in names:
             super().__setitem__(name, value)
         super().__setattr__(name, value)
 
-    def __setitem__(self, key: str, value: Any) -> None:
+    def __setitem__(self, key: str, value: object) -> None:
         super().__setitem__(key, value)
         super().__setattr__(key, value)
 
@@ -119,7 +119,7 @@ def _fields(output: Any) -> tuple[Field[Any], ...]:
     return fields(output)
 
 
-def _read_pairs(value: Any) -> list[tuple[str, Any]] | None:
+def _read_pairs(value: object) -> list[tuple[str, Any]] | None:
     """Return the pairs of name and value in a single first field; None if it is a value itself."""
     if isinstance(value, (str, bytes, torch.Tensor, np.ndarray)):
         return None
@@ -144,5 +144,5 @@ def _read_pairs(value: Any) -> list[tuple[str, Any]] | None:
     return pairs
 
 
-def _is_pair(value: Any) -> bool:
+def _is_pair(value: object) -> bool:
     return isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], str)

@@ -57,7 +57,7 @@ def read_loss(
     return loss
 
 
-def additional_losses(outputs: Any) -> dict[str, torch.Tensor]:
+def additional_losses(outputs: object) -> dict[str, torch.Tensor]:
     """Return the scalars of `loss_dict` in named outputs, and those named `*_loss`."""
     named = _named_outputs(outputs) or {}
     candidates: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
     return outputs[1:]
 
 
-def has_loss(outputs: Any) -> bool:
+def has_loss(outputs: object) -> bool:
     """Return whether outputs have a loss: a single number in its position.
 
     Without a loss, logits may be in that position.
@@ -104,7 +104,7 @@ def has_loss(outputs: Any) -> bool:
     return isinstance(loss, torch.Tensor) and loss.dim() == 0
 
 
-def predictions_in(outputs: Any, ignore_keys: Sequence[str]) -> Any:
+def predictions_in(outputs: object, ignore_keys: Sequence[str]) -> Any:
     """As `split_outputs`, for outputs with a loss or without; a single value is returned itself."""
     has_positions = isinstance(outputs, (tuple, list, torch.Tensor))
     predictions = split_outputs(
@@ -115,7 +115,7 @@ def predictions_in(outputs: Any, ignore_keys: Sequence[str]) -> Any:
     return predictions
 
 
-def find_loss(outputs: Any) -> Any:
+def find_loss(outputs: object) -> Any:
     """Return the value in the position of the loss; None without such a position."""
     if isinstance(outputs, (dict, Mapping)):
         return outputs.get("loss")
@@ -130,7 +130,7 @@ def find_loss(outputs: Any) -> Any:
     return getattr(outputs, "loss", None)
 
 
-def _named_outputs(outputs: Any) -> Mapping[str, Any] | None:
+def _named_outputs(outputs: object) -> Mapping[str, Any] | None:
     """Return outputs by name: entries of a mapping, or fields that are not None; else None."""
     # The check for a dict is faster than that for a mapping.
     if isinstance(outputs, (dict, Mapping)):
@@ -147,7 +147,7 @@ def _named_outputs(outputs: Any) -> Mapping[str, Any] | None:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _no_loss_message(outputs: Any, inputs: Mapping[str, Any] | str | None, advice: str) -> str:
+def _no_loss_message(outputs: object, inputs: Mapping[str, Any] | str | None, advice: str) -> str:
     inputs_text = ""
     if isinstance(inputs, str):
         inputs_text = f" It was given: {inputs}."
@@ -156,7 +156,7 @@ def _no_loss_message(outputs: Any, inputs: Mapping[str, Any] | str | None, advic
     return f"The model returned {_describe(outputs)}.{inputs_text} {advice}"
 
 
-def _describe(outputs: Any) -> str:
+def _describe(outputs: object) -> str:
     """Describe outputs without a loss, and where a loss is expected."""
     kind = type(outputs).__name__
     named = _named_outputs(outputs)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..common.followed import followed
+
+if TYPE_CHECKING:
+    from torch import nn
 
 logger = logging.getLogger(__name__)
 
 _NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
-def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int]:
+def align_special_tokens(model: nn.Module, processing_class: Any) -> dict[str, int]:
     """Set the special tokens of a tokenizer in the configs of a model.
 
     As `transformers.trainer_utils.align_special_tokens` of 5.23.

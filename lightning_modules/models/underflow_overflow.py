@@ -108,7 +108,7 @@ class DebugUnderflowOverflow:
         return "\n".join([f"{'abs min':>9} {'abs max':>9}", *map(str, self.frames)])
 
     def _record_pass(
-        self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any
+        self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: object
     ) -> None:
         tensors: dict[str, torch.Tensor] = dict(module.named_parameters(recurse=False))
         tensors.update(_named_tensors("input", tuple(args)))
@@ -149,7 +149,7 @@ class DebugUnderflowOverflow:
         )
 
 
-def _named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _named_tensors(name: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the dense tensors, with their paths, of nested tuples, lists and mappings.
 
     Empty tensors are skipped, as they have no range.

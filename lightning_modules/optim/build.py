@@ -219,7 +219,7 @@ def steps_in_backward(optimizer: object) -> bool:
     return callable(getattr(optimizer, "fused_backward", None))
 
 
-def let_backward_step(optimizer: Any) -> None:
+def let_backward_step(optimizer: torch.optim.Optimizer) -> None:
     """Give optimizers that step in the backward pass a `step` that only runs its closure.
 
     They have no `step`; `accelerate` gives them the same.

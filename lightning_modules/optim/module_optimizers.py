@@ -47,7 +47,7 @@ ParameterRules = Mapping[str, Mapping[str, Any]]
 Config = TypeVar("Config", OptimizerConfig, ScheduleConfig)
 
 
-def as_optimizer_setting(setting: Any) -> Any:
+def as_optimizer_setting(setting: object) -> Any:
     """Return an `OptimizerConfig`, a description or a function.
 
     Raises:
@@ -59,7 +59,7 @@ def as_optimizer_setting(setting: Any) -> Any:
     return _as_setting(setting, OptimizerConfig, "optimizer")
 
 
-def as_schedule_setting(setting: Any) -> Any:
+def as_schedule_setting(setting: object) -> Any:
     """Return a `ScheduleConfig`, a description, a function, or None.
 
     Raises:
@@ -134,7 +134,7 @@ def _makes_groups(rules: ParameterRules | None) -> bool:
     return any(settings.keys() - {"frozen"} for settings in rules.values())
 
 
-def _rate_for_rules(setting: Any, rules: ParameterRules | None) -> float:
+def _rate_for_rules(setting: object, rules: ParameterRules | None) -> float:
     """Return the learning rate that rules change; 0 where none depends on it."""
     rate = learning_rate_of(setting)
     if rate is not None:
@@ -195,7 +195,7 @@ def build_module_schedule(
     return {"scheduler": scheduler, "interval": interval or default_interval}
 
 
-def learning_rate_of(setting: Any) -> float | None:
+def learning_rate_of(setting: object) -> float | None:
     """Return the full learning rate; None for a function."""
     if isinstance(setting, OptimizerConfig):
         return setting.learning_rate
@@ -222,7 +222,7 @@ def with_learning_rate(setting: Any, learning_rate: float) -> Any:
     return _FunctionWithLearningRate(setting, learning_rate)
 
 
-def to_plain_setting(setting: Any) -> Any:
+def to_plain_setting(setting: object) -> Any:
     """Return the setting in plain values, from which it can be rebuilt; None for a function."""
     if is_description(setting):
         return {
@@ -237,7 +237,7 @@ def to_plain_setting(setting: Any) -> Any:
     return {field.name: _to_plain(getattr(setting, field.name)) for field in fields}
 
 
-def to_stored_setting(setting: Any) -> Any:
+def to_stored_setting(setting: object) -> Any:
     """Return what a checkpoint stores of a setting: plain values, or the name of a function.
 
     None for None.
@@ -289,7 +289,7 @@ class _FunctionWithLearningRate:
         return self.function([{**group, "lr": self.learning_rate} for group in groups])
 
 
-def _as_setting(setting: Any, config_class: type[Config], argument: str) -> Any:
+def _as_setting(setting: object, config_class: type[Config], argument: str) -> Any:
     if isinstance(setting, config_class) or is_description(setting):
         return setting
     if isinstance(setting, dict) and set(setting) == {_FUNCTION_KEY}:
@@ -330,7 +330,7 @@ def _require_fields(setting: Mapping[str, Any], config_class: type[Config], argu
     )
 
 
-def _to_plain(value: Any) -> Any:
+def _to_plain(value: object) -> Any:
     """Return a value of a setting in types that a checkpoint can hold."""
     if isinstance(value, Enum):
         return value.value

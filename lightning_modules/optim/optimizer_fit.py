@@ -126,7 +126,7 @@ def require_fitting_optimizer_state(
         require_fitting_optimizer_state(layer_optimizer, layer_state, file, model=model)
 
 
-def require_fitting_loaded_state(optimizer: Any, file: StrPath) -> None:
+def require_fitting_loaded_state(optimizer: torch.optim.Optimizer, file: StrPath) -> None:
     """As `require_fitting_optimizer_state`, for a state that other code has already loaded.
 
     Args:
@@ -145,7 +145,9 @@ def require_fitting_loaded_state(optimizer: Any, file: StrPath) -> None:
             )
 
 
-def _error_message(optimizer: Any, file: StrPath, problem: str, outcome: str) -> str:
+def _error_message(
+    optimizer: torch.optim.Optimizer, file: StrPath, problem: str, outcome: str
+) -> str:
     return (
         f"{file} cannot be loaded into {type(optimizer).__name__}: it holds {problem}. {outcome} "
         "Resume with the model and optimizer that wrote it, or use another checkpoint."
@@ -153,7 +155,9 @@ def _error_message(optimizer: Any, file: StrPath, problem: str, outcome: str) ->
 
 
 def _problem_of_groups(
-    optimizer: Any, state: Mapping[str, Any], parameters: list[list[ParameterShape]]
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    parameters: list[list[ParameterShape]],
 ) -> str | None:
     """Compare all groups, and the states of all parameters.
 
@@ -189,7 +193,7 @@ def _problem_of_groups(
 
 
 def _problem_of_group(
-    optimizer: Any,
+    optimizer: torch.optim.Optimizer,
     index: int,
     group: Any,
     optimizer_group: Mapping[str, Any],
@@ -232,7 +236,7 @@ def _problem_of_group(
     return None
 
 
-def _problem_of_length(entries: Any, expected: int, description: str) -> str | None:
+def _problem_of_length(entries: object, expected: int, description: str) -> str | None:
     """Check that a value is a list of the expected length.
 
     Args:
@@ -247,7 +251,7 @@ def _problem_of_length(entries: Any, expected: int, description: str) -> str | N
     return None
 
 
-def _problem_of_option(value: Any, optimizer_value: Any) -> str | None:
+def _problem_of_option(value: object, optimizer_value: Any) -> str | None:
     """Check that an option that is a tensor has one element, or the shape in the optimizer.
 
     Fused steps assume that.
@@ -259,7 +263,9 @@ def _problem_of_option(value: Any, optimizer_value: Any) -> str | None:
     return None
 
 
-def _problem_of_state(optimizer: Any, values: Any, owner: _StateOwner) -> str | None:
+def _problem_of_state(
+    optimizer: torch.optim.Optimizer, values: object, owner: _StateOwner
+) -> str | None:
     """Compare the state of one parameter with the parameter."""
     parameter = owner.parameter
     if not isinstance(values, Mapping):
@@ -280,7 +286,7 @@ def _problem_of_state(optimizer: Any, values: Any, owner: _StateOwner) -> str | 
 
 
 def _problem_of_tensor(
-    optimizer: Any, package: str, name: str, value: Tensor, owner: _StateOwner
+    optimizer: torch.optim.Optimizer, package: str, name: str, value: Tensor, owner: _StateOwner
 ) -> str | None:
     """Compare a tensor of the state with its parameter."""
     entry = f"{name} of {owner.parameter.name}"
@@ -313,7 +319,7 @@ def _problem_of_tensor(
 
 
 def _possible_shapes(
-    optimizer: Any, package: str, name: str, owner: _StateOwner
+    optimizer: torch.optim.Optimizer, package: str, name: str, owner: _StateOwner
 ) -> tuple[Shape, ...] | None:
     """Return the shapes that a tensor of the state may have; None if only the optimizer knows."""
     shape = tuple(owner.parameter.shape)
@@ -380,7 +386,9 @@ def _is_dense(tensor: Tensor) -> bool:
     return True
 
 
-def _shapes_of_groups(optimizer: Any, model: nn.Module | None) -> list[list[ParameterShape]]:
+def _shapes_of_groups(
+    optimizer: torch.optim.Optimizer, model: nn.Module | None
+) -> list[list[ParameterShape]]:
     names: dict[int, str] = {}
     if model is not None:
         for name, parameter in model.named_parameters():
@@ -396,7 +404,7 @@ def _shapes_of_groups(optimizer: Any, model: nn.Module | None) -> list[list[Para
     return groups
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

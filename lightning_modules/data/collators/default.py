@@ -113,7 +113,7 @@ def collate_samples(features: Sequence[Any]) -> Any:
     return data.default_collate(list(features))
 
 
-def _is_value(sample: Any) -> bool:
+def _is_value(sample: object) -> bool:
     """Return whether a sample is a value, not an object whose attributes are columns.
 
     Tensors have attributes, too.
@@ -123,7 +123,7 @@ def _is_value(sample: Any) -> bool:
     return isinstance(sample, (torch.Tensor, np.ndarray, tuple, list, int, float, str, bytes))
 
 
-def _as_mapping(feature: Any, index: int) -> Mapping[str, Any]:
+def _as_mapping(feature: object, index: int) -> Mapping[str, Any]:
     if isinstance(feature, Mapping):
         return cast("Mapping[str, Any]", feature)
     attributes = getattr(feature, "__dict__", None)
@@ -198,7 +198,9 @@ def _tensor_of_arrays(values: list[Any], dtype: torch.dtype | None = None) -> to
     return tensor if dtype is None else tensor.to(dtype)
 
 
-def _labels_torch(values: list[Any], first: Any, make: Callable[..., torch.Tensor]) -> torch.Tensor:
+def _labels_torch(
+    values: list[Any], first: object, make: Callable[..., torch.Tensor]
+) -> torch.Tensor:
     """Return labels: integers if the first one is an integer and no other one has a fraction."""
     import torch
 
@@ -231,7 +233,7 @@ def _is_array(value: object) -> bool:
     return isinstance(value, np.ndarray)
 
 
-def _labels_numpy(values: list[Any], first: Any) -> np.ndarray:
+def _labels_numpy(values: list[Any], first: object) -> np.ndarray:
     """As `_labels_torch`."""
     if not isinstance(first, (int, np.integer)):
         return np.array(values, dtype=np.float32)

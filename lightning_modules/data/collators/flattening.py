@@ -122,7 +122,7 @@ def _chained(rows: Iterable[Iterable[int]]) -> list[int]:
     return list(chain.from_iterable(rows))
 
 
-def _column(kind: str, name: str, values: Any) -> Any:
+def _column(kind: str, name: str, values: object) -> Any:
     """Return a column as a tensor or array; the lengths of the longest samples stay numbers."""
     if name in _NUMBERS:
         return values
