@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -99,18 +100,20 @@ def _run_lightning(
     from ..evaluation.module import EvaluationModule
     from .lightning_trainer import build_lightning_trainer, distribute, planned, running
 
-    # Lightning would warn of a loader without batches.
-    is_empty = has_length(evaluation.feed) and len(evaluation.feed) == 0
-
-    # In the middle of a training.
-    if trainer._fitting is not None:
+    fitting = trainer._fitting
+    if fitting is not None:
         trainer._setup_seconds = 0.0
-        if not is_empty:
-            trainer._fitting.module.evaluate(evaluation)
+
+    # Lightning would warn of a loader without batches. It is iterated all the same: each iteration
+    # draws the seed of workers from the generator that the next training step uses.
+    if has_length(evaluation.feed) and len(evaluation.feed) == 0:
+        collections.deque(evaluation.feed, maxlen=0)
         return
 
-    if is_empty:
+    if fitting is not None:
+        fitting.module.evaluate(evaluation)
         return
+
     with planned(trainer):
         module = EvaluationModule(trainer.model, evaluation)
         distribute(trainer, module)

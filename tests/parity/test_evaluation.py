@@ -85,3 +85,20 @@ def test_a_user_may_evaluate_in_the_middle_of_training(reference, ours, tmp_path
     count = sum("middle_loss" in entry for entry in actual.history)
     assert count == (1 if event == "on_epoch_begin" else 2)
     assert not differences(predicted[:count], predicted[count:])
+
+
+@pytest.mark.parametrize("count", [0, 3], ids=["no rows", "less than a batch"])
+def test_evaluation_without_batches_draws_as_any_other(reference, ours, tmp_path, count):
+    """Dropout of the steps that follow depends on the seed that each iteration of a loader draws."""
+    case = Case(
+        Classifier,
+        lambda: {**point_data(), "eval_dataset": points(count)},
+        {
+            "eval_strategy": "steps",
+            "eval_steps": 2,
+            "dataloader_drop_last": True,
+            "per_device_eval_batch_size": 4,
+        },
+    )
+    _, actual = assert_parity(reference, ours, case, tmp_path)
+    assert not any("eval_loss" in entry for entry in actual.history)
