@@ -93,7 +93,6 @@ from .model_preparation import ModelPreparation
 from .overrides import is_own
 from .step_items import equal_part
 from .tracebacks import ShortTraceback
-from .training_mode import TrainingMode
 from .training_run import TrainingRun, save_or_warn
 
 if TYPE_CHECKING:
@@ -264,7 +263,6 @@ class Trainer:
     _running_loss = cached_property(RunningLoss)  # replaced by each training
     _token_counter = cached_property(TokenCounter)
     _parameter_counter = cached_property(ParameterCounter)
-    _training_mode = cached_property(lambda self: TrainingMode())
     _eval_dataloaders: cached_property[dict[str, Any]] = cached_property(lambda self: {})
     """Loaders with persistent workers, by the key of their dataset; libraries look into it."""
     _lightning_callbacks: cached_property[list[Any]] = cached_property(lambda self: [])
@@ -846,7 +844,7 @@ class Trainer:
         """
         split, inputs = self._prepare_context_parallel_inputs(model, inputs)
         with split():
-            self._training_mode.enter(model)
+            model.train()
             if callable(getattr(self.optimizer, "train", None)):
                 self.optimizer.train()
             inputs = self._prepare_inputs(inputs)

@@ -139,7 +139,6 @@ class TrainerModule(EvaluationModule):
         strategy = run.strategy
 
         # What the steps use.
-        trainer._training_mode.begin_epoch()
         has_scaler = trainer.accelerator.scaler is not None
         overrides_step = not is_own(trainer, "training_step")
         run.epoch = Epoch(

@@ -118,21 +118,6 @@ def class_of(model: nn.Module) -> type:
     return model_class
 
 
-def overrides_mode(model: nn.Module) -> bool:
-    """Return whether a model, or a module below it, overrides `train` or `eval`.
-
-    Args:
-        model: the model; torch's wrappers around it do not count.
-    """
-    for module in unwrap_model(model).modules():
-        module_class = type(module)
-        if module_class.train is not nn.Module.train or module_class.eval is not nn.Module.eval:
-            return True
-        if not vars(module).keys().isdisjoint(("train", "eval")):
-            return True
-    return False
-
-
 def accepts_loss_kwargs(model: nn.Module) -> bool:
     """Return whether `forward` accepts `num_items_in_batch`.
 
