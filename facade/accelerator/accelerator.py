@@ -859,7 +859,7 @@ class Accelerator(Processes):
             model: wrapped or not.
             unwrap: False keeps the names of the wrapper, if the model is not sharded.
         """
-        weights = self.strategy.states.whole_weights(model, keep=self.is_main_process)
+        weights = self.strategy.whole_weights(model, keep=self.is_main_process)
         if weights is not None:
             return weights
         if unwrap:

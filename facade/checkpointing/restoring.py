@@ -117,7 +117,7 @@ class CheckpointRestorer:
         if resume_from is None or resume_from is False:
             return None
         if resume_from is True:
-            weights = own_weights and strategy.states.gathers_on_save
+            weights = own_weights and strategy.gathers_on_save
             checkpoint = self._require_newest(weights=weights)
         else:
             # A folder, an address, or the name of one in the repository.
@@ -130,9 +130,9 @@ class CheckpointRestorer:
                     "Set resume_from_checkpoint to another, or to True for the newest one in "
                     "output_dir."
                 )
-            weights = own_weights and not strategy.states.weights_are_in_parts(checkpoint)
+            weights = own_weights and not strategy.weights_are_in_parts(checkpoint)
             checkpoints.require_intact(checkpoint, weights=weights)
-        strategy.states.require_fitting(checkpoint)
+        strategy.require_fitting(checkpoint)
         return checkpoint
 
     def _require_newest(self, *, weights: bool) -> str:
@@ -256,8 +256,8 @@ class CheckpointRestorer:
 
         # The learning rates stay, as the schedule does.
         rates = [group["lr"] for group in trainer.optimizer.param_groups]
-        strategy.states.load_weights(trainer.model, checkpoint)
-        strategy.states.load_optimizer(checkpoint)
+        strategy.load_weights(trainer.model, checkpoint)
+        strategy.load_optimizer(checkpoint)
         for group, rate in zip(trainer.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         load_scaler(checkpoint)
@@ -370,9 +370,9 @@ class CheckpointRestorer:
         if self._on_several_machines:
             self.store.finish()
             self.store.fetch(best)
-        parts = strategy.states.weights_are_in_parts(best)
+        parts = strategy.weights_are_in_parts(best)
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
-            strategy.states.load_weights(self.trainer.model, best)
+            strategy.load_weights(self.trainer.model, best)
             return
         logger.warning(
             "The best checkpoint %s is missing or damaged, so the last model is kept. With several "

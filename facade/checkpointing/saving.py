@@ -157,7 +157,7 @@ class CheckpointSaver:
         if run is not None:
             may_write_later = not at_once and self._may_write_later(strategy)
             later = run.lightning_trainer.strategy.reduce_boolean_decision(may_write_later)
-        has_parts = later and strategy.states.saves_parts(checkpoint=True)
+        has_parts = later and strategy.saves_parts(checkpoint=True)
 
         # Nothing else is written meanwhile if this checkpoint is not copied. Parts of two
         # checkpoints would share process groups, and two checkpoints of one step a folder.
@@ -375,7 +375,7 @@ class CheckpointSaver:
         if self.saves_training_state:
             optimizer_states = list(getattr(self.trainer.optimizer, "state", {}).values())
         callback_states = [self.callbacks.tensors(), self.lightning.checkpoint]
-        return strategy.states.bytes_to_save(
+        return strategy.bytes_to_save(
             optimizer_states, callback_states, processes=self.trainer.args.world_size
         )
 
@@ -384,7 +384,7 @@ class CheckpointSaver:
         trainer = self.trainer
         if trainer.background_checkpoints is None or trainer.control.should_training_stop:
             return False
-        if strategy.states.engine_writes:
+        if strategy.engine_writes:
             return False
 
         # An upload, or a callback, reads the files at once.
@@ -429,7 +429,7 @@ class CheckpointSaver:
     def _require_one_disk(self, strategy: Strategy, folder: Path, final: Path) -> None:
         """Refuse parts of processes on several disks, which no process could read together."""
         args = self.trainer.args
-        saves_parts = strategy.states.saves_parts(checkpoint=True) or strategy.states.engine_writes
+        saves_parts = strategy.saves_parts(checkpoint=True) or strategy.engine_writes
         has_parts = self.saves_training_state and saves_parts
         if has_parts and args.local_process_index == 0 and not args.should_save:
             checkpoints.require_visible(folder, final)
@@ -461,9 +461,9 @@ class CheckpointSaver:
 
         # Parts. The collective write comes first: a rank that failed on the other files would
         # leave the others waiting.
-        if strategy.states.saves_parts(checkpoint=in_checkpoint):
+        if strategy.saves_parts(checkpoint=in_checkpoint):
             follow = internal and self.saves_training_state
-            strategy.states.save_weights(
+            strategy.save_weights(
                 folder,
                 files=self.files_of(folder),
                 step=trainer.state.global_step,
@@ -477,7 +477,7 @@ class CheckpointSaver:
         is_sharded = strategy.sharded_model is not None
         weights = None
         if is_sharded:
-            weights = strategy.states.whole_weights(trainer.model, keep=saves)
+            weights = strategy.whole_weights(trainer.model, keep=saves)
         self._expect_weights(weights, is_sharded=is_sharded)
         if weights is None:
             weights = self.lightning.weights(run)

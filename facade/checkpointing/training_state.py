@@ -42,15 +42,15 @@ def load_optimizer_and_schedule(strategy: Strategy, schedule: Any, checkpoint: s
         schedule: of learning rates.
         checkpoint: the folder.
     """
-    if not strategy.states.load_optimizer(checkpoint):
+    if not strategy.load_optimizer(checkpoint):
         return
-    state = strategy.states.read_schedule(checkpoint)
+    state = strategy.read_schedule(checkpoint)
     if state is None:
         logger.warning("%s has no schedule; training continues with a new one.", checkpoint)
         return
     with loading_schedule(schedule, state, os.path.join(checkpoint, SCHEDULER_NAME)):
         schedule.load_state_dict(state)
-    strategy.states.schedule_loaded()
+    strategy.schedule_loaded()
 
 
 def load_scaler(scaler: Any, checkpoint: str) -> None:

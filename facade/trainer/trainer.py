@@ -1458,7 +1458,7 @@ class Trainer:
         """Write both; all processes have to call it."""
         files = self._checkpoints.files_of(output_dir)
         in_checkpoint = self._checkpoints.is_checkpoint(output_dir)
-        self._strategy.states.save_optimizer(
+        self._strategy.save_optimizer(
             output_dir, files=files, checkpoint=in_checkpoint, step=self.state.global_step
         )
         if self.args.should_save and self.lr_scheduler is not None:
@@ -1477,7 +1477,7 @@ class Trainer:
         """Fill the model, or another one, with the weights of a checkpoint."""
         if model is None:
             model = self.model
-        self._strategy.states.load_weights(model, resume_from_checkpoint)
+        self._strategy.load_weights(model, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         """Fill the model with the weights of the best checkpoint."""

@@ -313,7 +313,7 @@ def test_models_are_saved_whole_unless_the_configuration_says_no(tmp_path, given
     section = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": given}
     section = {key: value for key, value in section.items() if value is not None}
     strategy = translate(arguments(tmp_path, deepspeed={"zero_optimization": section})).strategy
-    assert strategy.states.gathers_on_save is whole
+    assert strategy.gathers_on_save is whole
 
 
 def test_what_is_switched_off_is_no_fault(tmp_path):
