@@ -36,24 +36,18 @@ class LossWeights:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self._ranks = data_ranks(trainer.args)
+        self.ranks = data_ranks(trainer.args)
         self._is_scaled = declares_scaled_loss(trainer)
         self._may_be_divided = mentions(trainer, "gradient_accumulation_steps")
         self._shifted = _leaves_out_first_labels(trainer)
 
-    def of_step(self, batches: list[Any], items: Any) -> Sequence[MicroBatchLoss | None]:
-        """Return what weighs the loss of each micro-batch; None where a step is one batch of one
-        process.
+    def of_step(self, batches: list[Any], items: Any) -> list[MicroBatchLoss]:
+        """Return what weighs the loss of each micro-batch of a step.
 
         Args:
             batches: the micro-batches of the step in this process.
             items: `num_items_in_batch`, None where it is not counted.
         """
-        if len(batches) == 1 and self._ranks == 1:
-            return (None,)
-        return self._of_parts(batches, items)
-
-    def _of_parts(self, batches: list[Any], items: Any) -> list[MicroBatchLoss]:
         # Whether the user's code divides by the items is noted where it does not say so.
         noted_items = items
         if items is not None and self._is_scaled is None:
@@ -119,15 +113,15 @@ class LossWeights:
             items: `num_items_in_batch`, None where it is not counted.
         """
         args = self._trainer.args
-        if self._ranks == 1 or not args.average_tokens_across_devices:
+        if self.ranks == 1 or not args.average_tokens_across_devices:
             return own
 
         # The same labels have been counted in all processes.
         if isinstance(items, Tensor) and not self._shifted and not followed().counts_shifted_labels:
-            return items / self._ranks
+            return items / self.ranks
 
         everywhere = self._trainer.accelerator.gather(own).sum()
-        return everywhere / (copies_of_batches(args) * self._ranks)
+        return everywhere / (copies_of_batches(args) * self.ranks)
 
 
 def _leaves_out_first_labels(trainer: Trainer) -> bool:

@@ -842,7 +842,9 @@ class Trainer:
         Raises:
             TypeError: `compute_loss` returned something without a backward pass.
         """
-        split, inputs = self._prepare_context_parallel_inputs(model, inputs)
+        split: Callable[[], AbstractContextManager[Any]] = nullcontext
+        if self.args.parallelism_config is not None:
+            split, inputs = self._prepare_context_parallel_inputs(model, inputs)
         with split():
             model.train()
             if callable(getattr(self.optimizer, "train", None)):
@@ -1099,8 +1101,6 @@ class Trainer:
     def _prepare_context_parallel_inputs(
         self, model: nn.Module, inputs: dict[str, Any]
     ) -> tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]:
-        if self.args.parallelism_config is None:
-            return nullcontext, inputs
         return self._context_parallel.prepare(model, inputs)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:

@@ -5,6 +5,7 @@ the Trainer's steps.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -215,7 +216,9 @@ class TrainerModule(EvaluationModule):
         loss = None
         if memory.is_shared:
             memory.begin_step(trainer.model.buffers())
-        micro_batches = self.loss_weights.of_step(batch, batch.items)
+        micro_batches: Sequence[MicroBatchLoss | None] = (None,)
+        if len(batch) > 1 or self.loss_weights.ranks > 1:
+            micro_batches = self.loss_weights.of_step(batch, batch.items)
         for index, (inputs, micro_batch) in enumerate(
             zip(batch, micro_batches, strict=True), start=1
         ):
