@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -43,31 +44,30 @@ class RunPlan:
     """Lightning precision plugin, by its name."""
     default_root_dir: str
     """Default folder of Lightning callbacks."""
-    further: tuple[Row, ...] = ()
-    """Rows of the table about arguments that a training reads at each step, as callbacks may
-    change them.
+    further: Callable[[], Iterable[Row]] = field(default=tuple, compare=False)
+    """Returns rows of the table, about arguments that a training reads at each step, as callbacks
+    may change them.
     """
 
     def trainer_kwargs(self) -> dict[str, Any]:
         """Return the keyword arguments of `lightning.Trainer`, without those of the precision."""
-        return {
-            "accelerator": self._build_accelerator(),
-            "devices": self.devices,
-            "num_nodes": self.num_nodes,
-            "strategy": _without_reseeding(self.strategy.build()),
-            "default_root_dir": self.default_root_dir,
-        }
+        strategy = self.strategy.build()
+        if strategy != "auto":
+            strategy = _without_reseeding(strategy)
 
-    def _build_accelerator(self) -> Any:
-        """Make the accelerator that the strategy or the device insists on, or return the name of
-        Lightning's own.
-        """
-        insisted_on = self.strategy.build_accelerator()
-        if insisted_on is None and self.accelerator == "cuda":
+        # Strategies may insist on an accelerator.
+        accelerator = self.strategy.build_accelerator() or self.accelerator
+        if accelerator == "cuda":
             from ...lightning_modules.internals.cuda_accelerator import TolerantCudaAccelerator
 
-            return TolerantCudaAccelerator()
-        return insisted_on or self.accelerator
+            accelerator = TolerantCudaAccelerator()
+        return {
+            "accelerator": accelerator,
+            "devices": self.devices,
+            "num_nodes": self.num_nodes,
+            "strategy": strategy,
+            "default_root_dir": self.default_root_dir,
+        }
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return (arguments, their name in Lightning, value) of every part of the plan."""
@@ -77,7 +77,7 @@ class RunPlan:
             ("launcher", "Trainer(plugins=)", "FixedRankEnvironment"),
             *self.strategy.rows(),
             ("bf16, fp16", "Trainer(precision=)", self.precision),
-            *self.further,
+            *self.further(),
             ("output_dir", "Trainer(default_root_dir=)", self.default_root_dir),
         ]
 
@@ -103,8 +103,6 @@ def _without_reseeding(strategy: Any) -> Any:
     """Isolate the generators: strategies with several processes reseed after a
     `lightning.seed_everything`.
     """
-    if strategy == "auto":
-        return strategy
     from ...lightning_modules.internals.lightning_import import isolate_rng
 
     set_up = strategy.setup_environment
@@ -147,7 +145,7 @@ def translate(
         strategy=strategy,
         precision=PRECISIONS[args.mixed_precision],
         default_root_dir=str(args.output_dir),
-        further=tuple(_further(args)),
+        further=partial(_further, args),
     )
 
 

@@ -39,6 +39,7 @@ from ..arguments.parallelism import parts_of_sequences, set_groups_of_model, spr
 from ..arguments.rules import raise_for_problems
 from ..strategies.model_parallel import groups_of_spread
 from ..strategies.plan import RunPlan, stop_if_asked_to, translate
+from ..strategies.strategy import Row
 from .lightning_callbacks import is_lightning_callback
 from .optimization import describe_groups, freeze_by_rules
 
@@ -335,18 +336,24 @@ def plan_of(trainer: Trainer) -> RunPlan:
 
     # As in the reference: a pretrained model that checkpoints its activations must not be searched
     # for unused parameters.
-    checkpoints_activations, _ = checkpointing(trainer.args)
-    for name in _CHECKPOINTING:
-        if hasattr(model, name):
-            checkpoints_activations = checkpoints_activations or getattr(model, name)
-            break
-    finds_unused = not (inspection.is_pretrained(model) and checkpoints_activations)
+    finds_unused = True
+    if trainer.args.world_size > 1 and inspection.is_pretrained(model):
+        checkpoints_activations, _ = checkpointing(trainer.args)
+        for name in _CHECKPOINTING:
+            if hasattr(model, name):
+                checkpoints_activations = checkpoints_activations or getattr(model, name)
+                break
+        finds_unused = not checkpoints_activations
 
     steps = None
     if trainer._fitting is not None:
         steps = trainer._fitting.length.max_steps
     plan = translate(trainer.args, find_unused_parameters=finds_unused, model=model, steps=steps)
-    return dataclasses.replace(plan, further=(*plan.further, *describe_groups(trainer)))
+
+    def further() -> list[Row]:
+        return [*plan.further(), *describe_groups(trainer)]
+
+    return dataclasses.replace(plan, further=further)
 
 
 def renew_model(trainer: Trainer, trial: Any) -> None:

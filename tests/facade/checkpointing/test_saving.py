@@ -302,11 +302,10 @@ def test_parts_are_written_before_what_one_process_alone_writes(tmp_path):
     parts are written.
     """
     made, written = trainer(tmp_path / "out"), []
-    states = SimpleNamespace(
+    parts = SimpleNamespace(
         saves_parts=lambda *, checkpoint: True,
         save_weights=lambda folder, **options: written.append(folder),
     )
-    parts = SimpleNamespace(states=states)
 
     def refuse(folder, state_dict=None):
         raise OSError(errno.ENOSPC, "full", folder)

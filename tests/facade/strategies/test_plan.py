@@ -84,7 +84,7 @@ def test_one_process_needs_no_strategy_of_its_own(tmp_path):
 
 OTHER = {"accelerator": "other", "devices": 99, "num_nodes": 98}
 OTHER |= {"strategy": Strategy("Other", {"bucket_cap_mb": 97}), "precision": "other-mixed"}
-OTHER |= {"default_root_dir": "other/folder", "further": (("other", "row", "92"),)}
+OTHER |= {"default_root_dir": "other/folder", "further": lambda: [("other", "row", "92")]}
 
 
 @pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(RunPlan)])
