@@ -28,6 +28,7 @@ from ..evaluation.results import TrainingLength
 
 if TYPE_CHECKING:
     from .. import Trainer
+    from ..arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +175,8 @@ class ElasticResumption:
         """Steps by which the data position is ahead of the global step, if earlier steps were
         larger.
         """
+        self.batch_size = 0
+        """Samples of a batch of the loader, set before each attempt to train."""
         self._asked: dict[str, int] | None = None
 
     def layout(self) -> dict[str, int]:
@@ -181,7 +184,7 @@ class ElasticResumption:
         args = self.trainer.args
         layout = {
             "world_size": data_ranks(args),
-            "batch_size": samples_of_rank(args, self.trainer._train_batch_size),
+            "batch_size": samples_of_rank(args, self.batch_size),
             "accumulation": args.gradient_accumulation_steps,
         }
         if args.max_tokens_per_batch:
@@ -200,29 +203,29 @@ class ElasticResumption:
         }
 
     @contextlib.contextmanager
-    def same_global_batch(self, checkpoint: str | None) -> Iterator[None]:
+    def same_global_batch(
+        self, checkpoint: str | None, batch_size: int
+    ) -> Iterator[TrainingArguments | None]:
         """Keep the samples per step if only the number of processes changed.
 
-        Within the block the arguments of the Trainer are a copy with the adjusted batch size and
-        accumulation.
-        """
-        trainer = self.trainer
-        args = trainer.args
-        batch_size = trainer._train_batch_size
+        It yields a copy of the arguments with the batch size and the accumulation for that, or None
+        where they stay.
 
+        Args:
+            checkpoint: the folder to resume from.
+            batch_size: samples of a batch of the loader.
+        """
+        self.batch_size = batch_size
         stored = self.stored.read(checkpoint)
-        self._asked = _asked(args)
+        self._asked = _asked(self.trainer.args)
         adjusted = self._adjusted(stored)
         self.length_group = self._group_of(stored, adjusted)
+        adjusted_args = None
         if adjusted is not None:
-            self._apply(*adjusted)
+            adjusted_args = self._adjusted_arguments(*adjusted)
         try:
-            yield
+            yield adjusted_args
         finally:
-            if adjusted is not None:
-                trainer.args = args
-                trainer._train_batch_size = batch_size
-                trainer.accelerator.apply_accumulation(args)
             self._asked = None
             self.length_group = None
 
@@ -471,16 +474,14 @@ class ElasticResumption:
             return None
         return stored["group"] or self._batch_asked(before) * before["accumulation"]
 
-    def _apply(self, batch_size: int, accumulation: int) -> None:
-        trainer = self.trainer
-        trainer.args = copy.copy(trainer.args)
+    def _adjusted_arguments(self, batch_size: int, accumulation: int) -> TrainingArguments:
+        args = copy.copy(self.trainer.args)
         if self._splits_batches:
-            batch_size *= data_ranks(trainer.args)
-        trainer._train_batch_size = batch_size
-        trainer.args.per_device_train_batch_size = trainer._train_batch_size
-        trainer.args.gradient_accumulation_steps = accumulation
-        trainer.args.deepspeed = with_open_batches(trainer.args.deepspeed)
-        trainer.accelerator.apply_accumulation(trainer.args)
+            batch_size *= data_ranks(args)
+        args.per_device_train_batch_size = batch_size
+        args.gradient_accumulation_steps = accumulation
+        args.deepspeed = with_open_batches(args.deepspeed)
+        return args
 
     def _steps_left_out(self, stored: dict[str, Any]) -> int:
         """Return the steps skipped in epochs that a callback ended early, converted to the

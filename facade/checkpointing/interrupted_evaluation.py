@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -82,7 +82,7 @@ class InterruptedEvaluation:
             buffers = {name: buffer.cpu() for name, buffer in self._buffers()}
         return {"logs": self.before.logs, "buffers": buffers}
 
-    def repeat(self) -> None:
+    def repeat(self, evaluate: Callable[[], None]) -> None:
         """Repeat the evaluation that the checkpoint was saved in, if any."""
         run = self.run
         trainer = run.trainer
@@ -98,8 +98,7 @@ class InterruptedEvaluation:
                 if name in owed["buffers"]:
                     buffer.copy_(owed["buffers"][name])
         with self.during_evaluation():
-            metrics = trainer._evaluate(run.trial, run.ignore_keys)
-        trainer._determine_best_metric(metrics=metrics, trial=run.trial)
+            evaluate()
         if run.stopping:
             run.stop_before_step()
 

@@ -337,7 +337,7 @@ class DeepSpeed(Strategy):
         engine.lr_scheduler = None
         if makes_schedule:
             trainer.lr_scheduler = schedule
-            trainer._created_lr_scheduler = True
+            self.makes_schedule = True
         elif makes_optimizer:
             trainer.create_scheduler(num_training_steps=steps, optimizer=engine.basic_optimizer)
         else:

@@ -76,6 +76,9 @@ class Strategy:
     scales_losses = False
     """Whether it has its own loss scaler."""
 
+    makes_schedule = False
+    """Whether the schedule is that of an engine, for one training."""
+
     input_dtype: torch.dtype | None = None
     """The format of inputs if the model was cast to it; None where forward passes are cast."""
 

@@ -376,6 +376,8 @@ class TrainerModule(EvaluationModule):
             return trainer.optimizer, trainer.lr_scheduler
 
         optimizers = run.strategy.make_optimizers(self, run.length.max_steps)
+        if run.strategy.makes_schedule:
+            trainer._created_lr_scheduler = True
         optimization.check_rules(trainer.args, trainer.optimizer)
         if run.strategy.optimizer_holds_parameters:
             left_out = optimization.check_trains(

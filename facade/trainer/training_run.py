@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from ...lightning_modules.training.accumulation import Items, WindowLoader
     from .. import Trainer, TrainerModule
+    from ..arguments import TrainingArguments
     from ..strategies.strategy import Strategy
 
 logger = logging.getLogger(__name__)
@@ -131,7 +133,11 @@ class TrainingRun:
             # The training.
             if args.auto_find_batch_size and not trainer.keep_effective_batch_size:
                 trainer._batch_size_finder.apply_found_size(checkpoint)
-            with trainer._elastic.same_global_batch(checkpoint):
+            batch_size = trainer._train_batch_size
+            with (
+                trainer._elastic.same_global_batch(checkpoint, batch_size) as adjusted,
+                self._adjusted(adjusted),
+            ):
                 output = trainer._batch_size_finder.until_it_fits(
                     lambda: self._attempt(checkpoint), checkpoint
                 )
@@ -147,6 +153,25 @@ class TrainingRun:
             trainer._object_store.leave()
             trainer.is_in_train = False
             trainer._memory_tracker.drop()
+
+    @contextmanager
+    def _adjusted(self, args: TrainingArguments | None) -> Iterator[None]:
+        """Train with other arguments, if any, and their batch size."""
+        if args is None:
+            yield
+            return
+        trainer = self.trainer
+        args_before = trainer.args
+        batch_size_before = trainer._train_batch_size
+        trainer.args = args
+        trainer._train_batch_size = args.per_device_train_batch_size
+        trainer.accelerator.apply_accumulation(args)
+        try:
+            yield
+        finally:
+            trainer.args = args_before
+            trainer._train_batch_size = batch_size_before
+            trainer.accelerator.apply_accumulation(args_before)
 
     def _attempt(self, checkpoint: str | None) -> TrainOutput:
         return self.trainer._inner_training_loop(
@@ -169,6 +194,7 @@ class TrainingRun:
         trainer = self.trainer
         args = trainer.args
         self.checkpoint = checkpoint
+        trainer._elastic.batch_size = trainer._train_batch_size
         loader: Any = trainer.get_train_dataloader()
         length = trainer.set_initial_training_values(args, loader)
         require_same_training(trainer, length, checkpoint)
@@ -405,7 +431,12 @@ class TrainingRun:
         """Restore the generators, and repeat an evaluation that was interrupted."""
         self.trainer._load_rng_state(self.checkpoint)
         if self.is_fitting:
-            self.interrupted_evaluation.repeat()
+            self.interrupted_evaluation.repeat(self._evaluate)
+
+    def _evaluate(self) -> None:
+        trainer = self.trainer
+        metrics = trainer._evaluate(self.trial, self.ignore_keys)
+        trainer._determine_best_metric(metrics=metrics, trial=self.trial)
 
     def _start_state(self, length: TrainingLength) -> None:
         """Make the state of the Trainer, or read that of the checkpoint."""
