@@ -212,96 +212,17 @@ class BatchSizeFinder:
 
 
 class _InitialState:
-    """Snapshot of all state that a training changes."""
+    """Copy of all state that a training changes, in main memory.
+
+    That is trainable weights, buffers, modes, optimizer, schedule, loss scale, callbacks and random
+    generators. Frozen weights are not copied; `changed_frozen_weights` names those that were
+    changed.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
-        is_distributed = trainer.args.world_size > 1 or trainer.is_model_parallel
-        self._snapshot = TrainingSnapshot(
-            trainer.model, trainer.optimizer, trainer.lr_scheduler, distributed=is_distributed
-        )
+        model = trainer.model
         self._attributes = {name: getattr(trainer, name) for name in _ATTRIBUTES}
         self._pending_tokens = trainer._token_counter.pending
-
-        # Callbacks, and the states of those that have one.
-        self._callbacks = list(trainer.callback_handler.callbacks)
-        self._callback_states = []
-        for callback in trainer._callback_states.exportable():
-            self._callback_states.append((callback, copy.deepcopy(callback.state())))
-
-        # Loss scale.
-        self._scaler_state: dict[str, Any] | None = None
-        if trainer.accelerator.scaler is not None:
-            self._scaler_state = trainer.accelerator.scaler.state_dict()
-
-    @property
-    def changed_frozen_weights(self) -> list[str]:
-        """The names of weights that cannot be restored."""
-        return self._snapshot.changed_frozen_weights
-
-    def restore(self, trainer: Trainer) -> None:
-        """Restore the state, and release the memory of the failed attempt."""
-        for name, value in self._attributes.items():
-            setattr(trainer, name, value)
-        trainer._token_counter.pending = self._pending_tokens
-
-        # Callbacks. Their states are copied, as another attempt may follow.
-        handler = trainer.callback_handler
-        handler.callbacks[:] = self._callbacks
-        handler.optimizer = trainer.optimizer
-        handler.lr_scheduler = trainer.lr_scheduler
-        handler.train_dataloader = None
-        for callback, state in self._callback_states:
-            values = copy.deepcopy({**state["args"], **state["attributes"]})
-            for name, value in values.items():
-                if hasattr(callback, name):
-                    setattr(callback, name, value)
-
-        # Loss scale.
-        if self._scaler_state is not None and trainer.accelerator.scaler is not None:
-            trainer.accelerator.scaler.load_state_dict(self._scaler_state)
-
-        release_memory()
-        self._snapshot.restore()
-
-
-_ATTRIBUTES = ("optimizer", "lr_scheduler", "control", "current_flos", "_created_lr_scheduler")
-
-
-def effective_batch(args: TrainingArguments) -> int:
-    """Return the samples of one process in an optimizer step."""
-    return args.train_batch_size * args.gradient_accumulation_steps
-
-
-def fitted(args: TrainingArguments, batch_size: int) -> TrainingArguments:
-    """Return a copy of the arguments with another batch size, and the nearest effective batch.
-
-    Args:
-        args: training arguments; not modified.
-        batch_size: samples of one process in a forward pass.
-    """
-    copied = copy.copy(args)
-    copied.per_device_train_batch_size = batch_size
-    copied.gradient_accumulation_steps = max(1, round(effective_batch(args) / batch_size))
-    return copied
-
-
-class TrainingSnapshot:
-    """Snapshot of weights, buffers, modes, optimizer, schedule and random generators.
-
-    It holds a copy of all trainable weights, all buffers and the state of the optimizer in main
-    memory. Frozen weights are not copied; `changed_frozen_weights` names those that were changed.
-
-    Args:
-        model: the model.
-        optimizer: an optimizer, or None.
-        scheduler: a learning rate schedule, or None.
-        distributed: several processes train, each on its device; see `capture_rng_state`.
-    """
-
-    def __init__(
-        self, model: nn.Module, optimizer: Any, scheduler: Any, *, distributed: bool = False
-    ) -> None:
-        self.distributed = distributed
         self._modes = [(module, module.training) for module in model.modules()]
 
         # Weights: a copy of trained ones, the version of frozen ones.
@@ -324,46 +245,93 @@ class TrainingSnapshot:
                     copied = _copied(buffer)
                 self._buffers.append((module, name, buffer, copied))
 
-        # Optimizer, schedule and generators.
+        # Optimizer, schedule and loss scale; each run has another scaler.
         self._states = []
-        for part in (optimizer, scheduler):
+        for part in (trainer.optimizer, trainer.lr_scheduler):
             if part is not None:
                 self._states.append((part, snapshot(part.state_dict())))
+        self._scaler_state: dict[str, Any] | None = None
+        if trainer.accelerator.scaler is not None:
+            self._scaler_state = trainer.accelerator.scaler.state_dict()
+
+        # Callbacks, and the states of those that have one.
+        self._callbacks = list(trainer.callback_handler.callbacks)
+        self._callback_states = []
+        for callback in trainer._callback_states.exportable():
+            self._callback_states.append((callback, copy.deepcopy(callback.state())))
+
+        # Random generators.
+        self._distributed = trainer.args.world_size > 1 or trainer.is_model_parallel
         self._modules = dict(model.named_modules(prefix="model"))
-        self._generators = capture_generators(self._modules, distributed=distributed)
+        self._generators = capture_generators(self._modules, distributed=self._distributed)
 
     @property
     def changed_frozen_weights(self) -> list[str]:
-        """The names of frozen weights that have been changed since."""
+        """The names of frozen weights that have been changed since, and cannot be restored."""
         return [
             name for name, (weight, version) in self._frozen.items() if weight._version != version
         ]
 
-    def restore(self) -> None:
-        """Restore everything; gradients are set to None."""
+    def restore(self, trainer: Trainer) -> None:
+        """Restore everything, and release the memory of the failed attempt."""
+        for name, value in self._attributes.items():
+            setattr(trainer, name, value)
+        trainer._token_counter.pending = self._pending_tokens
+
+        # Callbacks. Their states are copied, as another attempt may follow.
+        handler = trainer.callback_handler
+        handler.callbacks[:] = self._callbacks
+        handler.optimizer = trainer.optimizer
+        handler.lr_scheduler = trainer.lr_scheduler
+        handler.train_dataloader = None
+        for callback, state in self._callback_states:
+            values = copy.deepcopy({**state["args"], **state["attributes"]})
+            for name, value in values.items():
+                if hasattr(callback, name):
+                    setattr(callback, name, value)
+
+        # Weights and buffers, without gradients.
+        release_memory()
         for module, training in self._modes:
             module.training = training
-
-        # Weights and buffers.
         with torch.no_grad():
             for weight, copied in self._trained:
                 weight.copy_(copied)
-                weight.requires_grad_(True)
+                weight.requires_grad_(True).grad = None
             for module, name, buffer, copied in self._buffers:
                 module._buffers[name] = buffer
                 if buffer is not None and copied is not None:
                     buffer.copy_(copied)
-
-        # Gradients.
-        for weight, _ in self._trained:
-            weight.grad = None
         for weight, _ in self._frozen.values():
             weight.requires_grad_(False).grad = None
 
         # A copy of the states, as another attempt may follow.
         for part, state in self._states:
             part.load_state_dict(snapshot(state))
-        restore_generators(self._generators, self._modules, distributed=self.distributed)
+        if self._scaler_state is not None and trainer.accelerator.scaler is not None:
+            trainer.accelerator.scaler.load_state_dict(self._scaler_state)
+        restore_generators(self._generators, self._modules, distributed=self._distributed)
+
+
+_ATTRIBUTES = ("optimizer", "lr_scheduler", "control", "current_flos", "_created_lr_scheduler")
+
+
+def effective_batch(args: TrainingArguments) -> int:
+    """Return the samples of one process in an optimizer step."""
+    return args.train_batch_size * args.gradient_accumulation_steps
+
+
+def fitted(args: TrainingArguments, batch_size: int) -> TrainingArguments:
+    """Return a copy of the arguments with another batch size, and the nearest effective batch.
+
+    Args:
+        args: training arguments; not modified.
+        batch_size: samples of one process in a forward pass.
+    """
+    copied = copy.copy(args)
+    copied.per_device_train_batch_size = batch_size
+    copied.gradient_accumulation_steps = max(1, round(effective_batch(args) / batch_size))
+    return copied
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
