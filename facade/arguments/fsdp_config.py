@@ -83,9 +83,6 @@ class FSDPSettings:
     state_dict_type: str = "full"
     """"full": checkpoints hold whole tensors; "sharded": each rank writes its part."""
     xla: bool = False
-    xla_v2: bool = False
-    xla_options: Mapping[str, Any] | None = None
-    xla_checkpointing: bool = False
 
     @property
     def reshard_after_forward(self) -> bool:
@@ -208,9 +205,6 @@ def read_fsdp(
         wrap=wrap,
         layers=layers,
         backward_prefetch=prefetch,
-        xla_v2=values.get("xla_fsdp_v2", False),
-        xla_options=values.get("xla_fsdp_settings"),
-        xla_checkpointing=values.get("xla_fsdp_grad_ckpt", False),
         **same_names,
     )
     return settings, faults + _combination_faults(settings)
@@ -448,10 +442,5 @@ def _combination_faults(settings: FSDPSettings) -> list[str]:
         faults.append(
             "fsdp_config['activation_checkpointing']=True needs the layers: add 'auto_wrap' to "
             "fsdp, or pass transformer_layer_cls_to_wrap."
-        )
-    if settings.xla_checkpointing and settings.xla and settings.wrap is None:
-        faults.append(
-            "fsdp_config['xla_fsdp_grad_ckpt']=True needs the layers: pass min_num_params or "
-            "transformer_layer_cls_to_wrap."
         )
     return faults

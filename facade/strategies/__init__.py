@@ -45,7 +45,7 @@ def choose(
         return DeepSpeed.of(args, model, steps)
     settings = settings_of(args)
     if args.device.type == "xla" or (settings is not None and settings.xla):
-        return XLA.of(args, settings, model)
+        return XLA.of(args)
     if settings is not None and settings.version == 1:
         return FSDP.of(args, settings, model)
     if settings is not None or spreads_model(args):

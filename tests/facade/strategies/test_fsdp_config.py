@@ -44,17 +44,8 @@ READ = [
         {"sharding": "hybrid_shard_zero2"},
     ),
     ("full_shard", {"state_dict_type": "SHARDED_STATE_DICT"}, {"state_dict_type": "sharded"}),
-    ("full_shard", {"xla": True, "xla_fsdp_v2": True}, {"xla": True, "xla_v2": True}),
-    (
-        "full_shard",
-        {"xla_fsdp_settings": {"compute_dtype": "float16"}},
-        {"xla_options": {"compute_dtype": "float16"}},
-    ),
-    (
-        "full_shard auto_wrap",
-        {"xla": True, "xla_fsdp_grad_ckpt": True},
-        {"xla_checkpointing": True},
-    ),
+    ("full_shard", {"xla": True, "xla_fsdp_v2": True, "xla_fsdp_grad_ckpt": True}, {"xla": True}),
+    ("full_shard", {"xla": True, "xla_fsdp_settings": {"compute_dtype": "float16"}}, {"xla": True}),
     (True, {}, {"version": 2, "sharding": "full_shard", "wrap": "layers", "layers": None}),
     (
         True,
@@ -164,11 +155,6 @@ REFUSALS = [
         "full_shard",
         {"cpu_ram_efficient_loading": True, "sync_module_states": False},
         "needs sync_module_states=True",
-    ),
-    (
-        "full_shard",
-        {"xla": True, "xla_fsdp_grad_ckpt": True},
-        "pass min_num_params or transformer_layer_cls_to_wrap",
     ),
     *(
         ("full_shard", {key: "x"}, f"fsdp_config['{key}']='x' has no counterpart in Lightning")

@@ -18,7 +18,7 @@ CHOSEN = [
     ({"fsdp": "full_shard"}, "FSDPStrategy"),
     ({"fsdp": True}, "ModelParallelStrategy"),
     ({"fsdp": "full_shard", "fsdp_config": {"version": 2}}, "ModelParallelStrategy"),
-    ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, "XLAStrategy"),
+    ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, "SingleDeviceXLAStrategy"),
     ({"deepspeed": {"zero_optimization": {"stage": 1}}}, "DeepSpeedStrategy"),
     ({"parallelism_config": {"dp_replicate_size": 4}}, "DDPStrategy"),
     ({"parallelism_config": {"dp_shard_size": 2, "tp_size": 2}}, "ModelParallelStrategy"),
@@ -29,7 +29,7 @@ CHOSEN = [
 def test_the_strategy_that_is_asked_for_is_chosen(tmp_path, changes, name):
     found = translate(of_four(tmp_path, **changes))
     assert found.strategy.name == name
-    assert found.accelerator == ("tpu" if name == "XLAStrategy" else "cpu")
+    assert found.accelerator == ("tpu" if name == "SingleDeviceXLAStrategy" else "cpu")
     assert name in repr(found)
 
 
@@ -193,7 +193,11 @@ REFUSED_RUNS = [
     ({"fsdp": "full_shard"}, ValueError, "start the script with torchrun"),
     ({"parallelism_config": {"dp_replicate_size": 2}}, ValueError, "torchrun --nproc_per_node=2"),
     ({"parallelism_config": {"tp_size": 2}}, ValueError, "torchrun --nproc_per_node=2"),
-    ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, ImportError, "pip install torch_xla"),
+    (
+        {"fsdp": "full_shard", "fsdp_config": {"xla": True}},
+        NotImplementedError,
+        "on devices of torch_xla",
+    ),
 ]
 
 

@@ -77,28 +77,16 @@ def test_xla_plan(tmp_path, on_a_tpu):
     assert "SingleDeviceXLAStrategy(device=xla:0)" in str(plan)
 
 
-def test_the_plan_of_fsdp(tmp_path, on_a_tpu):
-    settings = {
-        "xla": True,
-        "xla_fsdp_settings": {"flatten_parameters": True},
-        "min_num_params": 5,
-    }
-    strategy = translate(arguments(tmp_path, fsdp="full_shard", fsdp_config=settings)).strategy
-    assert (strategy.name, strategy.shards_weights) == ("XLAStrategy", True)
-    assert strategy.options["wrapper"] == "XlaFullyShardedDataParallel"
-    assert strategy.options["settings"] == {"flatten_parameters": True}
-
-
 CHANGES = [
     (
         {"fsdp": "full_shard", "fsdp_config": {"xla": True}},
         "1",
         NotImplementedError,
-        "can be planned, but not run",
+        "fsdp='full_shard' is not supported on devices of torch_xla",
     ),
-    ({}, "4", NotImplementedError, "the device xla in 4 processes can be planned, but not run"),
+    ({}, "4", NotImplementedError, "The device xla in 4 processes is not supported"),
     ({"fp16": True}, "1", NotImplementedError, "which compute in bfloat16: pass bf16=True"),
-    ({"fsdp": "full_shard"}, "1", ValueError, r"needs fsdp_config\['xla'\]=True"),
+    ({"fsdp": "full_shard"}, "1", NotImplementedError, "is not supported on devices of torch_xla"),
 ]
 
 
