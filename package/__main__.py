@@ -119,6 +119,7 @@ _COMMANDS = {
         "interception.runner",
         "run a script with the Trainer of lightrainer; `run` itself may be left out",
     ),
+    "launch": ("tools.launch", "run a script in several processes, as `accelerate launch` does"),
     "sweep": ("tools.sweep.command", "run a script many times to find its best arguments"),
     "compare": (
         "tools.compare.command",

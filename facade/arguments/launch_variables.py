@@ -1,13 +1,14 @@
 """Table of the environment variables of `accelerate launch` that concern the Trainer, with the
 argument that each sets.
 
-`launched.py` reads them.
+`lightrainer launch` sets the same variables from the same options and files; `launched.py` reads
+them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from .parallelism import SIZES
@@ -30,6 +31,10 @@ class Variable:
     """Another reader of the variable, or the reason that it has no effect."""
     option: str = ""
     """The option of the launcher, and the key in its files."""
+    flag: bool = False
+    """The option has no value."""
+    default: str = ""
+    """The launcher's default value; empty if the variable is then not set."""
     switch: str = ""
     """The variable that enables this one."""
     version: int | None = None
@@ -38,12 +43,13 @@ class Variable:
     """Lower-case values that are accepted; by default those that turn a feature off."""
 
 
-def _fsdp(key: str, *, option: str = "", version: int | None = None) -> Variable:
+def _fsdp(key: str, default: str = "", *, option: str = "", version: int | None = None) -> Variable:
     option = f"fsdp_{option or key}"
     argument = f"fsdp_config.{key}"
     return Variable(
         argument=argument,
         option=option,
+        default=default,
         switch="ACCELERATE_USE_FSDP",
         version=version,
     )
@@ -53,54 +59,62 @@ def _deepspeed(key: str, option: str) -> Variable:
     return Variable(argument=f"deepspeed.{key}", option=option, switch="ACCELERATE_USE_DEEPSPEED")
 
 
-def _groups(key: str) -> Variable:
+def _groups(key: str, default: str = "") -> Variable:
     return Variable(
         argument=f"parallelism_config.{key}",
         option=f"parallelism_config_{key.rpartition('.')[2]}",
+        default=default,
         switch="ACCELERATE_USE_PARALLELISM_CONFIG",
     )
 
 
 VARIABLES: dict[str, Variable] = {
-    "ACCELERATE_USE_CPU": Variable(argument="use_cpu", option="use_cpu"),
+    "ACCELERATE_USE_CPU": Variable(argument="use_cpu", option="use_cpu", flag=True),
     "ACCELERATE_MIXED_PRECISION": Variable(
         argument="mixed_precision",
         refused="set it to 'bf16', 'fp16' or 'no'",
         accepted=("bf16", "fp16", "no"),
         option="mixed_precision",
+        default="no",
     ),
     "ACCELERATE_DYNAMO_BACKEND": Variable(
-        argument="torch_compile_backend", option="dynamo_backend"
+        argument="torch_compile_backend", option="dynamo_backend", default="NO"
     ),
-    "ACCELERATE_DYNAMO_MODE": Variable(argument="torch_compile_mode", option="dynamo_mode"),
+    "ACCELERATE_DYNAMO_MODE": Variable(
+        argument="torch_compile_mode", option="dynamo_mode", default="default"
+    ),
     "ACCELERATE_DYNAMO_USE_FULLGRAPH": Variable(
-        argument="torch_compile", option="dynamo_use_fullgraph"
+        argument="torch_compile", option="dynamo_use_fullgraph", flag=True, default="False"
     ),
     "ACCELERATE_DYNAMO_USE_DYNAMIC": Variable(
-        argument="torch_compile", option="dynamo_use_dynamic"
+        argument="torch_compile", option="dynamo_use_dynamic", flag=True, default="False"
     ),
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": Variable(
         refused="the model is compiled as a whole: remove dynamo_use_regional_compilation",
         option="dynamo_use_regional_compilation",
+        flag=True,
+        default="False",
     ),
-    "ACCELERATE_USE_FSDP": Variable(argument="fsdp", option="use_fsdp"),
-    "FSDP_VERSION": _fsdp("version"),
-    "FSDP_SHARDING_STRATEGY": _fsdp("reshard_after_forward", option="sharding_strategy", version=1),
-    "FSDP_RESHARD_AFTER_FORWARD": _fsdp("reshard_after_forward", version=2),
-    "FSDP_OFFLOAD_PARAMS": _fsdp("cpu_offload", option="offload_params"),
-    "FSDP_MIN_NUM_PARAMS": _fsdp("min_num_params"),
+    "ACCELERATE_USE_FSDP": Variable(argument="fsdp", option="use_fsdp", flag=True),
+    "FSDP_VERSION": _fsdp("version", "1"),
+    "FSDP_SHARDING_STRATEGY": _fsdp(
+        "reshard_after_forward", "FULL_SHARD", option="sharding_strategy", version=1
+    ),
+    "FSDP_RESHARD_AFTER_FORWARD": _fsdp("reshard_after_forward", "true", version=2),
+    "FSDP_OFFLOAD_PARAMS": _fsdp("cpu_offload", "false", option="offload_params"),
+    "FSDP_MIN_NUM_PARAMS": _fsdp("min_num_params", "100000000"),
     "FSDP_AUTO_WRAP_POLICY": _fsdp("auto_wrap_policy"),
     "FSDP_TRANSFORMER_CLS_TO_WRAP": _fsdp("transformer_layer_cls_to_wrap"),
     "FSDP_BACKWARD_PREFETCH": _fsdp("backward_prefetch", version=1),
     "FSDP_STATE_DICT_TYPE": _fsdp("state_dict_type"),
-    "FSDP_FORWARD_PREFETCH": _fsdp("forward_prefetch", version=1),
-    "FSDP_USE_ORIG_PARAMS": _fsdp("use_orig_params", version=1),
-    "FSDP_CPU_RAM_EFFICIENT_LOADING": _fsdp("cpu_ram_efficient_loading"),
-    "FSDP_SYNC_MODULE_STATES": _fsdp("sync_module_states", version=1),
-    "FSDP_ACTIVATION_CHECKPOINTING": _fsdp("activation_checkpointing"),
-    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": _fsdp("activation_checkpointing_offload"),
+    "FSDP_FORWARD_PREFETCH": _fsdp("forward_prefetch", "false", version=1),
+    "FSDP_USE_ORIG_PARAMS": _fsdp("use_orig_params", "true", version=1),
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": _fsdp("cpu_ram_efficient_loading", "true"),
+    "FSDP_SYNC_MODULE_STATES": _fsdp("sync_module_states", "true", version=1),
+    "FSDP_ACTIVATION_CHECKPOINTING": _fsdp("activation_checkpointing", "false"),
+    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": _fsdp("activation_checkpointing_offload", "false"),
     "FSDP_IGNORED_MODULES": _fsdp("ignored_modules"),
-    "ACCELERATE_USE_DEEPSPEED": Variable(argument="deepspeed", option="use_deepspeed"),
+    "ACCELERATE_USE_DEEPSPEED": Variable(argument="deepspeed", option="use_deepspeed", flag=True),
     "ACCELERATE_DEEPSPEED_CONFIG_FILE": _deepspeed("", "deepspeed_config_file"),
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": _deepspeed(
         "gradient_accumulation_steps", "gradient_accumulation_steps"
@@ -138,12 +152,12 @@ VARIABLES: dict[str, Variable] = {
         switch="ACCELERATE_USE_DEEPSPEED",
     ),
     "ACCELERATE_USE_PARALLELISM_CONFIG": Variable(
-        argument="parallelism_config", option="use_parallelism_config"
+        argument="parallelism_config", option="use_parallelism_config", flag=True
     ),
-    **{f"PARALLELISM_CONFIG_{name}".upper(): _groups(name) for name in SIZES},
-    "PARALLELISM_CONFIG_CP_BACKEND": _groups("cp_backend"),
+    **{f"PARALLELISM_CONFIG_{name}".upper(): _groups(name, "1") for name in SIZES},
+    "PARALLELISM_CONFIG_CP_BACKEND": _groups("cp_backend", "torch"),
     "PARALLELISM_CONFIG_CP_COMM_STRATEGY": _groups("cp_handler.cp_comm_strategy"),
-    "PARALLELISM_CONFIG_SP_BACKEND": _groups("sp_backend"),
+    "PARALLELISM_CONFIG_SP_BACKEND": _groups("sp_backend", "deepspeed"),
     **{
         f"PARALLELISM_CONFIG_{name}".upper(): _groups(f"sp_handler.{name}")
         for name in ("sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation")
@@ -151,6 +165,7 @@ VARIABLES: dict[str, Variable] = {
     "ACCELERATE_USE_MEGATRON_LM": Variable(
         refused="Megatron-LM is not supported: use fsdp, deepspeed or parallelism_config",
         option="use_megatron_lm",
+        flag=True,
     ),
     "ACCELERATE_CPU_AFFINITY": Variable(
         refused=(
@@ -158,9 +173,10 @@ VARIABLES: dict[str, Variable] = {
             "numactl"
         ),
         option="enable_cpu_affinity",
+        flag=True,
     ),
     "ACCELERATE_DEBUG_MODE": Variable(
-        elsewhere="nothing: ranks are always compared", option="debug"
+        elsewhere="nothing: ranks are always compared", option="debug", flag=True
     ),
     "ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE": Variable(
         refused="smdistributed is not supported: start the script with torchrun in the job"
@@ -176,9 +192,16 @@ def is_on(name: str) -> bool:
     return os.environ.get(name, "").lower() not in _OFF
 
 
-def value_of(name: str) -> str | None:
-    """Return the value of a variable; None if it is empty or its switch is off."""
-    value = os.environ.get(name)
+def value_of(name: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """Return the value of a variable; None if it is empty or its switch is off.
+
+    Args:
+        name: The variable.
+        environment: By default that of this process.
+    """
+    if environment is None:
+        environment = os.environ
+    value = environment.get(name)
     if value is None or value in _EMPTY:
         return None
     switch = VARIABLES[name].switch
@@ -212,13 +235,20 @@ def values_for(argument: str, version: int | None = None) -> dict[str, str]:
     return values
 
 
-def refusals() -> list[str]:
-    """Return one sentence for each variable with an unsupported value, with a remedy."""
+def refusals(sources: Mapping[str, str] | None = None) -> list[str]:
+    """Return one sentence for each variable with an unsupported value, with a remedy.
+
+    Args:
+        sources: The input of a command that set variables, by the variable's name, such as
+            `--mixed_precision fp9`.
+    """
+    sources = sources or {}
     sentences: list[str] = []
     for name, variable in VARIABLES.items():
         if not variable.refused or name not in os.environ:
             continue
         value = value_of(name)
         if value is not None and value.lower() not in variable.accepted:
-            sentences.append(f"the environment variable {name}={value!r}: {variable.refused}")
+            source = sources.get(name, f"the environment variable {name}={value!r}")
+            sentences.append(f"{source}: {variable.refused}")
     return sentences

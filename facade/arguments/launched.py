@@ -1,4 +1,4 @@
-"""Set arguments from the environment variables of `accelerate launch`."""
+"""Set arguments from the environment variables of `accelerate launch` and `lightrainer launch`."""
 
 from __future__ import annotations
 

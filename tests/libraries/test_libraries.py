@@ -224,7 +224,9 @@ LAUNCHED = {
 
 @pytest.mark.parametrize("kind", LAUNCHED)
 def test_launchers_train_as_the_arguments_do(tmp_path, kind):
-    """`accelerate launch` with a file: the weights and logs of torchrun and arguments."""
+    """`accelerate launch` and `lightrainer launch` with one file: the weights and logs of
+    torchrun and arguments.
+    """
     need("trl_sft")
     config, given, shown = LAUNCHED[kind]
     file = tmp_path / "launch.json"
@@ -241,6 +243,7 @@ def test_launchers_train_as_the_arguments_do(tmp_path, kind):
             "-m",
             "lightrainer",
         ],
+        "lightrainer": ["-m", "lightrainer", "launch", "--config_file", str(file)],
     }
     found = []
     for name, command in commands.items():
@@ -254,7 +257,7 @@ def test_launchers_train_as_the_arguments_do(tmp_path, kind):
         assert shown in figures["plan"]
         assert ("taken from its variables" in figures["plan"]) == (name != "arguments")
         found.append((figures["logs"], (folder / "model" / "model.safetensors").read_bytes()))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 TRL_COMMANDS = {"sft": ["text"], "dpo": ["prompt", "chosen", "rejected"]}

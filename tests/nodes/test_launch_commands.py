@@ -1,4 +1,6 @@
-"""`accelerate launch` trains as the arguments that mean the same do, to the last bit."""
+"""`accelerate launch` and `lightrainer launch` train as the arguments that mean the same do, to
+the last bit.
+"""
 
 import importlib.util
 import json
@@ -152,7 +154,7 @@ def by_launcher(folder, module, config, python, isolated):
 @pytest.mark.parametrize(
     "name", [one if one in USUAL else pytest.param(one, marks=pytest.mark.nodes) for one in CASES]
 )
-def test_the_launcher_trains_as_the_arguments_do(tmp_path, name):
+def test_both_launchers_train_as_the_arguments_do(tmp_path, name):
     pytest.importorskip("accelerate")
     config, given, strategy = CASES[name]
     if "zero" in name and not DEEPSPEED.is_dir() and importlib.util.find_spec("deepspeed") is None:
@@ -162,9 +164,9 @@ def test_the_launcher_trains_as_the_arguments_do(tmp_path, name):
         pytest.skip(why_not_isolated())
     weights, seen = by_arguments(tmp_path / "arguments", config, given)
     assert seen[1:] == [strategy, 1 if "one process" in name else 2, []]
-    python = forked_python() if name in USUAL else sys.executable
-    module = ["-m", "accelerate.commands.launch"]
-    found = by_launcher(tmp_path / "launcher", module, config, python, isolated)
-    assert found[0] == weights
-    assert found[1][:3] == seen[:3]
-    assert bool(found[1][3]) == (bool(given)), "what was taken from the environment"
+    for module in (["-m", "lightrainer", "launch"], ["-m", "accelerate.commands.launch"]):
+        python = forked_python() if name in USUAL else sys.executable
+        found = by_launcher(tmp_path / module[1], module, config, python, isolated)
+        assert found[0] == weights, module
+        assert found[1][:3] == seen[:3]
+        assert bool(found[1][3]) == (bool(given)), "what was taken from the environment"

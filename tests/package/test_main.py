@@ -69,7 +69,7 @@ def test_a_closed_pipe_ends_quietly(words, monkeypatch, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("command", ["sweep", "compare", "lr-find"])
+@pytest.mark.parametrize("command", ["launch", "sweep", "compare", "lr-find"])
 def test_an_example_is_one_command_of_a_shell(command, capsys):
     with contextlib.suppress(SystemExit):
         main([command, "--help"])
@@ -100,7 +100,7 @@ WORDS = [
     (["plann"], "'plann' is neither a command nor a script. Did you mean 'plan'? Commands: run, "),
     (["evalute", "x.py"], "Did you mean 'evaluate'?"),
     (["lr_find", "x.py"], "Did you mean 'lr-find'?"),
-    (["trian"], "'trian' is neither a command nor a script. Commands: run, sweep, "),
+    (["trian"], "'trian' is neither a command nor a script. Commands: run, launch, "),
     ([], "the following arguments are required: COMMAND"),
 ]
 

@@ -1,0 +1,474 @@
+"""The command `launch`: start a script in several processes, configured as for accelerate.
+
+torch.distributed.run starts the processes. The environment variables are those that `accelerate
+launch` sets, so that the script behaves the same.
+"""
+
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .command_line import CommandParser
+
+if TYPE_CHECKING:
+    from ..facade.arguments.launch_variables import Variable
+
+_DESCRIPTION = """\
+Start a script in several processes, with the Trainer of lightrainer instead of that of
+transformers. It is configured by a file of `accelerate config` or by the options of `accelerate
+launch`; accelerate is not needed. Options override the file, and the arguments of the script
+override both. torch.distributed.run starts the processes.
+"""
+_EPILOG = """\
+Example: lightrainer launch --config_file fsdp2.yaml --num_processes 8 train.py --learning_rate 1e-4
+"""
+
+_PROCESS_OPTIONS = {
+    "num_processes": "number of processes on all machines; by default one for each GPU here",
+    "num_machines": "number of machines; run the command on each of them",
+    "machine_rank": "number of this machine, from 0",
+    "main_process_ip": "address of the first machine",
+    "main_process_port": "free port on the first machine; needed for several machines only",
+    "rdzv_backend": "how machines find each other: static (the default) or c10d",
+}
+"""Options about the processes, with their descriptions."""
+_TORCHRUN_OPTIONS = {
+    "rdzv_conf": "further settings of the rendezvous, as key=value,...",
+    "max_restarts": "how often the processes are restarted after a failure",
+    "monitor_interval": "seconds between two checks of the processes",
+    "log_dir": "folder for the output of the processes",
+    "role": "name of the processes in messages of torchrun",
+    "tee": "streams that go to the terminal and to log_dir, see torchrun",
+}
+"""Options that are passed to torchrun, with their descriptions."""
+_STRATEGY_OPTIONS = {
+    "FSDP": "use_fsdp",
+    "DEEPSPEED": "use_deepspeed",
+    "MEGATRON_LM": "use_megatron_lm",
+}
+"""The option for a `distributed_type` of a file."""
+_PREFIXES = {
+    "fsdp_config": "fsdp_",
+    "dynamo_config": "dynamo_",
+    "deepspeed_config": "",
+    "parallelism_config": "",
+}
+"""Sections of a file, with the prefix of the options for their keys."""
+_RENAMED_KEYS = {"fsdp_backward_prefetch_policy": "fsdp_backward_prefetch"}
+_UNUSED_OPTIONS = ("main_training_function", "deepspeed_multinode_launcher")
+"""Options of accelerate without effect on torch's launcher."""
+_UNSUPPORTED_KEYS = (
+    "fp8_config",
+    "megatron_lm_config",
+    "mpirun_config",
+    "command_file",
+    "commands",
+    "downcast_bf16",
+    "tpu_name",
+    "tpu_zone",
+    "tpu_use_cluster",
+    "tpu_use_sudo",
+    "tpu_vm",
+    "tpu_env",
+    "deepspeed_hostfile",
+    "deepspeed_exclusion_filter",
+    "deepspeed_inclusion_filter",
+)
+"""Keys of a file that are accepted only with a value that turns the feature off."""
+_OFF_VALUES = (None, "", False, "no", [], {})
+
+
+def launch(flags: Sequence[str]) -> int:
+    """Run the command line; this process becomes torch's launcher, or for one process the script.
+
+    Args:
+        flags: the words after `launch`.
+
+    Raises:
+        SystemExit: an option is wrong. The status is 2, the reason is on stderr, and nothing was
+            started.
+    """
+    from ..facade.arguments.launch_variables import refusals
+    from ..interception import environment, runner
+
+    parser = _make_parser()
+    options = parser.parse_own(flags, "Options of the script follow its name.")
+    set_options = {name: value for name, value in vars(options).items() if value}
+    file = options.config_file or default_file()
+    try:
+        settings = _merge_settings(file, options, set_options)
+        os.environ.update(variables(settings))
+        problems = refusals(_sources(set_options, settings, file))
+        if problems:
+            raise ValueError("; ".join(problems))
+        command = _command(settings, options.script)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+
+    # An option of a feature that is off is probably a mistake.
+    for name, switch in _options_without_effect(set_options, settings).items():
+        print(f"lightrainer launch: --{name} has no effect without --{switch}.", file=sys.stderr)
+    environment.switch_on(os.environ)
+    environment.choose_keras_backend(os.environ)
+    return runner.become([*command, *options.arguments])
+
+
+def _merge_settings(
+    file: str | None, options: argparse.Namespace, set_options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of a file, overridden by options.
+
+    Args:
+        file: path of the file; None for no file.
+        options: all options.
+        set_options: those that the command line sets.
+
+    Raises:
+        ValueError: the file has settings that are unknown or not supported.
+        OSError: the file cannot be read.
+    """
+    settings = read_settings(file, vars(options))
+
+    # An option that chooses a strategy overrides the choice of the file.
+    strategy_options = set(_STRATEGY_OPTIONS.values())
+    if set_options.keys() & {"multi_gpu", *strategy_options}:
+        for name in (*strategy_options, "use_parallelism_config"):
+            settings.pop(name, None)
+    elif settings.get("distributed_type") == "NO":
+        # accelerate ignores num_processes of such a file, too.
+        settings["num_processes"] = 1
+    return {**settings, **set_options}
+
+
+def _sources(
+    set_options: Mapping[str, Any], settings: Mapping[str, Any], file: str | None
+) -> dict[str, str]:
+    """Return the source of each variable as the user wrote it: an option, or a key of the file.
+
+    Args:
+        set_options: options that the command line sets.
+        settings: of options and of the file.
+        file: path of the file.
+    """
+    from ..facade.arguments.launch_variables import VARIABLES
+
+    sources = {}
+    for name, variable in VARIABLES.items():
+        option = variable.option
+        value = set_options.get(option)
+        if value is not None:
+            sources[name] = f"--{option}" if variable.flag else f"--{option} {value}"
+        elif settings.get(option) is not None:
+            sources[name] = f"{file}: {option}={settings[option]!r}"
+    return sources
+
+
+def default_file() -> str | None:
+    """Return the file that `accelerate config` writes; None if it does not exist."""
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
+    folder = os.environ.get("HF_HOME", cache)
+    path = Path(folder, "accelerate", "default_config.yaml").expanduser()
+    return str(path) if path.is_file() else None
+
+
+def read_settings(path: str | None, options: Collection[str]) -> dict[str, Any]:
+    """Read a file of `accelerate config`.
+
+    Args:
+        path: YAML or JSON; None for no file.
+        options: the names of all options.
+
+    Returns:
+        the settings by the names of options, and `distributed_type` and `deepspeed_fields`.
+
+    Raises:
+        ValueError: the file has unknown keys, or keys for features that are not supported.
+        OSError: the file cannot be read.
+    """
+    import yaml
+
+    if path is None:
+        return {}
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{path} contains a {type(content).__name__}, not settings by name. Write it with "
+            "accelerate config."
+        )
+    distributed_type = _read_distributed_type(path, content)
+
+    # The keys of sections have options, too.
+    settings = {key: value for key, value in content.items() if key not in _PREFIXES}
+    for section, prefix in _PREFIXES.items():
+        for key, value in (content.get(section) or {}).items():
+            name = key if key.startswith(prefix) else f"{prefix}{key}"
+            settings[_RENAMED_KEYS.get(name, name)] = value
+    _check_keys(path, settings, options)
+
+    if distributed_type in _STRATEGY_OPTIONS:
+        settings[_STRATEGY_OPTIONS[distributed_type]] = True
+    deepspeed_fields = list(content.get("deepspeed_config") or {})
+    if "mixed_precision" in content:
+        deepspeed_fields.append("mixed_precision")
+    settings["distributed_type"] = distributed_type
+    settings["use_parallelism_config"] = bool(content.get("parallelism_config"))
+    settings["deepspeed_fields"] = deepspeed_fields
+    return settings
+
+
+def _read_distributed_type(path: str, content: dict[str, Any]) -> str:
+    """Remove `compute_environment` and `distributed_type` from a file's content; return the latter.
+
+    Raises:
+        ValueError: only accelerate supports them.
+    """
+    compute_environment = content.pop("compute_environment", "LOCAL_MACHINE")
+    distributed_type = content.pop("distributed_type", "")
+    # YAML reads NO as False.
+    distributed_type = "NO" if distributed_type is False else str(distributed_type)
+
+    is_supported = distributed_type in ("", "NO", *_STRATEGY_OPTIONS)
+    is_multi = distributed_type.startswith("MULTI_")
+    if compute_environment != "LOCAL_MACHINE" or not (is_supported or is_multi):
+        raise ValueError(
+            f"{path}: compute_environment={compute_environment}, "
+            f"distributed_type={distributed_type} is not supported: use accelerate launch."
+        )
+    return distributed_type
+
+
+def _check_keys(path: str, settings: Mapping[str, Any], options: Collection[str]) -> None:
+    """Refuse settings that are unknown or not supported."""
+    from ..lightning_modules.common.suggestions import did_you_mean
+
+    for key, value in settings.items():
+        if key in _UNSUPPORTED_KEYS:
+            if value not in _OFF_VALUES:
+                raise ValueError(
+                    f"{path}: {key}={value!r} is not supported: remove it, or use accelerate "
+                    "launch."
+                )
+        elif key not in options:
+            raise ValueError(
+                f"{path}: {key!r} is not a known setting.{did_you_mean(key, options)} Remove it."
+            )
+
+
+def variables(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables for these settings, as `accelerate launch` sets them."""
+    from ..facade.arguments.launch_variables import VARIABLES
+
+    environment = {}
+    for name, variable in VARIABLES.items():
+        value = settings.get(variable.option) if variable.option else None
+        if value in (None, "", "all") or (variable.flag and not value):
+            value = variable.default
+        if value == "":
+            continue
+        # Some variables belong to a feature that has to be on.
+        if variable.switch and not settings.get(VARIABLES[variable.switch].option):
+            continue
+        environment[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in environment:
+        fields = settings.get("deepspeed_fields", ())
+        environment["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(fields)
+    return environment
+
+
+def _options_without_effect(
+    set_options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the options of features that are off, each with the option that turns it on."""
+    from ..facade.arguments.launch_variables import VARIABLES
+
+    switches = {}
+    for variable in VARIABLES.values():
+        if variable.option and variable.switch:
+            switches[variable.option] = VARIABLES[variable.switch].option
+
+    without_effect = {}
+    for name in set_options:
+        if name in switches and not settings.get(switches[name]):
+            without_effect[name] = switches[name]
+    return without_effect
+
+
+def _command(settings: Mapping[str, Any], script: str) -> list[str]:
+    """Return the command that starts the processes, up to the script.
+
+    Raises:
+        ValueError: settings contradict each other.
+    """
+    machines = _number(settings, "num_machines") or 1
+    processes = _number(settings, "num_processes") or _number_of_devices(settings)
+    if settings.get("module") and settings.get("no_python"):
+        raise ValueError("module and no_python cannot be combined: leave one of them out.")
+    if processes < 1 or processes % machines:
+        raise ValueError(
+            f"num_processes={processes} is not a multiple of num_machines={machines}: pass "
+            "--num_processes."
+        )
+
+    # These options need torch's launcher for a single process as well.
+    launcher_options = (*_STRATEGY_OPTIONS.values(), "multi_gpu")
+    needs_launcher = any(settings.get(name) for name in launcher_options)
+    if processes == 1 and not needs_launcher:
+        return _command_of_one_process(settings, script)
+
+    words = ["-m", "torch.distributed.run", f"--nproc_per_node={processes // machines}"]
+    for name in _TORCHRUN_OPTIONS:
+        if settings.get(name) is not None:
+            words.append(f"--{name}={settings[name]}")
+    words += _rendezvous(settings, machines)
+    for name in ("module", "no_python"):
+        if settings.get(name):
+            words.append(f"--{name}")
+    return [sys.executable, *words, script]
+
+
+def _command_of_one_process(settings: Mapping[str, Any], script: str) -> list[str]:
+    """Return the command that runs a script without a launcher."""
+    if settings.get("no_python"):
+        program = shutil.which(script)
+        if program is None:
+            raise ValueError(
+                f"{script} is not an executable program: leave no_python out, or pass its path."
+            )
+        return [program]
+    if settings.get("module"):
+        return [sys.executable, "-m", script]
+    return [sys.executable, script]
+
+
+def _rendezvous(settings: Mapping[str, Any], machines: int) -> list[str]:
+    """Return the options of torchrun by which the machines find each other."""
+    address = settings.get("main_process_ip")
+    port = _number(settings, "main_process_port")
+    if machines == 1:
+        return [f"--master_port={port}"] if port else ["--standalone"]
+    if not address or not port:
+        raise ValueError(
+            f"num_machines={machines} needs main_process_ip and main_process_port: set both."
+        )
+    backend = settings.get("rdzv_backend") or "static"
+    return [
+        f"--nnodes={machines}",
+        f"--node_rank={_number(settings, 'machine_rank')}",
+        f"--rdzv_backend={backend}",
+        f"--rdzv_endpoint={address}:{port}",
+    ]
+
+
+def _number(settings: Mapping[str, Any], name: str) -> int:
+    """Return a setting as a number; 0 if it is not set."""
+    try:
+        return int(settings.get(name) or 0)
+    except ValueError:
+        raise ValueError(f"{name}={settings[name]!r} is not a whole number.") from None
+
+
+def _number_of_devices(settings: Mapping[str, Any]) -> int:
+    """Return the number of GPUs of this machine; 1 without any."""
+    if settings.get("use_cpu"):
+        return 1
+    import torch
+
+    return torch.cuda.device_count() or 1
+
+
+def _make_parser() -> CommandParser:
+    usage = "lightrainer launch [OPTIONS] SCRIPT [ARGUMENTS]"
+    parser = CommandParser("launch", _DESCRIPTION, _EPILOG, usage)
+    parser.add_argument("script", help="the script to run")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments for the script")
+    parser.add_argument(
+        *_spellings("config_file"),
+        metavar="FILE",
+        help="file with settings; by default that of `accelerate config`",
+    )
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="the script is the name of a module"
+    )
+    parser.add_argument(
+        *_spellings("no_python"), action="store_true", help="the script is a program of any kind"
+    )
+    _add_process_options(parser)
+    _add_script_settings(parser)
+    return parser
+
+
+def _add_process_options(parser: CommandParser) -> None:
+    """Add the options about the processes."""
+    group = parser.add_argument_group("processes")
+    for name, description in {**_PROCESS_OPTIONS, **_TORCHRUN_OPTIONS}.items():
+        spellings = _spellings(name)
+        if name == "tee":
+            spellings.insert(0, "-t")
+        group.add_argument(*spellings, metavar="VALUE", help=description)
+    group.add_argument(
+        *_spellings("multi_gpu"),
+        action="store_true",
+        help="use torch's launcher for a single process, too",
+    )
+
+    # Options that a script for `accelerate launch` may pass.
+    no_effect = "option of accelerate without effect here"
+    group.add_argument("-q", "--quiet", action="store_true", help=no_effect)
+    group.add_argument(*_spellings("same_network"), action="store_true", help=no_effect)
+    for name in _UNUSED_OPTIONS:
+        group.add_argument(*_spellings(name), metavar="VALUE", help=no_effect)
+
+
+def _add_script_settings(parser: CommandParser) -> None:
+    """Add the options that become environment variables of the script."""
+    from ..facade.arguments.launch_variables import VARIABLES
+
+    group = parser.add_argument_group("settings of the script")
+    for variable in VARIABLES.values():
+        if not variable.option:
+            continue
+        spellings = _spellings(variable.option)
+        if variable.option == "use_cpu":
+            spellings.append("--cpu")
+
+        description = _meaning(variable)
+        if variable.flag:
+            group.add_argument(*spellings, action="store_true", help=description)
+        else:
+            group.add_argument(*spellings, metavar="VALUE", help=description)
+
+
+def _meaning(variable: Variable) -> str:
+    """Return what an option of the script becomes, or why it is refused."""
+    from ..facade.arguments.fsdp_config import REFUSED as REFUSED_BY_FSDP
+
+    if variable.option == "mixed_precision":
+        return "bf16, fp16 or no: the arguments bf16 and fp16"
+    if variable.refused:
+        return f"refused: {variable.refused}"
+    if variable.elsewhere:
+        return f"for {variable.elsewhere}"
+    argument, _, key = variable.argument.rstrip(".").partition(".")
+    if argument == "fsdp_config" and key in REFUSED_BY_FSDP:
+        return f"refused: {REFUSED_BY_FSDP[key]}"
+    return f"the argument {variable.argument.rstrip('.')}"
+
+
+def _spellings(name: str) -> list[str]:
+    """Return an option with underscores and, if that differs, with dashes."""
+    with_underscores = f"--{name}"
+    with_dashes = f"--{name.replace('_', '-')}"
+    if with_underscores == with_dashes:
+        return [with_underscores]
+    return [with_underscores, with_dashes]
