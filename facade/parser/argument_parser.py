@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, Namespace
+from argparse import (
+    SUPPRESS,
+    Action,
+    ArgumentDefaultsHelpFormatter,
+    ArgumentError,
+    ArgumentParser,
+    Namespace,
+)
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, field, fields
 from pathlib import Path
@@ -22,7 +29,6 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from ..arguments.fields import ArgumentFields
 from ..arguments.old_names import OLD_NAMES, accepted, advice
 from ..arguments.unknown import NamesItsArguments
-from .help_formatter import ArgumentHelpFormatter, argument_group_of
 from .options import AcceptsOptions, add_field, flags_of, to_bool
 
 if TYPE_CHECKING:
@@ -72,10 +78,9 @@ class HfArgumentParser(ArgumentParser):
     As `transformers.HfArgumentParser`, but errors suggest the nearest option.
 
     Each field of a dataclass is an option, written with underscores or with dashes. A bool that is
-    True by default also has the option `--no_x`. The help groups the training arguments under
-    headings. Beyond the reference: a dict is written as JSON, a `default_factory` is called for
-    fields of every type, a union of `str` and another type keeps text that the other type cannot
-    convert, and a list field whose default is text keeps that text.
+    True by default also has the option `--no_x`. Beyond the reference: a dict is written as JSON, a
+    `default_factory` is called for fields of every type, a union of `str` and another type keeps
+    text that the other type cannot convert, and a list field whose default is text keeps that text.
 
     Args:
         dataclass_types: One dataclass, or several. One that has `_argument_group_name` gets a
@@ -97,7 +102,9 @@ class HfArgumentParser(ArgumentParser):
         dataclass_types: type[DataclassInstance] | Iterable[type[DataclassInstance]] | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("formatter_class", ArgumentHelpFormatter)
+        kwargs.setdefault("formatter_class", ArgumentDefaultsHelpFormatter)
+        # Training arguments would fill three screens.
+        kwargs.setdefault("usage", "%(prog)s [options]")
         super().__init__(**kwargs)
 
         # A class may be iterable, too, by its metaclass.
@@ -112,29 +119,16 @@ class HfArgumentParser(ArgumentParser):
             self._add_dataclass_arguments(dataclass_type)
 
     def _add_dataclass_arguments(self, dataclass_type: type[DataclassInstance]) -> None:
-        """Add the options of a dataclass, under headings if it is one of training arguments."""
+        """Add the options of a dataclass, under a heading if it has one."""
         type_hints = _resolved_type_hints(dataclass_type)
         group_name: str | None = getattr(dataclass_type, "_argument_group_name", None)
-        groups: dict[tuple[str, str | None], AcceptsOptions] = {}
+        container: AcceptsOptions = self
+        if group_name is not None:
+            container = self.add_argument_group(group_name)
 
         for item in fields(dataclass_type):
-            if not item.init:
-                continue
-
-            # Title and description of the group in the help.
-            heading: tuple[str, str | None] | None
-            if group_name is not None:
-                heading = (group_name, None)
-            else:
-                heading = argument_group_of(dataclass_type, item.name)
-
-            # Without a heading it joins argparse's own group, "options".
-            container: AcceptsOptions = self
-            if heading is not None:
-                if heading not in groups:
-                    groups[heading] = self.add_argument_group(*heading)
-                container = groups[heading]
-            add_field(container, item, type_hints[item.name])
+            if item.init:
+                add_field(container, item, type_hints[item.name])
 
     def parse_args_into_dataclasses(
         self,
