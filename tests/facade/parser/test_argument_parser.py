@@ -458,4 +458,4 @@ def test_the_help_has_every_option_and_a_short_usage():
     assert "--inside" in after
     shown = set(re.findall(r"^  (--\w+)", before, re.MULTILINE))
     assert shown >= {f"--{name}" for name in [*THEIRS, *LATER, "my_own"]}
-    assert re.search(r"\(default:\s+0\.5\)", before)
+    assert re.search(r"\(default:\s+0\.9\)", before)
