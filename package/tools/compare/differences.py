@@ -24,12 +24,14 @@ GROUPS = (METRICS, LOGS, WEIGHTS, FILES, CONTENT)
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A value that differs between the sides; None where a side does not have it."""
+    """A value that differs between the sides."""
 
     group: str
     name: str
     reference: Any = None
     lightrainer: Any = None
+    only_in: str | None = None
+    """The side that has the value, if the other one does not have it."""
     size: float | None = None
     """The largest absolute difference; None for values that are not numbers."""
 
@@ -63,14 +65,15 @@ def compare(reference: Findings, lightrainer: Findings, tolerance: float = 0.0) 
         (METRICS, reference.metrics, lightrainer.metrics),
         (LOGS, reference.logs, lightrainer.logs),
         (WEIGHTS, _weights(reference), _weights(lightrainer)),
-        (
-            FILES,
-            dict.fromkeys(reference.files, "exists"),
-            dict.fromkeys(lightrainer.files, "exists"),
-        ),
+        (FILES, _file_names(reference), _file_names(lightrainer)),
     ]
     comparisons = [_compare_values(*pair, tolerance) for pair in pairs]
     return [*comparisons, _compare_contents(reference, lightrainer, tolerance)]
+
+
+def _file_names(side: Findings) -> dict[str, str]:
+    """Return the names of the files as values to compare: the value of each says that it exists."""
+    return dict.fromkeys(sorted(side.files), "exists")
 
 
 def _weights(side: Findings) -> dict[str, Any]:
@@ -106,12 +109,16 @@ def _compare_contents(reference: Findings, lightrainer: Findings, tolerance: flo
         if left is None or right is None:
             continue
 
-        left = {f"{name} {key}": value for key, value in left.items()}
-        right = {f"{name} {key}": value for key, value in right.items()}
-        of_file = _compare_values(CONTENT, left, right, tolerance)
+        of_file = _compare_values(
+            CONTENT, _with_prefix(name, left), _with_prefix(name, right), tolerance
+        )
         comparison.count += max(of_file.count, 1)
         comparison.differences += of_file.differences
     return comparison
+
+
+def _with_prefix(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix} {name}": value for name, value in values.items()}
 
 
 def _compare_values(
@@ -122,9 +129,13 @@ def _compare_values(
     for name in {**left, **right}:
         comparison.count += 1
         if name not in right:
-            difference = Difference(group=group, name=name, reference=left[name])
+            difference = Difference(
+                group=group, name=name, reference=left[name], only_in="reference"
+            )
         elif name not in left:
-            difference = Difference(group=group, name=name, lightrainer=right[name])
+            difference = Difference(
+                group=group, name=name, lightrainer=right[name], only_in="lightrainer"
+            )
         elif hasattr(left[name], "dtype") and hasattr(right[name], "dtype"):
             difference = _compare_tensors(group, name, left[name], right[name], tolerance)
         else:

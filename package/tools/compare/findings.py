@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +23,6 @@ _MEASUREMENT_SUFFIXES = (
     "_gib",
 )
 _MEASUREMENT_PARTS = ("_mem_cpu_", "_mem_gpu_", "mfu")
-_OTHER_FILES = (
-    "_manifest.json",
-    "data_state_*.pth",
-    "scaler.pt",
-    "events.out.tfevents.*",
-    "README.md",
-    "loss_curve.svg",
-)
-"""Files that are not compared: those of lightrainer alone, model cards, and names with a time."""
 _STATE = "trainer_state.json"
 """The Trainer's own state, whose numbers are compared as logs."""
 
@@ -45,7 +35,12 @@ class Findings:
     version: str
     """The library and its version."""
     arguments: dict[str, Any]
-    """Training arguments that are possible reasons for differences."""
+    """Training arguments that known differences depend on."""
+    gradient_norm: float | None = None
+    """Norm of the gradients of the first optimizer step, before clipping.
+
+    None without an optimizer step, or if the model is sharded.
+    """
     logs: dict[str, Any] = field(default_factory=dict)
     """Logged numbers, by training, step and name."""
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -83,6 +78,10 @@ def read_side(run: Run) -> Findings:
     resumes = any(call["arguments"]["resume_from_checkpoint"] for call in calls)
     arguments = {**calls[0]["arguments"], "resume_from_checkpoint": resumes}
     findings = Findings(run=run, version=_version(run.side, records), arguments=arguments)
+    for call in calls:
+        if "gradient_norm" in call:
+            findings.gradient_norm = call["gradient_norm"]
+            break
     _read_calls(findings, calls)
 
     # The files in the output folders.
@@ -92,8 +91,7 @@ def read_side(run: Run) -> Findings:
     common_folder = os.path.commonpath(output_folders)
     for folder in sorted(output_folders):
         for path in sorted(Path(folder).rglob("*")):
-            is_compared = not any(fnmatch(path.name, name) for name in _OTHER_FILES)
-            if path.is_file() and is_compared:
+            if path.is_file():
                 findings.files[path.relative_to(common_folder).as_posix()] = path
     return findings
 
