@@ -134,7 +134,7 @@ _COMMANDS = {
     "plan": ("tools.plan", "show how training arguments map to Lightning"),
     "estimate": (
         "tools.estimate.command",
-        "estimate the memory of a training",
+        "estimate the memory and the network traffic of a training",
     ),
     "convert": ("tools.convert", "convert a checkpoint file of Lightning into a folder, or back"),
 }

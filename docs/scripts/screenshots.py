@@ -52,13 +52,10 @@ data = {"train_dataset": samples[:2048], "eval_dataset": samples[2048:]}
 report = RunReportCallback()
 Trainer(Classifier(), args, **data, compute_metrics=accuracy, callbacks=[report]).train()
 """
-LLAMA = """{
-  "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
-  "intermediate_size": 11008, "vocab_size": 32000, "hidden_act": "silu",
-  "tie_word_embeddings": false
-}
-"""
-ESTIMATE = "--gpus 64 --fsdp full_shard --gradient-checkpointing --batch 4 --sequence 4096"
+ESTIMATE = (
+    "estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing --batch 4 "
+    "--sequence 4096"
+)
 
 
 def plan() -> None:
@@ -73,11 +70,7 @@ def plan() -> None:
 
 def estimate() -> None:
     """Draw the output of `lightrainer estimate`."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder, "llama-7b.json")
-        config.write_text(LLAMA)
-        output = lightrainer("estimate", str(config), *ESTIMATE.split())
-    draw("estimate", f"lightrainer estimate llama-7b.json {ESTIMATE}", output, width=112)
+    draw("estimate", f"lightrainer {ESTIMATE}", lightrainer(*ESTIMATE.split()), width=112)
 
 
 def run() -> None:

@@ -57,7 +57,9 @@ def test_a_plan_for_a_gpu_that_is_elsewhere(capsys, monkeypatch):
         lightrainer.TrainingArguments(bf16=True)
 
 
-@pytest.mark.parametrize("words", [["plan"], ["estimate", "--help"], ["--help"]])
+@pytest.mark.parametrize(
+    "words", [["plan"], ["estimate", "--params", "1e9", "--compare"], ["--help"]]
+)
 def test_a_closed_pipe_ends_quietly(words, monkeypatch, capfd):
     read_end, write_end = os.pipe()
     os.close(read_end)

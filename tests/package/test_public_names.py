@@ -105,9 +105,9 @@ LIGHT = {
     "from lightrainer import install; install(); import lightrainer.interception.runner": [
         *("torch", "numpy", "lightning", "datasets", "transformers", "accelerate")
     ],
-    "from lightrainer.tools.estimate import Job, ModelShape, compare; compare(Job(gpus=2, "
-    "model=ModelShape(layers=2, hidden=8, heads=2, kv_heads=2, head_size=4, intermediate=8, "
-    "vocabulary=9)))": [*("lightning", "datasets", "transformers", "accelerate", "matplotlib")],
+    "from lightrainer.__main__ import main; main(['estimate', '--params', '7e9', '--compare'])": [
+        *("lightning", "datasets", "transformers", "accelerate", "matplotlib")
+    ],
     "from lightrainer import Trainer": [
         "lightning",
         "datasets",

@@ -1,10 +1,22 @@
-"""Estimate the memory of a device for the training of a decoder.
+"""Estimate memory per device and traffic per step for a training of a decoder.
 
-`decoder` has the model, `estimation` measures it on fake tensors, and `command` is the command
-line. It runs no training, and imports nothing of the facade.
+It has the shapes of models, the sizes of their parts, and tables; `command` is the command line. It
+measures no run, and imports nothing of the facade.
 """
 
-from .decoder import ModelShape, read_shape
-from .estimation import Estimate, Job, compare, estimate
+from .estimation import Estimate, best, compare, estimate
+from .job import Job
+from .shapes import ModelShape
+from .source import model_from_config, model_from_folder, model_of_size
 
-__all__ = ["Estimate", "Job", "ModelShape", "compare", "estimate", "read_shape"]
+__all__ = [
+    "Estimate",
+    "Job",
+    "ModelShape",
+    "best",
+    "compare",
+    "estimate",
+    "model_from_config",
+    "model_from_folder",
+    "model_of_size",
+]

@@ -1,210 +1,312 @@
-"""The command `estimate`: estimate the memory of a device for a training."""
+"""The command `estimate`: estimate memory per device and traffic per step of a training."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import dataclasses
 import json
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Protocol
 
-from ..command_line import CommandParser, scaled, table, whole
-from .decoder import read_shape
-from .estimation import (
-    GIB,
-    OPTIMIZERS,
-    PRECISIONS,
-    SHARDING,
-    Estimate,
-    Job,
-    compare,
-    count_parameters,
-)
+from ...lightning_modules.common.suggestions import OptimizerNames
+from ..command_line import CommandParser, count, scaled, whole
+from .estimation import Estimate, best, compare
 from .estimation import estimate as estimate_job
+from .job import ATTENTIONS, GIB, PRECISIONS, SHARDING, Job
+from .shapes import ModelShape
+from .source import model_from_folder, model_of_size
+from .tables import comparison_table, draw, estimate_table
 
 _EXAMPLES = """examples:
-  lightrainer estimate config.json --gpus 64 --fsdp full_shard --gradient-checkpointing
-  lightrainer estimate path/to/model --gpus 8 --batch 4 --sequence 4096 --compare
-  lightrainer estimate config.json --gpus 64 --tp 8 --fsdp full_shard --json
+  lightrainer estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing
+  lightrainer estimate --model path/to/model --gpus 8 --batch 4 --sequence 4096 --compare
+  lightrainer estimate --params 70e9 --gpus 64 --tp 8 --fsdp full_shard --json
+  lightrainer estimate --params 7e9 --gpus 8 --cp 8 --sequence 131072
 
-DeepSpeed, offload, hybrid_shard, traffic and the time of a step are not estimated.
+DeepSpeed, offload, hybrid_shard and the time of a step are not estimated.
 docs/user/scaling.md describes what is measured and what is computed.
 """
-_LABELS = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer": "optimizer states",
-    "activations": "activations",
-    "logits": "logits and their gradient",
-    "buffers": "communication buffers",
-}
 
 
 def estimate(flags: Sequence[str]) -> int:
-    """Print the memory of a training; nothing is loaded or written.
+    """Print the memory and the traffic of a training.
+
+    No weights are loaded, and only `--plot` writes a file.
 
     Args:
-        flags: the configuration of the model and the options, see `--help`.
+        flags: the options, see `--help`.
 
     Returns:
         0, the exit status, whether it fits or not; an error ends the program with 2.
     """
     parser = _make_parser()
-    options = vars(parser.parse_args(flags))
-    is_comparison = options.pop("compare")
-    as_json = options.pop("json")
+    options = parser.parse_args(flags)
     try:
-        job = Job(**{**options, "model": read_shape(options["model"])})
-        estimates = compare(job) if is_comparison else [estimate_job(job)]
-    except (ValueError, OSError) as error:
+        job = _read_job(options)
+        estimates = compare(job) if options.compare else [estimate_job(job)]
+        if options.plot is not None:
+            draw(estimates, options.plot)
+    except (ValueError, TypeError, OSError, ImportError) as error:
         parser.error(str(error))
 
-    if as_json:
-        print(json.dumps([_as_dict(estimate) for estimate in estimates], indent=1))
-    elif is_comparison:
+    if options.json:
+        print(_as_json(estimates, is_comparison=options.compare))
+    elif options.compare:
         print(comparison_table(estimates))
     else:
         print(estimate_table(estimates[0]))
     return 0
 
 
+def _as_json(estimates: list[Estimate], *, is_comparison: bool) -> str:
+    """Return estimates as JSON; a comparison has the best strategy, too."""
+    recommended = best(estimates) if is_comparison else None
+    summary = {
+        "best": None if recommended is None else recommended.job.strategy,
+        "estimates": [estimate.as_dict() for estimate in estimates],
+    }
+    return json.dumps(summary, indent=1)
+
+
+def _read_job(options: Namespace) -> Job:
+    """Return the training that the options describe."""
+    values: dict[str, Any] = {}
+    for field in fields(Job):
+        if hasattr(options, field.name):
+            values[field.name] = getattr(options, field.name)
+    values["model"] = _read_model(options)
+    values["fsdp"] = _read_fsdp(options.fsdp)
+    # Devices that share sequences shard the model, as with `parallelism_config`.
+    if values["fsdp"] is None and options.cp * options.sp > 1:
+        values["fsdp"] = "full_shard"
+    return Job(**values)
+
+
+def _read_model(options: Namespace) -> ModelShape:
+    """Return the shape of the model that the options describe."""
+    names = ("layers", "hidden", "heads", "kv_heads", "intermediate", "vocabulary")
+    dimensions = {name: getattr(options, name) for name in names}
+    if options.model is None:
+        return model_of_size(options.params, **dimensions)
+    redundant = [name for name in ("params", *names) if getattr(options, name) is not None]
+    if redundant:
+        raise ValueError(
+            f"model={options.model!r} determines {', '.join(redundant)}: leave out either model or "
+            "these."
+        )
+    return model_from_folder(options.model)
+
+
+def _read_fsdp(fsdp: str | None) -> str | None:
+    """Return the kind of sharding in the argument `fsdp`; None without one."""
+    words = (fsdp or "").split()
+    if not words:
+        return None
+    sharding = [word for word in words if word != "auto_wrap"]
+    if len(sharding) != 1 or sharding[0] not in SHARDING:
+        raise ValueError(
+            f"fsdp={fsdp!r} must be one of {', '.join(SHARDING)}, with or without auto_wrap."
+        )
+    return sharding[0]
+
+
+class _HasOptions(Protocol):
+    """A parser, or a group of its options."""
+
+    def add_argument(self, *name_or_flags: str, **settings: Any) -> Any:
+        """See `argparse.ArgumentParser`."""
+        ...
+
+
 def _make_parser() -> CommandParser:
     parser = CommandParser(
         "estimate",
-        "Estimate how much memory the training of a decoder needs on each device.",
+        "Estimate how much memory a training needs on each device, and how much a device sends.",
         _EXAMPLES,
     )
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="the config.json of a model, or the folder that contains it")
-    add(
+    _add_model(parser)
+    _add_devices(parser)
+    _add_training(parser)
+    _add_strategy(parser)
+
+    group = parser.add_argument_group("output")
+    _add(group, "--json", action="store_true", help="print JSON; sizes are in bytes")
+    _add(
+        group,
+        "--plot",
+        metavar="FILE",
+        help="plot the memory too, with matplotlib: .png, .svg or .pdf",
+    )
+    return parser
+
+
+def _add(group: _HasOptions, name: str, **settings: Any) -> None:
+    """Add an option in both spellings, with dashes and with underscores."""
+    with_underscores = "--" + name.removeprefix("--").replace("-", "_")
+    spellings = [name] if name == with_underscores else [name, with_underscores]
+    group.add_argument(*spellings, **settings)
+
+
+def _add_model(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("the model")
+    _add(
+        group,
+        "--params",
+        type=count,
+        metavar="N",
+        help="number of parameters, such as 7e9 or 7B",
+    )
+    _add(
+        group,
+        "--model",
+        metavar="FOLDER",
+        help="a saved model: its config.json, and its *.safetensors files if there are any",
+    )
+    _add(group, "--layers", type=whole(), metavar="N", help="depth")
+    _add(group, "--hidden", type=whole(), metavar="N", help="width")
+    _add(group, "--heads", type=whole(), metavar="N", help="number of attention heads")
+    _add(
+        group,
+        "--kv-heads",
+        type=whole(),
+        metavar="N",
+        help="number of heads of keys and values; by default that of --heads",
+    )
+    _add(group, "--intermediate", type=whole(), metavar="N", help="width of the MLP")
+    _add(
+        group,
+        "--vocab",
+        type=whole(),
+        metavar="N",
+        dest="vocabulary",
+        help="number of tokens in the vocabulary",
+    )
+
+
+def _add_devices(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("the devices")
+    _add(
+        group,
         "--gpus",
         type=whole(),
         metavar="N",
         default=1,
         help="number of all devices (%(default)s)",
     )
-    add(
+    _add(
+        group,
         "--gpu-memory",
         type=scaled(GIB),
         metavar="GIB",
         default="80",
         help="memory of a device in GiB (%(default)s)",
     )
-    add(
+
+
+def _add_training(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("the training")
+    _add(
+        group,
         "--batch",
         type=whole(),
         metavar="N",
         default=1,
         help="sequences in a micro-batch of a device (%(default)s)",
     )
-    add(
+    _add(
+        group,
         "--sequence",
         type=whole(),
         metavar="N",
         default=2048,
         help="tokens in a sequence (%(default)s)",
     )
-    add(
+    _add(
+        group,
         "--accumulation",
         type=whole(),
         metavar="N",
         default=1,
         help="micro-batches in a step (%(default)s)",
     )
-    add(
+    _add(
+        group,
         "--precision",
         choices=list(PRECISIONS),
         default="bf16-mixed",
         help="precision of weights and matrix products (%(default)s)",
     )
-    add(
+    _add(
+        group,
         "--optim",
-        choices=OPTIMIZERS,
+        metavar="NAME",
+        choices=[name.value for name in OptimizerNames],
         default="adamw_torch_fused",
         help="as the argument optim (%(default)s)",
     )
-    add(
+    _add(
+        group,
+        "--optim-rank",
+        type=whole(),
+        metavar="N",
+        default=128,
+        help="rank of GaLore and APOLLO (%(default)s)",
+    )
+    _add(
+        group,
+        "--attention",
+        choices=ATTENTIONS,
+        default="flash",
+        help="flash, which also stands for SDPA, or eager (%(default)s)",
+    )
+    _add(
+        group,
         "--gradient-checkpointing",
         action="store_true",
         dest="checkpointing",
         help="compute activations again in the backward pass",
     )
-    add("--fsdp", choices=SHARDING, help="as the argument fsdp")
-    add(
+
+
+def _add_strategy(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("the strategy")
+    _add(group, "--fsdp", metavar="WORDS", help="as the argument fsdp: full_shard, shard_grad_op")
+    _add(
+        group,
         "--tp",
         type=whole(),
         metavar="N",
         default=1,
         help="number of devices that share each layer (%(default)s)",
     )
-    add("--compare", action="store_true", help="compare all strategies, and recommend one")
-    add("--json", action="store_true", help="print JSON; sizes are in bytes")
-    return parser
-
-
-def _as_dict(estimate: Estimate) -> dict[str, object]:
-    """Return plain values for JSON: bytes and counts."""
-    return {
-        "strategy": estimate.job.strategy,
-        "job": dataclasses.asdict(estimate.job),
-        "memory": {**estimate.sizes, "total": estimate.total},
-        "fits": estimate.fits,
-    }
-
-
-def estimate_table(estimate: Estimate) -> str:
-    """Format an estimate: memory by purpose."""
-    rows = [("memory of a device", "")]
-    for name, number in estimate.sizes.items():
-        if number:
-            rows.append((_LABELS[name], _format_size(number)))
-    rows.append(("total", _format_size(estimate.total)))
-
-    verdict = "fits" if estimate.fits else "DOES NOT FIT"
-    device_memory = _format_size(estimate.job.gpu_memory)
-    lines = [
-        *_heading(estimate.job),
-        f"strategy: {estimate.job.strategy}",
-        "",
-        *table(rows),
-        "",
-        f"{verdict} into {device_memory} of device memory, with 10% kept free",
-    ]
-    return "\n".join(lines)
-
-
-def comparison_table(estimates: Sequence[Estimate]) -> str:
-    """Format all strategies, one line each, and the recommended one."""
-    rows = [("strategy", "accumulation", "device", "fits")]
-    for estimate in estimates:
-        job = estimate.job
-        fits = "yes" if estimate.fits else "no"
-        rows.append((job.strategy, str(job.accumulation), _format_size(estimate.total), fits))
-
-    # The first strategy that fits is the simplest one.
-    advice = "None fits: use more devices, a smaller batch or shorter sequences."
-    fitting = [estimate.job for estimate in estimates if estimate.fits]
-    if fitting:
-        advice = f"Recommended: {fitting[0].strategy}."
-        if fitting[0].accumulation != estimates[0].job.accumulation:
-            advice += f" Set gradient_accumulation_steps={fitting[0].accumulation}."
-    return "\n".join([*_heading(estimates[0].job), "", *table(rows), "", advice])
-
-
-def _heading(job: Job) -> list[str]:
-    """Return lines about the model and the training."""
-    model = job.model
-    tokens_of_step = job.copies * job.batch * job.sequence * job.accumulation
-    return [
-        f"{count_parameters(model):,} parameters: {model.layers} layers of width "
-        f"{model.hidden:,}, {model.heads} heads ({model.kv_heads} of keys and values), "
-        f"MLP {model.intermediate:,}, vocabulary {model.vocabulary:,}",
-        f"{job.gpus} devices; {job.batch} x {job.sequence:,} tokens in a micro-batch, "
-        f"{job.accumulation} of them in a step: {tokens_of_step:,} tokens",
-        f"{job.precision}, {job.optim}",
-    ]
-
-
-def _format_size(number: float) -> str:
-    """Format a number of bytes in GiB."""
-    return f"{number / GIB:,.2f} GiB"
+    _add(
+        group,
+        "--cp",
+        type=whole(),
+        metavar="N",
+        default=1,
+        help="number of devices that share each sequence, as cp_size: they exchange keys and "
+        "values, and shard the model (%(default)s)",
+    )
+    _add(
+        group,
+        "--sp",
+        type=whole(),
+        metavar="N",
+        default=1,
+        help="the same as sp_size: they exchange heads (%(default)s)",
+    )
+    _add(
+        group,
+        "--sync-each-batch",
+        action="store_true",
+        help="exchange gradients in each micro-batch",
+    )
+    _add(
+        group,
+        "--compare",
+        action="store_true",
+        help="compare all strategies, and recommend one",
+    )

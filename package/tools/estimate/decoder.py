@@ -1,117 +1,13 @@
-"""A decoder in plain torch, whose weights and activations are measured, and its dimensions."""
+"""A decoder in plain torch, whose weights and activations are measured."""
 
-# pyright: reportMissingImports=false
-# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
-
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention, silu
 from torch.utils.checkpoint import checkpoint
 
-from ...lightning_modules.common.json_files import read_object
-
-_KEYS = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
-    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
-    "vocabulary": ("vocab_size",),
-    "intermediate": (
-        "intermediate_size",
-        "n_inner",
-        "ffn_dim",
-        "d_ff",
-        "hidden_dim",
-        "ffn_hidden_size",
-    ),
-}
-"""Keys of each dimension in the configurations of different model families."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelShape:
-    """Dimensions of a decoder; lengths are numbers of elements."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    intermediate: int
-    vocabulary: int
-    gated: bool = True
-    """True for RMSNorm and an MLP that multiplies two projections (SwiGLU); False for LayerNorm
-    and an MLP with GELU.
-    """
-    tied: bool = True
-    """True if the head shares its weights with the embedding."""
-
-
-def read_shape(path: str | os.PathLike[str]) -> ModelShape:
-    """Return the dimensions in the configuration of a model.
-
-    Args:
-        path: `config.json`, or the folder that contains it.
-
-    Raises:
-        FileNotFoundError: the configuration does not exist.
-        ValueError: the configuration lacks a dimension, or the model is not a decoder; the message
-            names the key.
-    """
-    file = Path(path)
-    if file.suffix != ".json":
-        file = file / "config.json"
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"model={str(path)!r}: {file} does not exist. Pass the config.json of a model, or its "
-            "folder."
-        )
-    config = read_object(file, "model", "a model's settings")
-    config = {**config, **config.get("text_config", {})}
-
-    experts = config.get("num_local_experts") or config.get("num_experts") or 1
-    is_encoder_decoder = bool(config.get("is_encoder_decoder"))
-    if experts > 1 or is_encoder_decoder:
-        raise ValueError(
-            f"model: {file} has {experts=} and {is_encoder_decoder=}, but only decoders without "
-            "experts can be estimated. Pass the configuration of a decoder of that size instead."
-        )
-
-    # Each family of models has its own names.
-    hidden = _dimension(config, "hidden")
-    heads = _dimension(config, "heads")
-    activation = str(config.get("hidden_act") or config.get("activation_function"))
-    gated = "silu" in activation or "rms_norm_eps" in config
-    return ModelShape(
-        layers=_dimension(config, "layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_size=config.get("head_dim") or hidden // heads,
-        intermediate=_dimension(config, "intermediate", 4 * hidden),
-        vocabulary=_dimension(config, "vocabulary"),
-        gated=gated,
-        tied=config.get("tie_word_embeddings", not gated),
-    )
-
-
-def _dimension(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Return a dimension of a configuration, see `_KEYS`."""
-    for key in _KEYS[name]:
-        if isinstance(config.get(key), int):
-            return config[key]
-    if default is not None:
-        return default
-    raise ValueError(
-        f"model: the configuration has none of {', '.join(_KEYS[name])}, so {name} is unknown. Add "
-        "one of them."
-    )
+from .shapes import ModelShape
 
 
 class RMSNorm(nn.Module):
@@ -136,10 +32,12 @@ class DecoderLayer(nn.Module):
     Args:
         shape: of the whole model.
         tp: number of devices that share heads and MLP.
+        is_eager: compute the scores of all pairs of tokens, instead of using a fused kernel.
     """
 
-    def __init__(self, shape: ModelShape, tp: int = 1) -> None:
+    def __init__(self, shape: ModelShape, tp: int = 1, is_eager: bool = False) -> None:
         super().__init__()
+        self.is_eager = is_eager
         self.head_size = shape.head_size
 
         # Each device has its part of the heads and of the width of the MLP.
@@ -179,7 +77,7 @@ class DecoderLayer(nn.Module):
         key = self._split_heads(self.key(normalized))
         key = _rotate(key)
         value = self._split_heads(self.value(normalized))
-        attention = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        attention = self._attend(query, key, value)
 
         # (sequences, heads, tokens, head size) becomes (sequences, tokens, width).
         x = x + self.output(attention.transpose(1, 2).flatten(2))
@@ -197,6 +95,21 @@ class DecoderLayer(nn.Module):
         """Return (sequences, heads, tokens, head size) for (sequences, tokens, width)."""
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the attention of each head: (sequences, heads, tokens, head size)."""
+        if not self.is_eager:
+            return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+        # Several heads may share a key and a value.
+        repeats = query.shape[1] // key.shape[1]
+        key = key.repeat_interleave(repeats, dim=1)
+        value = value.repeat_interleave(repeats, dim=1)
+
+        # (sequences, heads, tokens, tokens). Eager attention computes the softmax in float32.
+        scores = query @ key.transpose(2, 3) * self.head_size**-0.5
+        probabilities = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+        return probabilities @ value
+
 
 class Decoder(nn.Module):
     """Embedding, layers, norm and head.
@@ -205,22 +118,25 @@ class Decoder(nn.Module):
         shape: of the whole model.
         layers: number of layers to make.
         tp: number of devices that share each layer.
+        is_eager: see `DecoderLayer`.
     """
 
-    def __init__(self, shape: ModelShape, layers: int, tp: int = 1) -> None:
+    def __init__(self, shape: ModelShape, layers: int, tp: int = 1, is_eager: bool = False) -> None:
         super().__init__()
         self.embedding = nn.Embedding(shape.vocabulary, shape.hidden)
-        self.layers = nn.ModuleList(DecoderLayer(shape, tp) for _ in range(layers))
+        self.layers = nn.ModuleList(DecoderLayer(shape, tp, is_eager) for _ in range(layers))
         norm_class = RMSNorm if shape.gated else nn.LayerNorm
         self.norm = norm_class(shape.hidden)
 
         # Several devices split the vocabulary of the head, so it cannot share its weight then.
-        self.head = nn.Linear(shape.hidden, shape.vocabulary // tp, bias=False)
-        if shape.tied and tp == 1:
-            self.head.weight = self.embedding.weight
+        self.head = None
+        if shape.head:
+            self.head = nn.Linear(shape.hidden, shape.vocabulary // tp, bias=False)
+            if shape.tied and tp == 1:
+                self.head.weight = self.embedding.weight
 
     def forward(self, ids: Tensor, checkpointing: bool) -> Tensor:
-        """Return the loss.
+        """Return the loss, or the sum of the output of a model without a head.
 
         Args:
             ids: (sequences, tokens).
@@ -233,6 +149,8 @@ class Decoder(nn.Module):
             else:
                 x = layer(x)
         x = self.norm(x)
+        if self.head is None:
+            return x.sum()
 
         # The loss of all tokens in float32, as models compute it: (sequences * tokens, vocabulary).
         logits = self.head(x).float().flatten(0, 1)
