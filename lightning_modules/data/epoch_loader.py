@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ from .samplers import IterableShard, shared_in_turn
 from .stateful_parts import RandomSources, drawing_parts, ordering_parts, part_states, restore_parts
 from .worker_state import (
     ENDED,
+    DatasetInEpoch,
     Fetched,
     ReportingCollate,
     ResumedWorkers,
@@ -193,6 +195,8 @@ class EpochLoader(DataLoader[Any]):
         """Persistent workers were started, here or before an interruption."""
         self._resumed_worker_states: dict[int, dict[str, Any]] = {}
         """By index of the worker, the state in which it begins the iteration that is opened."""
+        self._dataset_in_epoch: DatasetInEpoch | None = None
+        """The dataset as persistent workers read it."""
 
     @property
     def whole_dataset(self) -> Any:
@@ -582,6 +586,14 @@ class EpochLoader(DataLoader[Any]):
             replaced["worker_init_fn"] = ResumedWorkers(workers, self.worker_init_fn)
             self._resumed_worker_states = dict(workers["states"])
 
+        # Each of them is told the epoch of the dataset.
+        in_epoch = self._dataset_of_workers(position, starts_workers=not is_whole)
+        if in_epoch is not None:
+            replaced["dataset"] = in_epoch
+            replaced["worker_init_fn"] = functools.partial(
+                in_epoch.reveal, then=replaced.get("worker_init_fn", self.worker_init_fn)
+            )
+
         # torch draws a seed for workers in any case. Where the uninterrupted run draws none, it
         # comes from a separate generator.
         if not position.draws_worker_seed:
@@ -617,6 +629,25 @@ class EpochLoader(DataLoader[Any]):
             return skip_items(batches, skipped)
         return batches
 
+    def _dataset_of_workers(
+        self, position: IterationPosition, *, starts_workers: bool
+    ) -> DatasetInEpoch | None:
+        """Return the dataset as persistent workers read it; None if it is read as it is.
+
+        Args:
+            position: the iteration.
+            starts_workers: also if persistent ones are running.
+        """
+        is_read_by_workers = self.persistent_workers and position.files_in_turn is None
+        if not (is_read_by_workers and hasattr(self.dataset, "set_epoch")):
+            return None
+        if self._dataset_in_epoch is None or self._iterator is None or starts_workers:
+            self._dataset_in_epoch = DatasetInEpoch(
+                self.dataset, position.epoch, self._resumed_worker_states
+            )
+        self._dataset_in_epoch.epoch.fill_(position.epoch)
+        return self._dataset_in_epoch
+
     def _batches(self) -> Iterator[Any]:
         """Iterate over the batches of this process.
 
@@ -627,7 +658,12 @@ class EpochLoader(DataLoader[Any]):
         batch_size = None
         if self.batch_sampler is not None:
             batch_size = self.batch_size
-        collate = ReportingCollate(self.collate_fn, batch_size, self._resumed_worker_states)
+        epoch = None
+        if isinstance(self.dataset, DatasetInEpoch):
+            epoch = self.dataset.epoch
+        collate = ReportingCollate(
+            self.collate_fn, batch_size, self._resumed_worker_states, epoch=epoch
+        )
         return batches_of(self, collate)
 
 

@@ -8,7 +8,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType, MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -62,7 +62,7 @@ class Fetched(NamedTuple):
         worker: index of the worker.
         states: those that changed since the last batch, packed, since hardly any of them is ever
             read: "rng" of the global generators, "collate_draws" and "dataset_draws" of collator
-            and dataset, "dataset" the position in a stream.
+            and dataset, "dataset" the position in a stream, "epoch" that of a `DatasetInEpoch`.
     """
 
     batch: Any
@@ -77,17 +77,24 @@ class ReportingCollate(SurfacingCollate):
         collate: makes the batch.
         batch_size: samples of a full batch, None where samples are not batched.
         saved: by worker, the states to restore before its first batch.
+        epoch: of the dataset, if that is a `DatasetInEpoch`.
+        reports_position: report the positions of streams, too.
     """
 
     def __init__(
         self,
         collate: Callable[[Any], Any],
-        batch_size: int | None,
+        batch_size: int | None = None,
         saved: dict[int, dict[str, Any]] | None = None,
+        *,
+        epoch: torch.Tensor | None = None,
+        reports_position: bool = True,
     ) -> None:
         super().__init__(collate)
         self.batch_size = batch_size
         self.saved = saved or {}
+        self.epoch = epoch
+        self.reports_position = reports_position
         self._reported: dict[str, bytes] = {}
         self._rng: dict[str, Any] | None = None
 
@@ -117,8 +124,10 @@ class ReportingCollate(SurfacingCollate):
             "collate_draws": packed(part_states(self.collate)),
             "dataset_draws": packed(part_states(dataset)),
         }
-        if is_resumable(dataset):
+        if self.reports_position and is_resumable(dataset):
             states["dataset"] = self._packed_position(dataset, samples)
+        if self.epoch is not None:
+            states["epoch"] = packed(int(self.epoch))
         changed: dict[str, bytes] = {}
         for name, state in states.items():
             if state != self._reported.get(name):
@@ -231,6 +240,74 @@ class ResumedWorkers:
         restore_parts(state.get("dataset_draws"), info.dataset)
         if state.get("dataset", ENDED) != ENDED:
             info.dataset.load_state_dict(state["dataset"])
+
+
+class DatasetInEpoch:
+    """A dataset as persistent workers read it, with `set_epoch` called in each of them.
+
+    They keep their copies of the dataset from one epoch to the next, so that a call in the training
+    process does not reach them.
+
+    Args:
+        dataset: has `set_epoch`, which was called for the epoch.
+        epoch: the one in which the workers start.
+        saved: by worker, the states in which it starts.
+
+    Attributes:
+        epoch: in shared memory, the epoch that the workers are to read.
+    """
+
+    def __init__(self, dataset: Any, epoch: int, saved: dict[int, dict[str, Any]]) -> None:
+        self.dataset = dataset
+        self.epoch = torch.tensor(epoch, device="cpu")
+        self.epoch.share_memory_()
+        self._epoch_at_start = epoch
+        self._saved = saved
+        self._epoch_here: int | None = None
+        """The epoch of this worker's copy of the dataset; None before its first batch."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """Read a sample."""
+        self._enter_epoch()
+        return self.dataset[index]
+
+    def __getitems__(self, indices: list[Any]) -> Any:
+        """Read the samples of a batch, as torch does."""
+        self._enter_epoch()
+        get_samples = getattr(self.dataset, "__getitems__", None)
+        if get_samples:
+            return get_samples(indices)
+        return [self.dataset[index] for index in indices]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch of a stream."""
+        self._enter_epoch()
+        return iter(self.dataset)
+
+    def reveal(self, worker_id: int, then: Callable[[int], None] | None = None) -> None:
+        """Let `get_worker_info` return the dataset itself (a `worker_init_fn`).
+
+        Args:
+            worker_id: index of the worker.
+            then: another `worker_init_fn`, called afterwards.
+        """
+        # The public object refuses changes.
+        object.__setattr__(get_worker_info(), "dataset", self.dataset)
+        if then is not None:
+            then(worker_id)
+
+    def _enter_epoch(self) -> None:
+        """Call `set_epoch` of the worker's copy, once in each epoch."""
+        # A resumed worker may start in the state of the epoch before.
+        if self._epoch_here is None:
+            info: Any = get_worker_info()
+            saved = self._saved.get(info.id, {})
+            self._epoch_here = saved.get("epoch", self._epoch_at_start)
+
+        epoch = int(self.epoch)
+        if epoch != self._epoch_here:
+            self.dataset.set_epoch(epoch)
+            self._epoch_here = epoch
 
 
 def packed(value: Any) -> bytes:

@@ -46,6 +46,7 @@ WITH_WORKERS += (
     "a stream with generators of its own",
 )
 WITH_WORKERS += ("a sampler with a state", "samples with a state")
+WITH_WORKERS += ("samples that depend on the epoch", "a stream that depends on the epoch")
 WORKERS = [
     {"dataloader_num_workers": 2, "dataloader_persistent_workers": persistent}
     for persistent in (False, True)

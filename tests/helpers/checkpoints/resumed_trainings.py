@@ -214,6 +214,33 @@ class Remembering(Noisy):
         self.count = state["count"]
 
 
+class InEpoch(Noisy):
+    """Samples that depend on the epoch, with a generator that each epoch seeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = np.random.default_rng(8)
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.generator = np.random.default_rng(epoch)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        point = super().__getitem__(index)
+        return {**point, "x": point["x"] + self.epoch + 0.1 * self.generator.random()}
+
+
+class StreamInEpoch(Stream):
+    """The same as a stream."""
+
+    def __init__(self) -> None:
+        self.noisy = InEpoch()
+
+    def set_epoch(self, epoch: int) -> None:
+        self.noisy.set_epoch(epoch)
+
+
 class OwnStream(Stream):
     def __init__(self) -> None:
         self.noisy = OwnNoise()
@@ -302,6 +329,8 @@ KINDS = {
         arguments=UNSEEDED, cls=sampled_by(lambda data: RandomSampler(data, generator=generator()))
     ),
     "a sampler with a state": Kind(cls=sampled_by(OwnOrder)),
+    "samples that depend on the epoch": Kind(InEpoch),
+    "a stream that depends on the epoch": Kind(StreamInEpoch),
     "samples with a state": Kind(lambda: Subset(Remembering(), range(SAMPLES))),
     "a weighted sampler": Kind(
         cls=sampled_by(lambda data: WeightedRandomSampler([1.0] * SAMPLES, SAMPLES))

@@ -154,6 +154,14 @@ PROMISES: dict[str, Promise] = {
         {"override": IGNORED + "test_override_of_create_optimizer_and_scheduler_is_called_by_ours"},
         others="It is a method of the Trainer.",
     ),
+    "with `dataloader_persistent_workers` the `set_epoch`": Promise(
+        {
+            "own module": LOADERS + "test_set_epoch_reaches_workers",
+            "two processes": LOADERS + "test_set_epoch_reaches_workers",
+            "stream": LOADERS + "test_set_epoch_reaches_workers",
+        },
+        others="Workers read data before a model gets it.",
+    ),
     "with `group_by_length` every sample is read": Promise(
         {"own module": OBJECTS + "test_lengths_of_datasets_are_asked_as_in_the_reference"},
         others="Lengths are those of the dataset, and streams have none.",

@@ -8,7 +8,13 @@ import accelerate.data_loader as reference
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    get_worker_info,
+)
 
 from lightrainer.lightning_modules.data.batch_samplers import can_be_rebuilt
 from lightrainer.lightning_modules.data.iteration import iterate
@@ -387,3 +393,61 @@ def test_skip_with_persistent_workers(tracked):
     read += epochs_of(loader, 2)
     loader.shut_down_workers()
     assert read == [whole[0], whole[1][3:], whole[2]]
+
+
+class InEpoch(Dataset):
+    """Samples that are the number of the epoch, and whether the worker's dataset is this one."""
+
+    def __init__(self):
+        self.epoch = -1
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return self.epoch, get_worker_info().dataset is self
+
+
+class TableInEpoch(InEpoch):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class StreamInEpoch(InEpoch, IterableDataset):
+    def __iter__(self):
+        # Read when the iteration begins, not with its first sample.
+        return iter([(self.epoch, get_worker_info().dataset is self)] * 4)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="spawned workers take seconds")
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("sharing", [{}, {"rank": 1, "world_size": 2}], ids=["alone", "shared"])
+@pytest.mark.parametrize("data", [InEpoch, TableInEpoch, StreamInEpoch])
+def test_set_epoch_reaches_workers(data, sharing, persistent):
+    workers = {
+        "num_workers": 1,
+        "persistent_workers": persistent,
+        "multiprocessing_context": "fork",
+    }
+    loader = build_loader(
+        data(), batch_size=2, collate_fn=lambda samples: samples, **workers, **sharing
+    )
+    is_wrapped = data is StreamInEpoch and bool(sharing)
+    batches_of_epochs = [list(loader) for _ in range(3)]
+    loader.shut_down_workers()
+    for epoch, batches in enumerate(batches_of_epochs):
+        assert batches
+        for batch in batches:
+            assert batch == [(epoch, not is_wrapped)] * 2
+
+
+def test_set_epoch_does_not_reach_persistent_workers_of_the_reference():
+    """Negative control: there each epoch reads what the first one read."""
+    workers = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork"}
+    loader = prepared(InEpoch(), 2, **workers, collate_fn=lambda samples: torch.tensor(samples))
+    epochs = [[int(row[0]) for batch in loader for row in batch] for _ in range(2)]
+    loader.base_dataloader._iterator._shutdown_workers()
+    assert epochs == [[0] * 4, [0] * 4]
