@@ -16,7 +16,7 @@ from ..common.nested import find_batch_size
 from ..common.safe_serialization import UnsafeValueError
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .batch_samplers import BatchesAfter
-from .iteration import batches_of
+from .iteration import batches_of, replaced_attributes
 from .loader_state import as_written_now, has_no_generator, is_between_epochs, skip_items
 from .samplers import IterableShard, shared_in_turn
 from .stateful_parts import RandomSources, drawing_parts, ordering_parts, part_states, restore_parts
@@ -613,15 +613,8 @@ class EpochLoader(DataLoader[Any]):
             batches_to_skip = skipped * self.batches_of_round
             replaced["batch_sampler"] = BatchesAfter(self.batch_sampler, batches_to_skip)
 
-        # torch's iterators keep the attributes that a loader has while they are made. Some of these
-        # refuse to be set, so they are replaced in the dict of the object.
-        attributes = vars(self)
-        original = {name: attributes[name] for name in replaced}
-        attributes.update(replaced)
-        try:
+        with replaced_attributes(self, **replaced):
             batches = self._batches()
-        finally:
-            attributes.update(original)
 
         if is_whole and self.persistent_workers:
             self._has_started_workers = True

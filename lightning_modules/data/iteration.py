@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol, cast
 
@@ -91,18 +92,32 @@ def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> 
             return _pinned(batches)
         return batches
 
-    original = loader.collate_fn
     if collate is None:
-        collate = SurfacingCollate(original)
-
-    # torch's iterator, and the workers that it starts, keep the collate_fn that the loader has
-    # while it is made.
-    loader.collate_fn = collate
-    try:
+        collate = SurfacingCollate(loader.collate_fn)
+    with replaced_attributes(loader, collate_fn=collate):
         batches = _TORCH_METHODS["__iter__"](loader)
-    finally:
-        loader.collate_fn = original
     return _until_end(batches)
+
+
+@contextlib.contextmanager
+def replaced_attributes(loader: TorchLoader, **values: Any) -> Generator[None]:
+    """Replace attributes of a loader while an iterator over it is made.
+
+    The iterators of torch, and the workers that they start, keep the attributes that the loader has
+    then.
+
+    Args:
+        loader: a `DataLoader`.
+        values: by name of the attribute.
+    """
+    # Some attributes refuse to be set, so they are replaced in the dict of the object.
+    attributes = vars(loader)
+    original = {name: attributes[name] for name in values}
+    attributes.update(values)
+    try:
+        yield
+    finally:
+        attributes.update(original)
 
 
 def require_sendable(batch: Any) -> None:

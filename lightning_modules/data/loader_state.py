@@ -9,8 +9,13 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler
 
+from ..common.seeding import capture_host_rng, restore_host_rng
 from .iteration import iterate
 from .stateful_parts import RandomSources, drawing_parts, ordering_parts, part_states, restore_parts
+from .worker_state import WatchedLoader, is_torchdata_loader
+
+_OWN_STATE = "lightrainer"
+"""Under this name a `ForeignLoader` adds its own state to that of the loader."""
 
 
 def is_between_epochs(state: Mapping[str, Any]) -> bool:
@@ -132,6 +137,9 @@ class RereadLoader:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
+        self._watched_loader = WatchedLoader(loader)
+        self._workers: dict[str, Any] | None = None
+        """The states in which persistent workers start again."""
         self._batches_to_skip = 0
         self._states_at_start: dict[str, Any] = {}
         """The generators at the start of the current iteration."""
@@ -152,9 +160,13 @@ class RereadLoader:
             self._restore_order(state["generators"])
             # Earlier versions wrote the states of dataset and collator beside "began".
             random_sources.load_state_dict({"own": state.get("own"), **state["began"]})
+            self._workers = state.get("workers")
+        workers = self._workers
+        self._workers = None
         self._states_at_start = {
             "began": random_sources.state_dict(),
             "generators": part_states(*ordering_parts(self.loader)),
+            "workers": workers or self._watched_loader.state_dict(),
         }
 
         # A loader that can skip does so without reading.
@@ -163,7 +175,7 @@ class RereadLoader:
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
             return iterate(self.loader)
-        return skip_items(iterate(self.loader), skipped)
+        return skip_items(self._watched_loader.iterate(workers), skipped)
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the states of the loader's parts now, and at the start of the iteration.
@@ -176,6 +188,7 @@ class RereadLoader:
             **self._states_at_start,
             "generators_now": part_states(*ordering_parts(self.loader)),
             "own_now": part_states(*drawing_parts(self.loader)),
+            "workers_now": self._watched_loader.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any], *, inside_epoch: bool = False) -> None:
@@ -189,6 +202,7 @@ class RereadLoader:
         if inside_epoch:
             self._state_to_resume = state
             return
+        self._workers = state.get("workers_now")
         self._restore_order(state["generators_now"])
         restore_parts(state.get("own_now"), *drawing_parts(self.loader))
 
@@ -206,3 +220,104 @@ class RereadLoader:
                 device, _ = state["state"]
                 states.append({**state, "state": [device, tensor]})
         restore_parts(states, *parts)
+
+
+class ForeignLoader:
+    """A loader of another library that has its own state.
+
+    Args:
+        loader: has `state_dict` and `load_state_dict`.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self._watched_loader = WatchedLoader(loader)
+        self._has_ended = False
+        """The current iteration has yielded all of its batches."""
+        self._parts_to_restore: list[dict[str, Any]] | None = None
+        self._workers_to_start: dict[str, Any] | None = None
+        """What the next iteration begins with, see `state_dict`."""
+        self._workers_at_start: dict[str, Any] | None = None
+        """The states in which persistent workers began the current iteration."""
+
+    def __iter__(self) -> Iterator[Any]:
+        workers = self._workers_to_start
+        self._workers_to_start = None
+        if workers is None and self._watched_loader.is_persistent:
+            self._workers_at_start = self._watched_loader.state_dict()
+        batches = self._watched_loader.iterate(workers)
+
+        # The loader may have read, and drawn, to get to its position.
+        restore_parts(self._parts_to_restore, *drawing_parts(self.loader))
+        self._parts_to_restore = None
+        self._has_ended = False
+        return self._until_end(batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the loader, and with it what a loader of torchdata leaves out.
+
+        That is whether its iteration has ended, and what dataset, collator and workers draw from.
+        """
+        own_state = {
+            "ended": self._has_ended,
+            "parts": part_states(*drawing_parts(self.loader)),
+            "workers": self._watched_loader.state_dict(),
+            "workers_at_start": self._workers_at_start,
+        }
+        return {**self.loader.state_dict(), _OWN_STATE: own_state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue after that state in the next iteration."""
+        state_of_loader = dict(state)
+        own_state = state_of_loader.pop(_OWN_STATE, {})
+        self._parts_to_restore = own_state.get("parts")
+        self._workers_to_start = own_state.get("workers")
+        self._workers_at_start = own_state.get("workers_at_start")
+        if _is_read_again(state):
+            self._workers_to_start = self._workers_at_start
+        self.loader.load_state_dict(state_of_loader)
+
+    def epoch_after(self, state: Mapping[str, Any]) -> Iterator[Any]:
+        """Start the iteration after the one that ended in this state."""
+        generators = capture_host_rng()
+        self.load_state_dict(state)
+        parts = self._parts_to_restore
+        keeps_workers = self._watched_loader.is_persistent
+        if not keeps_workers:
+            self._workers_to_start = None
+        batches = iter(self)
+
+        # A loader of torchdata that knows its end begins the next iteration at once. It has drawn
+        # the seed of its workers twice, unless these are persistent.
+        if has_ended(state) and is_torchdata_loader(self.loader) and not keeps_workers:
+            restore_host_rng(generators)
+            self._parts_to_restore = parts
+            batches = iter(self)
+        for first in batches:
+            return itertools.chain([first], batches)
+
+        # Other loaders yield nothing, and are iterated again.
+        restore_host_rng(generators)
+        self._parts_to_restore = parts
+        return iter(self)
+
+    def _until_end(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches, and note their end."""
+        yield from batches
+        self._has_ended = True
+
+
+def has_ended(state: Mapping[str, Any]) -> bool:
+    """Return whether a `ForeignLoader` had yielded all batches of its iteration."""
+    return state.get(_OWN_STATE, {}).get("ended", False)
+
+
+def _is_read_again(state: Mapping[str, Any]) -> bool:
+    """Return whether a loader of torchdata reads a stream without a state from its start again."""
+    workers: Mapping[str, Any] = state.get("_snapshot", {}).get("_worker_snapshots", {})
+    for worker in workers.values():
+        # Only streams have a fetcher with a state.
+        fetcher = worker.get("fetcher_state")
+        if fetcher and worker["dataset_state"] is None and fetcher["dataset_iter_state"] is None:
+            return True
+    return False

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ..common.libraries import is_instance
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng, same_rng
 from ..common.stop_iteration import stop_iteration_surfaces
-from .iteration import SurfacingCollate
+from .iteration import SurfacingCollate, batches_of, iterate, iterates_as_torch, replaced_attributes
 from .stateful_parts import part_states, restore_parts, state_owners
 
 
@@ -240,6 +241,79 @@ class ResumedWorkers:
         restore_parts(state.get("dataset_draws"), info.dataset)
         if state.get("dataset", ENDED) != ENDED:
             info.dataset.load_state_dict(state["dataset"])
+
+
+class WatchedLoader:
+    """A loader that is not ours, and the random states of its workers where they outlive it.
+
+    Those are persistent workers of torch's loader, and all workers of torchdata's, whose
+    `state_dict` lacks their generators. The workers of other loaders are not watched.
+
+    Args:
+        loader: any iterable.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self._states = WorkerStates()
+        """The states after the batch that was yielded last."""
+
+        has_workers = getattr(loader, "num_workers", 0) > 0
+        self.is_persistent: bool = has_workers and loader.persistent_workers
+        self._is_torch = iterates_as_torch(loader)
+        self._is_watched = has_workers and is_torchdata_loader(loader)
+        if self._is_torch:
+            self._is_watched = self.is_persistent
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return the states of the workers; None if they are not watched, or have not begun."""
+        if not self._states.states:
+            return None
+        # Each worker resumes as itself.
+        return WorkerStates(self._states.states).state_dict(self.loader.num_workers)
+
+    def iterate(self, workers: dict[str, Any] | None = None) -> Iterator[Any]:
+        """As `iteration.iterate`.
+
+        Args:
+            workers: the `state_dict` in which new workers start, if their number is the same.
+        """
+        if not self._is_watched:
+            return iterate(self.loader)
+
+        replaced: dict[str, Any] = {}
+        saved: dict[int, dict[str, Any]] = {}
+        if workers is not None and workers["workers"] == self.loader.num_workers:
+            saved = dict(workers["states"])
+            self._states = WorkerStates.known(workers)
+            self.loader._iterator = None
+            replaced["worker_init_fn"] = ResumedWorkers(workers, self.loader.worker_init_fn)
+            # The workers of the uninterrupted run were seeded before.
+            replaced["generator"] = torch.Generator().manual_seed(torch.initial_seed())
+
+        collate = ReportingCollate(self.loader.collate_fn, saved=saved, reports_position=False)
+        with replaced_attributes(self.loader, **replaced):
+            if self._is_torch:
+                batches = batches_of(self.loader, collate)
+            else:
+                with replaced_attributes(self.loader, collate_fn=collate):
+                    batches = iter(self.loader)
+        return self._watched(batches)
+
+    def _watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches without the states of their workers, which are kept."""
+        for batch in batches:
+            # An iterator that the loader made by itself has no states.
+            if isinstance(batch, Fetched):
+                self._states = self._states.after(batch)
+                yield batch.batch
+            else:
+                yield batch
+
+
+def is_torchdata_loader(loader: object) -> bool:
+    """Return whether a loader is a `StatefulDataLoader`."""
+    return is_instance(loader, "torchdata.stateful_dataloader", "StatefulDataLoader")
 
 
 class DatasetInEpoch:

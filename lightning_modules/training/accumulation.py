@@ -6,18 +6,15 @@ One Lightning batch is one window, and so one optimizer step.
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from ..common.seeding import capture_host_rng, restore_host_rng
 from ..common.stop_iteration import stop_iteration_error
 from ..data.epoch_loader import EpochLoader
-from ..data.iteration import iterate
-from ..data.loader_state import RereadLoader, before_epoch, skip_items
+from ..data.loader_state import ForeignLoader, RereadLoader, before_epoch, has_ended, skip_items
 
 _CHUNK = 1024
 """Losses that are kept as separate tensors before they are stacked into one."""
@@ -27,22 +24,6 @@ Items = torch.Tensor | int | None
 
 WindowReader = Callable[[Iterator[Any], int], tuple[list[Any], Items]]
 """`(batches, n)` -> (up to n micro-batches, number of items in them)."""
-
-
-class LoaderWithState(Protocol):
-    """A loader that can save its position and resume from it."""
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """Return the position."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Resume from a position."""
-        ...
-
-    def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the batches."""
-        ...
 
 
 class Window(list[Any]):
@@ -103,10 +84,13 @@ class WindowLoader:
 
         # Three kinds of loaders can resume: ours, those of other libraries that have a state, and
         # those without one, which are read again from the start of the epoch.
-        self._source: EpochLoader | RereadLoader | LoaderWithState = loader
+        self._source: EpochLoader | RereadLoader | ForeignLoader
         if isinstance(loader, EpochLoader):
+            self._source = loader
             loader.tracked = True
-        elif not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
+        elif hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+            self._source = ForeignLoader(loader)
+        else:
             self._source = RereadLoader(loader)
 
     def __len__(self) -> int:
@@ -258,7 +242,7 @@ class WindowLoader:
             # The epoch of the state may have been stopped before its last batch.
             if state["handed_out"] > 0:
                 state = before_epoch(state, self.epoch + self.is_at_end)
-        elif not isinstance(source, RereadLoader):
+        elif isinstance(source, ForeignLoader):
             return
         source.load_state_dict(state)
         self._loader_state = None
@@ -272,8 +256,20 @@ class WindowLoader:
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(self.epoch)
 
-        if not isinstance(source, (EpochLoader, RereadLoader)):
-            return self._foreign_micro_batches(state, batches_done)
+        if isinstance(source, ForeignLoader):
+            if state is None:
+                return skip_items(iter(source), batches_done)
+            if self.windows_done == 0:
+                return source.epoch_after(state)
+            if has_ended(state):
+                # Only the end of the epoch is left; the next one begins after the state.
+                self._loader_state = state
+                self._report_positioned()
+                return iter(())
+            source.load_state_dict(state)
+            batches = iter(source)
+            self._report_positioned()
+            return batches
 
         # Without a state, batches are counted.
         if state is None:
@@ -286,31 +282,6 @@ class WindowLoader:
         batches = iter(source)
         self._report_positioned()
         return batches
-
-    def _foreign_micro_batches(
-        self, state: dict[str, Any] | None, batches_done: int
-    ) -> Iterator[Any]:
-        """Return the micro-batches of a loader of another library, which has its own state."""
-        if state is None:
-            return skip_items(iterate(self.loader), batches_done)
-        if self.windows_done == 0:
-            return self._foreign_epoch_after(state)
-        self.loader.load_state_dict(state)
-        batches = iterate(self.loader)
-        self._report_positioned()
-        return batches
-
-    def _foreign_epoch_after(self, state: dict[str, Any]) -> Iterator[Any]:
-        """Start the epoch after one that ended in this state of a foreign loader."""
-        rng = capture_host_rng()
-        self.loader.load_state_dict(state)
-        batches = iterate(self.loader)
-        for first in batches:
-            return itertools.chain([first], batches)
-
-        # The loader did not know that its epoch had ended, and yielded nothing: iterate again.
-        restore_host_rng(rng)
-        return iterate(self.loader)
 
     def _is_state_of_loader(self, state: dict[str, Any]) -> bool:
         """Return whether a state is of this kind of loader, which may have been replaced since."""

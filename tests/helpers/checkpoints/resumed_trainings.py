@@ -79,6 +79,28 @@ class StatefulStream(Stream):
         self.position = state["position"]
 
 
+class ResumableStream(Stream):
+    """One whose position stays at the end until the next iteration begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = 0
+        self.position = 0
+
+    def __iter__(self):
+        start = self.start
+        self.start = 0
+        for index in range(start, SAMPLES):
+            self.position = index + 1
+            yield from (self.noisy[own] for own in share([index]))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = self.position = state["position"]
+
+
 def share(indices: Any) -> Any:
     worker = get_worker_info()
     return [index for index in indices if worker is None or index % worker.num_workers == worker.id]
@@ -292,6 +314,46 @@ def stateful_loader(dataset: Any) -> Any:
     return StatefulDataLoader(dataset, 2, shuffle=True, collate_fn=collate)
 
 
+def loader_with_workers(cls: Callable[..., Any], **options: Any) -> Callable[[Any], Any]:
+    """A loader of a class, whose two workers draw in dataset and collator."""
+    forked = {"num_workers": 2, "multiprocessing_context": "fork"}
+
+    def make(dataset: Any) -> Any:
+        return cls(dataset, 2, collate_fn=OwnDraws(), **{"shuffle": True, **forked, **options})
+
+    return make
+
+
+def stateful_loader_with_workers(**options: Any) -> Callable[[Any], Any]:
+    def make(dataset: Any) -> Any:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        return loader_with_workers(StatefulDataLoader, **options)(dataset)
+
+    return make
+
+
+class OwnLoader:
+    """A loader with a state, and without a length."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.position = 0
+
+    def __iter__(self):
+        while self.position < len(self.dataset):
+            indices = range(self.position, min(self.position + 2, len(self.dataset)))
+            self.position += 2
+            yield collate([self.dataset[index] for index in indices])
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(4)
 
@@ -309,6 +371,7 @@ class Kind:
     makes_collator: Callable[[], Any] | None = None  # in the place of a collator that has no state
 
 
+NO_WORKERS = {"num_workers": 0, "multiprocessing_context": None}
 UNSEEDED = {"accelerator_config": {"use_seedable_sampler": False}}
 LENGTHS = {
     "train_sampling_strategy": "group_by_length",
@@ -362,6 +425,56 @@ KINDS = {
         )
     ),
     "a StatefulDataLoader": Kind(cls=loaded_by(stateful_loader), needs="torchdata"),
+    "a loader with a state": Kind(cls=loaded_by(OwnLoader), arguments={"max_steps": STEPS}),
+    "a DataLoader with workers": Kind(OwnNoise, cls=loaded_by(loader_with_workers(DataLoader))),
+    "a DataLoader with persistent workers": Kind(
+        OwnNoise, cls=loaded_by(loader_with_workers(DataLoader, persistent_workers=True))
+    ),
+    "a stream with persistent workers": Kind(
+        OwnStream,
+        cls=loaded_by(loader_with_workers(DataLoader, persistent_workers=True, shuffle=None)),
+    ),
+    "a StatefulDataLoader with workers": Kind(
+        OwnNoise, cls=loaded_by(stateful_loader_with_workers()), needs="torchdata"
+    ),
+    "a StatefulDataLoader with persistent workers": Kind(
+        OwnNoise,
+        cls=loaded_by(stateful_loader_with_workers(persistent_workers=True)),
+        needs="torchdata",
+    ),
+    "a StatefulDataLoader with generators": Kind(
+        OwnNoise,
+        cls=loaded_by(stateful_loader_with_workers(**NO_WORKERS)),
+        needs="torchdata",
+    ),
+    "a StatefulDataLoader of a stream": Kind(
+        Stream,
+        cls=loaded_by(stateful_loader_with_workers(**NO_WORKERS, shuffle=None)),
+        needs="torchdata",
+    ),
+    "a StatefulDataLoader of a stream with a state": Kind(
+        ResumableStream,
+        cls=loaded_by(stateful_loader_with_workers(**NO_WORKERS, shuffle=None)),
+        needs="torchdata",
+    ),
+    "a StatefulDataLoader of a stream with workers": Kind(
+        Stream, cls=loaded_by(stateful_loader_with_workers(shuffle=None)), needs="torchdata"
+    ),
+    "a StatefulDataLoader of a stream with a state and workers": Kind(
+        ResumableStream,
+        cls=loaded_by(stateful_loader_with_workers(shuffle=None)),
+        needs="torchdata",
+    ),
+    "a StatefulDataLoader of a stream with persistent workers": Kind(
+        Stream,
+        cls=loaded_by(stateful_loader_with_workers(shuffle=None, persistent_workers=True)),
+        needs="torchdata",
+    ),
+    "a StatefulDataLoader of a stream with a state and persistent workers": Kind(
+        ResumableStream,
+        cls=loaded_by(stateful_loader_with_workers(shuffle=None, persistent_workers=True)),
+        needs="torchdata",
+    ),
 }
 
 
