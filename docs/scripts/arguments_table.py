@@ -11,6 +11,7 @@ from typing import Any
 
 from lightrainer import Seq2SeqTrainingArguments
 from lightrainer.facade.arguments.fields import ARGUMENTS
+from lightrainer.facade.parser.argument_parser import argument_group_of
 
 PAGE = Path(__file__).resolve().parents[1] / "reference" / "arguments.md"
 INTRODUCTION = """\
@@ -27,52 +28,6 @@ these all unsupported values in one `NotImplementedError`.
 
 This page is generated: `python docs/scripts/arguments_table.py`.
 """
-CONCERNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "run": ("Length of the training, batch size, output folder.", ("RunArguments",)),
-    "optimization": (
-        "The optimizer, its learning rate, and the gradients.",
-        ("OptimizationArguments", "RuleArguments"),
-    ),
-    "precision": (
-        "The number formats that the model computes in.",
-        ("PrecisionArguments", "OwnPrecisionArguments"),
-    ),
-    "execution": (
-        "Activation checkpointing, compilation, kernels.",
-        ("ExecutionArguments", "LaterExecutionArguments"),
-    ),
-    "reporting": (
-        "Logs: contents, intervals, trackers.",
-        ("ReportingArguments", "LaterReportingArguments", "OwnReportingArguments"),
-    ),
-    "evaluation": (
-        "Evaluation: intervals, batches, inputs of the metrics.",
-        ("EvaluationArguments",),
-    ),
-    "saving": (
-        "Checkpoints: intervals, contents, and resuming.",
-        ("SavingArguments", "CheckpointUseArguments"),
-    ),
-    "hub": ("Uploading to the Hugging Face Hub.", ("HubArguments",)),
-    "platform": ("Random seeds and the device.", ("PlatformArguments",)),
-    "data": (
-        "Reading samples and batching them.",
-        ("DataArguments", "LaterDataArguments", "OwnDataArguments"),
-    ),
-    "distributed": (
-        "Training in several processes.",
-        ("DistributedArguments", "LaterDistributedArguments"),
-    ),
-    "script": (
-        "Diagnostics, flags for scripts to read, and names kept for older scripts.",
-        ("ScriptArguments",),
-    ),
-    "generation": (
-        "Generation in evaluation, for sequence-to-sequence models.",
-        ("GenerationArguments",),
-    ),
-}
-"""The headings that fields stand under: what they hold, and the classes that declare it."""
 HEAD = "| argument | default | effect | in Lightning |\n|---|---|---|---|\n"
 
 
@@ -85,33 +40,9 @@ def sections(kind: type[Seq2SeqTrainingArguments]) -> Iterator[str]:
     """Return one section for each concern: its heading, what it holds, its table."""
     rows: dict[tuple[str, str], list[str]] = {}
     for item in dataclasses.fields(kind):
-        rows.setdefault(argument_group_of(kind, item.name), []).append(row(item))
+        rows.setdefault(argument_group_of(kind, item.name) or ("more", ""), []).append(row(item))
     for (name, sentence), lines in rows.items():
         yield f"\n## {name}\n\n{sentence}\n\n{HEAD}{''.join(lines)}"
-
-
-def argument_group_of(dataclass_type: type, field_name: str) -> tuple[str, str]:
-    """Return title and description of the heading of a training argument.
-
-    Both follow from the class that declares the field first: a subclass may change its default.
-
-    Args:
-        dataclass_type: the training arguments, or a subclass.
-        field_name: one of the fields.
-
-    Raises:
-        KeyError: the class that declares it has no heading.
-    """
-    # The last class of the MRO that has the field declared it.
-    declaring_class = dataclass_type
-    for base in dataclass_type.__mro__:
-        if field_name in getattr(base, "__dataclass_fields__", ()):
-            declaring_class = base
-
-    for title, (description, classes) in CONCERNS.items():
-        if declaring_class.__name__ in classes:
-            return title, description
-    raise KeyError(field_name)
 
 
 def row(item: dataclasses.Field[Any]) -> str:

@@ -107,3 +107,52 @@ ARGUMENTS: dict[str, Argument] = {
     item.name: declared(item) for item in (*fields(ArgumentFields), *fields(GenerationArguments))
 }
 """What each argument holds, and what becomes of it, by name."""
+
+CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "run": ("Length of the training, batch size, output folder.", (RunArguments,)),
+    "optimization": (
+        "The optimizer, its learning rate, and the gradients.",
+        (OptimizationArguments, RuleArguments),
+    ),
+    "precision": (
+        "The number formats that the model computes in.",
+        (PrecisionArguments, OwnPrecisionArguments),
+    ),
+    "execution": (
+        "Activation checkpointing, compilation, kernels.",
+        (ExecutionArguments, LaterExecutionArguments),
+    ),
+    "reporting": (
+        "Logs: contents, intervals, trackers.",
+        (ReportingArguments, LaterReportingArguments, OwnReportingArguments),
+    ),
+    "evaluation": (
+        "Evaluation: intervals, batches, inputs of the metrics.",
+        (EvaluationArguments,),
+    ),
+    "saving": (
+        "Checkpoints: intervals, contents, and resuming.",
+        (SavingArguments, CheckpointUseArguments),
+    ),
+    "hub": ("Uploading to the Hugging Face Hub.", (HubArguments,)),
+    "platform": ("Random seeds and the device.", (PlatformArguments,)),
+    "data": (
+        "Reading samples and batching them.",
+        (DataArguments, LaterDataArguments, OwnDataArguments),
+    ),
+    "distributed": (
+        "Training in several processes.",
+        (DistributedArguments, LaterDistributedArguments),
+    ),
+    "script": (
+        "Diagnostics, flags for scripts to read, and names kept for older scripts.",
+        (ScriptArguments,),
+    ),
+    "generation": (
+        "Generation in evaluation, for sequence-to-sequence models.",
+        (GenerationArguments,),
+    ),
+}
+"""The headings that fields stand under, in the help and in the documentation: what they hold,
+and their classes.
+"""

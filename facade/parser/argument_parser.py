@@ -26,7 +26,7 @@ from ...lightning_modules.common.redaction import (
     secret_words,
 )
 from ...lightning_modules.common.suggestions import did_you_mean
-from ..arguments.fields import ArgumentFields
+from ..arguments.fields import CONCERNS, ArgumentFields
 from ..arguments.old_names import OLD_NAMES, accepted, advice
 from ..arguments.unknown import NamesItsArguments
 from .options import AcceptsOptions, add_field, flags_of, to_bool
@@ -78,9 +78,10 @@ class HfArgumentParser(ArgumentParser):
     As `transformers.HfArgumentParser`, but errors suggest the nearest option.
 
     Each field of a dataclass is an option, written with underscores or with dashes. A bool that is
-    True by default also has the option `--no_x`. Beyond the reference: a dict is written as JSON, a
-    `default_factory` is called for fields of every type, a union of `str` and another type keeps
-    text that the other type cannot convert, and a list field whose default is text keeps that text.
+    True by default also has the option `--no_x`. The help groups the training arguments under
+    headings. Beyond the reference: a dict is written as JSON, a `default_factory` is called for
+    fields of every type, a union of `str` and another type keeps text that the other type cannot
+    convert, and a list field whose default is text keeps that text.
 
     Args:
         dataclass_types: One dataclass, or several. One that has `_argument_group_name` gets a
@@ -119,16 +120,24 @@ class HfArgumentParser(ArgumentParser):
             self._add_dataclass_arguments(dataclass_type)
 
     def _add_dataclass_arguments(self, dataclass_type: type[DataclassInstance]) -> None:
-        """Add the options of a dataclass, under a heading if it has one."""
+        """Add the options of a dataclass, under headings if it is one of training arguments."""
         type_hints = _resolved_type_hints(dataclass_type)
         group_name: str | None = getattr(dataclass_type, "_argument_group_name", None)
-        container: AcceptsOptions = self
-        if group_name is not None:
-            container = self.add_argument_group(group_name)
-
+        groups: dict[tuple[str, str | None], AcceptsOptions] = {}
         for item in fields(dataclass_type):
-            if item.init:
-                add_field(container, item, type_hints[item.name])
+            if not item.init:
+                continue
+            heading: tuple[str, str | None] | None = argument_group_of(dataclass_type, item.name)
+            if group_name is not None:
+                heading = (group_name, None)
+
+            # Without a heading it joins argparse's own group, "options".
+            container: AcceptsOptions = self
+            if heading is not None:
+                if heading not in groups:
+                    groups[heading] = self.add_argument_group(*heading)
+                container = groups[heading]
+            add_field(container, item, type_hints[item.name])
 
     def parse_args_into_dataclasses(
         self,
@@ -394,6 +403,30 @@ class HfArgumentParser(ArgumentParser):
         # `content` is rebound, so that tracebacks show no token.
         content = secret_values(content)
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
+
+
+def argument_group_of(dataclass_type: type, field_name: str) -> tuple[str, str] | None:
+    """Return title and description of the argument group of a training argument.
+
+    Both follow from the class that declares the field first: a subclass may change its default.
+
+    Args:
+        dataclass_type: Any dataclass.
+        field_name: One of its fields.
+
+    Returns:
+        None for a field that is not one of the training arguments.
+    """
+    # The last class of the MRO that has the field declared it.
+    declaring_class = dataclass_type
+    for base in dataclass_type.__mro__:
+        if field_name in getattr(base, "__dataclass_fields__", ()):
+            declaring_class = base
+
+    for title, (description, classes) in CONCERNS.items():
+        if declaring_class in classes:
+            return title, description
+    return None
 
 
 def _accepted_names(dataclass_type: type[DataclassInstance]) -> set[str]:
