@@ -88,10 +88,6 @@ class Strategy:
         self.lightning: Any = None
         self._trainer: Callable[[], Trainer | None] = lambda: None
 
-        # The model that was looked at last in this run, and whether it is sharded.
-        self._inspected_model: Callable[[], Any] = lambda: None
-        self._inspected_is_sharded = False
-
     def bind(self, trainer: Trainer) -> Self:
         """Answer for the model of a Trainer from now on; return the strategy."""
         self._trainer = weakref.ref(trainer)
@@ -211,19 +207,9 @@ class Strategy:
     def sharded_model(self) -> nn.Module | None:
         """The `forward_model` if this rank holds only parts of its weights; otherwise None."""
         model = self.forward_model
-        if model is None or not self.is_sharded(model):
+        if model is None or not sharding.is_sharded(model):
             return None
         return model
-
-    def is_sharded(self, model: Any) -> bool:
-        """Return whether this rank holds only parts of the weights of a model."""
-        # That looks at each parameter; during a run the answer stays the same.
-        if not self.is_running:
-            return sharding.is_sharded(model)
-        if self._inspected_model() is not model:
-            self._inspected_model = weakref.ref(model)
-            self._inspected_is_sharded = sharding.is_sharded(model)
-        return self._inspected_is_sharded
 
     def distribute_model(self, module: Any) -> nn.Module:
         """Spread the model over the ranks; one that is spread already stays as it is.
@@ -242,7 +228,6 @@ class Strategy:
             trainer.optimizer = None
 
         trainer.model_wrapped = self._distribute_model(model, module)
-        self._inspected_model = lambda: None
         return trainer.model_wrapped
 
     def _distribute_model(self, model: nn.Module, module: Any) -> nn.Module:
@@ -409,7 +394,7 @@ class Strategy:
             The weights by name; None for a model that each rank has whole.
         """
         forward_model = self.forward_model_of(model)
-        if not self.is_sharded(forward_model):
+        if not sharding.is_sharded(forward_model):
             return None
         return sharding.whole_state_dict(forward_model, keep=keep)
 

@@ -291,9 +291,9 @@ class ParameterCounter:
         """Return the count of the whole model, also if it has been sharded since."""
         model: Any = self.trainer.model
         is_known = self._model is not None and self._model() is model
-        is_whole = self.trainer._strategy.sharded_model is None
-        if not is_known or (is_whole and _counts_itself(model)):
-            self._count = self.trainer._strategy.parameters_beside_embeddings(model)
+        strategy = self.trainer._strategy
+        if not is_known or (_counts_itself(model) and strategy.sharded_model is None):
+            self._count = strategy.parameters_beside_embeddings(model)
             self._model = weakref.ref(model)
         return self._count
 
