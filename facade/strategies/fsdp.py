@@ -14,7 +14,7 @@ from ...lightning_modules.distributed import sharding
 from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
 from ..arguments.fsdp_config import FSDPSettings
 from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
-from .wrapping import check_sharding, layers_of, wrap_option, wrap_policy
+from .wrapping import check_sharding, layers_of, wrap_option
 
 if TYPE_CHECKING:
     from typing import Self
@@ -110,8 +110,9 @@ class FSDP(Strategy):
         options = dict(self.options)
         prefetch = options["backward_prefetch"]
         options["backward_prefetch"] = None if prefetch is None else BackwardPrefetch[prefetch]
-        options["auto_wrap_policy"] = wrap_policy(options["auto_wrap_policy"])
-        # `distribute_model` applies it: Lightning would choose modules by the sizes of their parts.
+        # `distribute_model` applies both: Lightning would choose modules by the sizes of their
+        # parts.
+        del options["auto_wrap_policy"]
         del options["activation_checkpointing_policy"]
         return options
 

@@ -5,7 +5,6 @@ sharded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -61,35 +60,6 @@ def wrap_option(settings: FSDPSettings, model: nn.Module | None) -> dict[str, An
     if model is None:
         return {"layers": BY_MODEL}
     return {"layers": list(getattr(model, "_no_split_modules", None) or [])}
-
-
-def wrap_policy(option: dict[str, Any] | None) -> Callable[..., bool] | None:
-    """Return the `auto_wrap_policy` of torch's FSDP, which matches classes by name.
-
-    Raises:
-        ValueError: the option was made without the model that names the layers.
-    """
-    if option is None:
-        return None
-    if "min_num_params" in option:
-        import functools
-
-        from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
-
-        return functools.partial(
-            size_based_auto_wrap_policy, min_num_params=option["min_num_params"]
-        )
-    if option["layers"] == BY_MODEL:
-        raise ValueError(
-            "The layers to shard are those that the model names, but the plan was made without a "
-            "model."
-        )
-    names = frozenset(option["layers"])
-
-    def by_name(module: nn.Module, recurse: bool, nonwrapped_numel: int = 0, **_: Any) -> bool:
-        return recurse or type(module).__name__ in names
-
-    return by_name
 
 
 def layers_of(option: dict[str, Any] | None, model: nn.Module) -> list[str]:

@@ -63,8 +63,6 @@ class ModelFSDPStrategy(FSDPStrategy):
             checkpointing: compute the activations of the layers again in the backward pass.
         """
         options = dict(self.kwargs)
-        # Lightning warns of a policy if the model is wrapped already.
-        self.kwargs.pop("auto_wrap_policy", None)
         if isinstance(model, FullyShardedDataParallel):
             return model
 

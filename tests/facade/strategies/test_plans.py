@@ -12,6 +12,7 @@ from helpers.trainer.four_processes import of_four
 from helpers.trainer.tiny_trainings import Tiny, files, trainer
 from lightrainer.__main__ import main
 from lightrainer.facade.strategies.plan import translate
+from lightrainer.facade.strategies.wrapping import layers_of
 
 CHOSEN = [
     ({}, "DDPStrategy"),
@@ -100,25 +101,15 @@ def test_layers_are_chosen(tmp_path, words, config, expected, version):
     assert options["auto_wrap_policy" if version == 1 else "layers"] == expected
 
 
-def test_policies_choose_modules_by_name_and_by_size(tmp_path):
+def test_layers_are_chosen_by_name_and_by_size(tmp_path):
     def chosen(config):
         args = of_four(tmp_path, fsdp="full_shard auto_wrap", fsdp_config=config)
-        built = translate(args, model=Named()).strategy.build()
-        policy = built.kwargs["auto_wrap_policy"]
-        model = Named()
-        return [
-            type(module).__name__
-            for module in (model.first, model.norm)
-            if policy(
-                module=module,
-                recurse=False,
-                nonwrapped_numel=sum(p.numel() for p in module.parameters()),
-            )
-        ]
+        options = translate(args, model=Named()).strategy.options
+        return sorted(layers_of(options["auto_wrap_policy"], Named()))
 
-    assert chosen({}) == ["Linear", "LayerNorm"]
-    assert chosen({"transformer_layer_cls_to_wrap": ["LayerNorm"]}) == ["LayerNorm"]
-    assert chosen({"min_num_params": 5}) == ["Linear"]
+    assert chosen({}) == ["first", "norm"]
+    assert chosen({"transformer_layer_cls_to_wrap": ["LayerNorm"]}) == ["norm"]
+    assert chosen({"min_num_params": 5}) == ["first"]
 
 
 def test_activations_are_computed_again_in_the_same_layers(tmp_path):
