@@ -192,16 +192,9 @@ def is_on(name: str) -> bool:
     return os.environ.get(name, "").lower() not in _OFF
 
 
-def value_of(name: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return the value of a variable; None if it is empty or its switch is off.
-
-    Args:
-        name: The variable.
-        environment: By default that of this process.
-    """
-    if environment is None:
-        environment = os.environ
-    value = environment.get(name)
+def value_of(name: str) -> str | None:
+    """Return the value of a variable; None if it is empty or its switch is off."""
+    value = os.environ.get(name)
     if value is None or value in _EMPTY:
         return None
     switch = VARIABLES[name].switch

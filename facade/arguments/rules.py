@@ -62,7 +62,7 @@ class ReadableArguments(Seq2SeqTrainingArguments):
     deepspeed_config: dict[str, Any]
     """The configuration of DeepSpeed; only if `deepspeed` is set."""
     fsdp_keys: Mapping[str, Any]
-    """The argument `fsdp_config`."""
+    """The argument `fsdp_config`; only if it sets a key."""
     fsdp_settings: FSDPSettings
     """`fsdp` and `fsdp_config`; only if `fsdp` is set."""
     fsdp_faults: list[str]
@@ -91,12 +91,13 @@ class ReadableArguments(Seq2SeqTrainingArguments):
         if values.get("deepspeed"):
             self.deepspeed_config = load_deepspeed(values["deepspeed"])
 
-        if "fsdp_config" in values:
-            self.fsdp_keys = values["fsdp_config"]
-            if values.get("fsdp"):
-                settings, faults = read_fsdp(values["fsdp"], values["fsdp_config"])
-                self.fsdp_settings = settings
-                self.fsdp_faults = faults
+        fsdp_config = values.get("fsdp_config")
+        if fsdp_config is not None and fsdp_config != FSDP_DEFAULTS:
+            self.fsdp_keys = fsdp_config
+        if fsdp_config is not None and values.get("fsdp"):
+            settings, faults = read_fsdp(values["fsdp"], fsdp_config)
+            self.fsdp_settings = settings
+            self.fsdp_faults = faults
 
     # Hidden from type checkers, which then report a misspelt name in a rule.
     if not TYPE_CHECKING:
@@ -481,14 +482,7 @@ RULES = [
         "save_on_each_node=True and fsdp_config['state_dict_type']='SHARDED_STATE_DICT' cannot be "
         "combined. Set it to 'FULL_STATE_DICT', or remove save_on_each_node.",
     ),
-    Rule(
-        lambda args: (
-            not args.fsdp
-            and args.fsdp_keys != FSDP_DEFAULTS
-            and _unused_without_fsdp(args.fsdp_keys)
-        ),
-        kind=Warning,
-    ),
+    Rule(lambda args: not args.fsdp and _unused_without_fsdp(args.fsdp_keys), kind=Warning),
     Rule(lambda args: _unused_fsdp_config(args.fsdp_settings, args.fsdp_keys), kind=Warning),
     Rule(
         lambda args: (
@@ -565,7 +559,8 @@ def report(args: ArgumentFields, values: dict[str, Any], errors: dict[str, Excep
         if len(wrong) > 1:
             message = f"{len(wrong)} arguments are invalid:\n{message}"
         raise ValueError(message) if ValueError in kinds else TypeError(message)
-    raise_unsupported(unsupported)
+    if unsupported:
+        raise_unsupported(unsupported)
     return warnings
 
 
