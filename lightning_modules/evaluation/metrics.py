@@ -330,11 +330,13 @@ class StageMetrics:
     def __init__(self, metrics: BatchMetrics | None) -> None:
         self.metrics = metrics
         self._sets: dict[str, list[BatchMetrics]] = {}
+        self._stages_with_batches: set[str] = set()
 
     def begin(self, stage: str, loaders: int, device: torch.device) -> None:
         """Empty metrics for all loaders of a stage: every process has them, as they are
         synchronised.
         """
+        self._stages_with_batches.discard(stage)
         if self.metrics is not None:
             sets = self._sets.setdefault(stage, [])
             sets += [copy.deepcopy(self.metrics) for _ in range(loaders - len(sets))]
@@ -357,6 +359,7 @@ class StageMetrics:
         """
         if self.metrics is None:
             return
+        self._stages_with_batches.add(stage)
         metrics = self._sets[stage][loader]
         update = metrics.update if counts else metrics.update_without_counting
         update(predictions, labels, **further)
@@ -364,7 +367,13 @@ class StageMetrics:
     def take(self, stage: str, process_group: Any = None) -> list[dict[str, Any]]:
         """Return the values by name, for each loader, see `BatchMetrics.compute`; the metrics
         are empty then.
+
+        There are none without a batch, as in the rest of an epoch whose last batch was trained
+        before the training resumed.
         """
+        if stage not in self._stages_with_batches:
+            return []
+        self._stages_with_batches.discard(stage)
         values = []
         for metrics in self._sets.get(stage, []):
             values.append(metrics.compute(process_group))

@@ -427,6 +427,14 @@ class LossModule(OptimizerModule):
             self._add_to_step(mean, loss_items)
         super().backward(loss, *args, **kwargs)
 
+    def begin_training(self) -> None:
+        """Reset the metrics of the training.
+
+        A resumption inside of an epoch counts the rest of that epoch, without `begin_epoch`.
+        """
+        super().begin_training()
+        self._reset_metrics("train")
+
     def begin_epoch(self, stage: str) -> None:
         """Reset the metrics of the stage; called before the first batch of an epoch.
 
@@ -434,8 +442,7 @@ class LossModule(OptimizerModule):
             stage: "train", "val" or "test".
         """
         super().begin_epoch(stage)
-        loaders = self._count_loaders(stage) or 1
-        self._stage_metrics[stage].begin(stage, loaders, self.device)
+        self._reset_metrics(stage)
 
     def end_epoch(self, stage: str) -> None:
         """Log the metrics of the stage; called after the last batch of an epoch.
@@ -460,6 +467,10 @@ class LossModule(OptimizerModule):
         if config is not None:
             ignored = list(getattr(config, "keys_to_ignore_at_inference", CACHES))
         return predictions_in(outputs, ignored)
+
+    def _reset_metrics(self, stage: str) -> None:
+        loaders = self._count_loaders(stage) or 1
+        self._stage_metrics[stage].begin(stage, loaders, self.device)
 
     def _set_metrics(self, metrics: Any, train_metrics: Any) -> None:
         self.metrics = None

@@ -39,6 +39,9 @@ class HookedModule(ResumableModule):
     def end_fit(self) -> None:
         """Undo what `begin_fit` did."""
 
+    def begin_training(self) -> None:
+        """Prepare the first batch of a training, which a resumption may find inside of an epoch."""
+
     def begin_epoch(self, stage: str) -> None:
         """Prepare an epoch.
 
@@ -76,6 +79,11 @@ class ModuleCallback(Callback):
         """Leave the model as it was."""
         if isinstance(pl_module, HookedModule):
             pl_module.end_fit()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin the training."""
+        if isinstance(pl_module, HookedModule):
+            pl_module.begin_training()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin an epoch of the training."""

@@ -64,10 +64,10 @@ class TaskModule(LossModule):
         config = getattr(self.model, "config", None)
         return getattr(config, "num_labels", None)
 
-    def begin_epoch(self, stage: str) -> None:
-        """Make the usual metrics, which ask the model for its classes."""
+    def _reset_metrics(self, stage: str) -> None:
+        # The usual metrics ask the model for its classes, so they are made when it exists.
         self._make_usual_metrics()
-        super().begin_epoch(stage)
+        super()._reset_metrics(stage)
 
     def _make_usual_metrics(self) -> None:
         if not self._makes_usual_metrics:

@@ -27,7 +27,12 @@ from helpers.lightning.resumed_modules import (
     Stream,
 )
 from helpers.lightning.tiny_modules import Net, make_trainer, points, same_weights, seeded
-from lightrainer.lightning_modules import DataModule, LossModule, set_seed
+from lightrainer.lightning_modules import (
+    DataModule,
+    LossModule,
+    SequenceClassificationModule,
+    set_seed,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Your `IterableDataset` has `__len__`", "ignore:The dirpath has changed"
@@ -311,3 +316,47 @@ def test_interruption_trains_the_batch_in_work_again(tmp_path, hook, count, data
     assert len(rest.batches) == 12 - done
     assert all(map(torch.equal, rest.batches, events.batches[done:]))
     assert same_weights(whole, resumed)
+
+
+def count_rows(logits, labels):
+    return len(labels)
+
+
+def test_train_metrics_cover_the_rest_of_a_resumed_epoch(tmp_path):
+    """Lightning begins no epoch there, and in one whose last batch is trained nothing is left."""
+    data = DataModule(points(32), batch_size=8)
+    module = LossModule(seeded(Net), metrics={"rows": count_rows}, train_metrics=True)
+    saving = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+    make_trainer(max_epochs=1, callbacks=[saving], enable_checkpointing=True).fit(module, data)
+    rows = {}
+    for step in (1, 3, 4):
+        trainer = make_trainer(max_epochs=1)
+        trainer.fit(module, data, ckpt_path=tmp_path / f"step={step}.ckpt")
+        rows[step] = trainer.callback_metrics.get("train_rows")
+    assert rows == {1: 24, 3: 8, 4: None}
+
+
+def test_usual_train_metrics_are_logged_in_a_resumed_epoch(tmp_path):
+    """They are made when the model exists, also where no epoch begins."""
+    data = DataModule(points(32), points(8, seed=9), batch_size=8)
+    saving = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+    for file in (None, tmp_path / "step=1.ckpt"):
+        module = SequenceClassificationModule(seeded(Net), num_labels=3, train_metrics=True)
+        trainer = make_trainer(
+            max_epochs=1, val_check_interval=2, callbacks=[saving], enable_checkpointing=True
+        )
+        trainer.fit(module, data, ckpt_path=file)
+        assert "train_accuracy" in trainer.callback_metrics
+
+
+def test_train_metrics_of_an_interrupted_epoch_are_not_counted_twice(tmp_path):
+    """The same module is trained again."""
+    file = tmp_path / "interrupted.ckpt"
+    data = DataModule(points(32), batch_size=8)
+    module = LossModule(seeded(Net), metrics={"rows": count_rows}, train_metrics=True)
+    interrupting = Interrupting(file, "on_train_batch_start", 3)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        make_trainer(max_epochs=1, callbacks=[interrupting]).fit(module, data)
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(module, data, ckpt_path=file)
+    assert trainer.callback_metrics["train_rows"] == 16
