@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from ..facade import TrainingArguments
 
+
+logger = logging.getLogger(__name__)
 
 _COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "xccl:", "mpi:")
 """The names of collective operations in a profile begin with their backend."""
@@ -220,6 +223,15 @@ class ProfilerCallback(TrainerCallback):
 
         profiler.stop()
         steps = min(self._steps - self.wait - self.warmup, self.active)
+        if steps <= 0 and state.is_world_process_zero:
+            logger.warning(
+                "No step was profiled: the training ended after %d steps, and the profiler waits "
+                "for %d steps. Train longer, or lower wait=%d and warmup=%d.",
+                self._steps,
+                self.wait + self.warmup,
+                self.wait,
+                self.warmup,
+            )
         if self.stop and steps == self.active:
             control.should_training_stop = True
 

@@ -104,6 +104,14 @@ def test_a_profile_may_end_the_training_or_be_ended_by_it(tmp_path, active, step
     assert (tmp_path / "profile" / "trace.json").exists()
 
 
+def test_a_training_without_a_profiled_step_warns(tmp_path, caplog):
+    """A profile that was asked for, and that no file shows, is not left out silently."""
+    make_trainer(tmp_path, [ProfilerCallback(wait=14, warmup=2, active=1)]).train()
+    assert "No step was profiled" in caplog.text
+    assert "16 steps" in caplog.text
+    assert not (tmp_path / "profile").exists()
+
+
 @pytest.mark.parametrize(
     ("part", "word"),
     [("saving", "save_steps"), ("evaluation", "eval_steps")],
