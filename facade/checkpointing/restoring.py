@@ -120,13 +120,22 @@ class CheckpointRestorer:
             weights = own_weights and strategy.gathers_on_save
             checkpoint = self._require_newest(weights=weights)
         else:
+            if not isinstance(resume_from, (str, os.PathLike)):
+                raise TypeError(
+                    f"resume_from_checkpoint={resume_from!r} is neither a path nor a bool. Pass a "
+                    "folder checkpoint-<step>, True for the newest one in output_dir, or None to "
+                    "start from scratch."
+                )
             # A folder, an address, or the name of one in the repository.
             checkpoint = self.store.fetch(resume_from)
             if not os.path.isdir(checkpoint):
                 checkpoint = self.hub.find_checkpoint(checkpoint) or checkpoint
             if not os.path.isdir(checkpoint):
+                problem = "the folder does not exist"
+                if os.path.isfile(checkpoint):
+                    problem = "it is a file, not a folder"
                 raise checkpoints.CheckpointNotFoundError(
-                    f"Can't find a valid checkpoint at {checkpoint!r}: the folder does not exist. "
+                    f"Can't find a valid checkpoint at {checkpoint!r}: {problem}. "
                     "Set resume_from_checkpoint to another, or to True for the newest one in "
                     "output_dir."
                 )

@@ -18,6 +18,7 @@ from ..common.file_names import (
     GENERATION_CONFIG_NAME,
     OPTIMIZER_NAME,
     OPTIMIZER_NAME_BIN,
+    PREFIX_CHECKPOINT_DIR,
     SCALER_NAME,
     SCHEDULER_NAME,
     TRAINED_WEIGHTS_NAME,
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 _DICT_STATES = (
     OPTIMIZER_NAME,
     OPTIMIZER_NAME_BIN,
+    PREFIX_CHECKPOINT_DIR,
     SCHEDULER_NAME,
     SCALER_NAME,
     "rng_state*.pth",
@@ -114,10 +116,13 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
         )
     damage, missing = _damaged_and_missing(folder, training_state=training_state, weights=weights)
     if damage:
-        raise ValueError(
-            f"{folder} cannot be used as a checkpoint: {'; '.join(damage)}. Use an earlier "
-            "checkpoint."
-        )
+        # The folder above the checkpoints is easily taken for one.
+        inner = [path.name for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")]
+        remedy = "Use an earlier checkpoint."
+        if inner:
+            newest = max(inner, key=lambda name: (len(name), name))
+            remedy = f"Use a checkpoint in it, such as {folder / newest}."
+        raise ValueError(f"{folder} cannot be used as a checkpoint: {'; '.join(damage)}. {remedy}")
     if missing:
         _log.warning("%s is used without some of its files: %s.", folder, "; ".join(missing))
 

@@ -458,6 +458,21 @@ def test_the_same_trainer_goes_on(tmp_path):
     assert Run(stopped, tmp_path).end == whole.end
 
 
+@pytest.mark.parametrize("value", [1, ["checkpoint-2"], b"checkpoint-2"])
+def test_resume_from_another_type_names_the_argument(tmp_path, value):
+    with pytest.raises(
+        TypeError, match=r"resume_from_checkpoint=.*Pass a folder checkpoint-<step>"
+    ):
+        train(tmp_path, resume=value)
+
+
+def test_resume_from_a_file_names_it(tmp_path):
+    file = tmp_path / "model.safetensors"
+    file.touch()
+    with pytest.raises(FileNotFoundError, match="it is a file, not a folder"):
+        train(tmp_path, resume=str(file))
+
+
 def test_data_that_changed_is_told(uninterrupted, tmp_path, caplog):
     """An epoch of another length: the position is counted in steps, as in the reference."""
     data = Noisy()

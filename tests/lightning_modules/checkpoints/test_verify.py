@@ -111,6 +111,14 @@ def test_folder_without_weights_and_state(tmp_path: Path):
         require_intact(tmp_path)
 
 
+def test_require_intact_names_the_newest_checkpoint_in_the_folder(tmp_path: Path):
+    """Of `output_dir`, which is easily passed instead of one of its checkpoints."""
+    for step in (8, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    with pytest.raises(ValueError, match=r"Use a checkpoint in it, such as .*checkpoint-10\."):
+        require_intact(tmp_path)
+
+
 def test_weights_in_the_format_before_torch_1_6_are_accepted(tmp_path: Path):
     torch.save(
         {"x": torch.ones(1)}, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False
