@@ -86,6 +86,7 @@ class LightningBridge(BridgeCore, Callback):
         return {
             "trainer_state": dataclasses.asdict(self.state),
             "callback_states": state_dicts(self.callback_handler.callbacks),
+            "losses": self._logs.losses_since_log(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -97,6 +98,7 @@ class LightningBridge(BridgeCore, Callback):
             **{name: stored_state[name] for name in stored_state.keys() & field_names}
         )
         self._has_loaded_state = True
+        self._loaded_losses = state_dict.get("losses", {})
 
         load_state_dicts(self.callback_handler.callbacks, state_dict.get("callback_states", {}))
         for class_name, states in self.state.stateful_callbacks.items():
@@ -151,8 +153,10 @@ class LightningBridge(BridgeCore, Callback):
 
         self._phase.is_training = True
         self._update_handler(trainer, pl_module)
+        self._phase.must_exclude_metrics = True
         self._initialize_state(trainer)
-        self._logs.mark_as_seen(trainer.callback_metrics)
+        self._logs.load_losses(self._loaded_losses, trainer.strategy.root_device)
+        self._loaded_losses = {}
         self._intercept(trainer, pl_module)
         self._fire("on_train_begin")
         self._apply_stop(trainer)
@@ -173,10 +177,13 @@ class LightningBridge(BridgeCore, Callback):
         self._validation_request.restore(trainer)
         self._fire_unreported_save()
 
+        if phase.must_exclude_metrics:
+            phase.must_exclude_metrics = False
+            self._logs.mark_as_seen(trainer.callback_metrics)
+
         # A training that resumes in mid-epoch has not called `on_train_epoch_start`.
         if not phase.is_in_epoch:
-            phase.is_in_epoch = True
-            self._fire("on_epoch_begin")
+            self._begin_inside_epoch(batch_idx)
 
         # The module's hook of this name, which comes next, leaves the epoch.
         has_trained = phase.batches_done_in_epoch > 0
@@ -214,6 +221,7 @@ class LightningBridge(BridgeCore, Callback):
     ) -> None:
         """Fire `on_substep_end`, or `on_step_end`, and apply the switches of the control."""
         self._phase.batches_done_in_epoch += 1
+        self._phase.has_trained_in_epoch = True
         self._logs.add_loss(trainer, pl_module, outputs)
         is_step_done = trainer.global_step != self._phase.global_step_before_batch
         if is_step_done:
@@ -276,6 +284,7 @@ class LightningBridge(BridgeCore, Callback):
         # A `trainer.validate` of the script neither saves nor stops anything.
         if not self._phase.is_training:
             return
+        self._phase.must_exclude_metrics = True
         self._phase.last_evaluated_step = self.state.global_step
         self._share_stop(trainer)
         self._update_best_metric(metrics)

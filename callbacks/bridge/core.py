@@ -79,12 +79,27 @@ class TrainingPhase:
     """
 
     batches_done_in_epoch: int = 0
-    """Set: on_train_batch_end. Reset: on_train_epoch_start. Read: on_train_batch_start."""
+    """Set: on_train_batch_end, and on_train_batch_start of a training that resumes in mid-epoch.
+    Reset: on_train_epoch_start. Read: on_train_batch_start.
+    """
+
+    has_trained_in_epoch: bool = False
+    """Whether this training has trained a batch of the epoch, which a resumption may find complete.
+
+    Set: on_train_batch_end. Reset: on_train_epoch_end, which reads it.
+    """
 
     must_leave_epoch: bool = False
     """Whether a callback has set `should_epoch_stop`.
 
     Set: on_train_batch_start. Reset: on_train_epoch_start. Read: module.on_train_batch_start.
+    """
+
+    must_exclude_metrics: bool = False
+    """Whether the metrics of the next batch begin a log: those before it are of a validation, or
+    were restored from a checkpoint.
+
+    Set: on_train_start, on_validation_end. Reset: on_train_batch_start, which reads it.
     """
 
     is_in_step: bool = False
@@ -133,6 +148,7 @@ class BridgeCore:
         self._model = model
         self._has_fired_init_end = False
         self._has_loaded_state = False  # the next training continues with this state
+        self._loaded_losses: dict[str, Any] = {}  # of the log in which it continues
         self._reset()
 
     def _reset(self) -> None:
@@ -215,6 +231,20 @@ class BridgeCore:
             if hasattr(optimizer, "register_step_post_hook"):
                 handle = optimizer.register_step_post_hook(self._after_optimizer_step)
                 self._interception.callback(handle.remove)
+
+    def _begin_inside_epoch(self, batch_idx: int) -> None:
+        """Fire `on_epoch_begin` in a training that resumes in mid-epoch.
+
+        Args:
+            batch_idx: the number of batches that were trained before.
+        """
+        self._phase.is_in_epoch = True
+        self._phase.batches_done_in_epoch = batch_idx
+        # The event resets this switch, which the last step before the checkpoint may have set.
+        should_epoch_stop = self.control.should_epoch_stop
+        self._fire("on_epoch_begin")
+        if should_epoch_stop:
+            self.control.should_epoch_stop = True
 
     # Within a step.
 
@@ -319,9 +349,13 @@ class BridgeCore:
     def _log_epoch(self, trainer: Trainer) -> None:
         """Log the metrics that are only known at the end of an epoch.
 
-        If a log is due, the loss is logged with them.
+        If a log is due, the loss is logged with them. Of an epoch whose last batch was trained
+        before the training resumed, all metrics are those of the checkpoint.
         """
-        logs = self._logs.epoch_metrics(trainer.callback_metrics)
+        logs: dict[str, float] = {}
+        if self._phase.has_trained_in_epoch:
+            logs = self._logs.epoch_metrics(trainer.callback_metrics)
+        self._phase.has_trained_in_epoch = False
         if self._is_log_due():
             logs |= as_training(self._logs.take_training_logs(trainer))
             self._logs.last_logged_step = self.state.global_step

@@ -97,6 +97,14 @@ class _MeanLoss:
         self._sum = None
         self._count = 0
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"sum": self._sum, "count": self._count}
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        if state["sum"] is not None:
+            self._sum = state["sum"].to(device)
+        self._count = state["count"]
+
 
 class LogCollector:
     """Collects the values of logs, on the device, so that it is synchronized only for a log.
@@ -189,6 +197,22 @@ class LogCollector:
         if loss is not None:
             logs["train_loss"] = loss.item()
         return logs
+
+    def losses_since_log(self) -> dict[str, Any]:
+        """Return the losses that the next log will contain, for a checkpoint."""
+        return {"mean": self._loss_since_log.state_dict(), "of_step": list(self._losses_of_step)}
+
+    def load_losses(self, losses: Mapping[str, Any], device: torch.device) -> None:
+        """Continue with the losses of a checkpoint; with several processes all have those of one.
+
+        Args:
+            losses: of `losses_since_log`; nothing of a checkpoint of another version.
+            device: on which losses are computed.
+        """
+        if not losses:
+            return
+        self._loss_since_log.load_state_dict(losses["mean"], device)
+        self._losses_of_step = [loss.to(device) for loss in losses["of_step"]]
 
     def mark_as_seen(self, metrics: Mapping[str, Any]) -> None:
         """Exclude the current values of these metrics from the following logs."""

@@ -10,7 +10,9 @@ NARROW = (
     "ignore:.*LeafSpec",
     "ignore:.*but have no logger configured",
     "ignore:.*Checkpoint directory .* exists",
+    "ignore:The dirpath has changed",
     "ignore:.*is not resumable",
+    "ignore:The dirpath has changed",
     "ignore:.*your dataloader is not resumable",
 )
 

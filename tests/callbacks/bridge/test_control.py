@@ -38,7 +38,8 @@ from lightrainer import (
     TrainerCallback,
     callbacks,
 )
-from lightrainer.lightning_modules import FolderCheckpointIO
+from lightrainer.lightning_modules import FolderCheckpointIO, build_loader
+from lightrainer.lightning_modules.tasks.resuming import ResumingCallback
 
 
 def steps_of(recorder, event):
@@ -276,6 +277,55 @@ def test_a_training_goes_on_from_a_checkpoint_of_lightning(tmp_path):
         for of in (bridge, whole)
     ]
     assert steps[0] == steps[1] == list(range(1, 13))
+
+
+def without_times(history):
+    """Drop what differs between two equal trainings, and the mean loss of the resumed part."""
+    entries = []
+    for entry in history:
+        names = [name for name in entry if not name.endswith(("runtime", "per_second"))]
+        entries.append({name: entry[name] for name in names if name != "train_loss"})
+    return entries
+
+
+def fit_with_checkpoints(folder, *callbacks, **options):
+    """Train on a loader that resumes exactly, with a checkpoint at each step."""
+    saving = ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1)
+    options |= {"callbacks": [ResumingCallback(), saving], "enable_checkpointing": True}
+    return fit(*callbacks, train=build_loader(points(22), batch_size=4), **options)
+
+
+@pytest.mark.parametrize("interval", [1.0, 4])
+def test_the_history_of_a_resumed_training_is_the_whole_one(tmp_path, interval):
+    """From each step: between two logs, after a validation, and at the last step of an epoch,
+    which Lightning ends without a batch.
+    """
+    settings = {"metric_for_best_model": "val_loss", "logging_steps": 3}
+    options = {"bridge": settings, "val_check_interval": interval}
+    whole, _, _ = fit_with_checkpoints(tmp_path / "whole", **options)
+    for step in range(1, 12):
+        file = tmp_path / "whole" / f"step={step}.ckpt"
+        folder = tmp_path / f"from {step}"
+        resumed, trainer, _ = fit_with_checkpoints(folder, ckpt_path=file, **options)
+        assert trainer.global_step == 12
+        assert without_times(resumed.state.log_history) == without_times(whole.state.log_history)
+        assert resumed.state.best_metric == whole.state.best_metric
+
+
+def test_training_logs_have_no_metrics_of_a_validation():
+    bridge, _, _ = fit(bridge={"logging_steps": 1}, val_check_interval=2, enable_checkpointing=True)
+    logs = [entry for entry in bridge.state.log_history if "loss" in entry]
+    assert [entry["step"] for entry in logs] == list(range(1, 13))
+    assert not any("val_loss" in entry for entry in logs)
+
+
+def test_should_epoch_stop_is_obeyed_after_a_resumption(tmp_path):
+    """The checkpoint is written at the step that set it."""
+    stopping = raising("on_step_end", "should_epoch_stop", 3)
+    _, whole, _ = fit_with_checkpoints(tmp_path / "whole", stopping)
+    file = tmp_path / "whole" / "step=3.ckpt"
+    _, resumed, _ = fit_with_checkpoints(tmp_path / "resumed", stopping, ckpt_path=file)
+    assert resumed.global_step == whole.global_step == 9
 
 
 def test_early_stopping(tmp_path, caplog):
