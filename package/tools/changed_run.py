@@ -17,12 +17,14 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from argparse import REMAINDER, ArgumentParser, Namespace
+from argparse import REMAINDER, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..facade import Trainer, TrainingArguments
+    from .command_line import CommandParser
 
 VARIABLE = "LIGHTRAINER_CHANGED_RUN"
 """Environment variable with the settings as JSON.
@@ -39,8 +41,13 @@ QUIET = {
 """Training arguments of such a run, which leaves no traces."""
 
 
-def add_script(parser: ArgumentParser) -> None:
-    """Add the launcher, the script and its arguments to a parser."""
+def read_options(parser: CommandParser, words: Sequence[str]) -> Namespace:
+    """Parse a command line that ends with a script and its arguments.
+
+    Args:
+        parser: with the options of the command; gets the launcher, the script and its arguments.
+        words: of the command line; errors end the program with status 2.
+    """
     parser.add_argument(
         "--launcher",
         default="",
@@ -51,6 +58,10 @@ def add_script(parser: ArgumentParser) -> None:
     parser.add_argument(
         "words", metavar="ARGUMENTS", nargs=REMAINDER, help="arguments for the script"
     )
+    options = parser.parse_args(words)
+    if not os.path.isfile(options.script):
+        parser.error(f"the script {options.script} does not exist.")
+    return options
 
 
 def note_options_of_script(command: str, options: Namespace) -> None:
@@ -58,7 +69,7 @@ def note_options_of_script(command: str, options: Namespace) -> None:
 
     Args:
         command: the name of the command.
-        options: its options, with those of `add_script`.
+        options: its options, with those of `read_options`.
     """
     own_options = {f"--{name}" for name in vars(options)} - {"--checkpoint", "--script", "--words"}
     ambiguous = []
@@ -81,7 +92,7 @@ def run_changed(
 
     Args:
         command: the name of the command, which is also that of its module in this folder.
-        options: of the command, with those of `add_script`.
+        options: of the command, with those of `read_options`.
         arguments: training arguments, in addition to `QUIET`.
         settings: passed to `change` of the module.
 

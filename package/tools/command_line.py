@@ -69,6 +69,15 @@ class CommandParser(ArgumentParser):
         return options
 
 
+def spellings(name: str) -> list[str]:
+    """Return an option with underscores and, if that differs, with dashes."""
+    with_underscores = f"--{name}"
+    with_dashes = f"--{name.replace('_', '-')}"
+    if with_underscores == with_dashes:
+        return [with_underscores]
+    return [with_underscores, with_dashes]
+
+
 def whole(minimum: int = 1, maximum: float = math.inf) -> Callable[[str], int]:
     """Return an argparse `type` for whole numbers from `minimum` to `maximum`."""
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .changed_run import add_script, run_changed, write_result
+from .changed_run import read_options, run_changed, write_result
 from .command_line import CommandParser, table
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ def evaluate(words: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder with the weights")
-    add_script(parser)
-    options = parser.parse_args(words)
-    if not os.path.isfile(options.script):
-        parser.error(f"the script {options.script} does not exist.")
+    options = read_options(parser, words)
     from ..lightning_modules import checkpoints
 
     # The script may take long until it loads the checkpoint.

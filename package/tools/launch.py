@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .command_line import CommandParser
+from .command_line import CommandParser, spellings
 
 if TYPE_CHECKING:
     from ..facade.arguments.launch_variables import Variable
@@ -393,7 +393,7 @@ def _make_parser() -> CommandParser:
     parser.add_argument("script", help="the script to run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments for the script")
     parser.add_argument(
-        *_spellings("config_file"),
+        *spellings("config_file"),
         metavar="FILE",
         help="file with settings; by default that of `accelerate config`",
     )
@@ -401,7 +401,7 @@ def _make_parser() -> CommandParser:
         "-m", "--module", action="store_true", help="the script is the name of a module"
     )
     parser.add_argument(
-        *_spellings("no_python"), action="store_true", help="the script is a program of any kind"
+        *spellings("no_python"), action="store_true", help="the script is a program of any kind"
     )
     _add_process_options(parser)
     _add_script_settings(parser)
@@ -412,12 +412,12 @@ def _add_process_options(parser: CommandParser) -> None:
     """Add the options about the processes."""
     group = parser.add_argument_group("processes")
     for name, description in {**_PROCESS_OPTIONS, **_TORCHRUN_OPTIONS}.items():
-        spellings = _spellings(name)
+        flags = spellings(name)
         if name == "tee":
-            spellings.insert(0, "-t")
-        group.add_argument(*spellings, metavar="VALUE", help=description)
+            flags.insert(0, "-t")
+        group.add_argument(*flags, metavar="VALUE", help=description)
     group.add_argument(
-        *_spellings("multi_gpu"),
+        *spellings("multi_gpu"),
         action="store_true",
         help="use torch's launcher for a single process, too",
     )
@@ -425,9 +425,9 @@ def _add_process_options(parser: CommandParser) -> None:
     # Options that a script for `accelerate launch` may pass.
     no_effect = "option of accelerate without effect here"
     group.add_argument("-q", "--quiet", action="store_true", help=no_effect)
-    group.add_argument(*_spellings("same_network"), action="store_true", help=no_effect)
+    group.add_argument(*spellings("same_network"), action="store_true", help=no_effect)
     for name in _UNUSED_OPTIONS:
-        group.add_argument(*_spellings(name), metavar="VALUE", help=no_effect)
+        group.add_argument(*spellings(name), metavar="VALUE", help=no_effect)
 
 
 def _add_script_settings(parser: CommandParser) -> None:
@@ -438,15 +438,15 @@ def _add_script_settings(parser: CommandParser) -> None:
     for variable in VARIABLES.values():
         if not variable.option:
             continue
-        spellings = _spellings(variable.option)
+        flags = spellings(variable.option)
         if variable.option == "use_cpu":
-            spellings.append("--cpu")
+            flags.append("--cpu")
 
         description = _meaning(variable)
         if variable.flag:
-            group.add_argument(*spellings, action="store_true", help=description)
+            group.add_argument(*flags, action="store_true", help=description)
         else:
-            group.add_argument(*spellings, metavar="VALUE", help=description)
+            group.add_argument(*flags, metavar="VALUE", help=description)
 
 
 def _meaning(variable: Variable) -> str:
@@ -463,12 +463,3 @@ def _meaning(variable: Variable) -> str:
     if argument == "fsdp_config" and key in REFUSED_BY_FSDP:
         return f"refused: {REFUSED_BY_FSDP[key]}"
     return f"the argument {variable.argument.rstrip('.')}"
-
-
-def _spellings(name: str) -> list[str]:
-    """Return an option with underscores and, if that differs, with dashes."""
-    with_underscores = f"--{name}"
-    with_dashes = f"--{name.replace('_', '-')}"
-    if with_underscores == with_dashes:
-        return [with_underscores]
-    return [with_underscores, with_dashes]

@@ -7,13 +7,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import statistics
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .changed_run import add_script, run_changed, write_result
+from .changed_run import read_options, run_changed, write_result
 from .command_line import CommandParser, positive, whole
 
 if TYPE_CHECKING:
@@ -109,10 +108,7 @@ def _read_options(words: Sequence[str]) -> Namespace:
         "--steps", type=whole(20), default=100, help="number of optimizer steps (100)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a plot")
-    add_script(parser)
-    options = parser.parse_args(words)
-    if not os.path.isfile(options.script):
-        parser.error(f"the script {options.script} does not exist.")
+    options = read_options(parser, words)
     if options.min >= options.max:
         parser.error(f"--min {options.min:g} has to be below --max {options.max:g}.")
     return options

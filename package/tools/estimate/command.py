@@ -8,16 +8,19 @@ import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.suggestions import OptimizerNames
-from ..command_line import CommandParser, count, scaled, whole
+from ..command_line import CommandParser, count, scaled, spellings, whole
 from .estimation import Estimate, best, compare
 from .estimation import estimate as estimate_job
 from .job import ATTENTIONS, GIB, PRECISIONS, SHARDING, Job
 from .shapes import ModelShape
 from .source import model_from_folder, model_of_size
 from .tables import comparison_table, draw, estimate_table
+
+if TYPE_CHECKING:
+    from argparse import _ArgumentGroup
 
 _EXAMPLES = """examples:
   lightrainer estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing
@@ -112,14 +115,6 @@ def _read_fsdp(fsdp: str | None) -> str | None:
     return sharding[0]
 
 
-class _HasOptions(Protocol):
-    """A parser, or a group of its options."""
-
-    def add_argument(self, *name_or_flags: str, **settings: Any) -> Any:
-        """See `argparse.ArgumentParser`."""
-        ...
-
-
 def _make_parser() -> CommandParser:
     parser = CommandParser(
         "estimate",
@@ -132,9 +127,8 @@ def _make_parser() -> CommandParser:
     _add_strategy(parser)
 
     group = parser.add_argument_group("output")
-    _add(group, "--json", action="store_true", help="print JSON; sizes are in bytes")
-    _add(
-        group,
+    group.add_argument("--json", action="store_true", help="print JSON; sizes are in bytes")
+    group.add_argument(
         "--plot",
         metavar="FILE",
         help="plot the memory too, with matplotlib: .png, .svg or .pdf",
@@ -142,41 +136,29 @@ def _make_parser() -> CommandParser:
     return parser
 
 
-def _add(group: _HasOptions, name: str, **settings: Any) -> None:
-    """Add an option in both spellings, with dashes and with underscores."""
-    with_underscores = "--" + name.removeprefix("--").replace("-", "_")
-    spellings = [name] if name == with_underscores else [name, with_underscores]
-    group.add_argument(*spellings, **settings)
+def _add_number(group: _ArgumentGroup, name: str, meaning: str, default: int | None = None) -> None:
+    """Add an option for a whole number from 1."""
+    if default is not None:
+        meaning = f"{meaning} (%(default)s)"
+    group.add_argument(*spellings(name), type=whole(), metavar="N", default=default, help=meaning)
 
 
 def _add_model(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("the model")
-    _add(
-        group,
-        "--params",
-        type=count,
-        metavar="N",
-        help="number of parameters, such as 7e9 or 7B",
+    group.add_argument(
+        "--params", type=count, metavar="N", help="number of parameters, such as 7e9 or 7B"
     )
-    _add(
-        group,
+    group.add_argument(
         "--model",
         metavar="FOLDER",
         help="a saved model: its config.json, and its *.safetensors files if there are any",
     )
-    _add(group, "--layers", type=whole(), metavar="N", help="depth")
-    _add(group, "--hidden", type=whole(), metavar="N", help="width")
-    _add(group, "--heads", type=whole(), metavar="N", help="number of attention heads")
-    _add(
-        group,
-        "--kv-heads",
-        type=whole(),
-        metavar="N",
-        help="number of heads of keys and values; by default that of --heads",
-    )
-    _add(group, "--intermediate", type=whole(), metavar="N", help="width of the MLP")
-    _add(
-        group,
+    _add_number(group, "layers", "depth")
+    _add_number(group, "hidden", "width")
+    _add_number(group, "heads", "number of attention heads")
+    _add_number(group, "kv_heads", "number of heads of keys and values; by default that of --heads")
+    _add_number(group, "intermediate", "width of the MLP")
+    group.add_argument(
         "--vocab",
         type=whole(),
         metavar="N",
@@ -187,17 +169,9 @@ def _add_model(parser: ArgumentParser) -> None:
 
 def _add_devices(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("the devices")
-    _add(
-        group,
-        "--gpus",
-        type=whole(),
-        metavar="N",
-        default=1,
-        help="number of all devices (%(default)s)",
-    )
-    _add(
-        group,
-        "--gpu-memory",
+    _add_number(group, "gpus", "number of all devices", 1)
+    group.add_argument(
+        *spellings("gpu_memory"),
         type=scaled(GIB),
         metavar="GIB",
         default="80",
@@ -207,63 +181,31 @@ def _add_devices(parser: ArgumentParser) -> None:
 
 def _add_training(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("the training")
-    _add(
-        group,
-        "--batch",
-        type=whole(),
-        metavar="N",
-        default=1,
-        help="sequences in a micro-batch of a device (%(default)s)",
-    )
-    _add(
-        group,
-        "--sequence",
-        type=whole(),
-        metavar="N",
-        default=2048,
-        help="tokens in a sequence (%(default)s)",
-    )
-    _add(
-        group,
-        "--accumulation",
-        type=whole(),
-        metavar="N",
-        default=1,
-        help="micro-batches in a step (%(default)s)",
-    )
-    _add(
-        group,
+    _add_number(group, "batch", "sequences in a micro-batch of a device", 1)
+    _add_number(group, "sequence", "tokens in a sequence", 2048)
+    _add_number(group, "accumulation", "micro-batches in a step", 1)
+    group.add_argument(
         "--precision",
         choices=list(PRECISIONS),
         default="bf16-mixed",
         help="precision of weights and matrix products (%(default)s)",
     )
-    _add(
-        group,
+    group.add_argument(
         "--optim",
         metavar="NAME",
         choices=[name.value for name in OptimizerNames],
         default="adamw_torch_fused",
         help="as the argument optim (%(default)s)",
     )
-    _add(
-        group,
-        "--optim-rank",
-        type=whole(),
-        metavar="N",
-        default=128,
-        help="rank of GaLore and APOLLO (%(default)s)",
-    )
-    _add(
-        group,
+    _add_number(group, "optim_rank", "rank of GaLore and APOLLO", 128)
+    group.add_argument(
         "--attention",
         choices=ATTENTIONS,
         default="flash",
         help="flash, which also stands for SDPA, or eager (%(default)s)",
     )
-    _add(
-        group,
-        "--gradient-checkpointing",
+    group.add_argument(
+        *spellings("gradient_checkpointing"),
         action="store_true",
         dest="checkpointing",
         help="compute activations again in the backward pass",
@@ -272,41 +214,23 @@ def _add_training(parser: ArgumentParser) -> None:
 
 def _add_strategy(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("the strategy")
-    _add(group, "--fsdp", metavar="WORDS", help="as the argument fsdp: full_shard, shard_grad_op")
-    _add(
-        group,
-        "--tp",
-        type=whole(),
-        metavar="N",
-        default=1,
-        help="number of devices that share each layer (%(default)s)",
+    group.add_argument(
+        "--fsdp", metavar="WORDS", help="as the argument fsdp: full_shard, shard_grad_op"
     )
-    _add(
+    _add_number(group, "tp", "number of devices that share each layer", 1)
+    _add_number(
         group,
-        "--cp",
-        type=whole(),
-        metavar="N",
-        default=1,
-        help="number of devices that share each sequence, as cp_size: they exchange keys and "
-        "values, and shard the model (%(default)s)",
+        "cp",
+        "number of devices that share each sequence, as cp_size: they exchange keys and values, "
+        "and shard the model",
+        1,
     )
-    _add(
-        group,
-        "--sp",
-        type=whole(),
-        metavar="N",
-        default=1,
-        help="the same as sp_size: they exchange heads (%(default)s)",
-    )
-    _add(
-        group,
-        "--sync-each-batch",
+    _add_number(group, "sp", "the same as sp_size: they exchange heads", 1)
+    group.add_argument(
+        *spellings("sync_each_batch"),
         action="store_true",
         help="exchange gradients in each micro-batch",
     )
-    _add(
-        group,
-        "--compare",
-        action="store_true",
-        help="compare all strategies, and recommend one",
+    group.add_argument(
+        "--compare", action="store_true", help="compare all strategies, and recommend one"
     )
