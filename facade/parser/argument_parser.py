@@ -104,8 +104,6 @@ class HfArgumentParser(ArgumentParser):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("formatter_class", ArgumentDefaultsHelpFormatter)
-        # Training arguments would fill three screens.
-        kwargs.setdefault("usage", "%(prog)s [options]")
         super().__init__(**kwargs)
 
         # A class may be iterable, too, by its metaclass.
@@ -118,6 +116,9 @@ class HfArgumentParser(ArgumentParser):
 
         for dataclass_type in self.dataclass_types:
             self._add_dataclass_arguments(dataclass_type)
+            # The usage of all training arguments would fill three screens.
+            if self.usage is None and issubclass(dataclass_type, ArgumentFields):
+                self.usage = "%(prog)s [options]"
 
     def _add_dataclass_arguments(self, dataclass_type: type[DataclassInstance]) -> None:
         """Add the options of a dataclass, under headings if it is one of training arguments."""

@@ -450,6 +450,18 @@ def test_a_subclass_of_the_training_arguments():
     assert (found.learning_rate, found.my_own, found.per_device_train_batch_size) == (0.5, 3, 2)
 
 
+def test_the_usage_is_short_with_training_arguments_only():
+    """Other parsers have that of the reference, and a script may pass its own."""
+    usages = [
+        api.HfArgumentParser(More, prog="x").format_usage() for api in (transformers, lightrainer)
+    ]
+    assert usages[0] == usages[1]
+    assert "--share SHARE" in usages[1]
+    assert HfArgumentParser(TrainingArguments, prog="x").format_usage() == "usage: x [options]\n"
+    own = HfArgumentParser(TrainingArguments, usage="mine").format_usage()
+    assert own == "usage: mine\n"
+
+
 def test_the_help_is_ordered_by_concern():
     """Every field once, below the concern that it belongs to; the usage is short."""
     text = HfArgumentParser([MoreArguments, Heading], prog="train").format_help()
