@@ -270,6 +270,7 @@ class CheckpointRestorer:
         for group, rate in zip(trainer.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         load_scaler(checkpoint)
+        trainer._outside_model.load(checkpoint)
 
     @property
     def _on_several_machines(self) -> bool:
@@ -382,6 +383,7 @@ class CheckpointRestorer:
         parts = strategy.weights_are_in_parts(best)
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
             strategy.load_weights(self.trainer.model, best)
+            self.trainer._outside_model.load(best)
             return
         logger.warning(
             "The best checkpoint %s is missing or damaged, so the last model is kept. With several "

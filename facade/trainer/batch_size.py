@@ -236,6 +236,9 @@ class _InitialState:
             else:
                 self._frozen[name] = (weight, weight._version)
 
+        for parameter in trainer._outside_model.parameters:
+            self._trained.append((parameter, _copied(parameter)))
+
         # Buffers; lazy ones are not copied.
         self._buffers: list[tuple[nn.Module, str, Any, torch.Tensor | None]] = []
         for module in model.modules():

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -241,7 +240,9 @@ def check_optimizer(args: TrainingArguments, optimizer: Any) -> None:
         _refuse_conflicts(args, description, is_layerwise=is_layerwise)
 
 
-def check_trains(optimizer: Any, model: nn.Module, forward_model: nn.Module) -> list[nn.Parameter]:
+def check_trains(
+    optimizer: Any, model: nn.Module, forward_model: nn.Module
+) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Check that an optimizer holds the parameters of the model.
 
     Args:
@@ -250,7 +251,8 @@ def check_trains(optimizer: Any, model: nn.Module, forward_model: nn.Module) -> 
         forward_model: the wrapped model, or the model itself.
 
     Returns:
-        The trainable parameters in no group, after a warning that names them.
+        The trainable parameters in no group, after a warning that names them, and the trained
+        parameters that are not part of the model.
 
     Raises:
         ValueError: the optimizer holds none of the parameters, so that no step would change the
@@ -265,11 +267,11 @@ def check_trains(optimizer: Any, model: nn.Module, forward_model: nn.Module) -> 
             if parameter.requires_grad:
                 names[parameter] = name
 
+    outside = [parameter for parameter in held if parameter.requires_grad]
+    outside = [parameter for parameter in outside if parameter not in names]
     left_out = [parameter for parameter in names if parameter not in held]
-    if not left_out:
-        _warn_of_foreign_parameters(held.difference(names), optimizer)
     if not held or not left_out:
-        return []
+        return [], outside
 
     # Some are in no group, or all of them.
     optimizer_name = type(optimizer).__name__
@@ -293,37 +295,21 @@ def check_trains(optimizer: Any, model: nn.Module, forward_model: nn.Module) -> 
         listed,
         remedy,
     )
-    return left_out
+    return left_out, outside
 
 
-def _warn_of_foreign_parameters(parameters: set[torch.Tensor], optimizer: Any) -> None:
-    """Warn of trained parameters outside of the model, such as those of a loss with weights.
+def _held_parameters(optimizer: Any) -> dict[nn.Parameter, None]:
+    """Return the parameters of an optimizer, or of the inner ones of a layerwise optimizer.
 
-    Args:
-        parameters: what the optimizer steps beside all trainable parameters of the model.
-        optimizer: at the beginning of the training.
+    They are the keys of a dict, in the order of the optimizer.
     """
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    if trained:
-        logger.warning(
-            "%s trains %s parameters (%s values) that are not part of the model: checkpoints do "
-            "not contain them, so a resumed training does not continue with their values. Make "
-            "their module an attribute of the model.",
-            type(optimizer).__name__,
-            len(trained),
-            sum(parameter.numel() for parameter in trained),
-        )
-
-
-def _held_parameters(optimizer: Any) -> set[torch.Tensor]:
-    """Return the parameters of an optimizer, or of the inner ones of a layerwise optimizer."""
     inner_optimizers = getattr(optimizer, "optimizer_dict", None)
     if inner_optimizers is not None:
-        return set(inner_optimizers)
+        return dict.fromkeys(inner_optimizers)
 
-    held: set[torch.Tensor] = set()
+    held: dict[nn.Parameter, None] = {}
     for group in optimizer.param_groups:
-        held.update(group["params"])
+        held.update(dict.fromkeys(group["params"]))
     return held
 
 

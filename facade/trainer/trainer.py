@@ -90,6 +90,7 @@ from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
 from .meters import ParameterCounter, RunningLoss, RunningLossAttribute, TokenCounter
 from .model_preparation import ModelPreparation
+from .outside_model import OutsideModel
 from .overrides import is_own
 from .step_items import equal_part
 from .tracebacks import ShortTraceback
@@ -242,6 +243,7 @@ class Trainer:
     _elastic = cached_property(ElasticResumption)
     _data_position = cached_property(lambda self: DataPosition(self, self._elastic))
     _data_loading = cached_property(DataLoading)
+    _outside_model = cached_property(OutsideModel)
     _checkpoints = cached_property(
         lambda self: CheckpointSaver(
             self,
@@ -1425,6 +1427,7 @@ class Trainer:
             self._save_optimizer_and_scheduler,
             self._save_scaler,
             self._save_rng_state,
+            self._outside_model.save,
         ]
         run = self._fitting
         if run is not None:

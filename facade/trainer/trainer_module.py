@@ -120,7 +120,10 @@ class TrainerModule(EvaluationModule):
         self.has_begun = True
         trainer._load_optimizer_and_scheduler(run.checkpoint)
         trainer._load_scaler(run.checkpoint)
+        if run.checkpoint is not None:
+            trainer._outside_model.load(run.checkpoint)
         trainer.model.zero_grad()
+        trainer._outside_model.zero_grad()
 
         handler = trainer.callback_handler
         handler.model = trainer.model
@@ -243,6 +246,11 @@ class TrainerModule(EvaluationModule):
         if not is_last:
             return loss
 
+        # Parameters outside the model are not in its wrapper.
+        outside_model = trainer._outside_model
+        if outside_model.parameters:
+            outside_model.average_gradients()
+
         # Clip.
         if not epoch.clips_in_step:
             norm = trainer._clip_grad_norm(epoch.model) if args.max_grad_norm > 0 else None
@@ -288,6 +296,8 @@ class TrainerModule(EvaluationModule):
                 run.lightning_trainer, "on_before_zero_grad", trainer.optimizer
             )
         epoch.model.zero_grad()
+        if outside_model.parameters:
+            outside_model.zero_grad()
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Window, batch_idx: int) -> None:
@@ -380,9 +390,16 @@ class TrainerModule(EvaluationModule):
             trainer._created_lr_scheduler = True
         optimization.check_rules(trainer.args, trainer.optimizer)
         if run.strategy.optimizer_holds_parameters:
-            left_out = optimization.check_trains(
+            left_out, outside = optimization.check_trains(
                 trainer.optimizer, trainer.model, run.strategy.forward_model
             )
+            if outside and run.strategy.sharded_model is not None:
+                raise NotImplementedError(
+                    f"{type(trainer.optimizer).__name__} trains {len(outside)} parameters that are "
+                    "not part of the model, which is sharded: torch cannot save the states of "
+                    "both. Make their module an attribute of the model."
+                )
+            trainer._outside_model.begin(outside)
             if trainer.accelerator.scaler is not None:
                 trainer.accelerator.scaler.extra_parameters = left_out
         return optimizers

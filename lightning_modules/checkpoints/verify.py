@@ -50,7 +50,13 @@ _DICT_STATES = (
 )
 """Names and patterns of states that are dicts."""
 
-_STATES = (*_DICT_STATES, "lightning_state.pt", "lightning_callbacks.pt", "callback_states.pt")
+_STATES = (
+    *_DICT_STATES,
+    "lightning_state.pt",
+    "lightning_callbacks.pt",
+    "callback_states.pt",
+    "outside_model.pt",
+)
 """Files from which training resumes, besides `trainer_state.json`; others may be anything."""
 
 _CHANGED = (

@@ -44,13 +44,19 @@ _OF_BOTH = {
     "data_state_0.pth",
 }
 _OF_BOTH |= {*OF_WEIGHTS}
-_OF_TRAIN = {*_OF_BOTH, "callback_states.pt", "lightning_callbacks.pt", *OF_OPTIMIZERS}
+_OF_TRAIN = {
+    *_OF_BOTH,
+    "callback_states.pt",
+    "lightning_callbacks.pt",
+    "outside_model.pt",
+    *OF_OPTIMIZERS,
+}
 _OF_LIGHTNING = {*_OF_BOTH, "lightning_state.pt"}
 REFUSED: dict[str, set[str]] = {
     "train(folder)": _OF_TRAIN,
     "train(True)": _OF_TRAIN,
     "train(last-checkpoint)": _OF_TRAIN,
-    "best model": set(OF_WEIGHTS),
+    "best model": {*OF_WEIGHTS, "outside_model.pt"},
     "best average": {"callback_states.pt"},
     "lightning.Trainer with the plugin": _OF_LIGHTNING,
     "lightning.Trainer": _OF_LIGHTNING,
@@ -234,6 +240,7 @@ def test_the_genuine_checkpoint_goes_through_every_door(genuine, checkpoint):
         "callback_states.pt",
         "lightning_callbacks.pt",
         "lightning_state.pt",
+        "outside_model.pt",
         "scaler.pt",
     } <= pickles
     for number, door in enumerate(DOORS.values()):

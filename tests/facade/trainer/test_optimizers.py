@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 
-from helpers.trainer.tiny_trainings import At, arguments, losses, tiny, trained, trainer
+from helpers.trainer.tiny_trainings import At, losses, tiny, trained, trainer
 from lightrainer.facade.distributed.process import ProcessEnvironment
 from lightrainer.lightning_modules.optim import LayerwiseOptimizer
 
@@ -230,36 +230,6 @@ def test_parameters_that_no_group_has_are_named(tmp_path, caplog, mistake):
     made.model.second.requires_grad_(False)
     made.train()
     assert "in no group" not in caplog.text
-
-
-class LossWithWeights(nn.Module):
-    """A loss that is trained with the model, but is not a part of it."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Linear(3, 3)
-
-    def forward(self, outputs, labels, num_items_in_batch=None):
-        return nn.functional.cross_entropy(self.scale(outputs["logits"]), labels)
-
-
-@pytest.mark.parametrize("belongs_to_model", [False, True])
-def test_trained_weights_of_no_model_are_warned_of(tmp_path, caplog, belongs_to_model):
-    device = arguments(tmp_path).device
-    loss = LossWithWeights().to(device)
-    model = tiny().to(device)
-    parameters = [*model.parameters(), *loss.parameters()]
-    if belongs_to_model:
-        model.loss = loss
-    optimizer = torch.optim.SGD(parameters, lr=0.1)
-    trainer(tmp_path, model=model, optimizers=(optimizer, None), compute_loss_func=loss).train()
-    warned = [
-        record.getMessage()
-        for record in caplog.records
-        if "not part of the model" in record.getMessage()
-    ]
-    assert len(warned) == (not belongs_to_model)
-    assert all("SGD trains 2 parameters (12 values)" in message for message in warned)
 
 
 def tied():

@@ -49,6 +49,7 @@ STATES = [
         "rng_state.pth",
         "data_state_0.pth",
     ),
+    "outside_model.pt",
     *("callback_states.pt", "lightning_callbacks.pt", "lightning_state.pt", "training_args.bin"),
 ]
 OF_WEIGHTS = ["pytorch_model.bin", SHARD, f"{MODEL_PARTS}/.metadata", f"{MODEL_PARTS}/values"]
@@ -79,10 +80,22 @@ class Evil:
         return self.place.exists()
 
 
+class LossWithBuffer(torch.nn.CrossEntropyLoss):
+    def forward(
+        self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        return super().forward(outputs["logits"].float(), labels)
+
+
 def fp16_trainer(folder: Path, **changes: Any) -> Any:
-    """Under fp16, so that there is a scaler; with callbacks that have states."""
+    """Under fp16, so that there is a scaler; with callbacks and a loss that have states."""
     callbacks = [lightrainer.EMACallback(), EarlyStopping("eval_loss", patience=9, strict=False)]
-    return trainer(folder, fp16=True, **{"callbacks": callbacks, **changes})
+    options = {
+        "callbacks": callbacks,
+        "compute_loss_func": LossWithBuffer(weight=torch.ones(3)),
+        **changes,
+    }
+    return trainer(folder, fp16=True, **options)
 
 
 def write_whole_checkpoint(folder: Path) -> Path:

@@ -42,6 +42,7 @@ ADAPTERS = "tests/parity/test_adapters.py::"
 LOADERS = "tests/lightning_modules/data/test_loaders.py::"
 FAILED = "tests/ddp/test_faults.py::"
 IGNORED = "tests/parity/test_ignored_by_the_reference.py::"
+OUTSIDE = "tests/facade/trainer/test_outside_model.py::"
 OBJECTS = "tests/parity/test_user_objects.py::"
 
 ONE_BATCH = {
@@ -116,6 +117,19 @@ class Promise:
 PROMISES: dict[str, Promise] = {
     "gradients under accumulation are too small": Promise(ONE_BATCH),
     "losses that are means over a micro-batch": Promise(ONE_BATCH),
+    "gradients of trained parameters outside the model": Promise(
+        {
+            "own module": OUTSIDE + "test_weights_outside_the_model_are_trained_as_if_inside",
+            "override": OUTSIDE + "test_weights_outside_the_model_are_trained_as_if_inside",
+            "accumulated window": (
+                OUTSIDE + "test_weights_outside_the_model_are_trained_as_if_inside"
+            ),
+            "two processes": (
+                "tests/ddp/test_outside_model.py::test_weights_of_a_loss_are_those_of_one_process"
+            ),
+        },
+        others="The parameters are those of the optimizer, whatever the model and its data.",
+    ),
     "batches that are left over when a stream ends inside": Promise(
         {"stream": USER_CODE, "two processes": BY_TWO, "Lightning module": LIGHTNING},
         others="Losses are weighed after the window is read.",

@@ -1,0 +1,121 @@
+"""Weights of a loss that is not a part of the model are trained like its own, saved and loaded."""
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.ddp.outside_model_script import LossWithHead, Regression, trainer, values
+from lightrainer import Trainer
+from lightrainer.facade.trainer.outside_model import OUTSIDE_MODEL_NAME
+
+
+class LossInTrainer(Trainer):
+    """An override with a loss as an attribute."""
+
+    loss: LossWithHead
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = self.loss(outputs, labels)
+        return (loss, outputs) if return_outputs else loss
+
+
+def made(folder, cls, **options):
+    """Return a Trainer and its loss."""
+    loss = LossWithHead()
+    one = trainer(folder, loss, cls, **options)
+    one.loss = loss
+    return one, loss
+
+
+@pytest.fixture(params=[Trainer, LossInTrainer])
+def cls(request):
+    return request.param
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_weights_outside_the_model_are_trained_as_if_inside(tmp_path, cls, accumulation):
+    options = {
+        "per_device_train_batch_size": 8 // accumulation,
+        "gradient_accumulation_steps": accumulation,
+        "save_strategy": "no",
+    }
+    one, loss = made(tmp_path, cls, **options)
+    one.train()
+
+    inside = LossWithHead()
+    model = Regression()
+    model.loss = inside
+    other = trainer(tmp_path, inside, cls, model=model, **options)
+    other.loss = inside
+    other.train()
+    assert values(loss) == values(inside)
+    assert values(loss) != values(LossWithHead())
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_weights_outside_the_model_are_resumed(tmp_path, step):
+    one, loss = made(tmp_path / "whole", Trainer)
+    one.train()
+    checkpoint = str(tmp_path / "whole" / f"checkpoint-{step}")
+    resumed, resumed_loss = made(tmp_path / "resumed", Trainer)
+    resumed.train(resume_from_checkpoint=checkpoint)
+    assert values(resumed_loss) == values(loss)
+    assert str(resumed.model.state_dict()) == str(one.model.state_dict())
+
+
+def test_best_weights_outside_the_model_are_loaded_at_the_end(tmp_path):
+    class Worse(LossWithHead):
+        """Each evaluation is worse than the one before."""
+
+        evaluations = 0
+
+        def forward(self, outputs, labels, num_items_in_batch=None):
+            if torch.is_grad_enabled():
+                return super().forward(outputs, labels)
+            self.evaluations += 1
+            return torch.tensor(float(self.evaluations))
+
+    loss = Worse()
+    at_best = []
+    one = trainer(tmp_path, loss, load_best_model_at_end=True, eval_strategy="steps", eval_steps=2)
+    original = one.evaluate
+
+    def evaluate(*args, **kwargs):
+        at_best.append(values(loss))
+        return original(*args, **kwargs)
+
+    one.evaluate = evaluate
+    one.train()
+    assert len(at_best) == 3
+    assert values(loss) == at_best[0] != at_best[-1]
+
+
+def test_a_checkpoint_without_weights_outside_the_model_is_warned_of(tmp_path, caplog):
+    """Such as one of an earlier version, or of transformers."""
+    one, _ = made(tmp_path, Trainer, max_steps=2)
+    one.train()
+    os.remove(tmp_path / "checkpoint-2" / "_manifest.json")
+    os.remove(tmp_path / "checkpoint-2" / OUTSIDE_MODEL_NAME)
+    resumed, _ = made(tmp_path, Trainer, max_steps=4)
+    resumed.train(resume_from_checkpoint=True)
+    assert "2 trained parameters that are not part of the model" in caplog.text
+
+
+def test_other_weights_outside_the_model_are_refused(tmp_path):
+    one, _ = made(tmp_path, Trainer, max_steps=2)
+    one.train()
+    one._outside_model.begin(list(nn.Linear(3, 2).parameters()))
+    with pytest.raises(ValueError, match=OUTSIDE_MODEL_NAME):
+        one._outside_model.load(str(tmp_path / "checkpoint-2"))
+
+
+def test_a_training_without_weights_outside_writes_no_such_file(tmp_path):
+    loss = LossWithHead()
+    model = Regression()
+    model.loss = loss
+    trainer(tmp_path, loss, model=model, max_steps=2).train()
+    assert not (tmp_path / "checkpoint-2" / OUTSIDE_MODEL_NAME).exists()
