@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from ..common.libraries import is_installed, is_instance, loaded
 from ..common.nested import map_nested
 from .module import Compute, KerasModule, constrained, nested_layers
 from .names import stable_names
+from .tensorflow_graphs import TensorFlowGraphs
 from .tensorflow_tensors import SharedVariable, to_tensorflow, to_torch
 
 
@@ -23,7 +23,8 @@ class TensorFlowModule(KerasModule):
 
     In a training the forward pass also computes the gradients of the sum of the losses, in one
     graph of TensorFlow, as a training step of TensorFlow does; the backward pass of torch scales
-    them. So all samples need the same weight, and no gradient flows through the predictions.
+    them. So all samples need the same weight, and no gradient flows through the predictions. Graphs
+    are made once for each shape of a batch.
 
     Args:
         model: of Keras on TensorFlow, or a `tf.Module` with a `call`.
@@ -43,8 +44,8 @@ class TensorFlowModule(KerasModule):
     _states: list[SharedVariable]
     """Variables that are not trained."""
     _loss_scale: float
-    _training_graphs: Callable[..., Any]
-    _evaluation_graphs: Callable[..., Any]
+    _training_graphs: TensorFlowGraphs
+    _evaluation_graphs: TensorFlowGraphs
 
     def __init__(self, model: Any, compute: Compute, *, xla: bool = False) -> None:
         _check_library(model)
@@ -112,9 +113,7 @@ class TensorFlowModule(KerasModule):
             structure: list[Any] = []
             losses, *leaves = _Losses.apply(self, structure, features, labels, *self.variables())
             return losses, self._tf.nest.pack_sequence_as(structure[0], leaves)
-        losses, predictions, states = self._evaluation_graphs(
-            self.native(features), self.native(labels), self.training
-        )
+        losses, predictions, states = self._evaluation_graphs(features, labels, self.training)
         self._follow(states)
         return to_torch(losses), self.to_torch(predictions)
 
@@ -167,11 +166,9 @@ class TensorFlowModule(KerasModule):
     # --- functions that TensorFlow traces
 
     def _discard_graphs(self) -> None:
-        # A graph is made again for other shapes; sizes that have changed once are left open.
-        graph = self._tf.function(reduce_retracing=True, jit_compile=self._xla or None)
         vars(self).update(
-            _training_graphs=graph(self._compute_with_gradients),
-            _evaluation_graphs=graph(self._compute_with_states),
+            _training_graphs=TensorFlowGraphs(self._compute_with_gradients, xla=self._xla),
+            _evaluation_graphs=TensorFlowGraphs(self._compute_with_states, xla=self._xla),
         )
 
     def _compute_with_states(
@@ -240,9 +237,9 @@ class _Losses(torch.autograd.Function):
         """
         ctx.module = module
         ctx.scale = module._loss_scale
-        scale = module._tf.constant(ctx.scale)
+        scale = torch.tensor(ctx.scale)
         losses, predictions, states, gradients = module._training_graphs(
-            module.native(features), module.native(labels), module.training, scale
+            features, labels, module.training, scale
         )
         module._follow(states)
         structure.append(predictions)

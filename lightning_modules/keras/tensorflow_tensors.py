@@ -1,4 +1,4 @@
-"""Tensors of torch as those of TensorFlow, and back: arguments, results, and variables."""
+"""Tensors that torch and TensorFlow share: arguments, results, and variables."""
 
 from __future__ import annotations
 
@@ -24,10 +24,18 @@ def to_tensorflow(value: Any) -> Any:
     value = value.detach()
     if value.is_cuda and not tensorflow.config.list_logical_devices("GPU"):
         value = value.cpu()
-    value = value.contiguous()
-    if value.is_cpu and value.data_ptr() % ALIGNMENT != 0:
-        value = value.clone()
-    return tensorflow.experimental.dlpack.from_dlpack(value.__dlpack__())
+    return tensorflow.experimental.dlpack.from_dlpack(_shareable(value).__dlpack__())
+
+
+def _shareable(tensor: Tensor) -> Tensor:
+    tensor = tensor.contiguous()
+    if not _is_aligned(tensor):
+        tensor = tensor.clone()
+    return tensor
+
+
+def _is_aligned(tensor: Tensor) -> bool:
+    return not tensor.is_cpu or tensor.data_ptr() % ALIGNMENT == 0
 
 
 def to_torch(value: Any) -> Any:
@@ -48,11 +56,18 @@ def to_torch(value: Any) -> Any:
     return torch.from_dlpack(value)
 
 
-class SharedVariable:
-    """A variable of TensorFlow and a tensor of torch that are given the same values.
+def _address(tensor: Any) -> int:
+    return torch.from_dlpack(tensor).data_ptr()
 
-    Either may be changed in any way: both are compared with the value that they had last in common.
-    If both have changed, TensorFlow's value counts, as scripts assign to its variables.
+
+class SharedVariable:
+    """A variable of TensorFlow and a tensor of torch with the same values.
+
+    `assign` of TensorFlow adopts the memory of the assigned tensor, so both have the same memory
+    after the first `push`: TensorFlow reads what an optimizer of torch writes there, through
+    `.data` or not. TensorFlow itself writes to new memory, which `follow` copies. Memory that
+    cannot be shared is copied at each `push`. That includes embeddings: once rows of a variable
+    were looked up, TensorFlow copies it at each access.
 
     Args:
         variable: of TensorFlow.
@@ -60,35 +75,83 @@ class SharedVariable:
 
     def __init__(self, variable: Any) -> None:
         self.variable = variable
-        self.tensor: Tensor = to_torch(variable).clone()
-        self._in_common = self.tensor.clone()
+        self.tensor = to_torch(variable).clone()
+        # Address of the memory that was given to TensorFlow.
+        self._shared_address: int | None = None
+        # Version of the tensor when it was copied from TensorFlow.
+        self._followed_version: int | None = None
+        # TensorFlow copies the variable whenever it is read or assigned to.
+        self._copies_on_access = False
 
     def push(self) -> None:
-        """Give the variable the value of the tensor, unless it was assigned to since."""
-        self.follow()
-        value = self.tensor.detach().to(self._in_common, copy=True)
-        if not torch.equal(value, self._in_common):
-            # A copy, as TensorFlow adopts the memory of the value.
-            self.variable.assign(to_tensorflow(value.clone()))
-            self._in_common = value
+        """Give TensorFlow the values of torch, unless its variable has newer values."""
+        tensor = self.tensor
+        if self._shared_address == tensor.data_ptr():
+            if _address(self._read()) == self._shared_address:
+                return
+
+            # The variable has other memory now: either it was assigned to, or it is always copied.
+            self._copies_on_access = self._is_copied_on_read()
+            if not self._copies_on_access:
+                self.follow()
+        if self._followed_version == tensor._version:
+            return
+
+        value = to_tensorflow(tensor)
+        dtype = self.variable.dtype
+        has_fitting_memory = tensor.is_cpu and tensor.is_contiguous() and _is_aligned(tensor)
+        can_share = has_fitting_memory and value.dtype == dtype
+        if not can_share:
+            value = sys.modules["tensorflow"].cast(value, dtype)
+        self.variable.assign(value)
+        self._shared_address = None
+        if can_share and not self._copies_on_access:
+            self._shared_address = tensor.data_ptr()
+        self._followed_version = None
 
     def pull(self) -> None:
-        """Give the tensor the value of the variable."""
-        self._copy(to_torch(self.variable))
+        """Give torch the values of TensorFlow; the next `push` returns them."""
+        self._copy(self.variable)
+        self._shared_address = None
+        self._followed_version = None
 
     def follow(self, value: Any = None) -> None:
-        """Give the tensor the value of the variable, if that has changed.
+        """Copy what TensorFlow has written since the last `push`, if anything.
 
         Args:
-            value: of the variable, as a graph returned it; by default it is read.
+            value: the value of the variable, if a graph that ran after the last `push` returned it.
         """
         if value is None:
+            # Not shared, and changed since it was copied: torch has the newer values.
+            is_shared = self._shared_address is not None
+            if not is_shared and self._followed_version != self.tensor._version:
+                return
             value = self.variable
-        tensor = to_torch(value)
-        if not torch.equal(tensor.to(self._in_common), self._in_common):
-            self._copy(tensor)
+        if self._copy(value):
+            self._shared_address = None
+            self._followed_version = self.tensor._version
 
-    def _copy(self, value: Tensor) -> None:
+    def _read(self) -> Any:
+        """Return `self.variable.value()`, but in a third of the time.
+
+        Each variable is read at each step.
+        """
+        variable = self.variable
+        return sys.modules["tensorflow"].raw_ops.ReadVariableOp(
+            resource=variable.handle, dtype=variable.dtype
+        )
+
+    def _is_copied_on_read(self) -> bool:
+        """Return whether two values that are read have different memory."""
+        first = self._read()
+        second = self._read()
+        return _address(first) != _address(second)
+
+    def _copy(self, value: Any) -> bool:
+        """Copy a value unless it has the same memory; return whether it was copied."""
+        tensor = to_torch(value)
+        if tensor.data_ptr() == self.tensor.data_ptr():
+            return False
         with torch.no_grad():
-            self.tensor.copy_(value)
-        self._in_common.copy_(value)
+            self.tensor.copy_(tensor)
+        return True
