@@ -192,7 +192,8 @@ def read_fsdp(
 
     faults += invalid_values(config)
     values = _valid_values(config)
-    version = values.get("version", 2 if is_version_2 else 1)
+    default_version = 2 if is_version_2 else 1
+    version = values.get("version", default_version)
     wrap, layers = _wrapping(words, values, faults)
     prefetch = values.get("backward_prefetch")
     if prefetch == "no_prefetch":

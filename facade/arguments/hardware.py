@@ -60,5 +60,6 @@ def set_tf32(enable: bool) -> None:
     """
     import torch
 
-    torch.set_float32_matmul_precision("high" if enable else "highest")
+    precision = "high" if enable else "highest"
+    torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.allow_tf32 = enable

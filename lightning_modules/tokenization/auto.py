@@ -82,7 +82,9 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "CLIP": _CLIP,
     "OpenAIGPT": {"unk_token": "<unk>"},
 }
-_BY_CLASS = {name: defaults for names, defaults in _FAMILIES.items() for name in names.split()}
+_BY_CLASS: dict[str, dict[str, Any]] = {}
+for _names, _defaults in _FAMILIES.items():
+    _BY_CLASS.update(dict.fromkeys(_names.split(), _defaults))
 
 _OF_MODELS = {
     "Bert": (
@@ -118,7 +120,9 @@ _OF_MODELS = {
     "FNet": "fnet",
     "Whisper": "whisper",
 }
-_BY_MODEL = {model: name for name, models in _OF_MODELS.items() for model in models.split()}
+_BY_MODEL: dict[str, str] = {}
+for _name, _models in _OF_MODELS.items():
+    _BY_MODEL.update(dict.fromkeys(_models.split(), _name))
 
 
 def defaults_of(tokenizer_class: str | None, model_type: str | None) -> dict[str, Any]:

@@ -24,21 +24,17 @@ logger = logging.getLogger(__name__)
 
 # No settings, or written to another file.
 _LEFT_OUT = (
-    *(
-        "add_bos_token",
-        "add_eos_token",
-        "added_tokens_decoder",
-        "additional_special_tokens",
-        "tokenizer_file",
-    ),
-    *(
-        "vocab_file",
-        "files_loaded",
-        "name_or_path",
-        "special_tokens_map_file",
-        "device_map",
-        "slow_tokenizer_class",
-    ),
+    "add_bos_token",
+    "add_eos_token",
+    "added_tokens_decoder",
+    "additional_special_tokens",
+    "tokenizer_file",
+    "vocab_file",
+    "files_loaded",
+    "name_or_path",
+    "special_tokens_map_file",
+    "device_map",
+    "slow_tokenizer_class",
 )
 
 

@@ -66,9 +66,10 @@ class Finder:
         if spec is None or spec.loader is None:
             return spec
         is_package = name == LIBRARY
+        module_of_name = TOP_LEVEL if is_package else {}
 
         def extend() -> None:
-            serve_top_level(sys.modules[name], TOP_LEVEL if is_package else {})
+            serve_top_level(sys.modules[name], module_of_name)
             if is_package and self.serves_from_the_start:
                 # The modules loaded by now stay until the process exits. Looking at them in each
                 # garbage collection would take a sixth of the time of a short script.

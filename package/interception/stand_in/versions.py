@@ -52,7 +52,9 @@ def require_version(requirement: str, hint: str | None = None) -> None:
         installed_version = importlib.metadata.version(parsed.name)
     if not parsed.specifier.contains(installed_version, prereleases=True):
         message = f"{requirement} is required, but {parsed.name} {installed_version} is installed."
-        raise ImportError(f"{message} {hint}" if hint else message)
+        if hint:
+            message = f"{message} {hint}"
+        raise ImportError(message)
 
 
 def require_version_core(requirement: str) -> None:

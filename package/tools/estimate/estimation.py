@@ -136,9 +136,10 @@ def _strategies(job: Job) -> list[_Strategy]:
         return [_Strategy()]
     # Devices that share layers are in one machine, which usually has 8.
     tp = min(8, job.gpus)
+    fsdp_between_machines = "full_shard" if job.gpus > tp else None
     return [
         _Strategy(),
         _Strategy(fsdp="shard_grad_op"),
         _Strategy(fsdp="full_shard"),
-        _Strategy(fsdp="full_shard" if job.gpus > tp else None, tp=tp),
+        _Strategy(fsdp=fsdp_between_machines, tp=tp),
     ]

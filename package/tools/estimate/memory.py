@@ -168,7 +168,8 @@ def kept_bytes(job: Job, layers: int, *, checkpointing: bool) -> int:
     is_mixed = precision.compute < precision.weights
     is_float32 = precision.compute == 4 or (is_mixed and not job.sharded)
     default_dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32 if is_float32 else torch.bfloat16)
+    dtype = torch.float32 if is_float32 else torch.bfloat16
+    torch.set_default_dtype(dtype)
     try:
         with FakeTensorMode():
             decoder = Decoder(job.model, layers, job.tp, job.attention == "eager")
