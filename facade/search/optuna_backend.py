@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import os
+import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -96,10 +99,8 @@ class OptunaBackend:
         optimize_options = {"n_trials": search.options.n_trials, **self._optimize_options}
         channel = Channel(seconds=float(trainer.args.ddp_timeout))
         try:
-            channel.run_on_first(lambda: self._open_study(trainer, search.options))
+            channel.run_on_first(lambda: self._open_study(trainer, search))
             study: Study | None = trainer.study
-            if study is not None:
-                self._note_pruner(search, study)
 
             # With several workers there is one process, so it has the study.
             if self._jobs != 1:
@@ -120,6 +121,43 @@ class OptunaBackend:
         finally:
             channel.close()
 
+    def _open_study(self, trainer: Trainer, search: SearchRun) -> None:
+        """Make the Trainer's study, and add the trials that it starts with."""
+        options = search.options
+        hp_space = trainer.hp_space
+        assert hp_space is not None
+        check_enqueued(hp_space, options.enqueue)
+        if options.begin_with is not None:
+            require_comparable(options.begin_with, options.directions, options.metrics)
+
+        study_options = dict(self._study_options)
+        folder = None
+        if self._jobs != 1 and study_options.get("storage") is None:
+            # Workers cannot share a study in main memory.
+            folder = tempfile.TemporaryDirectory()
+            study_options["storage"] = os.path.join(folder.name, "study.log")
+        study = make_study(options.directions, study_options, options.metrics)
+        if folder is not None:
+            weakref.finalize(study, folder.cleanup)
+        if self._jobs != 1 and not retries.is_persistent(study):
+            raise ValueError(
+                f"n_jobs={self._jobs}: workers cannot share a study in main memory. Leave storage "
+                "out, or pass a file, such as storage='study.log'."
+            )
+        trainer.study = study
+
+        self._note_pruner(search, study)
+        retries.retry_killed_trials(study)
+        if options.begin_with is not None:
+            added, left_out = add_earlier_trials(study, options.begin_with, hp_space)
+            logger.info(
+                "Trials of %s: %s added, %s left out because hp_space cannot suggest their values.",
+                options.begin_with.study_name,
+                added,
+                left_out,
+            )
+        enqueue(study, options.enqueue)
+
     def _note_pruner(self, search: SearchRun, study: Study) -> None:
         """Set the pruner of the search; warn if the user passed one that has no effect."""
         from optuna.pruners import NopPruner
@@ -134,28 +172,6 @@ class OptunaBackend:
                 "several objectives.",
                 type(study.pruner).__name__,
             )
-
-    def _open_study(self, trainer: Trainer, options: SearchOptions) -> None:
-        """Make the Trainer's study, and add the trials that it starts with."""
-        assert trainer.hp_space is not None
-        check_enqueued(trainer.hp_space, options.enqueue)
-        earlier_study = options.begin_with
-        if earlier_study is not None:
-            require_comparable(earlier_study, options.directions, options.metrics)
-
-        trainer.study = make_study(options.directions, self._study_options, options.metrics)
-        retries.retry_killed_trials(trainer.study)
-        if earlier_study is not None:
-            added, left_out = add_earlier_trials(trainer.study, earlier_study, trainer.hp_space)
-            logger.info(
-                "Trials of %s: %s added, %s left out because hp_space cannot suggest their values.",
-                earlier_study.study_name,
-                added,
-                left_out,
-            )
-        # Several workers queue the trials in the study that they share.
-        if self._jobs == 1:
-            enqueue(trainer.study, options.enqueue)
 
 
 def check_enqueued(hp_space: Callable[[Any], Any], points: list[dict[str, Any]]) -> None:
